@@ -35,6 +35,7 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/rope.h>
 #include <sluice/ops/index/sampling.h>
+#include <sluice/ops/scan/delta_scan.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/rows/softmax.h>

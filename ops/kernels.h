@@ -133,6 +133,19 @@ extern Kernel<void(Tensor& y, DropoutSpec spec)> attention_keep_mask;
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
                    Tensor& y)>
     linear_scan;
+/// q, k, erase, write as delta_scan() takes them, last dim contiguous; g undefined, [batch, value_heads, n] or
+/// [batch, value_heads, n, dk]; out [batch, value_heads, n, dv], last dim contiguous. `state` holds S_0 and becomes S_n.
+/// `states` [batch, value_heads, chunks, dk, dv], if defined, receives S before each chunk. Without q `out` receives u.
+/// Without `state` S_0 is 0.
+extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
+                   int64_t chunk, Tensor& out, Tensor& state, Tensor& states)>
+    delta_scan;
+/// Gradients of delta_scan from those of out and, in dstate, of S_n; dstate becomes that of S_0. `states` are the
+/// forward call's, `last` is S_n.
+extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
+                   const Tensor& states, const Tensor& last, const Tensor& dout, int64_t chunk, Tensor& dq, Tensor& dk,
+                   Tensor& derase, Tensor& dwrite, Tensor& dg, Tensor& dstate)>
+    delta_scan_backward;
 
 }  // namespace kernel
 }  // namespace sluice

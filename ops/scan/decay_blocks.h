@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 namespace sluice::detail {
 
@@ -101,22 +102,33 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
   }
 };
 
-/// a_tj = Σ_c q_tc k_jc e^{L_tc − L_jc} [count, count], 0 for j > t, and decayed = q ∘ e^L, for q and k [count, m].
-/// w.carried becomes k ∘ e^{L_end − L}.
+/// Queries [count, m] and what weights_by_keys() makes of them.
+template <class T> struct DecayQueries {
+  const T* q;
+  T* a;        // [count, count], a_tj = Σ_c q_tc k_jc e^{L_tc − L_jc}, 0 for j > t
+  T* decayed;  // [count, m], q ∘ e^L
+};
+
+/// Fills in a and `decayed` of each of `queries`, for k [count, m]. w.carried becomes k ∘ e^{L_end − L}, and w.border
+/// e^{L_end}.
 template <class T>
-void weights_by_keys(DecayBuffers<T>& w, const T* q, const T* k, int64_t m, int64_t count, T* a, T* decayed,
+void weights_by_keys(DecayBuffers<T>& w, std::span<const DecayQueries<T>> queries, const T* k, int64_t m, int64_t count,
                      Precision precision) {
   // The terms of the products are those of a_tj: they overflow only if a_tj does.
   for (DecayBlocks<T> b(w, k, m, count); b.enter(); b.leave(b.mild)) {
-    for (int64_t t = b.begin; t < b.end; ++t) {
-      const T *query = q + t * m, *e = b.factor + (t - b.begin) * m;
-      T *near = b.part + (t - b.begin) * m, *far = decayed + t * m;
-      for (int64_t c = 0; c < m; ++c) near[c] = query[c] * e[c], far[c] = near[c] * b.border[c];
+    for (const auto& [q, a, decayed] : queries) {
+      for (int64_t t = b.begin; t < b.end; ++t) {
+        const T *query = q + t * m, *e = b.factor + (t - b.begin) * m;
+        T *near = b.part + (t - b.begin) * m, *far = decayed + t * m;
+        for (int64_t c = 0; c < m; ++c) near[c] = query[c] * e[c], far[c] = near[c] * b.border[c];
+      }
+      gemm(Trans::no, Trans::yes, b.end - b.begin, b.end, m, T(1), b.part, m, b.carried, m, T(0), a + b.begin * count,
+           count, precision);
+      for (int64_t t = b.begin; t < b.end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
     }
-    gemm(Trans::no, Trans::yes, b.end - b.begin, b.end, m, T(1), b.part, m, b.carried, m, T(0), a + b.begin * count,
-         count, precision);
-    for (int64_t t = b.begin; t < b.end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
-    b.each_pair(b.mild, [&](int64_t j, int64_t t, const T* key) { a[t * count + j] = row_dot(q + t * m, key, m); });
+    b.each_pair(b.mild, [&](int64_t j, int64_t t, const T* key) {
+      for (const auto& [q, a, decayed] : queries) a[t * count + j] = row_dot(q + t * m, key, m);
+    });
   }
 }
 

@@ -207,7 +207,8 @@ template <class T> struct Scan {
   void copied(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start) {
     load(w, b, h, first, count, col, cols);
     const bool by_keys = decay == Decay::keys;
-    if (by_keys) weights_by_keys(w, w.q, w.k, m, count, w.a, w.queries, precision);
+    const DecayQueries<T> queries{w.q, w.a, w.queries};
+    if (by_keys) weights_by_keys<T>(w, std::span(&queries, 1), w.k, m, count, precision);
     else weights(w, w.q, m, w.k, m, count, false);
     std::fill_n(w.o, count * cols, T(0));
     if (!start)

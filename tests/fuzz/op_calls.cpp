@@ -6,6 +6,7 @@
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/scan/causal_conv.h>
+#include <sluice/ops/scan/delta_scan.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/dropout.h>
 #include <sluice/ops/matmul/einsum.h>
@@ -354,6 +355,16 @@ OpCalls make_calls() {
   scanned("linear_scan", [](Draw& d, S s) { return linear_scan(s.q, s.k, s.v, s.decay, d.get<LinearScanOptions>()); });
   scanned("linear_scan_state", [](Draw&, S s) { return linear_scan_state(s.k, s.v, s.decay, s.state); });
   scanned("linear_scan_carry", [](Draw&, S s) { return linear_scan_carry(s.q, s.state, s.decay); });
+  scanned("delta_scan", [](Draw& d, S s) {
+    const DeltaScanResult y = delta_scan(s.q, s.k, d.chance(0.7) ? s.k : d.get<Tensor>(), s.v, s.decay, s.state, {d.get<int64_t>()});
+    return std::vector<Tensor>{y.out, y.state};
+  });
+  scanned("delta_rule", [](Draw& d, S s) {
+    const Tensor beta = d.chance(0.7) && s.v.defined() && s.v.rank() == 4 ? d.tensor({s.v.dim(0), s.v.dim(1), s.v.dim(2)}, f32) : d.get<Tensor>();
+    const DeltaScanResult y = delta_rule(s.q, s.k, s.v, beta, s.decay, s.state);
+    return std::vector<Tensor>{y.out, y.state};
+  });
+  scanned("delta_values", [](Draw& d, S s) { return delta_values(s.k, d.chance(0.7) ? s.k : d.get<Tensor>(), s.v, s.decay); });
   // beside ops/: what else takes sizes from outside
   add_call("uniform", [](Draw& d) { return outputs(uniform(d.get<Shape>(), d.get<double>(), d.get<double>(), rng(), d.get<TensorOptions>())); });
   add_call("normal", [](Draw& d) { return outputs(normal(d.get<Shape>(), d.get<double>(), d.get<double>(), rng(), d.get<TensorOptions>())); });

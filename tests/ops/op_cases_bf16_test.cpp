@@ -38,7 +38,8 @@ bool multiplies(const OpCase& row) {
 /// too.
 bool rounds_between(const OpCase& row) {
   const std::string_view op = row.op;
-  return op == "attention" || op == "attention_with_lse" || op == "linear_scan";
+  return op == "attention" || op == "attention_with_lse" || op == "linear_scan" || op == "delta_scan" ||
+         op == "delta_rule";
 }
 
 struct Results {

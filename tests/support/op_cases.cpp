@@ -26,6 +26,7 @@ const Cases& all_cases() {
     add_attention_cases(c);
     add_bias_cases(c);
     add_scan_cases(c);
+    add_delta_cases(c);
     return c;
   }();
   return cases;

@@ -101,6 +101,7 @@ void add_contract_cases(Cases&);
 void add_attention_cases(Cases&);
 void add_bias_cases(Cases&);
 void add_scan_cases(Cases&);
+void add_delta_cases(Cases&);
 
 // -- running a row -----------------------------------------------------------------------------------------
 

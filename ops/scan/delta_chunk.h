@@ -1,0 +1,150 @@
+// A chunk of delta_scan, as forward and backward compute it. Within a chunk of steps 0 … c−1, L_t = g_0 + … + g_t:
+//
+//   A_tj = Σ_c e_tc k_jc e^{L_tc − L_jc}, j < t        P_tj = Σ_c q_tc k_jc e^{L_tc − L_jc}, j <= t
+//   u = (I + A)⁻¹ (w − (e ∘ e^L) S)
+//
+// Exponents are <= 0. Rows of e and q stand behind each other as one matrix x [2c, dk], so that what is done to both is
+// one product. (The system is the WY form of a product of Householder-like factors: Yang et al. 2024, "Parallelizing
+// Linear Transformers with the Delta Rule over Sequence Length", section 3.)
+#pragma once
+
+#include <sluice/core/kernel/vectorise.h>
+#include <sluice/core/number/math.h>
+#include <sluice/ops/attention/heads.h>
+#include <sluice/ops/rows/rows.h>
+#include <sluice/ops/scan/decay_blocks.h>
+#include <sluice/ops/scan/unit_lower.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+namespace sluice::detail {
+
+enum class DeltaDecay { none, scalar, channels };
+
+/// The operands of a call, and what forward and backward do alike with a chunk.
+template <class T> struct DeltaOperands {
+  static constexpr int64_t kFewSteps = 4;  // up to so many, products of matrices cost more than steps
+  HeadView<const T> q, k, erase, write;    // q is k where only u is wanted
+  const T* g;                              // [batch, value_heads, n, channels]
+  DeltaDecay decay;
+  int64_t batch, heads, group, n, dk, dv, chunk, chunks,
+      sides;  // group: value heads of a key head; sides: e, or e and q
+  Precision precision;
+
+  DeltaOperands(const Tensor& q_, const Tensor& k_, const Tensor& e, const Tensor& w, const Tensor& g_, int64_t chunk_)
+      : q(q_.defined() ? q_ : k_), k(k_), erase(e), write(w), g(g_.defined() ? g_.data<T>() : nullptr),
+        decay(!g_.defined()    ? DeltaDecay::none
+              : g_.rank() == 3 ? DeltaDecay::scalar
+                               : DeltaDecay::channels),
+        batch(k_.dim(0)), heads(e.dim(1)), group(heads / k_.dim(1)), n(k_.dim(2)), dk(k_.dim(3)), dv(w.dim(3)),
+        chunk(std::min(chunk_, n)), chunks((n - 1) / chunk + 1), sides(q_.defined() ? 2 : 1),
+        // Exponentials set the pace of decays by channel, and u, which later steps build on, must not drift.
+        precision(decay == DeltaDecay::channels || sides == 1 ? Precision::f32 : sluice::precision()) {}
+
+  struct Memory : DecayBuffers<T> {
+    Scratch<T> floats;
+    Scratch<double> doubles;
+    T* x;       // [2c, dk]: e, then q
+    T* far;     // [2c, dk]: x ∘ e^L
+    T* keys;    // [c, dk]
+    T* pairs;   // [2c, c]: A, then P
+    T* weight;  // [c, c], e^{L_t − L_j}; decays of whole states only
+    T* u;       // [c, dv]
+    T* r;       // [2c, dv]
+    T* solver;
+    T* end;  // [dk], e^{L_end}
+    explicit Memory(const DeltaOperands& o)
+        : floats(o.chunk * (7 * o.dk + 3 * o.chunk + 3 * o.dv) + 2 * kDecayBlock * o.dk + 2 * o.dk +
+                 unit_lower_scratch(o.dv)),
+          doubles((o.chunk + 1) * o.dk) {
+      T* p = floats.data();
+      const auto take = [&p](int64_t count) {
+        T* at = p;
+        p += count;
+        return at;
+      };
+      x = take(2 * o.chunk * o.dk), far = take(2 * o.chunk * o.dk), keys = take(o.chunk * o.dk),
+      pairs = take(2 * o.chunk * o.chunk), weight = take(o.chunk * o.chunk), u = take(o.chunk * o.dv), end = take(o.dk),
+      r = take(2 * o.chunk * o.dv), solver = take(unit_lower_scratch(o.dv));
+      this->step = take(o.chunk * o.dk), this->carried = take(o.chunk * o.dk);
+      this->factor = take(kDecayBlock * o.dk), this->part = take(kDecayBlock * o.dk), this->border = take(o.dk);
+      std::fill_n(doubles.data(), o.dk, 0.0), this->sums = doubles.data() + o.dk;
+    }
+  };
+
+  const T* decay_at(int64_t b, int64_t h, int64_t t) const {
+    return g + ((b * heads + h) * n + t) * (decay == DeltaDecay::channels ? dk : 1);
+  }
+  int64_t channels() const { return decay == DeltaDecay::channels ? dk : 1; }
+
+  /// Copies the rows of a chunk and makes its sums L, A and P, x ∘ e^L and `carried` = k ∘ e^{L_end − L}, and `end`,
+  /// e^{L_end} for each channel.
+  void enter(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count) const {
+    for (int64_t t = 0; t < count; ++t) {
+      std::copy_n(erase.at(b, h, first + t), dk, w.x + t * dk);
+      if (sides == 2) std::copy_n(q.at(b, h / group, first + t), dk, w.x + (count + t) * dk);
+      std::copy_n(k.at(b, h / group, first + t), dk, w.keys + t * dk);
+    }
+    for (int64_t t = 0; g && t < count; ++t) {
+      const T* here = decay_at(b, h, first + t);
+      for (int64_t c = 0; c < channels(); ++c) {
+        // Below −10⁴ e^g is 0 in either precision, and differences of sums of −∞ would be NaN.
+        w.step[t * channels() + c] = std::max(here[c], T(-1e4));
+        w.sums[t * channels() + c] = (t ? w.sums[(t - 1) * channels() + c] : 0.0) + double(w.step[t * channels() + c]);
+      }
+    }
+    if (decay == DeltaDecay::channels) {
+      const DecayQueries<T> both[] = {{w.x, w.pairs, w.far},
+                                      {w.x + count * dk, w.pairs + count * count, w.far + count * dk}};
+      weights_by_keys<T>(w, std::span(both, static_cast<std::size_t>(sides)), w.keys, dk, count, precision);
+      std::copy_n(w.border, dk, w.end);
+    } else {
+      gemm(Trans::no, Trans::yes, sides * count, count, dk, T(1), w.x, dk, w.keys, dk, T(0), w.pairs, count, precision);
+      vectorised([&] { weigh(w, count); });
+    }
+    for (int64_t t = 0; t < count; ++t) {  // pairs that do not count; 0·NaN of a later step would not be 0
+      std::fill(w.pairs + t * count + t, w.pairs + (t + 1) * count, T(0));
+      if (sides == 2) std::fill(w.pairs + (count + t) * count + t + 1, w.pairs + (count + t + 1) * count, T(0));
+    }
+  }
+
+  /// The scalar decays of a chunk, on its pairs and rows.
+  void weigh(Memory& w, int64_t count) const {
+    std::fill_n(w.end, dk, g ? math::exp(T(w.sums[count - 1])) : T(1));
+    for (int64_t t = 0; t < count; ++t) {
+      const T here = g ? math::exp(T(w.sums[t])) : T(1), left = g ? math::exp(T(w.sums[count - 1] - w.sums[t])) : T(1);
+      for (int64_t side = 0; side < sides; ++side)
+        for (int64_t c = 0; c < dk; ++c) w.far[(side * count + t) * dk + c] = w.x[(side * count + t) * dk + c] * here;
+      for (int64_t c = 0; c < dk; ++c) w.carried[t * dk + c] = w.keys[t * dk + c] * left;
+      if (!g) continue;
+      T* const weight = w.weight + t * count;
+      for (int64_t j = 0; j <= t; ++j) weight[j] = math::exp(T(w.sums[t] - w.sums[j]));
+      for (int64_t side = 0; side < sides; ++side)
+        for (int64_t j = 0; j <= t; ++j) w.pairs[(side * count + t) * count + j] *= weight[j];
+    }
+  }
+
+  /// S ← e^{L_end} ∘ S.
+  void decay_state(const Memory& w, T* state) const {
+    if (g)
+      vectorised([&] {
+        for (int64_t c = 0; c < dk; ++c)
+          for (int64_t j = 0; j < dv; ++j) state[c * dv + j] *= w.end[c];
+      });
+  }
+
+  /// r = x ∘ e^L · S, then u = (I + A)⁻¹ (w − r of e). Without a state S is 0.
+  void solve(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, int64_t rows) const {
+    if (state) gemm(Trans::no, Trans::no, rows, dv, dk, T(1), w.far, dk, state, dv, T(0), w.r, dv, precision);
+    else std::fill_n(w.r, rows * dv, T(0));
+    for (int64_t t = 0; t < count; ++t) {
+      const T *written = write.at(b, h, first + t), *known = w.r + t * dv;
+      for (int64_t c = 0; c < dv; ++c) w.u[t * dv + c] = written[c] - known[c];
+    }
+    solve_unit_lower(Trans::no, count, w.pairs, count, w.u, dv, dv, w.solver);
+  }
+};
+
+}  // namespace sluice::detail

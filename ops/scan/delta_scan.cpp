@@ -1,0 +1,261 @@
+#include <sluice/ops/scan/delta_scan.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/attention/heads.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/scan/linear_scan.h>
+#include <sluice/ops/scan/scan.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/shape/rearrange.h>
+#include <sluice/ops/shape/view.h>
+
+namespace sluice {
+
+namespace {
+
+Tensor of_pairs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, bool on_values, bool reverse,
+                int64_t chunk) {
+  return linear_scan(q, k, v, g, {.chunk = chunk, .reverse = reverse, .decay_on_values = on_values});
+}
+
+/// x read backwards in time.
+Tensor backwards(const Tensor& x) { return flip(x, {2}); }
+
+/// The decays of the scan read backwards: from j to t < j it passes g_{t+1} … g_j.
+Tensor backward_decay(const Tensor& g) {
+  if (!g.defined() || g.dim(2) == 0) return g;
+  return pad(backwards(narrow(g, 2, 1, g.dim(2) - 1)), 2, 1, 0);
+}
+
+/// A gradient of k or e per channel, summed to the shape of the decay.
+Tensor for_decay(const Tensor& x, const Tensor& g) { return g.rank() == 3 ? sum(x, {-1}) : x; }
+
+struct PairGradients {
+  Tensor k, erase, write;
+};
+/// Gradients of u = delta_values(k, e, w, g) from du. With dw = (I + A)⁻ᵀ du, dA_ij = −(dw_i·u_j) for i > j:
+///   de_i = −Σ_{j<i} (dw_i·u_j) e^{G_i − G_j} k_j        dk_j = −Σ_{i>j} (dw_i·u_j) e^{G_i − G_j} e_i
+/// Without their own step these are scans of one step less, which e^{g} takes to the step itself.
+PairGradients values_vjp(const Tensor& k, const Tensor& e, const Tensor& g, const Tensor& u, const Tensor& du,
+                         int64_t chunk) {
+  const int64_t n = k.dim(2);
+  if (n == 0) return {zeros_like(k), zeros_like(e), du};
+  const Tensor dw =
+      backwards(delta_values(backwards(e), backwards(k), backwards(du), backward_decay(g), {.chunk = chunk}));
+  const auto first = [n](const Tensor& x) { return x.defined() ? narrow(x, 2, 0, n - 1) : x; };
+  const auto rest = [n](const Tensor& x) { return x.defined() ? narrow(x, 2, 1, n - 1) : x; };
+  Tensor de = of_pairs(rest(dw), first(u), first(k), first(g), true, false, chunk),
+         dk = of_pairs(first(u), rest(dw), rest(e), rest(g), true, true, chunk);
+  if (g.defined()) {
+    const Tensor kept = g.rank() == 3 ? unsqueeze(exp(rest(g)), -1) : exp(rest(g));
+    de = kept * de, dk = kept * dk;
+  }
+  return {neg(pad(dk, 2, 0, 1)), neg(pad(de, 2, 1, 0)), dw};
+}
+
+// dg_s = Σ_{t >= s} e_t ⊙ de_t − Σ_{j >= s} k_j ⊙ dk_j: the pairs j < s <= t pass g_s (linear_scan.cpp).
+struct DeltaValues final : Node {
+  int64_t chunk;
+  explicit DeltaValues(int64_t c) : chunk(c) {}
+  static const char* op_name() { return "delta_values"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp(const Tensor& du) override {
+    const DType dtype = du.dtype();
+    const Tensor k = detail::widened(saved(0)), e = detail::widened(saved(1)), g = detail::widened(saved(2));
+    const Tensor u = dtype == bf16 ? delta_values(k, e, detail::widened(saved(3)), g, {.chunk = chunk}) : saved(4);
+    const PrecisionScope exact(Precision::f32);
+    const PairGradients d = values_vjp(k, e, g, u, detail::widened(du), chunk);
+    Tensors grads{d.k, d.erase, d.write, Tensor()};
+    if (needs(3)) grads[3] = cumsum(for_decay(e * d.erase - k * d.k, g), 2, {.reverse = true});
+    for (Tensor& x : grads)
+      if (x.defined()) x = to(x, dtype);
+    return grads;
+  }
+};
+
+struct Operands {
+  Tensor q, k, erase, write, g, initial;
+};
+
+/// The gradients of delta_scan() composed of ops, from those of its results, either of which may be undefined:
+///   u = delta_values(k, e, w − (e ∘ e^G) S_0)    o = linear_scan(q, k, u) + (q ∘ e^G) S_0    S_n = e^{G_n} ∘ S_0 + k̃ᵀ
+///   u
+/// where k̃_j = k_j ∘ e^{G_n − G_j}. In the order of Operands.
+Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64_t chunk) {
+  const int64_t group = x.k.dim(1) > 0 ? x.write.dim(1) / x.k.dim(1) : 1, heads = x.k.dim(1);
+  const auto spread = [&](const Tensor& t) { return group > 1 ? repeat_interleave(t, group, 1) : t; };
+  const auto gathered = [&](const Tensor& t) { return group > 1 ? sum(unflatten(t, 1, {heads, group}), {2}) : t; };
+  const Tensor q = spread(x.q), k = spread(x.k), &e = x.erase, &g = x.g;
+  const auto carried = [&](const Tensor& t) { return linear_scan_carry(t, x.initial, g); };
+  const Tensor u = delta_values(k, e, x.initial.defined() ? x.write - carried(e) : x.write, g, {.chunk = chunk});
+  if (!dout.defined()) dout = zeros_like(u);
+  Tensor dq = of_pairs(dout, u, k, g, true, false, chunk), dk = of_pairs(u, dout, q, g, true, true, chunk),
+         du = of_pairs(k, q, dout, g, false, true, chunk), dinitial;
+  // e^{G_t}, of a state from before, and e^{G_n − G_t}, of a step, in the shape of keys or [batch, heads, n, 1]
+  Tensor from_start, to_end, whole;
+  if (g.defined()) {
+    const auto over_channels = [&](const Tensor& t) { return exp(g.rank() == 3 ? unsqueeze(t, -1) : t); };
+    from_start = over_channels(cumsum(g, 2)),
+    to_end = over_channels(cumsum(g, 2, {.exclusive = true, .reverse = true}));
+    whole = unsqueeze(exp(sum(g, {2})), -1);
+    if (g.rank() == 3) whole = unsqueeze(whole, -1);
+  }
+  const auto times = [](const Tensor& t, const Tensor& factor) { return factor.defined() ? t * factor : t; };
+  if (dstate.defined()) {
+    du = du + matmul(times(k, to_end), dstate);
+    dk = dk + times(matmul(u, transpose(dstate, -2, -1)), to_end);
+  }
+  const PairGradients d = values_vjp(k, e, g, u, du, chunk);
+  Tensor de = d.erase;
+  dk = dk + d.k;
+  if (x.initial.defined()) {
+    const Tensor back = transpose(x.initial, -2, -1);
+    dq = dq + times(matmul(dout, back), from_start), de = de - times(matmul(d.write, back), from_start);
+    dinitial = matmul(transpose(times(q, from_start), -2, -1), dout) -
+               matmul(transpose(times(e, from_start), -2, -1), d.write);
+    if (dstate.defined()) dinitial = dinitial + times(dstate, whole);
+  }
+  Tensor dg;
+  if (g.defined()) {
+    dg = cumsum(for_decay(q * dq + e * de - k * dk, g), 2, {.reverse = true});
+    if (dstate.defined()) {  // every g scales what the last state has of earlier steps
+      const Tensor kept = sum(linear_scan_state(k, u, g, x.initial) * dstate, {-1});
+      dg = dg + (g.rank() == 3 ? sum(kept, {-1}, keep) : unsqueeze(kept, 2));
+    }
+  }
+  return {gathered(dq), gathered(dk), de, d.write, dg, dinitial};
+}
+
+struct DeltaScan final : Node {
+  int64_t chunk;
+  explicit DeltaScan(int64_t c) : chunk(c) {}
+  static const char* op_name() { return "delta_scan"; }
+  const char* name() const override { return op_name(); }
+  Tensors vjp_all(const Tensors& gs) override {
+    const DType dtype = saved(0).dtype();
+    Tensor dout = gs[0], dstate = gs.size() > 1 ? gs[1] : Tensor();
+    const PrecisionScope scope(precision_of(dtype));
+    Tensors grads;
+    if (const Tensor states = saved(6); !grad_enabled() && states.defined()) grads = fused_vjp(dout, dstate, states);
+    else {
+      const PrecisionScope exact(Precision::f32);
+      const auto wide = [this](std::size_t i) { return detail::widened(saved(i)); };
+      grads =
+          composed_vjp({wide(0), wide(1), wide(2), wide(3), wide(4), wide(5)}, detail::widened(dout), dstate, chunk);
+    }
+    for (std::size_t i = 0; i < 5; ++i)
+      if (grads[i].defined()) grads[i] = to(grads[i], dtype);
+    return grads;
+  }
+
+ private:
+  Tensors fused_vjp(Tensor dout, const Tensor& dstate, const Tensor& states) const {
+    const Tensor q = saved(0), k = saved(1), e = saved(2), w = saved(3), g = saved(4), last = saved(7);
+    if (!dout.defined()) dout = zeros(w.shape(), w.options());
+    const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), re = detail::readable_rows(e),
+                 rw = detail::readable_rows(w), rg = detail::readable_rows(dout);
+    Tensor dq = detail::empty_heads(q.shape(), q.options()), dk = detail::empty_heads(k.shape(), k.options()),
+           de = detail::empty_heads(e.shape(), e.options()), dw = detail::empty_heads(w.shape(), w.options()),
+           dg = g.defined() ? empty(g.shape(), g.options()) : Tensor(),
+           carried =
+               dstate.defined() ? clone(dstate) : zeros(last.shape(), last.options());  // dL/dS, from last to first
+    kernel::delta_scan_backward(rq, rk, re, rw, g.defined() ? contiguous(g) : g, states, last, rg, chunk, dq, dk, de,
+                                dw, dg, carried);
+    return {dq, dk, de, dw, dg, needs(5) ? carried : Tensor()};
+  }
+};
+
+/// The decay broadcast to [batch, heads, n] or [batch, heads, n, dk]; checks all operands but q.
+Tensor checked_decay(const char* op, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& log_decay,
+                     const DeltaScanOptions& o) {
+  const bool ranks = k.rank() == 4 && erase.rank() == 4 && write.rank() == 4;
+  if (!ranks || erase.dim(0) != k.dim(0) || erase.dim(2) != k.dim(2) || erase.dim(3) != k.dim(3) ||
+      write.dim(0) != k.dim(0) || write.dim(1) != erase.dim(1) || write.dim(2) != k.dim(2) ||
+      (k.dim(1) == 0 ? erase.dim(1) != 0 : erase.dim(1) % k.dim(1) != 0))
+    fail(op, ": got k=", k, ", erase=", erase, ", write=", write,
+         "; need [batch, heads, n, dk], [batch, value_heads, n, dk], [batch, value_heads, n, dv], where heads divides "
+         "value_heads");
+  if (erase.dtype() != k.dtype() || write.dtype() != k.dtype() || !is_float(k.dtype()))
+    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got k=", k.dtype(), k,
+                     ", erase=", erase.dtype(), erase, ", write=", write.dtype(), write);
+  if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
+  checked_numel(op, {k.dim(0), erase.dim(1), k.dim(3), write.dim(3)});
+  if (!log_decay.defined()) return {};
+  if (log_decay.dtype() != k.dtype())
+    fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside k=", k.dtype(), k);
+  const Shape scalar{k.dim(0), erase.dim(1), k.dim(2)};
+  if (log_decay.rank() <= 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
+  if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), erase.shape()) == erase.shape())
+    return expand(log_decay, erase.shape());
+  fail(op, ": log_decay=", log_decay, " does not fit; need ", scalar, " or ", erase.shape());
+}
+
+DeltaScanResult scanned(const char* op, const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
+                        const Tensor& log_decay, const Tensor& given, const DeltaScanOptions& o) {
+  const Tensor g = checked_decay(op, k, erase, write, log_decay, o);
+  if (q.shape() != k.shape() || q.dtype() != k.dtype())
+    fail(op, ": got q=", q.dtype(), q, " beside k=", k.dtype(), k, "; need the same");
+  const Shape shape{k.dim(0), erase.dim(1), k.dim(3), write.dim(3)};
+  const TensorOptions wide{k.dtype() == bf16 ? f32 : k.dtype(), k.device()};
+  if (given.defined() && (given.shape() != shape || (given.dtype() != wide.dtype && given.dtype() != k.dtype())))
+    fail(op, ": initial=", given.dtype(), given, " is no state; need ", wide.dtype, shape);
+  const Tensor initial = detail::widened(given);
+  const int64_t n = k.dim(2), chunks = n == 0 ? 0 : (n - 1) / o.chunk + 1;
+  Tensor out = detail::empty_heads(write.shape(), write.options()), states;
+  Tensor state = initial.defined() ? clone(initial.detach()) : zeros(shape, wide);
+  if (out.numel() > 0 && k.numel() > 0) {
+    const TensorRef inputs[] = {q, k, erase, write, g, initial};
+    if (grad_enabled() && detail::any_requires_grad(inputs) && kernel::delta_scan_backward.installed(k.device()))
+      states = empty({shape[0], shape[1], chunks, shape[2], shape[3]}, wide);
+    const PrecisionScope scope(precision_of(k.dtype()));
+    kernel::delta_scan(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(erase),
+                       detail::readable_rows(write), g.defined() ? contiguous(g.detach()) : g, o.chunk, out, state,
+                       states);
+  } else if (out.numel() > 0) {
+    fill_(out, 0);
+  }
+  const Tensor last = alias(state, state.layout());
+  out =
+      record<DeltaScan>(out, {q, k, erase, write, g, initial}, {q, k, erase, write, g, initial, states, last}, o.chunk);
+  if (out.requires_grad()) out.impl().history->add_output(state);
+  return {out, state};
+}
+
+}  // namespace
+
+DeltaScanResult delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
+                           const Tensor& log_decay, const Tensor& initial, const DeltaScanOptions& options) {
+  return scanned("delta_scan", q, k, erase, write, log_decay, initial, options);
+}
+
+DeltaScanResult delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                           const Tensor& log_decay, const Tensor& initial, const DeltaScanOptions& options) {
+  if (k.rank() != 4 || v.rank() != 4 || beta.shape() != Shape{v.dim(0), v.dim(1), v.dim(2)} || v.dim(0) != k.dim(0) ||
+      v.dim(2) != k.dim(2) || (k.dim(1) == 0 ? v.dim(1) != 0 : v.dim(1) % k.dim(1) != 0))
+    fail("delta_rule: got k=", k, ", v=", v, ", beta=", beta,
+         "; need [batch, heads, n, dk], [batch, value_heads, n, dv], [batch, value_heads, n], where heads divides "
+         "value_heads");
+  const Tensor strength = unsqueeze(beta, -1);
+  const int64_t group = k.dim(1) > 0 ? v.dim(1) / k.dim(1) : 1;
+  return scanned("delta_rule", q, k, strength * (group > 1 ? repeat_interleave(k, group, 1) : k), strength * v,
+                 log_decay, initial, options);
+}
+
+Tensor delta_values(const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& log_decay,
+                    const DeltaScanOptions& o) {
+  const Tensor g = checked_decay("delta_values", k, erase, write, log_decay, o);
+  if (erase.shape() != k.shape()) fail("delta_values: got k=", k, ", erase=", erase, "; need one shape");
+  Tensor u = detail::empty_heads(write.shape(), write.options()), state, none;
+  if (u.numel() > 0 && k.numel() > 0)
+    kernel::delta_scan(Tensor(), detail::readable_rows(k), detail::readable_rows(erase), detail::readable_rows(write),
+                       g.defined() ? contiguous(g.detach()) : g, o.chunk, u, state, none);
+  else if (u.numel() > 0) copy_(u, write.detach());
+  return record<DeltaValues>(u, {k, erase, write, g}, {k, erase, g, write, u}, o.chunk);
+}
+
+}  // namespace sluice

@@ -1,0 +1,190 @@
+// From the last chunk to the first, with X = dL/dS after the chunk. G stands for −dw behind it do, rows for the rows of
+// x, and dA, dP for what G uᵀ leaves of the pairs that count:
+//
+//   du = Pᵀ do + k̃ X            dw = (I + A)⁻ᵀ du           [dA | dP] = G uᵀ
+//   dx = e^L ∘ (G Sᵀ) + Σ_j [dA | dP]_tj e^{L_t − L_j} k_j
+//   dk = e^{L_end − L} ∘ (u Xᵀ) + Σ_t [dA | dP]_tj e^{L_t − L_j} x_t
+//   dg_s = Σ_{t >= s} x_t ⊙ dx_t − k_t ⊙ dk_t, within the chunk, + Σ S_after ⊙ X
+//   X ← e^{L_end} ∘ X + (x ∘ e^L)ᵀ G
+#include <sluice/ops/scan/delta_scan.h>
+
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/scan/delta_chunk.h>
+
+namespace sluice {
+
+namespace detail {
+
+namespace {
+
+template <class T> struct DeltaBackward : DeltaOperands<T> {
+  using Base = DeltaOperands<T>;
+  using Base::Base, Base::g, Base::decay, Base::heads, Base::group, Base::n, Base::dk, Base::dv, Base::chunk,
+      Base::chunks, Base::sides, Base::precision;
+
+  struct Results {
+    HeadView<T> q, k, erase, write;
+    T* g;
+  };
+  struct Memory : Base::Memory {
+    Scratch<T> more;
+    T* rows;    // [2c, dv], G
+    T* du;      // [c, dv]
+    T* dx;      // [2c, dk]
+    T* dk_;     // [c, dk]
+    T* d;       // [2c, c], dA and dP
+    T* turned;  // [c, c + 2 dk]: decays by channel read backwards
+    explicit Memory(const DeltaBackward& o) : Base::Memory(o), more(o.chunk * (3 * o.dv + 5 * o.dk + 3 * o.chunk)) {
+      rows = more.data(), du = rows + 2 * o.chunk * o.dv, dx = du + o.chunk * o.dv, dk_ = dx + 2 * o.chunk * o.dk,
+      d = dk_ + o.chunk * o.dk, turned = d + 2 * o.chunk * o.chunk;
+    }
+  };
+
+  void run(const T* states, const T* last, HeadView<const T> dout, T* dstate, Results results) const {
+    const int64_t size = dk * dv;
+    parallel_for(this->batch * heads / group, 1, [&](int64_t begin, int64_t end) {
+      Memory w(*this);
+      for (int64_t task = begin * group; task < end * group; ++task) {  // the value heads of a key head share dq and dk
+        const int64_t b = task / heads, h = task % heads;
+        for (int64_t i = chunks - 1; i >= 0; --i) {
+          const int64_t first = i * chunk, count = std::min(chunk, n - first);
+          const T *here = states + (task * chunks + i) * size,
+                  *after = i + 1 < chunks ? here + size : last + task * size;
+          one_chunk(w, b, h, first, count, here, after, dout, dstate + task * size, results);
+        }
+      }
+    });
+  }
+
+  void one_chunk(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, const T* after,
+                 HeadView<const T>& dout, T* x_state, Results& results) const {
+    this->enter(w, b, h, first, count);
+    this->solve(w, b, h, first, count, state, count);
+    T *const minus_dw = w.rows, *const out = w.rows + count * dv;
+    for (int64_t t = 0; t < count; ++t) std::copy_n(dout.at(b, h, first + t), dv, out + t * dv);
+    gemm(Trans::yes, Trans::no, count, dv, count, T(1), w.pairs + count * count, count, out, dv, T(0), w.du, dv,
+         precision);
+    gemm(Trans::no, Trans::no, count, dv, dk, T(1), w.carried, dk, x_state, dv, T(1), w.du, dv, precision);
+    solve_unit_lower(Trans::yes, count, w.pairs, count, w.du, dv, dv, w.solver);
+    for (int64_t t = 0; t < count; ++t) {
+      std::copy_n(w.du + t * dv, dv, results.write.at(b, h, first + t));
+      for (int64_t c = 0; c < dv; ++c) minus_dw[t * dv + c] = -w.du[t * dv + c];
+    }
+    gemm(Trans::no, Trans::yes, 2 * count, count, dv, T(1), w.rows, dv, w.u, dv, T(0), w.d, count, precision);
+    for (int64_t t = 0; t < count; ++t) {
+      std::fill(w.d + t * count + t, w.d + (t + 1) * count, T(0));
+      std::fill(w.d + (count + t) * count + t + 1, w.d + (count + t + 1) * count, T(0));
+    }
+    gemm(Trans::no, Trans::yes, 2 * count, dk, dv, T(1), w.rows, dv, state, dv, T(0), w.dx, dk, precision);
+    gemm(Trans::no, Trans::yes, count, dk, dv, T(1), w.u, dv, x_state, dv, T(0), w.dk_, dk, precision);
+    if (decay == DeltaDecay::channels) by_channels(w, count);
+    else by_scalar(w, count);
+    store(w, b, h, first, count, results);
+    if (g) vectorised([&] { store_decay(w, b, h, first, count, after, x_state, results.g); });
+    this->decay_state(w, x_state);
+    gemm(Trans::yes, Trans::no, dk, dv, 2 * count, T(1), w.far, dk, w.rows, dv, T(1), x_state, dv, precision);
+  }
+
+  void by_scalar(Memory& w, int64_t count) const {
+    if (g)
+      vectorised([&] {
+        for (int64_t t = 0; t < count; ++t) {
+          const T here = math::exp(T(w.sums[t])), left = math::exp(T(w.sums[count - 1] - w.sums[t]));
+          for (int64_t side = 0; side < 2; ++side) {
+            for (int64_t j = 0; j <= t; ++j) w.d[(side * count + t) * count + j] *= w.weight[t * count + j];
+            for (int64_t c = 0; c < dk; ++c) w.dx[(side * count + t) * dk + c] *= here;
+          }
+          for (int64_t c = 0; c < dk; ++c) w.dk_[t * dk + c] *= left;
+        }
+      });
+    gemm(Trans::no, Trans::no, 2 * count, dk, count, T(1), w.d, count, w.keys, dk, T(1), w.dx, dk, precision);
+    gemm(Trans::yes, Trans::no, count, dk, 2 * count, T(1), w.d, count, w.x, dk, T(1), w.dk_, dk, precision);
+  }
+
+  void by_channels(Memory& w, int64_t count) const {
+    for (int64_t side = 0; side < 2; ++side)
+      sum_by_values<T>(w, w.d + side * count * count, w.keys, dk, count, w.dx + side * count * dk, precision);
+    // The sums over later steps are the same, read backwards: from t to j < t the decays g_{j+1} … g_t pass.
+    T *const pairs = w.turned, *const rows = pairs + count * count, *const sum = rows + count * dk;
+    for (int64_t t = 0; t < count / 2; ++t)
+      std::swap_ranges(w.step + t * dk, w.step + (t + 1) * dk, w.step + (count - 1 - t) * dk);
+    std::copy_backward(w.step, w.step + (count - 1) * dk, w.step + count * dk);
+    std::fill_n(w.step, dk, T(0));
+    for (int64_t t = 0; t < count; ++t)
+      for (int64_t c = 0; c < dk; ++c) w.sums[t * dk + c] = w.sums[(t - 1) * dk + c] + double(w.step[t * dk + c]);
+    for (int64_t side = 0; side < 2; ++side) {
+      const T *d = w.d + side * count * count, *x = w.x + side * count * dk;
+      for (int64_t t = 0; t < count; ++t) {
+        for (int64_t j = 0; j < count; ++j) pairs[t * count + j] = d[(count - 1 - j) * count + count - 1 - t];
+        std::copy_n(x + (count - 1 - t) * dk, dk, rows + t * dk);
+        if (side == 0) std::copy_n(w.dk_ + (count - 1 - t) * dk, dk, sum + t * dk);
+        else std::fill_n(sum + t * dk, dk, T(0));
+      }
+      sum_by_values<T>(w, pairs, rows, dk, count, sum, precision);
+      for (int64_t t = 0; t < count; ++t)
+        for (int64_t c = 0; c < dk; ++c) {
+          T& to = w.dk_[(count - 1 - t) * dk + c];
+          to = side == 0 ? sum[t * dk + c] : to + sum[t * dk + c];
+        }
+    }
+  }
+
+  void store(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, Results& results) const {
+    for (int64_t t = 0; t < count; ++t) {
+      std::copy_n(w.dx + t * dk, dk, results.erase.at(b, h, first + t));
+      T *const dq = results.q.at(b, h / group, first + t), *const dkey = results.k.at(b, h / group, first + t);
+      const T *const by_q = w.dx + (count + t) * dk, *const by_k = w.dk_ + t * dk;
+      const bool more = h % group > 0;
+      for (int64_t c = 0; c < dk; ++c) dq[c] = more ? dq[c] + by_q[c] : by_q[c];
+      for (int64_t c = 0; c < dk; ++c) dkey[c] = more ? dkey[c] + by_k[c] : by_k[c];
+    }
+  }
+
+  void store_decay(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, const T* after, const T* x_state,
+                   T* results) const {
+    const bool by_channel = decay == DeltaDecay::channels;
+    const int64_t width = this->channels();
+    T* const sum = w.part;  // of a channel, or of all
+    T whole = 0;
+    for (int64_t c = 0; c < dk; ++c) {
+      sum[c] = row_dot(after + c * dv, x_state + c * dv, dv);
+      whole += sum[c];
+    }
+    if (!by_channel) sum[0] = whole;
+    const T* const given = this->decay_at(b, h, first);
+    T* const to = results + (given - g);
+    for (int64_t t = count - 1; t >= 0; --t) {
+      const T *x0 = w.x + t * dk, *x1 = x0 + count * dk, *d0 = w.dx + t * dk, *d1 = d0 + count * dk,
+              *key = w.keys + t * dk, *dkey = w.dk_ + t * dk;
+      if (by_channel)
+        for (int64_t c = 0; c < dk; ++c) sum[c] += x0[c] * d0[c] + x1[c] * d1[c] - key[c] * dkey[c];
+      else sum[0] += row_total<T>(dk, [=](int64_t c) { return x0[c] * d0[c] + x1[c] * d1[c] - key[c] * dkey[c]; });
+      for (int64_t c = 0; c < width; ++c) to[t * width + c] = given[t * width + c] > T(-1e4) ? sum[c] : T(0);
+    }
+  }
+};
+
+void delta_scan_backward_cpu(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
+                             const Tensor& g, const Tensor& states, const Tensor& last, const Tensor& dout,
+                             int64_t chunk, Tensor& dq, Tensor& dk, Tensor& derase, Tensor& dwrite, Tensor& dg,
+                             Tensor& dstate) {
+  dispatch_float("delta_scan", k.dtype(), [&]<class T>() {
+    DeltaBackward<T>(q, k, erase, write, g, chunk)
+        .run(states.data<T>(), last.data<T>(), HeadView<const T>(dout), dstate.mutable_data<T>(),
+             {HeadView<T>(dq), HeadView<T>(dk), HeadView<T>(derase), HeadView<T>(dwrite),
+              dg.defined() ? dg.mutable_data<T>() : nullptr});
+  });
+}
+
+}  // namespace
+
+}  // namespace detail
+
+// Seven products of dk × dv a step.
+constinit decltype(kernel::delta_scan_backward) kernel::delta_scan_backward{
+    "delta_scan", &detail::delta_scan_backward_cpu,
+    [](const Tensor&, const Tensor& k, const Tensor&, const Tensor& write, const Tensor&, const Tensor&, const Tensor&,
+       const Tensor&, int64_t, Tensor&, Tensor&, Tensor&, Tensor&, Tensor&,
+       Tensor&) { return Work{.flops = 14 * checked_mul("delta_scan", write.numel(), k.dim(3))}; }};
+
+}  // namespace sluice

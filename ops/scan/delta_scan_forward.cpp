@@ -1,0 +1,101 @@
+// Goes chunk by chunk with the state S [dk, dv] in cache; delta_chunk.h has A, P and u:
+//
+//   o = (q ∘ e^L) S + P u
+//   S ← e^{L_end} ∘ S + (k ∘ e^{L_end − L})ᵀ u
+#include <sluice/ops/scan/delta_scan.h>
+
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/scan/delta_chunk.h>
+
+namespace sluice {
+
+namespace detail {
+
+namespace {
+
+template <class T> struct DeltaForward : DeltaOperands<T> {
+  using Base = DeltaOperands<T>;
+  using Base::Base, Base::q, Base::k, Base::erase, Base::write, Base::g, Base::heads, Base::group, Base::n, Base::dk,
+      Base::dv, Base::chunk, Base::chunks, Base::sides, Base::precision;
+  using Memory = typename Base::Memory;
+
+  void run(HeadView<T> out, T* last, T* states, bool from_zero) const {
+    parallel_for(this->batch * heads, 1, [&](int64_t begin, int64_t end) {
+      Memory w(*this);
+      Scratch<T> own(last ? 0 : dk * dv);
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t b = task / heads, h = task % heads;
+        T* const state = last ? last + task * dk * dv : own.data();
+        if (!last) std::fill_n(state, dk * dv, T(0));
+        for (int64_t i = 0; i < chunks; ++i) {
+          const int64_t first = i * chunk, count = std::min(chunk, n - first);
+          if (states) std::copy_n(state, dk * dv, states + (task * chunks + i) * dk * dv);
+          if (count <= Base::kFewSteps) vectorised([&] { steps(w, b, h, first, count, state, out); });
+          else one_chunk(w, b, h, first, count, from_zero && i == 0, !last && i + 1 == chunks, state, out);
+        }
+      }
+    });
+  }
+
+  void one_chunk(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, bool zero, bool ends, T* state,
+                 HeadView<T>& out) const {
+    this->enter(w, b, h, first, count);
+    this->solve(w, b, h, first, count, zero ? nullptr : state, sides * count);
+    const T* result = w.u;
+    if (sides == 2) {
+      T* const o = w.r + count * dv;
+      const T* const p = w.pairs + count * count;
+      if (all_finite(w.u, count, dv, dv))
+        gemm(Trans::no, Trans::no, count, dv, count, T(1), p, count, w.u, dv, T(1), o, dv, precision);
+      else sparse_product(Trans::no, count, dv, count, T(1), p, count, w.u, dv, o, dv);
+      result = o;
+    }
+    for (int64_t t = 0; t < count; ++t) std::copy_n(result + t * dv, dv, out.at(b, h, first + t));
+    if (ends) return;
+    if (!zero) this->decay_state(w, state);
+    gemm(Trans::yes, Trans::no, dk, dv, count, T(1), w.carried, dk, w.u, dv, T(!zero), state, dv, precision);
+  }
+
+  /// Step by step, for the few tokens of a stream.
+  void steps(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, T* state, HeadView<T>& out) const {
+    for (int64_t t = first; t < first + count; ++t) {
+      const T *e = erase.at(b, h, t), *key = k.at(b, h / group, t), *query = q.at(b, h / group, t);
+      const T* const written = write.at(b, h, t);
+      const T* const decays = g ? this->decay_at(b, h, t) : nullptr;
+      T *const u = w.u, *const y = out.at(b, h, t);
+      std::fill_n(w.r, dv, T(0));
+      for (int64_t c = 0; c < dk; ++c) {
+        T* const row = state + c * dv;
+        const T kept = decays ? math::exp(decays[this->decay == DeltaDecay::channels ? c : 0]) : T(1), erased = e[c];
+        for (int64_t j = 0; j < dv; ++j) row[j] *= kept, w.r[j] += erased * row[j];
+      }
+      for (int64_t j = 0; j < dv; ++j) u[j] = written[j] - w.r[j];
+      std::fill_n(w.r, dv, T(0));
+      for (int64_t c = 0; c < dk; ++c) {
+        T* const row = state + c * dv;
+        for (int64_t j = 0; j < dv; ++j) row[j] += key[c] * u[j], w.r[j] += query[c] * row[j];
+      }
+      std::copy_n(sides == 2 ? w.r : u, dv, y);
+    }
+  }
+};
+
+void delta_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
+                    int64_t chunk, Tensor& out, Tensor& state, Tensor& states) {
+  dispatch_float("delta_scan", k.dtype(), [&]<class T>() {
+    const auto data = [](Tensor& x) { return x.defined() ? x.mutable_data<T>() : nullptr; };
+    DeltaForward<T>(q, k, erase, write, g, chunk).run(HeadView<T>(out), data(state), data(states), !state.defined());
+  });
+}
+
+}  // namespace
+
+}  // namespace detail
+
+// Counts the recurrence, three products of dk × dv a step. As for linear_scan, pairs are not counted.
+constinit decltype(kernel::delta_scan) kernel::delta_scan{
+    "delta_scan", &detail::delta_scan_cpu,
+    [](const Tensor&, const Tensor& k, const Tensor&, const Tensor& write, const Tensor&, int64_t, Tensor&, Tensor&,
+       Tensor&) { return Work{.flops = 6 * checked_mul("delta_scan", write.numel(), k.dim(3))}; }};
+
+}  // namespace sluice
