@@ -60,6 +60,7 @@ const bool installed = [] {
   put(kernel::attention_keep_mask, &attention_keep_mask);
 
   put(kernel::linear_scan, &linear_scan, Bf16::native);
+  put(kernel::delta_scan, &delta_scan);
 
   put(kernel::sgd, &sgd, Bf16::native);
   put(kernel::adam, &adam, Bf16::native);

@@ -135,10 +135,9 @@ template <class T> struct DeltaOperands {
       });
   }
 
-  /// r = x ∘ e^L · S, then u = (I + A)⁻¹ (w − r of e). Without a state S is 0.
+  /// `rows` of r = (x ∘ e^L) S, then u = (I + A)⁻¹ (w − r of e).
   void solve(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, int64_t rows) const {
-    if (state) gemm(Trans::no, Trans::no, rows, dv, dk, T(1), w.far, dk, state, dv, T(0), w.r, dv, precision);
-    else std::fill_n(w.r, rows * dv, T(0));
+    gemm(Trans::no, Trans::no, rows, dv, dk, T(1), w.far, dk, state, dv, T(0), w.r, dv, precision);
     for (int64_t t = 0; t < count; ++t) {
       const T *written = write.at(b, h, first + t), *known = w.r + t * dv;
       for (int64_t c = 0; c < dv; ++c) w.u[t * dv + c] = written[c] - known[c];

@@ -250,7 +250,8 @@ Tensor delta_values(const Tensor& k, const Tensor& erase, const Tensor& write, c
                     const DeltaScanOptions& o) {
   const Tensor g = checked_decay("delta_values", k, erase, write, log_decay, o);
   if (erase.shape() != k.shape()) fail("delta_values: got k=", k, ", erase=", erase, "; need one shape");
-  Tensor u = detail::empty_heads(write.shape(), write.options()), state, none;
+  Tensor u = detail::empty_heads(write.shape(), write.options()), none,
+         state = zeros({k.dim(0), k.dim(1), k.dim(3), write.dim(3)}, {k.dtype() == bf16 ? f32 : k.dtype(), k.device()});
   if (u.numel() > 0 && k.numel() > 0)
     kernel::delta_scan(Tensor(), detail::readable_rows(k), detail::readable_rows(erase), detail::readable_rows(write),
                        g.defined() ? contiguous(g.detach()) : g, o.chunk, u, state, none);

@@ -19,28 +19,25 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
       Base::dv, Base::chunk, Base::chunks, Base::sides, Base::precision;
   using Memory = typename Base::Memory;
 
-  void run(HeadView<T> out, T* last, T* states, bool from_zero) const {
+  void run(HeadView<T> out, T* all, T* states) const {
     parallel_for(this->batch * heads, 1, [&](int64_t begin, int64_t end) {
       Memory w(*this);
-      Scratch<T> own(last ? 0 : dk * dv);
       for (int64_t task = begin; task < end; ++task) {
         const int64_t b = task / heads, h = task % heads;
-        T* const state = last ? last + task * dk * dv : own.data();
-        if (!last) std::fill_n(state, dk * dv, T(0));
+        T* const state = all + task * dk * dv;
         for (int64_t i = 0; i < chunks; ++i) {
           const int64_t first = i * chunk, count = std::min(chunk, n - first);
           if (states) std::copy_n(state, dk * dv, states + (task * chunks + i) * dk * dv);
           if (count <= Base::kFewSteps) vectorised([&] { steps(w, b, h, first, count, state, out); });
-          else one_chunk(w, b, h, first, count, from_zero && i == 0, !last && i + 1 == chunks, state, out);
+          else one_chunk(w, b, h, first, count, state, out);
         }
       }
     });
   }
 
-  void one_chunk(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, bool zero, bool ends, T* state,
-                 HeadView<T>& out) const {
+  void one_chunk(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, T* state, HeadView<T>& out) const {
     this->enter(w, b, h, first, count);
-    this->solve(w, b, h, first, count, zero ? nullptr : state, sides * count);
+    this->solve(w, b, h, first, count, state, sides * count);
     const T* result = w.u;
     if (sides == 2) {
       T* const o = w.r + count * dv;
@@ -51,9 +48,8 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
       result = o;
     }
     for (int64_t t = 0; t < count; ++t) std::copy_n(result + t * dv, dv, out.at(b, h, first + t));
-    if (ends) return;
-    if (!zero) this->decay_state(w, state);
-    gemm(Trans::yes, Trans::no, dk, dv, count, T(1), w.carried, dk, w.u, dv, T(!zero), state, dv, precision);
+    this->decay_state(w, state);
+    gemm(Trans::yes, Trans::no, dk, dv, count, T(1), w.carried, dk, w.u, dv, T(1), state, dv, precision);
   }
 
   /// Step by step, for the few tokens of a stream.
@@ -83,8 +79,8 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
 void delta_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
                     int64_t chunk, Tensor& out, Tensor& state, Tensor& states) {
   dispatch_float("delta_scan", k.dtype(), [&]<class T>() {
-    const auto data = [](Tensor& x) { return x.defined() ? x.mutable_data<T>() : nullptr; };
-    DeltaForward<T>(q, k, erase, write, g, chunk).run(HeadView<T>(out), data(state), data(states), !state.defined());
+    DeltaForward<T>(q, k, erase, write, g, chunk)
+        .run(HeadView<T>(out), state.mutable_data<T>(), states.defined() ? states.mutable_data<T>() : nullptr);
   });
 }
 
