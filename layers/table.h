@@ -13,8 +13,10 @@
 #include <sluice/layers/attention/hierarchical.h>
 #include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/attention/sparse_layers.h>
+#include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/layers/linear_attention/feature_map.h>
 #include <sluice/layers/linear_attention/gla.h>
+#include <sluice/layers/linear_attention/kda.h>
 #include <sluice/layers/linear_attention/linear_attention.h>
 #include <sluice/layers/linear_attention/retention.h>
 #include <sluice/layers/nn/gated_residual.h>
@@ -280,6 +282,19 @@ template <class Rows> void linear_attention_rows(Rows& rows) {
       {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
        R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})", R"({"kv_heads": 1, "short_conv": 3, "norm_eps": 0.1})",
        R"({"gate": "per_head", "kv_heads": 1, "short_conv": 2})"});
+  rows.template add<DeltaNet>(
+      "delta_net", kMasked, R"({"dim": 4, "heads": 2, "chunk": 3})",
+      {R"({"value_heads": 4, "key_dim": 3, "value_dim": 1, "beta_scale": 2, "output_gate": true})",
+       R"({"qk_activation": "elu1", "qk_norm": "sum", "short_conv": 0, "dropout": 0.3})",
+       R"({"qk_activation": "identity", "use_beta": false, "norm_eps": 0.1})"});
+  rows.template add<GatedDeltaNet>(
+      "gated_delta_net", kMasked, R"({"dim": 4, "heads": 2, "chunk": 3})",
+      {R"({"value_heads": 4, "key_dim": 3, "value_dim": 1, "beta_scale": 2, "output_gate": "sigmoid"})",
+       R"({"short_conv": 0, "output_gate": "none", "norm_eps": 0.1, "dropout": 0.3})"});
+  rows.template add<Kda>("kda", kMasked, R"({"dim": 4, "heads": 2, "chunk": 3})",
+                         {R"({"value_heads": 4, "key_dim": 3, "beta_scale": 2, "lower_bound": -5, "gate_bias": true})",
+                          R"({"erase_write": true, "value_heads": 4, "rank": 3, "short_conv": 2, "dropout": 0.3})",
+                          R"({"erase_write": true, "beta_scale": 2, "short_conv": 0, "norm_eps": 0.1})"});
 }
 
 }  // namespace detail

@@ -134,8 +134,9 @@ extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
                    Tensor& y)>
     linear_scan;
 /// q, k, erase, write as delta_scan() takes them, last dim contiguous; g undefined, [batch, value_heads, n] or
-/// [batch, value_heads, n, dk]; out [batch, value_heads, n, dv], last dim contiguous. `state` holds S_0 and becomes S_n.
-/// `states` [batch, value_heads, chunks, dk, dv], if defined, receives S before each chunk. Without q `out` receives u.
+/// [batch, value_heads, n, dk]; out [batch, value_heads, n, dv], last dim contiguous. `state` holds S_0 and becomes
+/// S_n. `states` [batch, value_heads, chunks, dk, dv], if defined, receives S before each chunk. Without q `out`
+/// receives u.
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
                    int64_t chunk, Tensor& out, Tensor& state, Tensor& states)>
     delta_scan;

@@ -143,6 +143,25 @@ Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   return here + matmul(q * exp(o.reverse ? left : upto), before);
 }
 
+// A piece maps a state S before it to M S + N. N is its state from S = 0, and M the one of the columns of the identity
+// if nothing is written.
+Tensor sequence_delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
+                           const Tensor& log_decay, const DeltaScanOptions& o) {
+  const DeltaScanResult here = delta_scan(q, k, erase, write, log_decay, {}, o);
+  if (!in_sequence()) return here.out;
+  const int64_t dk = k.dim(3), dv = write.dim(3);
+  const Tensor one = expand(eye(dk, dk, here.state.options()), {k.dim(0), write.dim(1), dk, dk});
+  const Tensor left = delta_scan(q, k, erase, zeros(erase.shape(), erase.options()), log_decay, one, o).state;
+  const Tensor sent = detail::of_ranks_before(cat({left, here.state}, -1));  // [ranks, batch, heads, dk, dk + dv]
+  // 0, and a function of what was sent even on the first rank: its backward pass has to receive, too.
+  Tensor state = narrow(sum(narrow(sent, 0, 0, 0), {0}), -1, dk, dv);
+  for (int64_t r = 0; r < sent.dim(0); ++r) {
+    const Tensor piece = select(sent, 0, r);
+    state = matmul(narrow(piece, -1, 0, dk), state) + narrow(piece, -1, dk, dv);
+  }
+  return delta_scan(q, k, erase, write, log_decay, state, o).out;
+}
+
 Tensor sequence_mean(const Tensor& losses, const Tensor& counted) {
   const Tensor tokens = counted.defined() ? where(counted, losses, zeros({}, losses.options())) : losses;
   Tensor count = full({}, static_cast<double>(losses.numel()), {f64, losses.device()});

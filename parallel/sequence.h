@@ -14,6 +14,7 @@
 //   sequence_sum        Σ over ranks: mean pooling, counts, the sums of linear attention without order
 //   sequence_cumsum     running sums
 //   sequence_scan       linear_scan; each rank sends one state, whatever the length (LASP-2, Sun et al. 2025)
+//   sequence_delta_scan delta_scan; each rank sends two matrices
 //   sequence_attention  attention (sequence_attention.h)
 //
 // Outside of a scope, and with one rank, each function is the plain one, bit for bit.
@@ -29,6 +30,7 @@
 // over all ranks.
 #pragma once
 
+#include <sluice/ops/scan/delta_scan.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/parallel/communicator.h>
@@ -91,6 +93,10 @@ Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {})
 /// linear_scan over the whole sequence. In a scope, ValueError for decay_on_values.
 Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                      const LinearScanOptions& options = {});
+/// delta_scan().out over the whole sequence. Each rank sends its state and what it leaves of a state before it,
+/// dk·(dk + dv) numbers a head, whatever the length.
+Tensor sequence_delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
+                           const Tensor& log_decay = {}, const DeltaScanOptions& options = {});
 /// This rank's share of the mean over all tokens: (Σ losses of this rank) / (tokens of all ranks). sequence_sum of the
 /// share gives the mean. `counted` (bool, of the shape of losses) selects the tokens.
 Tensor sequence_mean(const Tensor& losses, const Tensor& counted = {});

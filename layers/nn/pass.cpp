@@ -154,16 +154,30 @@ Tensor Call::running_sum(const Tensor& y, int64_t dim) {
   return sums;
 }
 
+Tensor& Call::kept_state(const Shape& shape, DType dtype, const Tensor& rows) {
+  Tensor& state = kept_tensor("state");
+  if (state.defined() && (state.shape() != shape || state.dtype() != dtype))
+    fail(layer_, ": a stream with a state of ", state.dtype(), state, " does not continue with ", rows.dtype(), rows);
+  return state;
+}
+
 Tensor Call::scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                   const LinearScanOptions& o) {
   if (!streams()) return sequence_scan(q, k, v, log_decay, o);
   if (v.dtype() == bf16)  // a running sum in bf16 would soon stand still
     return to(scan(detail::widened(q), detail::widened(k), detail::widened(v), detail::widened(log_decay), o), bf16);
-  Tensor& state = kept_tensor("state");
-  const Shape shape{k.dim(0), k.dim(1), k.dim(3), v.dim(3)};
-  if (state.defined() && (state.shape() != shape || state.dtype() != v.dtype()))
-    fail(layer_, ": a stream with a state of ", state.dtype(), state, " does not continue with k=", k, ", v=", v);
+  Tensor& state = kept_state({k.dim(0), k.dim(1), k.dim(3), v.dim(3)}, v.dtype(), v);
   return detail::continued_scan(q, k, v, log_decay, o, state);
+}
+
+Tensor Call::delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
+                        const Tensor& log_decay, const DeltaScanOptions& o) {
+  if (!streams()) return sequence_delta_scan(q, k, erase, write, log_decay, o);
+  const Shape shape{k.dim(0), write.dim(1), k.dim(3), write.dim(3)};
+  Tensor& state = kept_state(shape, k.dtype() == bf16 ? f32 : k.dtype(), write);
+  DeltaScanResult y = sluice::delta_scan(q, k, erase, write, log_decay, state, o);
+  state = y.state;
+  return y.out;
 }
 
 Tensor detail::continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,

@@ -13,6 +13,7 @@
 #include <sluice/core/scope.h>
 #include <sluice/layers/nn/stream.h>
 #include <sluice/ops/attention/attention.h>
+#include <sluice/ops/scan/delta_scan.h>
 #include <sluice/ops/scan/linear_scan.h>
 
 #include <type_traits>
@@ -160,6 +161,9 @@ class Call {
   /// linear_scan() over all tokens so far.
   Tensor scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
               const LinearScanOptions& options);
+  /// delta_scan() over all tokens so far.
+  Tensor delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& log_decay,
+                    const DeltaScanOptions& options);
   /// What `make` gives for the context. A stream computes it in its first step and keeps it.
   std::vector<Tensor> of_context(const std::function<std::vector<Tensor>()>& make);
   /// What a stream keeps here, for what the above does not serve. ShapeError for a stream of another batch.
@@ -167,6 +171,8 @@ class Call {
 
  private:
   Tensor& kept_tensor(const char* what);
+  /// A scan's state. ShapeError, naming `rows` of the call, for a stream with another.
+  Tensor& kept_state(const Shape& shape, DType dtype, const Tensor& rows);
 
   ModuleScope scope_;
   const char* layer_;

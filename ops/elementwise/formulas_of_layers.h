@@ -108,6 +108,21 @@ struct LogDecay {
   double rate;
   template <class T> SLUICE_FN T operator()(const T& z) const { return softplus(-z) * (-rate); }
 };
+/// −e^a·softplus(z + b), the log-decay of Mamba, Gated DeltaNet and Kimi Delta Attention.
+struct SoftplusDecay {
+  static constexpr const char* name = "softplus_decay";
+  template <class T> SLUICE_FN T operator()(const T& z, const T& b, const T& a) const {
+    return -(exp(a) * softplus(z + b));
+  }
+};
+/// lower·σ(e^a·(z + b)), a log-decay above `lower` (Kimi Linear's bounded gate).
+struct BoundedDecay {
+  static constexpr const char* name = "bounded_decay";
+  double lower;
+  template <class T> SLUICE_FN T operator()(const T& z, const T& b, const T& a) const {
+    return sigmoid(exp(a) * (z + b)) * lower;
+  }
+};
 /// (e^{p − s/2} + offset)·scale of p = x·ω and s = |x|² (Choromanski et al. 2021): one exponential, so that a large s
 /// underflows instead of giving ∞·0.
 struct FavorFeature {
@@ -147,7 +162,7 @@ using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, K
 using Losses3 = Formulas<3, WeightedBceWithLogits>;
 using Layers1 = Formulas<1, LogDecay, ReluOffset>;
 using Layers2 = Formulas<2, Quotient, FavorFeature>;
-using Layers3 = Formulas<3, AddScaled, AddGated>;
+using Layers3 = Formulas<3, AddScaled, AddGated, SoftplusDecay, BoundedDecay>;
 using Layers4 = Formulas<4, MixedQuotient>;
 
 /// Calls f(list) for each list.

@@ -1,0 +1,93 @@
+#include <sluice/layers/linear_attention/delta_mixer.h>
+
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+void DeltaMixer::draw(const char* layer, DeltaOptions& o, Rng& rng, Act activation) {
+  if (o.value_heads == 0) o.value_heads = o.heads;
+  if (o.value_heads % o.heads != 0)
+    fail<ValueError>(layer, ": heads=", o.heads, " must divide value_heads=", o.value_heads);
+  if (o.key_dim == 0) {
+    if (o.dim % o.heads != 0) fail<ValueError>(layer, ": without key_dim, heads=", o.heads, " must divide dim=", o.dim);
+    o.key_dim = o.dim / o.heads;
+  }
+  if (o.value_dim == 0) o.value_dim = o.key_dim;
+  const int64_t keys = checked_mul(layer, o.heads, o.key_dim), values = checked_mul(layer, o.value_heads, o.value_dim);
+  const auto map = [&](int64_t in, int64_t to) { return Linear({in, to, false, o.init, o.dtype}, rng); };
+  q = map(o.dim, keys), k = map(o.dim, keys), v = map(o.dim, values), out = map(values, o.dim);
+  beta = map(o.dim, o.value_heads);
+  if (o.short_conv > 0)
+    conv = ShortConvolution({.dim = 2 * keys + values,
+                             .width = o.short_conv,
+                             .activation = activation == Act::silu ? Act::silu : Act::identity,
+                             .dtype = o.dtype},
+                            rng);
+  norm = Norm({o.value_dim, NormKind::rms, o.norm_eps, o.dtype});
+}
+
+DeltaMixer::Rows DeltaMixer::rows(const DeltaOptions& o, const Call& call, Act activation) const {
+  Tensor queries = q(call.x), keys = k(call.x), values = v(call.x);
+  if (conv.weight.defined()) {
+    const std::vector<Tensor> part =
+        split(conv(cat({queries, keys, values}, -1), call.pass()), {queries.dim(-1), keys.dim(-1), values.dim(-1)}, -1);
+    queries = part[0], keys = part[1], values = part[2];
+  }
+  const bool activated = conv.weight.defined() && conv.options.activation != Act::identity;
+  if (!activated) queries = activate(activation, queries), keys = activate(activation, keys), values = silu(values);
+  return {unflatten(queries, -1, {o.heads, o.key_dim}), unflatten(keys, -1, {o.heads, o.key_dim}),
+          unflatten(values, -1, {o.value_heads, o.value_dim})};
+}
+
+DeltaMixer::Rows DeltaMixer::unit_rows(const DeltaOptions& o, const Call& call, Act activation) const {
+  const Rows x = rows(o, call, activation);
+  const auto width = static_cast<double>(o.key_dim);
+  const auto unit = [&](const Tensor& t, double weight) {  // x/√(Σ x² + 10⁻⁶) as an RMS norm
+    return rms_norm(t, full({o.key_dim}, weight, t.options()), 1e-6 / width);
+  };
+  return {unit(x.q, 1 / width), unit(x.k, 1 / std::sqrt(width)), x.v};
+}
+
+Tensor DeltaMixer::strength(const DeltaOptions& o, const Call& call) const {
+  const Tensor b = unsqueeze(sigmoid(beta(call.x)), -1);
+  return o.beta_scale == 1 ? b : b * o.beta_scale;
+}
+
+Tensor DeltaMixer::scanned(const DeltaOptions& o, Call& call, const Rows& x, const Tensor& log_decay,
+                           const Tensor& erase, const Tensor& write) {
+  const auto real = [&](const Tensor& t) {  // t [batch, n, …], 0 for padding
+    if (!t.defined() || !call.key_mask().defined()) return t;
+    Shape rows{t.dim(0), t.dim(1)};
+    for (int64_t d = 2; d < t.rank(); ++d) rows.push_back(1);
+    return masked_fill(t, reshape(logical_not(call.key_mask()), rows), 0);
+  };
+  const int64_t group = o.value_heads / o.heads;
+  const Tensor keys = group > 1 ? repeat_interleave(x.k, group, 2) : x.k, g = real(log_decay);
+  return call.delta_scan(transpose(x.q, 1, 2), transpose(x.k, 1, 2), transpose(real(erase) * keys, 1, 2),
+                         transpose(real(write) * x.v, 1, 2), g.defined() ? transpose(g, 1, 2) : g, {.chunk = o.chunk});
+}
+
+Tensor DeltaMixer::finish(const DeltaOptions& o, const Call& call, const Tensor& attended, const Tensor& gate,
+                          Act activation) const {
+  Tensor y = flatten(norm(transpose(attended, 1, 2)), 2, 3);
+  if (gate.defined()) y = activation == Act::silu ? swiglu(y, gate) : y * activate(activation, gate);
+  return Dropout{o.dropout}(out(y), call.rng());
+}
+
+Tensor detail::initial_a_log(int64_t n, Rng& rng, DType dtype) {
+  return to(log(uniform({n}, 0.01, 16, rng)), dtype).requires_grad_();
+}
+
+Tensor detail::initial_dt_bias(int64_t m, Rng& rng, DType dtype) {
+  const Tensor dt = exp(uniform({m}, std::log(0.001), std::log(0.1), rng));  // softplus⁻¹(dt) = dt + log(1 − e^{−dt})
+  return to(dt + log(neg(expm1(neg(dt)))), dtype).requires_grad_();
+}
+
+}  // namespace sluice

@@ -1,0 +1,62 @@
+#include <sluice/layers/linear_attention/delta_net.h>
+
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+
+namespace sluice {
+
+DeltaNet::DeltaNet(DeltaNetOptions given, Rng& rng) : options(given) {
+  DeltaNetOptions& o = options;
+  check_options("delta_net", o);
+  draw("delta_net", o, rng, o.qk_activation);
+  if (!o.use_beta) beta = {};
+  if (o.output_gate) output_gate = Linear({o.dim, o.value_heads * o.value_dim, false, o.init, o.dtype}, rng);
+}
+
+Tensor DeltaNet::operator()(const Tensor& given, const Pass& pass) const {
+  Call call(*this, "delta_net", given, options.dim, pass);
+  Rows x;
+  if (options.qk_norm == DeltaNorm::l2) {
+    x = unit_rows(options, call, options.qk_activation);
+  } else {
+    x = rows(options, call, options.qk_activation);
+    const auto shares = [](const Tensor& t) {
+      const Tensor total = sum(t, {-1}, keep);
+      return t / masked_fill(total, total == 0.0, 1);
+    };
+    x.q = shares(x.q) * (1 / std::sqrt(static_cast<double>(options.key_dim))), x.k = shares(x.k);
+  }
+  const Tensor b = options.use_beta ? strength(options, call)
+                                    : full({call.x.dim(0), call.x.dim(1), options.value_heads, 1}, options.beta_scale,
+                                           call.x.options());
+  const Tensor o = scanned(options, call, x, {}, b, b);
+  return finish(options, call, o, options.output_gate ? output_gate(call.x) : Tensor());
+}
+
+GatedDeltaNet::GatedDeltaNet(GatedDeltaNetOptions given, Rng& rng) : options(given) {
+  GatedDeltaNetOptions& o = options;
+  check_options("gated_delta_net", o);
+  draw("gated_delta_net", o, rng);
+  decay = Linear({o.dim, o.value_heads, false, o.init, o.dtype}, rng);
+  a_log = detail::initial_a_log(o.value_heads, rng, o.dtype);
+  dt_bias = detail::initial_dt_bias(o.value_heads, rng, o.dtype);
+  if (o.output_gate != DeltaGate::none)
+    output_gate = Linear({o.dim, o.value_heads * o.value_dim, false, o.init, o.dtype}, rng);
+}
+
+Tensor GatedDeltaNet::log_decay(const Tensor& x) const {
+  return map(formula::SoftplusDecay{}, decay(x), dt_bias, a_log);
+}
+
+Tensor GatedDeltaNet::operator()(const Tensor& given, const Pass& pass) const {
+  Call call(*this, "gated_delta_net", given, options.dim, pass);
+  const Tensor b = strength(options, call),
+               o = scanned(options, call, unit_rows(options, call), log_decay(call.x), b, b);
+  return finish(options, call, o, options.output_gate == DeltaGate::none ? Tensor() : output_gate(call.x),
+                options.output_gate == DeltaGate::sigmoid ? Act::sigmoid : Act::silu);
+}
+
+}  // namespace sluice

@@ -1,0 +1,62 @@
+// Kimi Delta Attention (Moonshot AI 2025, "Kimi Linear: An Expressive, Efficient Attention Architecture"): Gated
+// DeltaNet with a decay for each key channel and a sigmoid gate of low rank.
+//
+//   S_t = (I − β_t·k_tᵀ k_t)·diag(e^{g_t})·S_{t−1} + β_t·k_tᵀ v_t     o_t = q_t S_t
+//   z = x·F + dt_bias [HV·dk], F of rank dv      g = −e^{A_log} ⊙ softplus(z), or above a lower bound ℓ·σ(e^{A_log} ⊙
+//   z) y = (RMSNorm(o) ⊙ σ(x·Γ))·Wo, Γ of rank dv
+//
+// With `erase_write` β gives way to a gate for each erased key channel and each written value channel (NVIDIA 2026,
+// GDN-2): e = c·σ(x·Wb) ⊙ k and w = σ(x·Ww) ⊙ v in the words of ops/scan/delta_scan.h.
+#pragma once
+
+#include <sluice/layers/linear_attention/delta_mixer.h>
+
+namespace sluice {
+
+struct KdaOptions : DeltaOptions {
+  using Layer = struct Kda;
+  std::optional<double> lower_bound = std::nullopt;  // ℓ < 0 of the decay, −5 in published models; none: softplus
+  bool gate_bias = false;                            // a bias of Γ
+  int64_t rank = 0;                                  // of F and Γ; 0 means value_dim
+  bool erase_write = false;
+
+  static void describe(auto& o, auto& f) {
+    DeltaOptions::describe(o, f);
+    f("lower_bound", o.lower_bound, between(-1e4, 0), "l of g = l sigmoid(e^A_log z); null: g = -e^A_log softplus(z)");
+    f("gate_bias", o.gate_bias, "a bias of the output gate");
+    f("rank", o.rank, at_least(0), "of the maps of decay and output gate; 0: value_dim");
+    f("erase_write", o.erase_write, "gates for each erased key channel and written value channel, in place of beta");
+  }
+};
+
+/// Causal, without residual or RoPE. Leave a_log and dt_bias out of weight decay.
+struct Kda : DeltaMixer {
+  static constexpr const char* type = "Kda";
+  KdaOptions options;
+  Linear decay_down, decay_up;              // F: dim → rank → HV·dk
+  Tensor a_log;                             // [HV]
+  Tensor dt_bias;                           // [HV·dk]
+  Linear output_gate_down, output_gate_up;  // Γ: dim → rank → HV·dv
+  Linear erase, write;                      // Wb, dim → H·dk; Ww, dim → HV·dv; absent without erase_write
+
+  Kda() = default;
+  Kda(KdaOptions o, Rng& rng);
+  /// x [batch, n, dim] → the same shape. A stream keeps HV·dk·dv numbers a sequence, and short_conv − 1 rows.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  /// g [batch, n, HV, dk].
+  Tensor log_decay(const Tensor& x) const;
+
+  static void visit(auto& self, auto&& f) {
+    DeltaMixer::visit(self, f);
+    f("decay_down", self.decay_down);
+    f("decay_up", self.decay_up);
+    f("a_log", self.a_log);
+    f("dt_bias", self.dt_bias);
+    f("output_gate_down", self.output_gate_down);
+    f("output_gate_up", self.output_gate_up);
+    f("erase", self.erase);
+    f("write", self.write);
+  }
+};
+
+}  // namespace sluice

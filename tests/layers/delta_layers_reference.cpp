@@ -1,0 +1,119 @@
+// References of the layers of the delta rule, step by step.
+#include "layers/nn_reference.h"
+
+namespace sluice::testing {
+
+namespace {
+
+struct DeltaRows {
+  Matrix x;
+  std::vector<Matrix> q, k, v;  // of heads, heads, value heads
+};
+/// q | k | v of x with zeros in place of padding: through the maps, the convolution and the activations.
+DeltaRows delta_rows(const LayerFacts& l, const LayerSequence& s, const std::string& act) {
+  DeltaRows r;
+  r.x = s.x;
+  for (std::size_t i = 0; i < r.x.size(); ++i)
+    if (!s.real[i]) r.x[i].assign(r.x[i].size(), 0.0);
+  Matrix q = dense(l, "q", r.x), k = dense(l, "k", r.x), v = dense(l, "v", r.x);
+  if (l.size("short_conv") > 0) {
+    const std::size_t a = q[0].size(), e = v[0].size();
+    const Matrix y = short_convolution_reference(l.part("conv"), "identity", beside(beside(q, k), v), s.real);
+    q = columns(y, 0, a), k = columns(y, a, a), v = columns(y, 2 * a, e);
+  }
+  const std::size_t heads = l.size("heads"), value_heads = l.size("value_heads") ? l.size("value_heads") : heads;
+  r.q = heads_of(activated(q, act), heads), r.k = heads_of(activated(k, act), heads);
+  r.v = heads_of(activated(v, "silu"), value_heads);
+  return r;
+}
+
+std::vector<double> normalised(std::vector<double> row, bool l2) {
+  double total = 0;
+  for (double c : row) total += l2 ? c * c : c;
+  const double by = l2 ? std::sqrt(total + 1e-6) : total;
+  for (double& c : row) c = by == 0 ? 0 : c / by;
+  return row;
+}
+
+/// The rows o of one value head, with a state that is written to token by token. `decay` and `erase` have a number for
+/// each key channel, `write` for each value channel.
+Matrix delta_head(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& decay, const Matrix& erase,
+                  const Matrix& write, const std::vector<bool>& real, bool l2) {
+  Matrix o = v, state(k[0].size(), std::vector<double>(v[0].size()));
+  for (std::size_t t = 0; t < q.size(); ++t) {
+    const std::vector<double> key = normalised(k[t], l2), query = normalised(q[t], l2);
+    for (std::size_t c = 0; real[t] && !decay.empty() && c < key.size(); ++c)
+      for (double& x : state[c]) x *= std::exp(decay[t][c]);
+    for (std::size_t j = 0; j < v[t].size(); ++j) {
+      double said = 0;
+      for (std::size_t c = 0; c < key.size(); ++c) said += erase[t][c] * key[c] * state[c][j];
+      for (std::size_t c = 0; real[t] && c < key.size(); ++c) state[c][j] += key[c] * (write[t][j] * v[t][j] - said);
+      o[t][j] = 0;
+      for (std::size_t c = 0; c < key.size(); ++c)
+        o[t][j] += query[c] * state[c][j] / std::sqrt(static_cast<double>(key.size()));
+    }
+  }
+  return o;
+}
+
+/// Column h of x in `width` columns.
+Matrix spread(const Matrix& x, std::size_t h, std::size_t width) {
+  Matrix y;
+  for (const auto& row : x) y.emplace_back(width, row[h]);
+  return y;
+}
+
+Matrix delta_layer(const LayerFacts& l, const LayerSequence& s, const std::string& kind) {
+  const bool plain = kind == "delta_net", by_channel = kind == "kda";
+  const DeltaRows r = delta_rows(l, s, plain ? l.text("qk_activation") : "silu");
+  const std::size_t group = r.v.size() / r.q.size(), dk = r.k[0][0].size(), dv = r.v[0][0].size();
+  Matrix beta, z;
+  if (plain && !l.yes("use_beta")) beta = Matrix(r.x.size(), std::vector<double>(r.v.size(), 1.0));
+  else if (!by_channel || !l.yes("erase_write")) beta = activated(dense(l, "beta", r.x), "sigmoid");
+  if (!plain) z = by_channel ? dense(l, "decay_up", dense(l, "decay_down", r.x)) : dense(l, "decay", r.x);
+  const std::vector<double> a = plain ? std::vector<double>() : l.values("a_log"),
+                            bias = plain ? std::vector<double>() : l.values("dt_bias");
+  const double scale = l.real("beta_scale");
+  std::vector<Matrix> heads;
+  for (std::size_t h = 0; h < r.v.size(); ++h) {
+    Matrix decay, erase, write;
+    if (!plain) {
+      decay = by_channel ? columns(z, h * dk, dk) : spread(z, h, dk);
+      for (auto& row : decay)
+        for (std::size_t c = 0; c < dk; ++c) {
+          const double x = row[c] + bias[by_channel ? h * dk + c : h], rate = std::exp(a[h]),
+                       bound = by_channel ? l.real("lower_bound", 1) : 1;
+          row[c] = bound <= 0 ? bound / (1 + std::exp(-rate * x)) : -rate * std::log1p(std::exp(x));
+        }
+    }
+    if (beta.empty()) {
+      erase = columns(activated(dense(l, "erase", r.x), "sigmoid"), h / group * dk, dk);
+      write = columns(activated(dense(l, "write", r.x), "sigmoid"), h * dv, dv);
+    } else {
+      erase = spread(beta, h, dk), write = spread(beta, h, dv);
+    }
+    for (Matrix* gate : {&erase, &write})
+      for (auto& row : *gate)
+        for (double& x : row) x *= beta.empty() && gate == &write ? 1 : scale;
+    const Matrix o = delta_head(r.q[h / group], r.k[h / group], r.v[h], decay, erase, write, s.real,
+                                !plain || l.text("qk_norm") == "l2");
+    heads.push_back(norm_of(l, "norm", "rms", l.real("norm_eps"), o));
+  }
+  Matrix y = joined(heads);
+  if (by_channel) y = product(y, activated(dense(l, "output_gate_up", dense(l, "output_gate_down", r.x)), "sigmoid"));
+  else if (plain ? l.yes("output_gate") : l.text("output_gate") != "none")
+    y = product(y, activated(dense(l, "output_gate", r.x), plain ? "silu" : l.text("output_gate")));
+  return dense(l, "out", y);
+}
+
+const bool registered[] = {
+    register_reference("delta_net",
+                       [](const LayerFacts& l, const LayerSequence& s) { return delta_layer(l, s, "delta_net"); }),
+    register_reference("gated_delta_net", [](const LayerFacts& l,
+                                             const LayerSequence& s) { return delta_layer(l, s, "gated_delta_net"); }),
+    register_reference("kda", [](const LayerFacts& l, const LayerSequence& s) { return delta_layer(l, s, "kda"); }),
+};
+
+}  // namespace
+
+}  // namespace sluice::testing
