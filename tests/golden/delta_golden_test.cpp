@@ -1,0 +1,148 @@
+// The delta rule and its layers against other packages, in f64 (numbers only): outputs, states, and the gradients of
+// Σ ⟨cotangent, output⟩. A file of tests/golden/next says in its metadata what it is.
+#include "support/approx.h"
+#include "support/catch.h"
+#include "support/folders.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/text/safetensors.h>
+#include <sluice/layers/table.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+struct Golden {
+  SafeTensors file;
+  Json config;
+  std::map<std::string, Tensor> inputs;  // leaves
+
+  explicit Golden(const std::string& name)
+      : file(load_safetensors(source_folder() + "/tests/golden/next/" + name + ".safetensors")),
+        config(parse_json(file.metadata.at("config"))) {
+    for (const auto& [key, value] : file.tensors)
+      if (key.starts_with("input.")) {
+        inputs[key.substr(6)] = clone(value);
+        if (is_float(value.dtype())) inputs[key.substr(6)].requires_grad_();
+      }
+  }
+  Tensor input(const std::string& name) const {
+    const auto at = inputs.find(name);
+    return at == inputs.end() ? Tensor() : at->second;
+  }
+  static void close(const std::string& what, const Tensor& got, const Tensor& want) {
+    INFO(what);
+    REQUIRE(got.defined());
+    REQUIRE(got.shape() == want.shape());
+    CHECK(max_abs_diff(got, want) <= 1e-9 * std::max(1e-3, max_abs(want)));
+  }
+  /// Compares the outputs and, of them, the gradients of all inputs and of the layer's parameters.
+  void check(const std::map<std::string, Tensor>& outputs, const std::vector<NamedTensor>& parameters = {}) const {
+    Tensor total;
+    for (const auto& [name, y] : outputs) {
+      const std::string end = name.empty() ? "" : "." + name;
+      Tensor want = file.tensors.at("output" + end), got = y.detach();
+      if (name.empty() && inputs.contains("key_mask")) {  // what padded rows hold is not compared
+        const Tensor padding = unsqueeze(logical_not(inputs.at("key_mask")), -1);
+        want = masked_fill(want, padding, 0), got = masked_fill(got, padding, 0);
+      }
+      close("output" + end, got, want);
+      const Tensor term = sum(y * file.tensors.at("cotangent" + end));
+      total = total.defined() ? total + term : term;
+    }
+    backward(total);
+    for (const auto& [name, x] : inputs)
+      if (is_float(x.dtype())) close("gradient of " + name, x.grad(), file.tensors.at("grad.input." + name));
+    for (const NamedTensor& p : parameters)
+      close("gradient of " + p.name, p.tensor.grad(), file.tensors.at("grad.param." + p.name));
+  }
+};
+
+/// The layer of the case, with its weights.
+template <class M, class Options> M loaded(const Golden& g) {
+  Options o{};
+  from_json(M::type, g.config, o);
+  o.dtype = f64;
+  Rng rng(1);
+  M layer(o, rng);
+  std::map<std::string, Tensor> state;
+  for (const auto& [key, value] : g.file.tensors)
+    if (key.starts_with("param.")) state[key.substr(6)] = value;
+  load_state(layer, state);
+  return layer;
+}
+
+/// Output and state of a layer with decays, from its parts; the layer's own output is the same.
+template <class M> struct Opened : M {
+  explicit Opened(M m) : M(std::move(m)) {}
+  std::map<std::string, Tensor> results(const char* name, const Tensor& x, const Tensor& gate, Act activation,
+                                        const Tensor& mask) const {
+    const Pass pass{.key_mask = mask};
+    Call call(static_cast<const M&>(*this), name, x, this->options.dim, pass);
+    const DeltaMixer::Rows rows = this->unit_rows(this->options, call);
+    Tensor beta = squeeze(this->strength(this->options, call), -1), g = this->log_decay(call.x);
+    if (mask.defined()) {
+      const Tensor padding = unsqueeze(logical_not(mask), -1);
+      beta = masked_fill(beta, padding, 0), g = masked_fill(g, padding, 0);
+    }
+    const auto heads = [](const Tensor& t) { return transpose(t, 1, 2); };
+    const DeltaScanResult y = delta_rule(heads(rows.q), heads(rows.k), heads(rows.v), heads(beta), heads(g), {},
+                                         {.chunk = this->options.chunk});
+    const Tensor out = this->finish(this->options, call, y.out, gate, activation);
+    CHECK(max_abs_diff(out, static_cast<const M&>(*this)(x, {.key_mask = mask})) <= 1e-12);
+    return {{"", out}, {"state", y.state}};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("golden: the delta rule", "[golden][delta_scan]") {
+  for (const char* name : {"delta_rule_plain", "delta_rule_head_decay", "delta_rule_channel_decay"}) {
+    INFO(name);
+    const Golden g(name);
+    const Tensor k = g.input("k");
+    const DeltaScanResult y = delta_rule(g.input("q") * (1 / std::sqrt(static_cast<double>(k.dim(3)))), k, g.input("v"),
+                                         g.input("beta"), g.input("log_decay"), g.input("initial"), {.chunk = 4});
+    g.check({{"", y.out}, {"state", y.state}});
+  }
+  const Golden g("delta_rule_erase_write");
+  const Tensor k = g.input("k"), v = g.input("v");
+  const int64_t group = v.dim(1) / k.dim(1);
+  const DeltaScanResult y =
+      delta_scan(g.input("q"), k, g.input("erase") * (group > 1 ? repeat_interleave(k, group, 1) : k),
+                 g.input("write") * v, g.input("log_decay"), g.input("initial"), {.chunk = 4});
+  g.check({{"", y.out}, {"state", y.state}});
+}
+
+TEST_CASE("golden: DeltaNet, Gated DeltaNet, Kimi Delta Attention", "[golden][layers]") {
+  {
+    const Golden g("delta_net");
+    const DeltaNet layer = loaded<DeltaNet, DeltaNetOptions>(g);
+    g.check({{"", layer(g.input("x"))}}, state_dict(layer));
+  }
+  for (const char* name : {"gated_delta_net", "gated_delta_net_padded"}) {
+    INFO(name);
+    const Golden g(name);
+    const Opened<GatedDeltaNet> layer(loaded<GatedDeltaNet, GatedDeltaNetOptions>(g));
+    const Tensor x = g.input("x");
+    const auto y = layer.results("gated_delta_net", x, layer.output_gate(x), Act::silu, g.input("key_mask"));
+    g.check(y, state_dict(static_cast<const GatedDeltaNet&>(layer)));
+  }
+  for (const char* name : {"kda", "kda_lower_bound"}) {
+    INFO(name);
+    const Golden g(name);
+    const Opened<Kda> layer(loaded<Kda, KdaOptions>(g));
+    const Tensor x = g.input("x");
+    const auto y =
+        layer.results("kda", x, layer.output_gate_up(layer.output_gate_down(x)), Act::sigmoid, g.input("key_mask"));
+    g.check(y, state_dict(static_cast<const Kda&>(layer)));
+  }
+}
