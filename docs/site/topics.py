@@ -21,8 +21,8 @@ matmul | Products | Matrix products, einsum, and the precision of products.
   ops/matmul/matmul.h ops/matmul ops/gemm
 attention | Attention | Tiled attention with every mask, bias and weighting, in O(n) memory.
   ops/attention/attention.h ops/attention/attention_mask.h ops/attention
-scan | Scans | Running sums, the chunked linear scan, causal convolution.
-  ops/scan/linear_scan.h ops/scan
+scan | Scans | Running sums, the chunked linear scan, the delta rule, causal convolution.
+  ops/scan/linear_scan.h ops/scan/delta_scan.h ops/scan
 random | Random numbers | Generators, and tensors drawn from them.
   core/number/random.h
 autograd | Autograd | Gradients of any order, ops of your own, checks, profiles.
@@ -39,7 +39,7 @@ sparse | Sparse attention | Patterns, top-k, thresholds, Sinkhorn.
   layers/attention/sinkhorn.h
 softmax | Softmax attention | Multi-head attention in its published forms, its gates, blocks around it.
   layers/attention/multi_head_attention.h layers/attention/attention_gate.h layers/attention
-linear | Linear attention | Feature maps, retention, gated linear attention.
+linear | Linear attention | Feature maps, retention, gated linear attention, the delta rule.
   layers/linear_attention/linear_attention.h layers/linear_attention
 training | Optimisers and checkpoints | Optimisers, schedules, clipping, checkpoints, logs, several ranks.
   layers/train/optim.h layers/train/schedule.h layers/train/clip.h layers/train/training.h layers/train
