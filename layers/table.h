@@ -22,6 +22,7 @@
 #include <sluice/layers/nn/gated_residual.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/moe.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/nn/short_convolution.h>
 #include <sluice/layers/report/cost.h>
@@ -105,6 +106,11 @@ template <class Rows> void nn_rows(Rows& rows) {
   rows.template add<Glu>(
       "glu", {}, R"({"dim": 4})",
       {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})", R"({"kind": "geglu_tanh"})"});
+  rows.template add<Moe>(
+      "moe", {}, R"({"dim": 4, "experts": 3})",
+      {R"({"hidden": 5, "top_k": 1, "norm_topk": false, "scale": 2, "shared_hidden": 3})",
+       R"({"router": "sigmoid", "experts": 5, "router_bias": true, "shared_hidden": 2, "shared_gate": false})",
+       R"({"experts": 1, "top_k": 1})"});
   rows.template add<Norm>("norm", {}, R"({"dim": 4})",
                           {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
                            R"({"kind": "scale"})", R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})",

@@ -1,5 +1,6 @@
 #include <sluice/layers/linear_attention/delta_mixer.h>
 
+#include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/rows/norm.h>
@@ -77,7 +78,7 @@ Tensor DeltaMixer::scanned(const DeltaOptions& o, Call& call, const Rows& x, con
 Tensor DeltaMixer::finish(const DeltaOptions& o, const Call& call, const Tensor& attended, const Tensor& gate,
                           Act activation) const {
   Tensor y = flatten(norm(transpose(attended, 1, 2)), 2, 3);
-  if (gate.defined()) y = activation == Act::silu ? swiglu(y, gate) : y * activate(activation, gate);
+  if (gate.defined()) y = gated_by(activation, y, gate);
   return Dropout{o.dropout}(out(y), call.rng());
 }
 

@@ -1,11 +1,10 @@
 // The delta rule and its layers against other packages, in f64 (numbers only): outputs, states, and the gradients of
 // Σ ⟨cotangent, output⟩. A file of tests/golden/next says in its metadata what it is.
+#include "golden/next.h"
 #include "support/approx.h"
 #include "support/catch.h"
-#include "support/folders.h"
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/table.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
@@ -19,66 +18,6 @@ using namespace sluice;
 using namespace sluice::testing;
 
 namespace {
-
-struct Golden {
-  SafeTensors file;
-  Json config;
-  std::map<std::string, Tensor> inputs;  // leaves
-
-  explicit Golden(const std::string& name)
-      : file(load_safetensors(source_folder() + "/tests/golden/next/" + name + ".safetensors")),
-        config(parse_json(file.metadata.at("config"))) {
-    for (const auto& [key, value] : file.tensors)
-      if (key.starts_with("input.")) {
-        inputs[key.substr(6)] = clone(value);
-        if (is_float(value.dtype())) inputs[key.substr(6)].requires_grad_();
-      }
-  }
-  Tensor input(const std::string& name) const {
-    const auto at = inputs.find(name);
-    return at == inputs.end() ? Tensor() : at->second;
-  }
-  static void close(const std::string& what, const Tensor& got, const Tensor& want) {
-    INFO(what);
-    REQUIRE(got.defined());
-    REQUIRE(got.shape() == want.shape());
-    CHECK(max_abs_diff(got, want) <= 1e-9 * std::max(1e-3, max_abs(want)));
-  }
-  /// Compares the outputs and, of them, the gradients of all inputs and of the layer's parameters.
-  void check(const std::map<std::string, Tensor>& outputs, const std::vector<NamedTensor>& parameters = {}) const {
-    Tensor total;
-    for (const auto& [name, y] : outputs) {
-      const std::string end = name.empty() ? "" : "." + name;
-      Tensor want = file.tensors.at("output" + end), got = y.detach();
-      if (name.empty() && inputs.contains("key_mask")) {  // what padded rows hold is not compared
-        const Tensor padding = unsqueeze(logical_not(inputs.at("key_mask")), -1);
-        want = masked_fill(want, padding, 0), got = masked_fill(got, padding, 0);
-      }
-      close("output" + end, got, want);
-      const Tensor term = sum(y * file.tensors.at("cotangent" + end));
-      total = total.defined() ? total + term : term;
-    }
-    backward(total);
-    for (const auto& [name, x] : inputs)
-      if (is_float(x.dtype())) close("gradient of " + name, x.grad(), file.tensors.at("grad.input." + name));
-    for (const NamedTensor& p : parameters)
-      close("gradient of " + p.name, p.tensor.grad(), file.tensors.at("grad.param." + p.name));
-  }
-};
-
-/// The layer of the case, with its weights.
-template <class M, class Options> M loaded(const Golden& g) {
-  Options o{};
-  from_json(M::type, g.config, o);
-  o.dtype = f64;
-  Rng rng(1);
-  M layer(o, rng);
-  std::map<std::string, Tensor> state;
-  for (const auto& [key, value] : g.file.tensors)
-    if (key.starts_with("param.")) state[key.substr(6)] = value;
-  load_state(layer, state);
-  return layer;
-}
 
 /// Output and state of a layer with decays, from its parts; the layer's own output is the same.
 template <class M> struct Opened : M {

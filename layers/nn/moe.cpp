@@ -1,0 +1,107 @@
+#include <sluice/layers/nn/moe.h>
+
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/index/sort.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/shape/view.h>
+
+namespace sluice {
+
+namespace {
+
+/// How many of the choices [tokens, k] fall on each expert. On meta, where there are no values, as many on each.
+std::vector<int64_t> tokens_of_experts(const Tensor& chosen, int64_t experts) {
+  std::vector<int64_t> counts(static_cast<std::size_t>(experts), 0);
+  if (chosen.device().kind == DeviceKind::meta) {
+    for (int64_t e = 0; e < experts; ++e)
+      counts[static_cast<std::size_t>(e)] = chosen.numel() / experts + (e < chosen.numel() % experts);
+  } else {
+    for (int64_t e : to(chosen, cpu).to_vector<int64_t>()) ++counts[static_cast<std::size_t>(e)];
+  }
+  return counts;
+}
+
+}  // namespace
+
+Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
+  MoeOptions& o = options;
+  check_options("moe", o);
+  if (o.top_k > o.experts) fail<ValueError>("moe: top_k=", o.top_k, " is more than experts=", o.experts);
+  if (o.hidden == 0) o.hidden = o.dim;
+  router = Linear({o.dim, o.experts, false, o.init, o.dtype}, rng);
+  if (o.router_bias) router_bias = zeros({o.experts}, {o.dtype == bf16 ? f32 : o.dtype});
+  const auto drawn = [&](int64_t in, int64_t out) {
+    std::vector<Tensor> each;
+    for (int64_t e = 0; e < o.experts; ++e) each.push_back(init_weight(in, out, o.init, rng, o.dtype).detach());
+    return ExpertMaps{stack(each, 0).requires_grad_()};
+  };
+  gate = drawn(o.dim, o.hidden), up = drawn(o.dim, o.hidden), down = drawn(o.hidden, o.dim);
+  if (o.shared_hidden == 0) return;
+  const auto map = [&](int64_t in, int64_t out) { return Linear({in, out, false, o.init, o.dtype}, rng); };
+  shared_gate_proj = map(o.dim, o.shared_hidden), shared_up = map(o.dim, o.shared_hidden),
+  shared_down = map(o.shared_hidden, o.dim);
+  if (o.shared_gate) shared_gate = map(o.dim, 1);
+}
+
+Moe::Routing Moe::route(const Tensor& x) const {
+  Routing r;  // in f32 for bf16: rounded scores would tie
+  const Tensor logits = linear(detail::widened(x), detail::widened(router.weight));
+  r.scores = options.router == MoeRouter::softmax ? softmax(logits, -1) : sigmoid(logits);
+  const Tensor free = r.scores.detach();
+  r.chosen = topk(router_bias.defined() ? free + router_bias : free, options.top_k, -1).indices;
+  r.weights = gather(r.scores, 1, r.chosen);
+  if (options.norm_topk) {
+    const Tensor total = sum(r.weights, {-1}, keep);
+    r.weights = r.weights / masked_fill(total, total == 0.0, 1);
+  }
+  if (options.scale != 1) r.weights = r.weights * options.scale;
+  return r;
+}
+
+Tensor Moe::operator()(const Tensor& given) const {
+  ModuleScope scope(this, type);
+  const MoeOptions& o = options;
+  if (given.rank() < 1 || given.dim(-1) != o.dim) fail("moe: got x=", given, "; need [..., ", o.dim, "]");
+  const Tensor x = reshape(given, {given.numel() / o.dim, o.dim});
+  const int64_t tokens = x.dim(0);
+  const Routing r = route(x);
+  // Rows of one expert after those of the other, each expert's in the order of tokens.
+  const Tensor order = argsort(flatten(r.chosen)),
+               rows = index_select(repeat_interleave(arange(tokens, {i64, x.device()}), o.top_k, 0), 0, order),
+               taken = index_select(x, 0, rows);
+  std::vector<Tensor> results;
+  int64_t at = 0, e = 0;
+  for (int64_t count : tokens_of_experts(r.chosen, o.experts)) {
+    const Tensor part = narrow(taken, 0, at, count);
+    if (count > 0 || tokens == 0)
+      results.push_back(matmul(swiglu(matmul(part, select(up.weight, 0, e)), matmul(part, select(gate.weight, 0, e))),
+                               select(down.weight, 0, e)));
+    at += count, ++e;
+  }
+  const Tensor weights = to(index_select(flatten(r.weights), 0, order), x.dtype());
+  Tensor y = index_add(zeros(x.shape(), x.options()), 0, rows, cat(results, 0) * unsqueeze(weights, -1));
+  if (o.shared_hidden > 0) {
+    Tensor shared = shared_down(swiglu(shared_up(x), shared_gate_proj(x)));
+    if (o.shared_gate) shared = shared * sigmoid(shared_gate(x));
+    y = y + shared;
+  }
+  return reshape(y, given.shape());
+}
+
+Tensor moe_balance_loss(const Moe::Routing& r, MoeBalance kind) {
+  if (r.scores.rank() != 2 || r.chosen.rank() != 2 || r.chosen.dim(0) != r.scores.dim(0))
+    fail("moe_balance_loss: got scores=", r.scores, ", chosen=", r.chosen, "; need [tokens, experts], [tokens, top_k]");
+  const int64_t tokens = r.scores.dim(0), experts = r.scores.dim(1), k = r.chosen.dim(1);
+  if (tokens == 0) return sum(r.scores);
+  const Tensor hits = sum(one_hot(r.chosen, experts, r.scores.options()), {0, 1});
+  Tensor s = r.scores;
+  if (kind == MoeBalance::deepseek) s = s / sum(s, {-1}, keep);
+  const double count = static_cast<double>(tokens) * (kind == MoeBalance::deepseek ? static_cast<double>(k) : 1);
+  return sum(hits * mean(s, {0})) * (static_cast<double>(experts) / count);
+}
+
+}  // namespace sluice

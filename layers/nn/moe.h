@@ -1,0 +1,98 @@
+// A feed-forward mixture of experts (Shazeer et al. 2017, "Outrageously Large Neural Networks"): a router sends each
+// token to k of E gated MLPs.
+//
+//   s = softmax(x·Wr), or σ(x·Wr)     T = the k largest of s + b     w_i = s_i, or s_i/Σ_T s
+//   y = c·Σ_{i ∈ T} w_i·(silu(x·Wg_i) ⊙ (x·Wu_i))·Wd_i  +  σ(x·w_s)·shared(x)
+//
+// Of s and w the gradient flows, of the choice T none. softmax: Mixtral, Qwen3; the shared expert with a gate for each
+// token: Qwen2-MoE, Qwen3-Next; σ with the bias b for the choice alone: DeepSeek-V3.
+#pragma once
+
+#include <sluice/layers/nn/linear.h>
+
+namespace sluice {
+
+enum class MoeRouter { softmax, sigmoid };
+constexpr const char* choices(MoeRouter) { return "softmax sigmoid"; }
+
+struct MoeOptions {
+  using Layer = struct Moe;
+  int64_t dim;
+  int64_t hidden = 0;  // m of an expert; 0 means dim
+  int64_t experts = 8, top_k = 2;
+  MoeRouter router = MoeRouter::softmax;
+  bool norm_topk = true;      // the weights of the chosen experts sum to c
+  double scale = 1;           // c
+  bool router_bias = false;   // b [experts], not trained by gradients
+  int64_t shared_hidden = 0;  // of an expert that all tokens go to; 0: none
+  bool shared_gate = true;    // the factor σ(x·w_s) of the shared expert
+  Init init = Init::lecun();
+  DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("hidden", o.hidden, at_least(0), "width of an expert; 0: dim");
+    f("experts", o.experts, at_least(1), "number of experts");
+    f("top_k", o.top_k, at_least(1), "experts of a token");
+    f("router", o.router, "scores of the experts");
+    f("norm_topk", o.norm_topk, "divide the weights of the chosen experts by their sum");
+    f("scale", o.scale, any_number(), "factor of the chosen experts' sum");
+    f("router_bias", o.router_bias, "a bias that only the choice sees, not trained by gradients");
+    f("shared_hidden", o.shared_hidden, at_least(0), "width of an expert for all tokens; 0: none");
+    f("shared_gate", o.shared_gate, "times sigmoid(x w_s)");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
+};
+
+/// A matrix for each expert.
+struct ExpertMaps {
+  static constexpr const char* type = "ExpertMaps";
+  Tensor weight;  // [experts, in, out]
+  static void visit(auto& self, auto&& f) { f("weight", self.weight); }
+};
+
+struct Moe {
+  static constexpr const char* type = "Moe";
+  MoeOptions options{};
+  Linear router;  // Wr
+  Tensor router_bias;
+  ExpertMaps gate, up, down;
+  Linear shared_gate_proj, shared_up, shared_down, shared_gate;
+
+  Moe() = default;
+  Moe(MoeOptions o, Rng& rng);
+  /// x [..., dim] → the same shape.
+  Tensor operator()(const Tensor& x) const;
+  Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
+
+  /// Where x [tokens, dim] goes.
+  struct Routing {
+    Tensor scores;   // s [tokens, experts]; f32 for bf16
+    Tensor chosen;   // i64 [tokens, top_k], the best first
+    Tensor weights;  // c·w [tokens, top_k]
+  };
+  Routing route(const Tensor& x) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("router", self.router);
+    f("router_bias", self.router_bias);
+    f("gate", self.gate);
+    f("up", self.up);
+    f("down", self.down);
+    f("shared_gate_proj", self.shared_gate_proj);
+    f("shared_up", self.shared_up);
+    f("shared_down", self.shared_down);
+    f("shared_gate", self.shared_gate);
+  }
+};
+
+enum class MoeBalance {
+  switch_transformer,  // E·Σ_i (k·f_i)·P_i (Fedus et al. 2021; transformers): k where tokens are spread evenly
+  deepseek,            // E·Σ_i f_i·P_i of scores that sum to 1 (DeepSeek-V3): 1 where they are
+};
+/// The auxiliary loss of routing: f_i is the share of all choices that fall on expert i, without gradient, and P_i the
+/// mean score of expert i. A scalar; 0 for no tokens.
+Tensor moe_balance_loss(const Moe::Routing& routing, MoeBalance kind = MoeBalance::switch_transformer);
+
+}  // namespace sluice
