@@ -32,8 +32,7 @@ Tensor shift_tokens(Call& call, const Tensor& normed) {
   // The shift already gives 0 for the first token of the sequence.
   if (const Tensor& real = call.key_mask(); real.defined())
     moved = masked_fill(moved, unsqueeze(logical_not(sequence_shift(real, 1)), -1), 0);
-  if (const Tensor& document = call.segments(); document.defined())
-    moved = masked_fill(moved, unsqueeze(ne(sequence_shift(document, 1), document), -1), 0);
+  if (const Tensor starts = call.starts(); starts.defined()) moved = masked_fill(moved, unsqueeze(starts, -1), 0);
   return cat({moved, narrow(normed, 2, width, normed.dim(2) - width)}, 2);
 }
 

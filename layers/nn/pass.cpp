@@ -59,7 +59,13 @@ const Tensor& Call::segments() const {
   const Tensor& s = pass_.segments;
   if (s.defined() && s.shape() != Shape{x.dim(0), x.dim(1)})
     fail(layer_, ": segments=", s, " does not fit x=", x, "; need [batch, n]");
+  if (s.defined() && s.dtype() != i64) fail<DTypeError>(layer_, ": segments must be i64 — got ", s.dtype());
   return s;
+}
+
+Tensor Call::starts() const {
+  const Tensor& s = segments();
+  return s.defined() ? s != sequence_shift(s, 1) : Tensor();
 }
 
 AttentionMask Call::mask() const {

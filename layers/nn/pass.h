@@ -124,6 +124,9 @@ class Call {
   const Tensor& key_mask() const { return pass_.key_mask; }
   /// i64 [batch, n], checked; undefined if none were given.
   const Tensor& segments() const;
+  /// True where a token's segment is not that of the token before it, bool [batch, n]; undefined without segments. For
+  /// layers in which a document is a run of equal segments.
+  Tensor starts() const;
   /// The generator of the pass; null: no dropout.
   Rng* rng() const { return pass_.rng; }
   /// What a layer inside this one is called with.
