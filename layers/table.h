@@ -115,7 +115,7 @@ template <class Rows> void nn_rows(Rows& rows) {
                           {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
                            R"({"kind": "scale"})", R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})",
                            R"({"parts": 2, "kind": "rms"})", R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})"});
-  rows.template add<ShortConvolution>("short_convolution", kMasked, R"({"dim": 4})",
+  rows.template add<ShortConvolution>("short_convolution", kDocuments, R"({"dim": 4})",
                                       {R"({"width": 2, "bias": true, "activation": "identity"})"});
   rows.template add<GatedResidual>(
       "gated_residual", {.branch = true}, R"({"dim": 4})",

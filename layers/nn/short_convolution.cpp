@@ -12,11 +12,29 @@ ShortConvolution::ShortConvolution(ShortConvolutionOptions o, Rng& rng) : option
   if (o.bias) bias = init_vector(o.dim, 0, o.dtype);
 }
 
+namespace {
+
+/// The sum of the convolution, in which the rows before a token's document count as zeros.
+Tensor within_documents(Call& call, const Tensor& x, const Tensor& starts, const Tensor& weight, const Tensor& bias) {
+  const int64_t last = weight.dim(0) - 1;
+  Tensor earlier = x, y = x * select(weight, 0, last);
+  for (int64_t lag = 1; lag <= last; ++lag) {
+    earlier = masked_fill(call.shift(earlier), unsqueeze(starts, -1), 0);
+    y = y + earlier * select(weight, 0, last - lag);
+  }
+  return bias.defined() ? y + bias : y;
+}
+
+}  // namespace
+
 Tensor ShortConvolution::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "short_convolution", given, options.dim, pass);
   Tensor x = call.x;
   if (call.key_mask().defined()) x = masked_fill(x, unsqueeze(logical_not(call.key_mask()), -1), 0);
-  return activate(options.activation, causal_conv1d(x, weight, bias, call.before(x, options.width - 1)));
+  const Tensor starts = call.starts();
+  const Tensor y = starts.defined() ? within_documents(call, x, starts, weight, bias)
+                                    : causal_conv1d(x, weight, bias, call.before(x, options.width - 1));
+  return activate(options.activation, y);
 }
 
 }  // namespace sluice

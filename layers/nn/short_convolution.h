@@ -37,7 +37,8 @@ struct ShortConvolution {
 
   ShortConvolution() = default;
   ShortConvolution(ShortConvolutionOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same shape. Padding counts as zeros. A stream keeps the last width − 1 rows.
+  /// x [batch, n, dim] → the same shape. Padding counts as zeros, and so do the tokens of earlier documents, which are
+  /// runs of equal segments. A stream keeps the last width − 1 rows.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     f("weight", self.weight);

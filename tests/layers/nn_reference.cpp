@@ -16,15 +16,17 @@ Matrix glu_reference(const LayerFacts& l, const std::string& kind, const Matrix&
 }
 
 Matrix short_convolution_reference(const LayerFacts& l, const std::string& act, const Matrix& x,
-                                   const std::vector<bool>& real) {
+                                   const std::vector<bool>& real, const std::vector<int64_t>& documents) {
   const Matrix w = l.matrix("weight");
   const std::vector<double> b = l.values("bias");
   Matrix y = x;
   for (std::size_t t = 0; t < x.size(); ++t)
     for (std::size_t c = 0; c < y[t].size(); ++c) {
       y[t][c] = b.empty() ? 0 : b[c];
-      for (std::size_t back = 0; back < w.size() && back <= t; ++back)
+      for (std::size_t back = 0; back < w.size() && back <= t; ++back) {
+        if (back > 0 && !documents.empty() && documents[t - back] != documents[t - back + 1]) break;
         if (real[t - back]) y[t][c] += w[w.size() - 1 - back][c] * x[t - back][c];
+      }
     }
   return activated(y, act);
 }
@@ -64,7 +66,7 @@ const bool registered[] = {
     register_reference("norm", norm),
     register_reference("short_convolution",
                        [](const LayerFacts& l, const LayerSequence& s) {
-                         return short_convolution_reference(l, l.text("activation"), s.x, s.real);
+                         return short_convolution_reference(l, l.text("activation"), s.x, s.real, s.documents);
                        }),
     register_reference("gated_residual", gated_residual),
 };
