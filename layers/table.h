@@ -18,6 +18,7 @@
 #include <sluice/layers/linear_attention/gla.h>
 #include <sluice/layers/linear_attention/kda.h>
 #include <sluice/layers/linear_attention/linear_attention.h>
+#include <sluice/layers/linear_attention/mamba2.h>
 #include <sluice/layers/linear_attention/retention.h>
 #include <sluice/layers/nn/gated_residual.h>
 #include <sluice/layers/nn/linear.h>
@@ -301,6 +302,12 @@ template <class Rows> void linear_attention_rows(Rows& rows) {
                          {R"({"value_heads": 4, "key_dim": 3, "beta_scale": 2, "lower_bound": -5, "gate_bias": true})",
                           R"({"erase_write": true, "value_heads": 4, "rank": 3, "short_conv": 2, "dropout": 0.3})",
                           R"({"erase_write": true, "beta_scale": 2, "short_conv": 0, "norm_eps": 0.1})"});
+  rows.template add<Mamba2>(
+          "mamba2", kDocuments, R"({"dim": 4, "heads": 4, "head_dim": 3, "state": 5, "groups": 2, "chunk": 3})",
+          {R"({"heads": 0, "head_dim": 2, "groups": 1, "dt_limit": [0.5, 0.8], "norm_before_gate": true})",
+           R"({"short_conv": 0, "norm": false, "d_per_channel": true})",
+           R"({"short_conv": 2, "conv_bias": false, "norm_eps": 0.1, "dt_limit": [0.6, "inf"]})"})
+      .bare = {{"head_dim", 4}};
 }
 
 }  // namespace detail

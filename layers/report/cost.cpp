@@ -45,7 +45,7 @@ LayerWidth layer_width(const Json& options) {
   };
   LayerWidth w{number("in_dim") ? number("in_dim") : number("dim"), number("vocabulary") + number("count"),
                number("context_dim")};
-  if (number("groups")) w.width *= number("groups");
+  if (number("groups") && !options.find("heads")) w.width *= number("groups");  // dim is that of a group
   if (w.context == 0) w.context = w.width;
   return w;
 }

@@ -1,0 +1,59 @@
+#include <sluice/layers/linear_attention/mamba2.h>
+
+#include <sluice/layers/nn/heads.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+Mamba2::Mamba2(Mamba2Options given, Rng& rng) : options(std::move(given)) {
+  Mamba2Options& o = options;
+  check_options("mamba2", o);
+  if (o.heads == 0 && 2 * o.dim % o.head_dim != 0)
+    fail<ValueError>("mamba2: head_dim=", o.head_dim, " must divide 2*dim=", 2 * o.dim, ", or heads be given");
+  if (o.heads == 0) o.heads = 2 * o.dim / o.head_dim;
+  if (o.heads % o.groups != 0) fail<ValueError>("mamba2: groups=", o.groups, " must divide heads=", o.heads);
+  if (o.dt_limit.size() != 2 || o.dt_limit[0] > o.dt_limit[1] || std::isinf(o.dt_limit[0]))
+    fail<ValueError>("mamba2: dt_limit needs two numbers, lo <= hi, of which lo is finite");
+  const int64_t inner = o.heads * o.head_dim, mixed = inner + 2 * o.groups * o.state;
+  in = Linear({o.dim, inner + mixed + o.heads, false, o.init, o.dtype}, rng);
+  if (o.short_conv > 0)
+    conv = ShortConvolution({.dim = mixed, .width = o.short_conv, .bias = o.conv_bias, .dtype = o.dtype}, rng);
+  dt_bias = init_dt_bias(o.heads, rng, o.dtype);
+  a_log = init_a_log(o.heads, 1, 16, rng, o.dtype);
+  d = init_vector(o.d_per_channel ? inner : o.heads, 1, o.dtype);
+  if (o.norm) norm = Norm({inner, NormKind::rms, o.norm_eps, o.dtype, o.groups});
+  out = Linear({inner, o.dim, false, o.init, o.dtype}, rng);
+}
+
+Mamba2::Operands Mamba2::operands(const Call& call) const {
+  const Mamba2Options& o = options;
+  const int64_t inner = o.heads * o.head_dim, grouped = o.groups * o.state;
+  const Tensor hidden = call.key_mask().defined() ? logical_not(call.key_mask()) : Tensor(), starts = call.starts();
+  // Padding has z = 0, hence an output of 0, and Δ = 0: it neither writes to the state nor lets it decay.
+  const Tensor u = hidden.defined() ? masked_fill(call.x, unsqueeze(hidden, -1), 0) : call.x;
+  const std::vector<Tensor> maps = split(in(u), {inner, inner + 2 * grouped, o.heads}, -1);
+  const Tensor mixed = o.short_conv > 0 ? conv(maps[1], call.pass()) : silu(maps[1]);
+  const std::vector<Tensor> xbc = split(mixed, {inner, grouped, grouped}, -1);
+  const auto of_heads = [&](const Tensor& t) {
+    return repeat_interleave(detail::split_heads(t, o.groups), o.heads / o.groups, 1);
+  };
+  Tensor dt = transpose(clamp(softplus(maps[2] + dt_bias), o.dt_limit[0], o.dt_limit[1]), 1, 2);
+  if (hidden.defined()) dt = masked_fill(dt, unsqueeze(hidden, 1), 0);
+  Tensor log_decay = dt * neg(exp(unsqueeze(a_log, -1)));
+  if (starts.defined()) log_decay = masked_fill(log_decay, unsqueeze(starts, 1), -INFINITY);
+  const Tensor x = detail::split_heads(xbc[0], o.heads);
+  return {maps[0], x, of_heads(xbc[2]), of_heads(xbc[1]), x * unsqueeze(dt, -1), log_decay};
+}
+
+Tensor Mamba2::operator()(const Tensor& given, const Pass& pass) const {
+  Call call(*this, "mamba2", given, options.dim, pass);
+  const auto [z, x, q, k, v, log_decay] = operands(call);
+  const Tensor scanned = call.scan(q, k, v, log_decay, {.chunk = options.chunk});
+  const Tensor y = detail::merge_heads(scanned + x * reshape(d, {options.heads, 1, -1}));
+  return out(options.norm_before_gate ? swiglu(norm(y), z) : norm(swiglu(y, z)));
+}
+
+}  // namespace sluice

@@ -1,0 +1,127 @@
+// Mamba-2: what begins and ends a state, sizes, defaults, errors. mamba2_reference.cpp says what the layer computes.
+#include "support/approx.h"
+#include "support/catch.h"
+#include "support/table_samples.h"
+
+#include <sluice/layers/linear_attention/mamba2.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+Mamba2 small_layer(int64_t chunk = 64, DType dtype = f64) {
+  Rng rng(1);
+  Mamba2 m({.dim = 6, .heads = 4, .head_dim = 3, .state = 5, .groups = 2, .chunk = chunk, .dtype = dtype}, rng);
+  Rand rand(2);
+  std::map<std::string, Tensor> state;
+  for (const NamedTensor& t : state_dict(m)) state[t.name] = random_tensor(t.tensor.shape(), dtype, rand, -0.7, 0.7);
+  load_state(m, state);
+  return m;
+}
+
+Tensor last_state(const Mamba2& m, const Tensor& x, const Pass& pass = {}) {
+  const Mamba2::Operands p = m.operands(Call(m, "mamba2", x, m.options.dim, pass));
+  return linear_scan_state(p.k, p.v, p.log_decay);
+}
+
+Tensor numbers(const Shape& shape, uint64_t seed, DType dtype = f64) {
+  Rand rand(seed);
+  return random_tensor(shape, dtype, rand);
+}
+
+}  // namespace
+
+TEST_CASE("Mamba-2: padding leaves the state, and gives 0", "[mamba2]") {
+  const Mamba2 m = small_layer();
+  const Tensor text = numbers({2, 70, 6}, 3), before = numbers({2, 5, 6}, 4), behind = numbers({2, 9, 6}, 5);
+  const Tensor mask = logical_and(arange(84) >= 5.0, arange(84) < 75.0);
+  const Pass pass{.key_mask = expand(unsqueeze(mask, 0), {2, 84})};
+  const Tensor padded = cat({before, text, behind}, 1), y = m(padded, pass);
+  CHECK(max_abs_diff(narrow(y, 1, 5, 70), m(text)) < 1e-13);
+  CHECK(max_abs(narrow(y, 1, 0, 5)) == 0);
+  CHECK(max_abs(narrow(y, 1, 75, 9)) == 0);
+  const Tensor state = last_state(m, text);
+  CHECK(max_abs_diff(last_state(m, padded, pass), state) < 1e-13);
+  CHECK(max_abs_diff(last_state(m, padded), state) > 1e-3);
+}
+
+TEST_CASE("Mamba-2: documents in one row are documents in rows of their own", "[mamba2]") {
+  const Mamba2 m = small_layer();
+  const std::vector<int64_t> lengths{70, 1, 2, 64, 3};  // beyond a chunk, shorter than the convolution
+  std::vector<Tensor> texts, apart, numbered;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    texts.push_back(numbers({2, lengths[i], 6}, 10 + i));
+    apart.push_back(m(texts.back()));
+    numbered.push_back(full({2, lengths[i]}, i % 2 ? 3 : 0, {i64}));  // the numbers come again
+  }
+  const Pass pass{.segments = cat(numbered, 1)};
+  const Tensor row = cat(texts, 1);
+  // The scan adds −10⁴ to the sum of log decays where a document begins: four times ε·10⁴ are 9e-12.
+  CHECK(max_abs_diff(m(row, pass), cat(apart, 1)) < 2e-11);
+  CHECK(max_abs_diff(m(row), cat(apart, 1)) > 1e-3);
+  CHECK(max_abs_diff(last_state(m, row, pass), last_state(m, texts.back())) < 2e-11);
+}
+
+TEST_CASE("Mamba-2: the state of a stream is that of the text, whatever the chunk", "[mamba2]") {
+  const Tensor x = numbers({2, 150, 6}, 6);
+  const Mamba2 m = small_layer();
+  const Tensor y = m(x), state = last_state(m, x);
+  for (int64_t chunk : {1, 7, 256}) CHECK(max_abs_diff(small_layer(chunk)(x), y) < 1e-13);
+  Stream stream;
+  std::vector<Tensor> rows;
+  for (const Tensor& piece : split(x, {1, 2, 64, 1, 82}, 1)) rows.push_back(step(m, piece, stream));
+  CHECK(max_abs_diff(cat(rows, 1), y) < 1e-13);
+  const Tensor next = numbers({2, 4, 6}, 7);
+  CHECK(max_abs_diff(step(m, next, stream), narrow(m(cat({x, next}, 1)), 1, 150, 4)) < 1e-13);
+  CHECK(state.shape() == Shape{2, 4, 5, 3});
+  CHECK(stream.numel() == 2 * (4 * 3 * 5 + 3 * (4 * 3 + 2 * 2 * 5)));
+  const Mamba2 single = small_layer(64, f32);
+  CHECK(max_abs_diff(to(single(to(x, f32)), f64), y) < 1e-5 * max_abs(y));
+}
+
+TEST_CASE("Mamba-2: initial steps, decays and gains", "[mamba2]") {
+  Rng rng(1);
+  const Mamba2 m({.dim = 256, .head_dim = 2, .state = 4}, rng);
+  CHECK(m.options.heads == 256);
+  const Tensor dt = softplus(m.dt_bias.detach()), a = exp(m.a_log.detach());
+  CHECK((min(dt).item() > 0.000999 && max(dt).item() < 0.1001));
+  CHECK(std::abs(mean(log(dt)).item() - std::log(0.01)) < 0.3);  // standard error 0.08; of a uniform Δ 1.3 off
+  CHECK((min(a).item() > 0.999 && max(a).item() < 16.001));
+  CHECK(std::abs(mean(a).item() - 8.5) < 1);  // standard error 0.27
+  CHECK((min(m.d).item() == 1 && max(m.d).item() == 1));
+  const Mamba2 wide({.dim = 8, .head_dim = 4, .d_per_channel = true, .dtype = bf16}, rng);
+  CHECK(wide.d.shape() == Shape{16});
+  for (const NamedTensor& t : state_dict(wide)) CHECK((t.tensor.requires_grad() && t.tensor.dtype() == bf16));
+}
+
+TEST_CASE("Mamba-2: costs", "[mamba2][cost]") {
+  const int64_t n = 40, d = 12, h = 6, p = 4, s = 8, g = 2, inner = h * p, mixed = inner + 2 * g * s;
+  Mamba2Options o{.dim = d, .heads = h, .head_dim = p, .state = s, .groups = g};
+  const Cost c = cost(o, n);
+  CHECK(c.parameters == d * (inner + mixed + h) + 5 * mixed + 3 * h + inner + inner * d);
+  CHECK(c.flops == 2 * n * d * (inner + mixed + h) + 2 * n * inner * d + 4 * n * h * p * s);
+  CHECK(c.attention_elements == 0);
+  CHECK(c.state == h * p * s + 3 * mixed);
+  o.short_conv = 0, o.norm = false;
+  CHECK(cost(o, n).parameters == c.parameters - 5 * mixed - inner);
+  CHECK(cost(o, n).state == h * p * s);
+  // Mamba2-2.7B, a layer: the shapes of its published file.
+  const Cost large = cost(Mamba2Options{.dim = 2560}, 1);
+  CHECK(large.parameters == 2560 * 10576 + 5 * 5376 + 3 * 80 + 5120 + 5120 * 2560);
+}
+
+TEST_CASE("Mamba-2: errors", "[mamba2]") {
+  Rng rng(1);
+  CHECK_THROWS_WITH(Mamba2({.dim = 8}, rng), Contains("head_dim=64") && Contains("2*dim=16"));
+  CHECK_THROWS_WITH(Mamba2({.dim = 8, .heads = 4, .groups = 3}, rng), Contains("groups=3") && Contains("heads=4"));
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const std::vector<double>& limit : {std::vector<double>{}, {0.1}, {0.1, 0.2, 0.3}, {0.2, 0.1}, {inf, inf}})
+    CHECK_THROWS_WITH(Mamba2({.dim = 8, .heads = 4, .dt_limit = limit}, rng), Contains("dt_limit"));
+  const Mamba2 m = small_layer();
+  CHECK_THROWS_WITH(m(ones({2, 5, 7}, {f64})), Contains("mamba2") && Contains("[2,5,7]"));
+}
