@@ -1,12 +1,22 @@
-// Linear attention, retention and gated linear attention as layers.
+// Linear attention, retention, gated linear attention and Mamba-2 as layers.
 #include "linear_options.h"
 #include "registry.h"
 
+#include <sluice/layers/linear_attention/mamba2.h>
+
 namespace layer_check {
+
+using namespace sluice;
 
 namespace {
 
 void sequence(Layer& l) { l.input("x [batch, n, dim]").key_mask(); }
+
+/// What beside x a layer reads in which a document is a run of equal segments.
+void documents(Layer& l) {
+  l.input(Kind::integer, "segments? [batch, n]", "document numbers; equal ones in a row are a document",
+          "len(stream) == 0");
+}
 
 /// The convolution before a scan, over this many channels.
 void convolution(Layer& l, const std::string& channels) {
@@ -34,6 +44,7 @@ void add_linear_layers(std::vector<Layer>& all) {
   add(all, "short_convolution", "linear attention",
       "y_t = act(sum_j W_j * x_{t - (width - 1) + j} + b), channel by channel", "Gu & Dao 2023 (Mamba), fla")
       .also(sequence)
+      .also(documents)
       .parameter("weight [width, dim]", "PyTorch's Conv1d has the transpose, [dim, 1, width]")
       .parameter("bias [dim]", "", "bias")
       .output("[batch, n, dim]");
@@ -87,6 +98,35 @@ void add_linear_layers(std::vector<Layer>& all) {
       .dense("out", "values", "dim", "False")
       .norm("norm", "norm", "values // heads")
       .output("[batch, n, dim]");
+  add(all, "mamba2", "linear attention",
+      "[z | x | B | C | dt] = u W_in; x, B, C <- silu(conv(x | B | C) + b); dt <- clamp(softplus(dt + dt_bias)); h_t = "
+      "exp(-dt_t exp(a_log)) h_{t-1} + dt_t x_t B_t', y_t = h_t C_t + d x_t; out = norm(y * silu(z)) W_out",
+      "Dao & Gu 2024")
+      .derive({{"h", "heads or 2*dim // head_dim"}, {"inner", "h*head_dim"}, {"mixed", "inner + 2*groups*state"}})
+      .also(sequence)
+      .also(documents)
+      .dense("in", "dim", "inner + mixed + h", "False", "z | x | B | C | dt; B and C by groups")
+      .parameter("conv.weight [short_conv, mixed]", "channels x | B | C", "short_conv > 0")
+      .parameter("conv.bias [mixed]", "", "short_conv > 0 and conv_bias")
+      .parameter("dt_bias [h]")
+      .parameter("a_log [h]", "A = -exp(a_log)")
+      .parameter("d [inner if d_per_channel else h]")
+      .parameter("norm.weight [inner]", "", "norm")
+      .dense("out", "inner", "dim", "False")
+      .output("[batch, n, dim]")
+      .output("state [batch, h, head_dim, state]", "h after the last step", "len(stream) == 0")
+      .require({{"dim", 8}, {"head_dim", 4}})
+      .samples({{{"heads", 6}, {"groups", 2}, {"state", 5}, {"dt_limit", Json::List{0.05, 2}}, {"chunk", 3}},
+                {{"norm_before_gate", true}, {"conv_bias", false}, {"d_per_channel", true}},
+                {{"norm", false}, {"short_conv", 0}},
+                {{"stream", Json::List{3, 1, 2}}}})
+      .draft = module_layer<Mamba2, Mamba2Options>(
+      [](const Mamba2& l, const Inputs& in) {
+        const Pass pass = pass_of(in);
+        const Mamba2::Operands p = l.operands(Call(l, "mamba2", in["x"], l.options.dim, pass));
+        return Results{{"", l(in["x"], pass)}, {"state", transpose(linear_scan_state(p.k, p.v, p.log_decay), -2, -1)}};
+      },
+      true);
 }
 
 }  // namespace layer_check
