@@ -6,11 +6,13 @@
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/gau/tutorial_gau.h>
+#include <sluice/layers/attention/diff_attention.h>
 #include <sluice/layers/attention/forgetting_attention.h>
 #include <sluice/layers/attention/fused_attention.h>
 #include <sluice/layers/attention/gated_attention.h>
 #include <sluice/layers/attention/gated_cross_attention.h>
 #include <sluice/layers/attention/hierarchical.h>
+#include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/attention/sparse_layers.h>
 #include <sluice/layers/linear_attention/delta_net.h>
@@ -224,6 +226,22 @@ template <class Rows> void attention_rows(Rows& rows) {
       "forgetting_attention", kMasked, R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
       {R"({"kv_heads": 4, "use_rope": true, "rope_rot_dim": 2, "attention_dropout": 0.3})",
        R"({"kv_heads": 1, "value_dim": 2, "qkv_bias": true, "residual": true, "dropout": 0.3})"});
+  rows.template add<Mla>(
+      "mla", {.key_mask = true, .segments = true, .scores = true, .streams = true},
+      R"({"dim": 6, "heads": 2, "nope_dim": 3, "rope_dim": 4, "value_dim": 5, "kv_rank": 7, "causal": true})",
+      {R"({"q_rank": 5, "gate": "headwise", "form": "absorbed", "kv_rank": 3, "q_factor": 1.1, "kv_factor": 0.8})",
+       R"({"gate": "elementwise", "use_rope": false, "scale": 0.4, "attention_dropout": 0.3, "kv_rank": 2})",
+       R"({"causal": false, "rope_norm": true, "norm_eps": 0.1, "rope_pairing": "half", "form": "absorbed"})",
+       R"({"q_rank": 3, "rope_frequencies": [1, 0.3], "rope_factor": 1.2, "rope_norm": true, "form": "expanded",
+           "dropout": 0.3})",
+       R"({"heads": 1, "rope_dim": 0})"});
+  rows.template add<DiffAttention>(
+          "diff_attention", kDocuments, R"({"dim": 8, "heads": 4, "kv_heads": 2, "head_dim": 4, "causal": true})",
+          {R"({"version": 1})", R"({"version": 1, "pairing": "halves", "norm": "rms_plain", "norm_eps": 0.1})",
+           R"({"version": 1, "kv_heads": 1, "causal": false, "lambda_init": 0.5, "attention_dropout": 0.3})",
+           R"({"kv_heads": 4, "use_rope": false, "causal": false, "attention_dropout": 0.3, "dropout": 0.2})",
+           R"({"version": 1, "heads": 2, "norm": "none", "rope_pairing": "half", "rope_rot_dim": 2})"})
+      .nonlinear_after_dropout = Json::Object{{"version", 1}};
   rows.template add<FusedAttention>("fused_attention", kMasked, R"({"dim": 4, "heads": 2})",
                                     {R"({"causal": true, "gate": "per_head", "use_rope": true, "chunk": 3})",
                                      R"({"gate": "per_token", "project_out": false, "attention_dropout": 0.3})",

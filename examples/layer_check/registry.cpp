@@ -12,9 +12,9 @@ const std::vector<Layer>& layers() {
           if (o.required) l.required.try_emplace(o.name, 8);
       }
     };
-    for (auto add :
-         {add_basic, add_positions, add_gau, add_flash, add_attention, add_multi_head, add_conversions, add_sparse,
-          add_sinkhorn, add_sparse_layers, add_linear, add_linear_layers, add_gates, add_metrics, add_rest_of_table})
+    for (auto add : {add_basic, add_positions, add_gau, add_flash, add_attention, add_multi_head, add_mla,
+                     add_conversions, add_sparse, add_sinkhorn, add_sparse_layers, add_linear, add_linear_layers,
+                     add_gates, add_metrics, add_rest_of_table})
       add(list);
     fill();
     add_costs(list);

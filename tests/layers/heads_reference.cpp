@@ -32,13 +32,12 @@ Matrix by_heads(const LayerFacts& l, const LayerSequence& s, const HeadRows& row
   return finished(l, attended, s.x);
 }
 
-namespace {
-
-/// Whether query i may see key j in head h.
 bool sees(const LayerFacts& l, const LayerSequence& s, std::size_t h, std::size_t i, std::size_t j) {
   if (!s.real[j] || (l.yes("causal") && j > i)) return false;
   return (s.documents.empty() || s.documents[i] == s.documents[j]) && (!s.allowed || s.allowed(h, i, j));
 }
+
+namespace {
 
 // -- multi-head attention ------------------------------------------------------------------------------------------
 

@@ -14,6 +14,9 @@ HeadRows projected(const LayerFacts& l, const LayerSequence& s, bool rotate = tr
 /// The heads side by side, through W_o with project_out, beside x with residual.
 Matrix finished(const LayerFacts& l, const std::vector<Matrix>& attended, const Matrix& x);
 
+/// Whether query i may see key j in head h: keys, documents, masks of the call, and the option causal.
+bool sees(const LayerFacts& l, const LayerSequence& s, std::size_t h, std::size_t i, std::size_t j);
+
 using AttendHead = std::function<Matrix(std::size_t head, const Matrix& q, const Matrix& k, const Matrix& v)>;
 /// finished() with what `attend` gives for each head.
 Matrix by_heads(const LayerFacts& l, const LayerSequence& s, const HeadRows& rows, const AttendHead& attend);

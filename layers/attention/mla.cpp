@@ -1,0 +1,82 @@
+#include <sluice/layers/attention/mla.h>
+
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
+#include <sluice/parallel/sequence_attention.h>
+
+#include <cmath>
+
+namespace sluice {
+
+MlaOptions yarn_mla(MlaOptions o, double factor, int64_t length, double mscale) {
+  o.rope = yarn_rope(o.rope, o.rope_dim, factor, length);
+  o.rope.factor = 1;
+  const double m = 0.1 * mscale * std::log(factor) + 1;
+  o.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(o.nope_dim + o.rope_dim))) * m * m;
+  return o;
+}
+
+Mla::Mla(MlaOptions given, Rng& rng) : options(given) {
+  const MlaOptions& o = options;
+  check_options("mla", o);
+  if (o.use_rope) detail::check_rope("mla", o.rope, "rope_dim", o.rope_dim);
+  const auto map = [&](int64_t in, int64_t to) { return Linear({in, to, false, o.init, o.dtype}, rng); };
+  const auto rms = [&](int64_t width) { return Norm({width, NormKind::rms, o.norm_eps, o.dtype}); };
+  const int64_t queries = o.heads * (o.nope_dim + o.rope_dim);
+  if (o.q_rank == 0) q = map(o.dim, queries);
+  else q_down = map(o.dim, o.q_rank), q_norm = rms(o.q_rank), q_up = map(o.q_rank, queries);
+  kv_down = map(o.dim, o.kv_rank + o.rope_dim), kv_norm = rms(o.kv_rank);
+  if (o.rope_norm && o.rope_dim > 0) rope_norm = rms(o.rope_dim);
+  kv_up = map(o.kv_rank, o.heads * (o.nope_dim + o.value_dim));
+  const auto of_gate = o.gate == MlaGate::headwise ? GateGranularity::headwise : GateGranularity::elementwise;
+  if (o.gate != MlaGate::none)
+    gate = AttentionGate({.granularity = of_gate, .init = o.init}, o.dim, o.heads, o.value_dim, rng, o.dtype);
+  out = map(o.heads * o.value_dim, o.dim);
+}
+
+Tensor Mla::latents(const Tensor& x, int64_t position) const {
+  const MlaOptions& o = options;
+  const std::vector<Tensor> part = split(kv_down(x), {o.kv_rank, o.rope_dim}, -1);
+  const Tensor k = rope_norm(part[1]);
+  return cat({kv_norm(part[0]) * o.kv_factor, o.use_rope ? detail::rope_from(k, o.rope.of_keys(), position) : k}, -1);
+}
+
+Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
+  const MlaOptions& o = options;
+  Call call(*this, "mla", given, o.dim, pass);
+  call.check_causal(o.causal);
+  const Tensor& x = call.x;
+  const int64_t position = call.first(), dn = o.nope_dim, r = o.kv_rank;
+  const Tensor mixed = o.q_rank == 0 ? q(x) : q_up(q_norm(q_down(x)) * o.q_factor);
+  const std::vector<Tensor> qs = split(detail::split_heads(mixed, o.heads), {dn, o.rope_dim}, -1);
+  const Tensor q_r = o.use_rope ? detail::rope_from(qs[1], o.rope, position) : qs[1];
+  const Tensor rows = call.rows({unsqueeze(latents(x, position), 1)})[0];  // [batch, 1, n, r + dr]
+  AttentionOptions a{.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(dn + o.rope_dim))),
+                     .mask = call.mask(),
+                     .bias = pass.bias,
+                     .dropout = o.attention_dropout};
+  a.mask.causal = o.causal;
+
+  // Products per head and sequence: n·r·(dn + dv) + m·n·(dn + dr + dv) expanded, m·r·(dn + dv) + m·n·(2r + dr)
+  // absorbed.
+  const auto [few, all] = call.extent(rows);
+  const auto m = static_cast<double>(few), n = static_cast<double>(all), wide = static_cast<double>(dn + o.value_dim),
+             rank = static_cast<double>(r);
+  const bool cheaper = (m - n) * rank * wide + m * n * (2 * rank - wide) < 0;
+  const Tensor c = narrow(rows, -1, 0, r);
+  Tensor y;
+  if (o.form == MlaForm::absorbed || (o.form == MlaForm::cheapest && cheaper)) {
+    const std::vector<Tensor> up = split(transpose(unflatten(kv_up.weight, -1, {o.heads, dn + o.value_dim}), 0, 1),
+                                         {dn, o.value_dim}, -1);  // Wuk [h, r, dn], Wuv [h, r, dv]
+    const Tensor queries = cat({matmul(qs[0], transpose(up[0], 1, 2)), q_r}, -1);
+    y = matmul(sequence_attention(queries, rows, c, a, call.rng()), up[1]);
+  } else {
+    const std::vector<Tensor> kv = split(detail::split_heads(kv_up(squeeze(c, 1)), o.heads), {dn, o.value_dim}, -1);
+    const Tensor shared = expand(narrow(rows, -1, r, o.rope_dim), {x.dim(0), o.heads, rows.dim(2), o.rope_dim});
+    y = sequence_attention(cat({qs[0], q_r}, -1), cat({kv[0], shared}, -1), kv[1], a, call.rng());
+  }
+  if (o.gate != MlaGate::none) y = gate(y, x);
+  return Dropout{o.dropout}(out(detail::merge_heads(y)), call.rng());
+}
+
+}  // namespace sluice

@@ -1,0 +1,98 @@
+// Multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", arXiv 2405.04434, §2.1): keys and values of all heads
+// are made from one latent row per token, and a stream keeps only this row and one rotary key.
+//
+//   q = x·Wq, or RMSNorm(x·Wdq)·Wuq     per head [q_n | q_r], widths dn and dr
+//   [c | κ] = x·Wdkv,  c ← RMSNorm(c)   widths r and dr; RoPE turns q_r and κ
+//   [k_n | v] = c·Wukv                  per head, widths dn and dv
+//   y = softmax((q_n·k_n + q_r·κ)/√(dn + dr))·v [⊙ σ(x·Wg)]·Wo
+//
+// Expanded, this is attention() with k = [k_n | κ]. Absorbed, Wuk stands on the side of the queries and Wuv behind the
+// sum, q_n·k_n = (q_n·Wukᵀ)·c, so that all heads read one KV head [c | κ] whose values are c. The two forms differ in
+// rounding and cost alone. By itself a layer takes the one with fewer products: expanded for a whole sequence, absorbed
+// for a few tokens that follow many.
+#pragma once
+
+#include <sluice/layers/attention/attention_gate.h>
+#include <sluice/layers/nn/heads.h>
+#include <sluice/layers/nn/norm.h>
+#include <sluice/layers/nn/pass.h>
+
+namespace sluice {
+
+enum class MlaGate { none, headwise, elementwise };  // σ(x·Wg) on the attended values: one per head, per channel
+constexpr const char* choices(MlaGate) { return "none headwise elementwise"; }
+enum class MlaForm { cheapest, expanded, absorbed };
+constexpr const char* choices(MlaForm) { return "cheapest expanded absorbed"; }
+
+struct MlaOptions {
+  using Layer = struct Mla;
+  int64_t dim, heads = 1;
+  int64_t nope_dim = 128, rope_dim = 64, value_dim = 128;  // dn, dr, dv
+  int64_t kv_rank = 512, q_rank = 0;                       // r; width of the queries' latent, 0: Wq alone
+  bool causal = true, use_rope = true;
+  RopeOptions rope = {.pairing = RopePairing::interleaved};
+  std::optional<double> scale = std::nullopt;  // of the scores; default (dn + dr)^{−1/2}
+  MlaGate gate = MlaGate::none;
+  bool rope_norm = false;              // RMSNorm of κ, before RoPE
+  double norm_eps = 1e-6;              // of all norms
+  double q_factor = 1, kv_factor = 1;  // multiply the normed latents
+  MlaForm form = MlaForm::cheapest;
+  double attention_dropout = 0, dropout = 0;
+  Init init = Init::xavier();
+  DType dtype = f32;
+
+  static void describe(auto& o, auto& f) {
+    f.required("dim", o.dim, at_least(1), "width d");
+    f("heads", o.heads, at_least(1), "number of heads h");
+    f("nope_dim", o.nope_dim, at_least(1), "dn, channels of a head's queries and keys without RoPE");
+    f("rope_dim", o.rope_dim, at_least(0), "dr, channels of a head's queries and of the one rotary key");
+    f("value_dim", o.value_dim, at_least(1), "dv, width of a head's values");
+    f("kv_rank", o.kv_rank, at_least(1), "r, width of the latent of keys and values");
+    f("q_rank", o.q_rank, at_least(0), "width of the queries' latent; 0: q = x Wq");
+    f("causal", o.causal, "token i sees tokens j <= i");
+    f("use_rope", o.use_rope, "rotate the dr channels");
+    f.nested("rope_", o.rope);
+    f("scale", o.scale, any_number(), "of the scores; null: (dn + dr)^(-1/2)");
+    f("gate", o.gate, "sigmoid(x Wg) on the attended values: one for every head or every channel");
+    f("rope_norm", o.rope_norm, "RMSNorm of the rotary key, before RoPE");
+    f("norm_eps", o.norm_eps, at_least(0), "of the norms");
+    f("q_factor", o.q_factor, any_number(), "times the queries' normed latent; sqrt(dim/q_rank) in LongCat");
+    f("kv_factor", o.kv_factor, any_number(), "times the normed latent of keys and values");
+    f("form", o.form, "how it is computed; changes rounding and cost only");
+    f.training("attention_dropout", o.attention_dropout, share(), "on the weights");
+    f.training("dropout", o.dropout, share(), "on the output");
+    f.nested("init_", o.init);
+    f.training("dtype", o.dtype, "of the parameters");
+  }
+};
+
+/// `o` for texts `factor` times as long as `length`, as DeepSeek-V2 and V3 apply YaRN: frequencies of yarn_rope() with
+/// factor 1, and scores times (0.1·mscale·ln factor + 1)², where mscale is the files' mscale_all_dim (0.707 in V2).
+MlaOptions yarn_mla(MlaOptions o, double factor, int64_t length, double mscale = 1);
+
+struct Mla {
+  static constexpr const char* type = "Mla";
+  MlaOptions options;
+  Linear q, q_down, q_up;  // dim → h·(dn + dr), or dim → q_rank → h·(dn + dr)
+  Linear kv_down, kv_up;   // dim → r + dr, [c | κ]; r → h·(dn + dv), per head [k_n | v]
+  Norm q_norm, kv_norm, rope_norm;
+  AttentionGate gate;
+  Linear out;  // h·dv → dim
+
+  Mla() = default;
+  /// Throws ValueError for options that do not fit.
+  Mla(MlaOptions o, Rng& rng);
+
+  /// x [batch, n, dim] → the same shape. A stream keeps r + dr numbers per token.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  /// [c | κ] of x after norm and RoPE, [batch, n, r + dr]: what a stream keeps.
+  Tensor latents(const Tensor& x, int64_t position = 0) const;
+
+  static void visit(auto& self, auto&& f) {
+    f("q", self.q), f("q_down", self.q_down), f("q_norm", self.q_norm), f("q_up", self.q_up);
+    f("kv_down", self.kv_down), f("kv_norm", self.kv_norm), f("rope_norm", self.rope_norm), f("kv_up", self.kv_up);
+    f("gate", self.gate.map), f("out", self.out);
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,94 @@
+// References of attention with latent keys and values, and of differential attention.
+#include "layers/heads_reference.h"
+
+namespace sluice::testing {
+
+namespace {
+
+Matrix scaled(Matrix x, double by) {
+  for (auto& row : x)
+    for (double& v : row) v *= by;
+  return x;
+}
+Matrix rotated(const LayerFacts& l, const Matrix& x, bool keys) { return l.yes("use_rope") ? turned(l, x, keys) : x; }
+
+/// Head by head with all keys and values written out.
+Matrix mla(const LayerFacts& l, const LayerSequence& s) {
+  const std::size_t heads = l.size("heads"), dn = l.size("nope_dim"), dr = l.size("rope_dim"), dv = l.size("value_dim"),
+                    rank = l.size("kv_rank");
+  const double eps = l.real("norm_eps"), scale = l.real("scale", 1 / std::sqrt(static_cast<double>(dn + dr)));
+  const Matrix down = dense(l, "kv_down", s.x);
+  const Matrix c = scaled(norm_of(l, "kv_norm", "rms", eps, columns(down, 0, rank)), l.real("kv_factor"));
+  Matrix k_rope = columns(down, rank, dr), mixed;
+  if (dr > 0 && l.yes("rope_norm")) k_rope = norm_of(l, "rope_norm", "rms", eps, k_rope);
+  if (dr > 0) k_rope = rotated(l, k_rope, true);
+  if (l.size("q_rank") > 0) {
+    const Matrix latent = norm_of(l, "q_norm", "rms", eps, dense(l, "q_down", s.x));
+    mixed = dense(l, "q_up", scaled(latent, l.real("q_factor")));
+  } else {
+    mixed = dense(l, "q", s.x);
+  }
+  const std::vector<Matrix> q = heads_of(mixed, heads), kv = heads_of(dense(l, "kv_up", c), heads);
+  std::vector<Matrix> y;
+  for (std::size_t h = 0; h < heads; ++h) {
+    const Matrix q_nope = columns(q[h], 0, dn), k_nope = columns(kv[h], 0, dn), v = columns(kv[h], dn, dv);
+    const Matrix q_rope = dr > 0 ? rotated(l, columns(q[h], dn, dr), false) : columns(q[h], dn, dr);
+    y.push_back(softmax_of(s.x.size(), v, [&](std::size_t i, std::size_t j) {
+      if (!sees(l, s, h, i, j)) return kHidden;
+      return scale * (dot(q_nope[i], k_nope[j]) + dot(q_rope[i], k_rope[j])) + (s.bias.empty() ? 0 : s.bias[i][j]);
+    }));
+  }
+  if (l.text("gate") != "none") {
+    const Matrix g = activated(dense(l, "gate", s.x), "sigmoid");
+    for (std::size_t h = 0; h < heads; ++h)
+      for (std::size_t i = 0; i < s.x.size(); ++i)
+        for (std::size_t e = 0; e < dv; ++e) y[h][i][e] *= g[i][l.text("gate") == "headwise" ? h : h * dv + e];
+  }
+  return dense(l, "out", joined(y));
+}
+
+/// Each map of each pair on its own, with the numbers of its heads counted out.
+Matrix diff_attention(const LayerFacts& l, const LayerSequence& s) {
+  const bool first = l.size("version") == 1, halves = l.text("pairing") == "halves";
+  const std::size_t heads = l.size("heads"), kv_heads = l.size("kv_heads"), group = heads / kv_heads;
+  const std::vector<Matrix> q = heads_of(dense(l, "q", s.x), 2 * heads),
+                            k = heads_of(dense(l, "k", s.x), first ? 2 * kv_heads : kv_heads),
+                            v = heads_of(dense(l, "v", s.x), first ? 2 * kv_heads : kv_heads);
+  const auto numbered = [&](std::size_t pair, std::size_t member, std::size_t pairs) {
+    return halves ? pair + member * pairs : 2 * pair + member;
+  };
+  const auto map = [&](std::size_t i, std::size_t member) {
+    const std::size_t j = i / group;
+    const Matrix queries = rotated(l, q[numbered(i, member, heads)], false),
+                 keys = rotated(l, k[first ? numbered(j, member, kv_heads) : j], true),
+                 values = first ? beside(v[numbered(j, 0, kv_heads)], v[numbered(j, 1, kv_heads)]) : v[j];
+    return softmax_of(s.x.size(), values, [&](std::size_t row, std::size_t column) {
+      return sees(l, s, i, row, column) ? scaled_dot(queries[row], keys[column]) : kHidden;
+    });
+  };
+  const double init = l.real("lambda_init");
+  double of_layer = 0;
+  Matrix of_token;
+  if (first) {
+    of_layer = std::exp(dot(l.values("lambda_q1"), l.values("lambda_k1"))) -
+               std::exp(dot(l.values("lambda_q2"), l.values("lambda_k2"))) + init;
+  } else {
+    of_token = activated(dense(l, "lambda", s.x), "sigmoid");
+  }
+  std::vector<Matrix> y;
+  for (std::size_t i = 0; i < heads; ++i) {
+    const Matrix one = map(i, 0), two = map(i, 1);
+    Matrix rest = one;
+    for (std::size_t t = 0; t < rest.size(); ++t)
+      for (std::size_t c = 0; c < rest[t].size(); ++c)
+        rest[t][c] = one[t][c] - (first ? of_layer : of_token[t][i]) * two[t][c];
+    y.push_back(first ? scaled(norm_of(l, "norm", l.text("norm"), l.real("norm_eps"), rest), 1 - init) : rest);
+  }
+  return dense(l, "out", joined(y));
+}
+
+const bool registered[] = {register_reference("mla", mla), register_reference("diff_attention", diff_attention)};
+
+}  // namespace
+
+}  // namespace sluice::testing
