@@ -239,7 +239,8 @@ template <class Rows> void attention_rows(Rows& rows) {
           "diff_attention", kDocuments, R"({"dim": 8, "heads": 4, "kv_heads": 2, "head_dim": 4, "causal": true})",
           {R"({"version": 1})", R"({"version": 1, "pairing": "halves", "norm": "rms_plain", "norm_eps": 0.1})",
            R"({"version": 1, "kv_heads": 1, "causal": false, "lambda_init": 0.5, "attention_dropout": 0.3})",
-           R"({"kv_heads": 4, "use_rope": false, "causal": false, "attention_dropout": 0.3, "dropout": 0.2})",
+           R"({"kv_heads": 4, "use_rope": false, "causal": false, "attention_dropout": 0.3})",
+           R"({"kv_heads": 1, "dropout": 0.3})",
            R"({"version": 1, "heads": 2, "norm": "none", "rope_pairing": "half", "rope_rot_dim": 2})"})
       .nonlinear_after_dropout = Json::Object{{"version", 1}};
   rows.template add<FusedAttention>("fused_attention", kMasked, R"({"dim": 4, "heads": 2})",

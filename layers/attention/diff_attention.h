@@ -1,9 +1,10 @@
 // Differential attention: each head subtracts a second attention map from its first, which cancels what both maps see.
 //
-//   version 1 (Ye et al. 2024, "Differential Transformer", arXiv 2410.05258, §2.1): two maps over one row of values
-//     λ = e^{λq1·λk1} − e^{λq2·λk2} + λ_init           y_i = (1 − λ_init)·norm(Attn(q¹, k¹, v) − λ·Attn(q², k², v))·Wo
-//   version 2 (Microsoft 2026, "Differential Transformer V2"): 2h query heads, two of which share a KV head
-//     λ_i = σ(x·Wλ)_i for each token and head          y_i = (a_{2i} − λ_i·a_{2i+1})·Wo,  a = Attn(q, k, v)
+//   version 1 (Ye et al. 2024, "Differential Transformer", arXiv 2410.05258, §2.1): two maps over the same values
+//     o_i = (1 − λ_init)·norm(Attn(q¹, k¹, v) − λ·Attn(q², k², v)),  λ = e^{λq1·λk1} − e^{λq2·λk2} + λ_init
+//   version 2 (Microsoft 2026, "Differential Transformer V2"): 2h query heads, of which a pair shares a KV head
+//     o_i = a_{2i} − λ_i·a_{2i+1},  a = Attn(q, k, v),  λ_i = σ(x·Wλ)_i for each token
+//   y = [o_1 … o_h]·Wo
 //
 // Version 1 has h pairs of query heads and g of key heads, all of dk channels, and g heads of 2·dk values. Pair i reads
 // pair ⌊i/(h/g)⌋ of the keys: its first map the first key, its second the second.

@@ -24,6 +24,9 @@ constexpr const char* choices(MlaGate) { return "none headwise elementwise"; }
 enum class MlaForm { cheapest, expanded, absorbed };
 constexpr const char* choices(MlaForm) { return "cheapest expanded absorbed"; }
 
+/// Sizes are DeepSeek-V2-Lite's; V3 has q_rank = 1536. By options: Kimi Linear (use_rope = false), MiniCPM3
+/// (RopePairing::half), Ling 3 (headwise gate), Hy4 (half, elementwise gate), dots3 (headwise gate, rope_norm, factors
+/// √(dim/rank)).
 struct MlaOptions {
   using Layer = struct Mla;
   int64_t dim, heads = 1;
@@ -56,7 +59,7 @@ struct MlaOptions {
     f("gate", o.gate, "sigmoid(x Wg) on the attended values: one for every head or every channel");
     f("rope_norm", o.rope_norm, "RMSNorm of the rotary key, before RoPE");
     f("norm_eps", o.norm_eps, at_least(0), "of the norms");
-    f("q_factor", o.q_factor, any_number(), "times the queries' normed latent; sqrt(dim/q_rank) in LongCat");
+    f("q_factor", o.q_factor, any_number(), "times the queries' normed latent; sqrt(dim/q_rank) in dots3");
     f("kv_factor", o.kv_factor, any_number(), "times the normed latent of keys and values");
     f("form", o.form, "how it is computed; changes rounding and cost only");
     f.training("attention_dropout", o.attention_dropout, share(), "on the weights");
