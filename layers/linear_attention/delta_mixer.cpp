@@ -9,6 +9,7 @@
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
+#include <limits>
 
 namespace sluice {
 
@@ -63,16 +64,22 @@ Tensor DeltaMixer::strength(const DeltaOptions& o, const Call& call) const {
 
 Tensor DeltaMixer::scanned(const DeltaOptions& o, Call& call, const Rows& x, const Tensor& log_decay,
                            const Tensor& erase, const Tensor& write) {
-  const auto real = [&](const Tensor& t) {  // t [batch, n, …], 0 for padding
-    if (!t.defined() || !call.key_mask().defined()) return t;
+  // t [batch, n, …] with `value` where the token is marked.
+  const auto filled = [](const Tensor& t, const Tensor& marked, double value) {
+    if (!t.defined() || !marked.defined()) return t;
     Shape rows{t.dim(0), t.dim(1)};
     for (int64_t d = 2; d < t.rank(); ++d) rows.push_back(1);
-    return masked_fill(t, reshape(logical_not(call.key_mask()), rows), 0);
+    return masked_fill(t, reshape(marked, rows), value);
   };
+  const Tensor padding = call.key_mask().defined() ? logical_not(call.key_mask()) : Tensor(), starts = call.starts();
+  Tensor g = log_decay;
+  if (!g.defined() && starts.defined()) g = zeros({x.v.dim(0), x.v.dim(1), o.value_heads}, x.v.options());
+  g = filled(filled(g, padding, 0), starts, -std::numeric_limits<double>::infinity());
   const int64_t group = o.value_heads / o.heads;
-  const Tensor keys = group > 1 ? repeat_interleave(x.k, group, 2) : x.k, g = real(log_decay);
-  return call.delta_scan(transpose(x.q, 1, 2), transpose(x.k, 1, 2), transpose(real(erase) * keys, 1, 2),
-                         transpose(real(write) * x.v, 1, 2), g.defined() ? transpose(g, 1, 2) : g, {.chunk = o.chunk});
+  const Tensor keys = group > 1 ? repeat_interleave(x.k, group, 2) : x.k;
+  return call.delta_scan(transpose(x.q, 1, 2), transpose(x.k, 1, 2), transpose(filled(erase, padding, 0) * keys, 1, 2),
+                         transpose(filled(write, padding, 0) * x.v, 1, 2), g.defined() ? transpose(g, 1, 2) : g,
+                         {.chunk = o.chunk});
 }
 
 Tensor DeltaMixer::finish(const DeltaOptions& o, const Call& call, const Tensor& attended, const Tensor& gate,
@@ -80,15 +87,6 @@ Tensor DeltaMixer::finish(const DeltaOptions& o, const Call& call, const Tensor&
   Tensor y = flatten(norm(transpose(attended, 1, 2)), 2, 3);
   if (gate.defined()) y = gated_by(activation, y, gate);
   return Dropout{o.dropout}(out(y), call.rng());
-}
-
-Tensor detail::initial_a_log(int64_t n, Rng& rng, DType dtype) {
-  return to(log(uniform({n}, 0.01, 16, rng)), dtype).requires_grad_();
-}
-
-Tensor detail::initial_dt_bias(int64_t m, Rng& rng, DType dtype) {
-  const Tensor dt = exp(uniform({m}, std::log(0.001), std::log(0.1), rng));  // softplus⁻¹(dt) = dt + log(1 − e^{−dt})
-  return to(dt + log(neg(expm1(neg(dt)))), dtype).requires_grad_();
 }
 
 }  // namespace sluice

@@ -79,19 +79,12 @@ struct DeltaMixer {
   Tensor strength(const DeltaOptions& o, const Call& call) const;
   /// The delta rule over all tokens so far, [batch, HV, n, dv]: erase is e ⊙ k, write is w ⊙ v, for gates e
   /// [batch, n, HV, dk or 1] and w [batch, n, HV, dv or 1]; log_decay [batch, n, HV(, dk)] or undefined. Padding writes
-  /// nothing and decays nothing.
+  /// nothing and decays nothing. A document begins with an empty state.
   static Tensor scanned(const DeltaOptions& o, Call& call, const Rows& x, const Tensor& log_decay, const Tensor& erase,
                         const Tensor& write);
   /// y from what scanned() gave. `gate` [batch, n, HV·dv] are the logits of a factor φ; undefined: none.
   Tensor finish(const DeltaOptions& o, const Call& call, const Tensor& attended, const Tensor& gate = {},
                 Act activation = Act::silu) const;
 };
-
-namespace detail {
-/// Initial A_log [n] and dt_bias [m] of a decay −e^{A_log}·softplus(z + dt_bias): e^{A_log} uniform in [0.01, 16], and
-/// softplus(dt_bias) log-uniform in [0.001, 0.1] (Gu & Dao 2023, Mamba).
-Tensor initial_a_log(int64_t n, Rng& rng, DType dtype);
-Tensor initial_dt_bias(int64_t m, Rng& rng, DType dtype);
-}  // namespace detail
 
 }  // namespace sluice

@@ -41,8 +41,8 @@ GatedDeltaNet::GatedDeltaNet(GatedDeltaNetOptions given, Rng& rng) : options(giv
   check_options("gated_delta_net", o);
   draw("gated_delta_net", o, rng);
   decay = Linear({o.dim, o.value_heads, false, o.init, o.dtype}, rng);
-  a_log = detail::initial_a_log(o.value_heads, rng, o.dtype);
-  dt_bias = detail::initial_dt_bias(o.value_heads, rng, o.dtype);
+  a_log = init_a_log(o.value_heads, 0.01, 16, rng, o.dtype);
+  dt_bias = init_dt_bias(o.value_heads, rng, o.dtype);
   if (o.output_gate != DeltaGate::none)
     output_gate = Linear({o.dim, o.value_heads * o.value_dim, false, o.init, o.dtype}, rng);
 }

@@ -18,8 +18,8 @@ Kda::Kda(KdaOptions given, Rng& rng) : options(given) {
     return Linear({in, to, bias, o.init, o.dtype}, rng);
   };
   decay_down = map(o.dim, o.rank), decay_up = map(o.rank, keys);
-  a_log = o.lower_bound ? init_vector(o.value_heads, 0, o.dtype) : detail::initial_a_log(o.value_heads, rng, o.dtype);
-  dt_bias = detail::initial_dt_bias(keys, rng, o.dtype);
+  a_log = o.lower_bound ? init_vector(o.value_heads, 0, o.dtype) : init_a_log(o.value_heads, 0.01, 16, rng, o.dtype);
+  dt_bias = init_dt_bias(keys, rng, o.dtype);
   output_gate_down = map(o.dim, o.rank), output_gate_up = map(o.rank, values, o.gate_bias);
   if (o.erase_write) beta = {}, erase = map(o.dim, o.heads * o.key_dim), write = map(o.dim, values);
 }

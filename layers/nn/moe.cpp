@@ -1,7 +1,7 @@
 #include <sluice/layers/nn/moe.h>
 
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/index/sort.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
@@ -33,7 +33,7 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
   if (o.top_k > o.experts) fail<ValueError>("moe: top_k=", o.top_k, " is more than experts=", o.experts);
   if (o.hidden == 0) o.hidden = o.dim;
   router = Linear({o.dim, o.experts, false, o.init, o.dtype}, rng);
-  if (o.router_bias) router_bias = zeros({o.experts}, {o.dtype == bf16 ? f32 : o.dtype});
+  if (o.router_bias) router_bias = zeros({o.experts}, {o.dtype});
   const auto drawn = [&](int64_t in, int64_t out) {
     std::vector<Tensor> each;
     for (int64_t e = 0; e < o.experts; ++e) each.push_back(init_weight(in, out, o.init, rng, o.dtype).detach());
@@ -52,7 +52,7 @@ Moe::Routing Moe::route(const Tensor& x) const {
   const Tensor logits = linear(detail::widened(x), detail::widened(router.weight));
   r.scores = options.router == MoeRouter::softmax ? softmax(logits, -1) : sigmoid(logits);
   const Tensor free = r.scores.detach();
-  r.chosen = topk(router_bias.defined() ? free + router_bias : free, options.top_k, -1).indices;
+  r.chosen = topk(router_bias.defined() ? free + detail::widened(router_bias) : free, options.top_k, -1).indices;
   r.weights = gather(r.scores, 1, r.chosen);
   if (options.norm_topk) {
     const Tensor total = sum(r.weights, {-1}, keep);

@@ -62,7 +62,7 @@ struct Moe {
 
   Moe() = default;
   Moe(MoeOptions o, Rng& rng);
-  /// x [..., dim] → the same shape.
+  /// x [..., dim] → the same shape. The tokens of an expert are one product, whose rounding follows their number.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
 

@@ -12,6 +12,7 @@
 #include <sluice/layers/nn/module.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
 #include <map>

@@ -18,7 +18,8 @@ DeltaRows delta_rows(const LayerFacts& l, const LayerSequence& s, const std::str
   Matrix q = dense(l, "q", r.x), k = dense(l, "k", r.x), v = dense(l, "v", r.x);
   if (l.size("short_conv") > 0) {
     const std::size_t a = q[0].size(), e = v[0].size();
-    const Matrix y = short_convolution_reference(l.part("conv"), "identity", beside(beside(q, k), v), s.real);
+    const Matrix y =
+        short_convolution_reference(l.part("conv"), "identity", beside(beside(q, k), v), s.real, s.documents);
     q = columns(y, 0, a), k = columns(y, a, a), v = columns(y, 2 * a, e);
   }
   const std::size_t heads = l.size("heads"), value_heads = l.size("value_heads") ? l.size("value_heads") : heads;
@@ -35,19 +36,21 @@ std::vector<double> normalised(std::vector<double> row, bool l2) {
   return row;
 }
 
-/// The rows o of one value head, with a state that is written to token by token. `decay` and `erase` have a number for
-/// each key channel, `write` for each value channel.
+/// The rows o of one value head, with a state that is written to token by token, and is empty where a document begins.
+/// `decay` and `erase` have a number for each key channel, `write` for each value channel.
 Matrix delta_head(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& decay, const Matrix& erase,
-                  const Matrix& write, const std::vector<bool>& real, bool l2) {
+                  const Matrix& write, const LayerSequence& s, bool l2) {
   Matrix o = v, state(k[0].size(), std::vector<double>(v[0].size()));
   for (std::size_t t = 0; t < q.size(); ++t) {
+    if (t > 0 && !s.documents.empty() && s.documents[t] != s.documents[t - 1])
+      state.assign(state.size(), std::vector<double>(v[t].size()));
     const std::vector<double> key = normalised(k[t], l2), query = normalised(q[t], l2);
-    for (std::size_t c = 0; real[t] && !decay.empty() && c < key.size(); ++c)
+    for (std::size_t c = 0; s.real[t] && !decay.empty() && c < key.size(); ++c)
       for (double& x : state[c]) x *= std::exp(decay[t][c]);
     for (std::size_t j = 0; j < v[t].size(); ++j) {
       double said = 0;
       for (std::size_t c = 0; c < key.size(); ++c) said += erase[t][c] * key[c] * state[c][j];
-      for (std::size_t c = 0; real[t] && c < key.size(); ++c) state[c][j] += key[c] * (write[t][j] * v[t][j] - said);
+      for (std::size_t c = 0; s.real[t] && c < key.size(); ++c) state[c][j] += key[c] * (write[t][j] * v[t][j] - said);
       o[t][j] = 0;
       for (std::size_t c = 0; c < key.size(); ++c)
         o[t][j] += query[c] * state[c][j] / std::sqrt(static_cast<double>(key.size()));
@@ -95,8 +98,8 @@ Matrix delta_layer(const LayerFacts& l, const LayerSequence& s, const std::strin
     for (Matrix* gate : {&erase, &write})
       for (auto& row : *gate)
         for (double& x : row) x *= beta.empty() && gate == &write ? 1 : scale;
-    const Matrix o = delta_head(r.q[h / group], r.k[h / group], r.v[h], decay, erase, write, s.real,
-                                !plain || l.text("qk_norm") == "l2");
+    const Matrix o =
+        delta_head(r.q[h / group], r.k[h / group], r.v[h], decay, erase, write, s, !plain || l.text("qk_norm") == "l2");
     heads.push_back(norm_of(l, "norm", "rms", l.real("norm_eps"), o));
   }
   Matrix y = joined(heads);

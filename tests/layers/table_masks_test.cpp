@@ -209,8 +209,9 @@ TEST_CASE("table: a later token changes no bit of an earlier row", "[table]") {
       const LayerInputs now{.x = cat({narrow(in.x, 1, 0, changed), narrow(other.x, 1, changed, kTokens - changed)}, 1),
                             .context = in.context};
       const Tensor after = call(*s.layer, now);
-      CHECK(same_bits(narrow(after, 1, 0, changed), narrow(before, 1, 0, changed)));
-      check_rows(s, narrow(after, 1, 0, changed), narrow(before, 1, 0, changed), 0, nullptr,
+      const bool gathers = s.row.name == "moe";  // a product's order of sums follows how many tokens its expert has
+      if (!gathers) CHECK(same_bits(narrow(after, 1, 0, changed), narrow(before, 1, 0, changed)));
+      check_rows(s, narrow(after, 1, 0, changed), narrow(before, 1, 0, changed), gathers ? 1e-14 : 0, nullptr,
                  "FLASH: no leakage from later tokens");
       if (drawn_layers() == 0 && (s.options.find("kind") == nullptr || max_abs(before) > 0))
         CHECK_FALSE(same_bits(narrow(after, 1, changed, 1), narrow(before, 1, changed, 1)));
