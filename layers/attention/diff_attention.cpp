@@ -45,9 +45,9 @@ DiffAttention::DiffAttention(DiffAttentionOptions given, Rng& rng) : options(giv
 }
 
 Tensor DiffAttention::share_of_second(const Tensor& x) const {
-  if (options.version == 2) return unsqueeze(transpose(sigmoid(lambda(x)), 1, 2), -1);
+  if (options.version == 2) return unsqueeze(transpose(sigmoid(detail::widened(lambda(x))), 1, 2), -1);
   const auto power = [](const Tensor& q, const Tensor& k) { return exp(sum(detail::widened(q) * detail::widened(k))); };
-  return to(power(lambda_q1, lambda_k1) - power(lambda_q2, lambda_k2) + options.lambda_init, x.dtype());
+  return power(lambda_q1, lambda_k1) - power(lambda_q2, lambda_k2) + options.lambda_init;
 }
 
 Tensor DiffAttention::operator()(const Tensor& given, const Pass& pass) const {
@@ -76,14 +76,15 @@ Tensor DiffAttention::operator()(const Tensor& given, const Pass& pass) const {
                              .key_segments = call.segments()};
     return sequence_attention(queries, keys, rows[1], {.mask = mask, .dropout = o.attention_dropout}, call.rng());
   };
-  Tensor y;
+  Tensor one, two;
   if (first) {
-    const Tensor one = attend(member(q, 0), member(rows[0], 0)), two = attend(member(q, 1), member(rows[0], 1));
-    y = norm(one - share_of_second(x) * two) * (1 - o.lambda_init);
+    one = attend(member(q, 0), member(rows[0], 0)), two = attend(member(q, 1), member(rows[0], 1));
   } else {
     const Tensor all = attend(q, rows[0]);
-    y = member(all, 0) - share_of_second(x) * member(all, 1);
+    one = member(all, 0), two = member(all, 1);
   }
+  Tensor y = to(detail::widened(one) - share_of_second(x) * detail::widened(two), x.dtype());
+  if (first) y = norm(y) * (1 - o.lambda_init);
   return Dropout{o.dropout}(heads.out(detail::merge_heads(y)), call.rng());
 }
 

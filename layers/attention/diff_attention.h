@@ -74,7 +74,7 @@ struct DiffAttention {
 
   /// x [batch, n, dim] → the same shape. A stream keeps 4·g·dk numbers per token in version 1, 2·g·dk in version 2.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  /// λ: [] in version 1, [batch, h, n, 1] for the tokens of x in version 2.
+  /// λ: [] in version 1, [batch, h, n, 1] for the tokens of x in version 2; f32 if x is bf16.
   Tensor share_of_second(const Tensor& x) const;
 
   static void visit(auto& self, auto&& f) {
