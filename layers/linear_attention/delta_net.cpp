@@ -48,7 +48,7 @@ GatedDeltaNet::GatedDeltaNet(GatedDeltaNetOptions given, Rng& rng) : options(giv
 }
 
 Tensor GatedDeltaNet::log_decay(const Tensor& x) const {
-  return map(formula::SoftplusDecay{}, decay(x), dt_bias, a_log);
+  return map(formula::SoftplusDecay{}, detail::widened(decay(x)), detail::widened(dt_bias), detail::widened(a_log));
 }
 
 Tensor GatedDeltaNet::operator()(const Tensor& given, const Pass& pass) const {

@@ -78,7 +78,7 @@ struct GatedDeltaNet : DeltaMixer {
   GatedDeltaNet(GatedDeltaNetOptions o, Rng& rng);
   /// x [batch, n, dim] → the same shape. A stream keeps what one of DeltaNet keeps.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  /// g [batch, n, HV].
+  /// g [batch, n, HV]; f32 for x of bf16.
   Tensor log_decay(const Tensor& x) const;
 
   static void visit(auto& self, auto&& f) {

@@ -4,6 +4,7 @@
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/index/gather.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
 namespace sluice {
@@ -26,8 +27,9 @@ Kda::Kda(KdaOptions given, Rng& rng) : options(given) {
 
 Tensor Kda::log_decay(const Tensor& x) const {
   const KdaOptions& o = options;
-  const Tensor z = unflatten(decay_up(decay_down(x)), -1, {o.value_heads, o.key_dim}),
-               bias = reshape(dt_bias, {o.value_heads, o.key_dim}), a = unsqueeze(a_log, -1);
+  const auto of_heads = [&](const Tensor& t) { return unflatten(detail::widened(t), -1, {o.value_heads, o.key_dim}); };
+  const Tensor z = of_heads(decay_up(decay_down(x))), bias = of_heads(dt_bias),
+               a = unsqueeze(detail::widened(a_log), -1);
   return o.lower_bound ? map(formula::BoundedDecay{*o.lower_bound}, z, bias, a)
                        : map(formula::SoftplusDecay{}, z, bias, a);
 }

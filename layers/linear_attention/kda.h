@@ -43,7 +43,7 @@ struct Kda : DeltaMixer {
   Kda(KdaOptions o, Rng& rng);
   /// x [batch, n, dim] → the same shape. A stream keeps HV·dk·dv numbers a sequence, and short_conv − 1 rows.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  /// g [batch, n, HV, dk].
+  /// g [batch, n, HV, dk]; f32 for x of bf16.
   Tensor log_decay(const Tensor& x) const;
 
   static void visit(auto& self, auto&& f) {

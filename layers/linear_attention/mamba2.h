@@ -15,6 +15,8 @@
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/nn/short_convolution.h>
 
+#include <limits>
+
 namespace sluice {
 
 struct Mamba2Options {
@@ -71,13 +73,14 @@ struct Mamba2 {
   /// x [batch, n, dim] → the same shape; 0 at padding. A document, a run of equal segments, begins with an empty state.
   /// A stream keeps heads·head_dim·state numbers a sequence, and those of the convolution.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  /// What the recurrence reads.
   struct Operands {
     Tensor z;          // [batch, n, heads·head_dim]
     Tensor x;          // [batch, heads, n, head_dim]
     Tensor q, k, v;    // of the scan: C, B, Δ·x, [batch, heads, n, ·]
     Tensor log_decay;  // Δ·A, [batch, heads, n]
   };
-  /// What the recurrence reads. linear_scan_state() of k, v and log_decay is the transpose of h after all tokens.
+  /// Of the tokens of the call. linear_scan_state() of k, v and log_decay is the transpose of h after all of them.
   Operands operands(const Call& call) const;
 
   static void visit(auto& self, auto&& f) {

@@ -72,8 +72,8 @@ struct DeltaValues final : Node {
     const PairGradients d = values_vjp(k, e, g, u, detail::widened(du), chunk);
     Tensors grads{d.k, d.erase, d.write, Tensor()};
     if (needs(3)) grads[3] = cumsum(for_decay(e * d.erase - k * d.k, g), 2, {.reverse = true});
-    for (Tensor& x : grads)
-      if (x.defined()) x = to(x, dtype);
+    for (std::size_t i = 0; i < 3; ++i) grads[i] = to(grads[i], dtype);
+    if (grads[3].defined()) grads[3] = to(grads[3], saved(2).dtype());
     return grads;
   }
 };
@@ -149,7 +149,7 @@ struct DeltaScan final : Node {
           composed_vjp({wide(0), wide(1), wide(2), wide(3), wide(4), wide(5)}, detail::widened(dout), dstate, chunk);
     }
     for (std::size_t i = 0; i < 5; ++i)
-      if (grads[i].defined()) grads[i] = to(grads[i], dtype);
+      if (grads[i].defined()) grads[i] = to(grads[i], saved(i).dtype());
     return grads;
   }
 
@@ -186,7 +186,7 @@ Tensor checked_decay(const char* op, const Tensor& k, const Tensor& erase, const
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   checked_numel(op, {k.dim(0), erase.dim(1), k.dim(3), write.dim(3)});
   if (!log_decay.defined()) return {};
-  if (log_decay.dtype() != k.dtype())
+  if (log_decay.dtype() != k.dtype() && !(log_decay.dtype() == f32 && k.dtype() == bf16))
     fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside k=", k.dtype(), k);
   const Shape scalar{k.dim(0), erase.dim(1), k.dim(2)};
   if (log_decay.rank() <= 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
