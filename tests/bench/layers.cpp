@@ -83,6 +83,16 @@ const Kind kKinds[] = {
        Rng rng(1);
        return of_layer(Gla({.dim = z[2], .heads = z[2] / kHead}, rng), z);
      }},
+    {"gated_delta_net",
+     [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(GatedDeltaNet({{.dim = z[2], .heads = z[2] / kHead}}, rng), z);
+     }},
+    {"kda",
+     [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(Kda({{.dim = z[2], .heads = z[2] / kHead}, -1.0}, rng), z);  // a bound that peers can compute with
+     }},
     // attention() itself, causal, z[2] channels in heads.
     {"attention",
      [](const Sizes& z) {

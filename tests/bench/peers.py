@@ -46,6 +46,8 @@ class Torch:
         self.contiguous = lambda x: x.contiguous()
         self.f32 = lambda x: x.float()  # where autocast's bf16 would not do
         self.amax = lambda x, dim: x.amax(dim)
+        self.softplus = F.softplus
+        self.solve_lower = lambda a, b: torch.linalg.solve_triangular(a, b, upper=False, unitriangular=True)
 
     def array(self, x):
         return self.torch.from_numpy(np.array(x)).to(self.device)
@@ -141,7 +143,8 @@ class Jax:
         self.embedding = lambda w, i: w[i]
         self.contiguous = self.f32 = lambda x: x
         self.amax = jnp.max
-        self.array = jnp.asarray
+        self.array, self.softplus = jnp.asarray, nn.softplus
+        self.solve_lower = lambda a, b: jax.scipy.linalg.solve_triangular(a, b, lower=True, unit_diagonal=True)
 
     def synchronize(self):
         pass  # every run waits for its results
@@ -369,6 +372,59 @@ def gla(m, p, x):
     return dense(m, p, "out", y * m.silu(dense(m, p, "output_gate", x)))
 
 
+def identity(n):
+    return np.eye(n, dtype=np.float32)
+
+
+def delta_layer(m, p, x, decay, gate):
+    # q | k | v through a causal convolution of four tokens and SiLU; q, k of length 1; the delta rule by chunks of 64:
+    # (I + A) u = b v - (b k e^L) S for each chunk, the part without S solved for all chunks at once.
+    heads, n = x.shape[-1] // HEAD, x.shape[1]
+    qkv = m.cat([dense(m, p, name, x) for name in "qkv"], -1)
+    w = p["conv.weight"]
+    padded = m.cat([0 * qkv[:, :3], qkv], 1)
+    qkv = m.silu(sum(padded[:, i:i + n] * w[i] for i in range(4)))
+    q, k, v = (split_heads(t, heads) for t in (qkv[..., i * x.shape[-1]:(i + 1) * x.shape[-1]] for i in range(3)))
+    unit = lambda t: t * ((t * t).sum(-1, keepdims=True) + 1e-6)**-0.5
+    q, k = unit(q) * HEAD**-0.5, unit(k)
+    beta = m.sigmoid(dense(m, p, "beta", x)).swapaxes(1, 2)[..., None]
+    c = min(64, n)
+    cut = lambda t: t.reshape(t.shape[0], t.shape[1], n // c, c, t.shape[-1])
+    q, k, v, b, g = (cut(t) for t in (q, k, v, beta, decay))
+    lower, ones = m.constant(triangle, c), m.constant(identity, c)
+    inside = m.cumsum(g, 3)
+    if g.shape[-1] == 1:
+        kept = m.exp((inside - inside.swapaxes(3, 4)) * lower) * lower
+        a, pairs = (k @ k.swapaxes(3, 4)) * kept * b, (q @ k.swapaxes(3, 4)) * kept
+    else:  # with a lower bound of -1 the decays of a chunk stay within what f32 holds
+        near = (k * m.exp(-inside)).swapaxes(3, 4)
+        a, pairs = ((k * m.exp(inside)) @ near) * lower * b, ((q * m.exp(inside)) @ near) * lower
+    system = a * (lower - ones) + ones
+    solved = m.solve_lower(system, m.cat([b * v, b * k * m.exp(inside)], -1))
+    values, keys = solved[..., :HEAD], solved[..., HEAD:]
+    left, whole, far = k * m.exp(inside[..., -1:, :] - inside), m.exp(inside[..., -1, :])[..., None], q * m.exp(inside)
+    state, outs = 0 * (k[:, :, 0].swapaxes(2, 3) @ v[:, :, 0]), []
+    for i in range(n // c):
+        u = values[:, :, i] - keys[:, :, i] @ state
+        outs.append(far[:, :, i] @ state + pairs[:, :, i] @ u)
+        state = whole[:, :, i] * state + left[:, :, i].swapaxes(2, 3) @ u
+    y = m.rms_norm(m.cat([o[:, :, None] for o in outs], 2).reshape(v.shape[0], heads, n, HEAD), p["norm.weight"])
+    return dense(m, p, "out", merge_heads(y) * gate)
+
+
+def gated_delta_net(m, p, x):
+    decay = -m.exp(p["a_log"]) * m.softplus(dense(m, p, "decay", x) + p["dt_bias"])
+    return delta_layer(m, p, x, decay.swapaxes(1, 2)[..., None], m.silu(dense(m, p, "output_gate", x)))
+
+
+def kda(m, p, x):
+    heads = x.shape[-1] // HEAD
+    z = split_heads(dense(m, p, "decay_up", dense(m, p, "decay_down", x)) + p["dt_bias"], heads)
+    decay = -m.sigmoid(m.exp(p["a_log"])[:, None, None] * z)
+    gate = m.sigmoid(dense(m, p, "output_gate_up", dense(m, p, "output_gate_down", x)))
+    return delta_layer(m, p, x, decay, gate)
+
+
 def language_model(m, p, tokens, kind, caches=None):
     layer = {"lm_gau": gau, "lm_flash": flash, "lm_gated": mha}[kind]
     x = m.embedding(p["embed.weight"], tokens)
@@ -423,6 +479,8 @@ KINDS = {
     "linear_attention": lambda m, p: linear_attention(m, p, p["x"]),
     "retention": lambda m, p: retention(m, p, p["x"]),
     "gla": lambda m, p: gla(m, p, p["x"]),
+    "gated_delta_net": lambda m, p: gated_delta_net(m, p, p["x"]),
+    "kda": lambda m, p: kda(m, p, p["x"]),
     "attention": lambda m, p: m.attention(p["q"], p["k"], p["v"]),
 }
 KINDS.update(swiglu_map=KINDS["swiglu"], chain6_map=KINDS["chain6"], gated_mha=KINDS["mha"], mm_f64=KINDS["mm"],
