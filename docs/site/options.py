@@ -102,6 +102,8 @@ def range_of(text):
         return "in [0, 1)"
     if ".low = 0" in text and ".high = 1" in text and ".without_low" in text:
         return "in (0, 1]"
+    if low := re.fullmatch(r"OptionRange\{\.low = (\S+), \.infinite = true\}", text):
+        return f"at least {number(low.group(1))}"
     if text in ("any_number()", "OptionRange{.infinite = true}"):
         return ""
     raise ValueError(f"options.py does not know the range {text}")

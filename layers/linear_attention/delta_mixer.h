@@ -64,9 +64,10 @@ struct DeltaMixer {
   }
 
  protected:
-  /// What the scan takes, by token: q, k [batch, n, H, dk], v [batch, n, HV, dv].
+  /// What the scan takes, by token.
   struct Rows {
-    Tensor q, k, v;
+    Tensor q, k;  // [batch, n, H, dk]
+    Tensor v;     // [batch, n, HV, dv]
   };
   /// Makes the members. Throws ValueError, naming `layer`, for sizes that do not fit. Fills in the defaults of `o`.
   /// `activation` is that of q and k; v has SiLU.

@@ -72,6 +72,7 @@ struct Moe {
     Tensor chosen;   // i64 [tokens, top_k], the best first
     Tensor weights;  // c·w [tokens, top_k]
   };
+  /// Scores and choices for x [tokens, dim].
   Routing route(const Tensor& x) const;
 
   static void visit(auto& self, auto&& f) {
@@ -87,6 +88,7 @@ struct Moe {
   }
 };
 
+/// The formula of moe_balance_loss().
 enum class MoeBalance {
   switch_transformer,  // E·Σ_i (k·f_i)·P_i (Fedus et al. 2021; transformers): k where tokens are spread evenly
   deepseek,            // E·Σ_i f_i·P_i of scores that sum to 1 (DeepSeek-V3): 1 where they are

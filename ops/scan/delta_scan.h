@@ -27,6 +27,7 @@ struct DeltaScanOptions {
   int64_t chunk = 64;
 };
 
+/// What the scan read, and what it leaves.
 struct DeltaScanResult {
   Tensor out;    // [batch, value_heads, n, dv]
   Tensor state;  // S after the last step [batch, value_heads, dk, dv]; f32 beside operands of bf16
