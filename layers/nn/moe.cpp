@@ -13,15 +13,18 @@ namespace sluice {
 
 namespace {
 
-/// How many of the choices [tokens, k] fall on each expert. On meta, where there are no values, as many on each.
-std::vector<int64_t> tokens_of_experts(const Tensor& chosen, int64_t experts) {
+/// How many of the choices, i64 [tokens·k], contiguous, fall on each expert. On meta, where there are no values, as
+/// many on each.
+std::vector<int64_t> tokens_of_experts(const Tensor& choices, int64_t experts) {
   std::vector<int64_t> counts(static_cast<std::size_t>(experts), 0);
-  if (chosen.device().kind == DeviceKind::meta) {
+  if (choices.device().kind == DeviceKind::meta) {
     for (int64_t e = 0; e < experts; ++e)
-      counts[static_cast<std::size_t>(e)] = chosen.numel() / experts + (e < chosen.numel() % experts);
-  } else {
-    for (int64_t e : to(chosen, cpu).to_vector<int64_t>()) ++counts[static_cast<std::size_t>(e)];
+      counts[static_cast<std::size_t>(e)] = choices.numel() / experts + (e < choices.numel() % experts);
+    return counts;
   }
+  const Tensor here = to(choices, cpu);
+  const int64_t* const expert = here.data<int64_t>();
+  for (int64_t i = 0; i < here.numel(); ++i) ++counts[static_cast<std::size_t>(expert[i])];
   return counts;
 }
 
@@ -70,12 +73,12 @@ Tensor Moe::operator()(const Tensor& given) const {
   const int64_t tokens = x.dim(0);
   const Routing r = route(x);
   // Rows of one expert after those of the other, each expert's in the order of tokens.
-  const Tensor order = argsort(flatten(r.chosen)),
+  const Tensor choices = contiguous(flatten(r.chosen)), order = argsort(choices),
                rows = index_select(repeat_interleave(arange(tokens, {i64, x.device()}), o.top_k, 0), 0, order),
                taken = index_select(x, 0, rows);
   std::vector<Tensor> results;
   int64_t at = 0, e = 0;
-  for (int64_t count : tokens_of_experts(r.chosen, o.experts)) {
+  for (int64_t count : tokens_of_experts(choices, o.experts)) {
     const Tensor part = narrow(taken, 0, at, count);
     if (count > 0 || tokens == 0)
       results.push_back(matmul(swiglu(matmul(part, select(up.weight, 0, e)), matmul(part, select(gate.weight, 0, e))),
