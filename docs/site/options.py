@@ -2,6 +2,7 @@
 their parts, types, defaults, ranges, meanings. house_options compares all of it with what `layer_check --list` says."""
 
 import functools
+import json
 import re
 
 from headers import all_headers, balanced, constants, enums, joined, masked, STRING
@@ -141,7 +142,8 @@ def default_of(kind, initialiser):
     if kind == "std::optional<bool>":
         return {"true": "yes", "false": "no"}[initialiser]
     if kind.startswith("std::vector"):
-        return "[]" if initialiser in ("", "{}") else initialiser
+        numbers = [] if initialiser in ("", "{}") else split(initialiser.strip("{}"))
+        return json.dumps(["inf" if x == "std::numeric_limits<double>::infinity()" else float(x) for x in numbers])
     value = initialiser.split("::")[-1]
     if kind == "bool" or kind in enums() or kind == "DType":
         return value or ("false" if kind == "bool" else type_of(kind)[1][0])

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-/// The options that all layers of the family have.
+/// The sizes and the other options that all layers of the family have, as `heads` of their own options.
 struct DeltaOptions {
   int64_t dim;
   int64_t heads = 4;        // H, of q and k

@@ -20,15 +20,16 @@ enum class DeltaNorm {
 };
 constexpr const char* choices(DeltaNorm) { return "l2 sum"; }
 
-struct DeltaNetOptions : DeltaOptions {
+struct DeltaNetOptions {
   using Layer = struct DeltaNet;
+  DeltaOptions heads;
   Act qk_activation = Act::silu;  // with silu the convolution has it, otherwise it follows; v has silu
   DeltaNorm qk_norm = DeltaNorm::l2;
   bool use_beta = true;      // false: β = beta_scale
   bool output_gate = false;  // factor silu(x·Wg), behind the norm
 
   static void describe(auto& o, auto& f) {
-    DeltaOptions::describe(o, f);
+    f.nested("", o.heads);
     f("qk_activation", o.qk_activation, "of q and k; v has silu");
     f("qk_norm", o.qk_norm, "l2: length 1; sum: sum 1");
     f("use_beta", o.use_beta, "false: beta = beta_scale");
@@ -44,6 +45,7 @@ struct DeltaNet : DeltaMixer {
 
   DeltaNet() = default;
   DeltaNet(DeltaNetOptions o, Rng& rng);
+  DeltaNet(DeltaOptions o, Rng& rng) : DeltaNet(DeltaNetOptions{.heads = o}, rng) {}
   /// x [batch, n, dim] → the same shape. A stream keeps HV·dk·dv numbers a sequence, and short_conv − 1 rows.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
@@ -56,12 +58,13 @@ struct DeltaNet : DeltaMixer {
 enum class DeltaGate { none, silu, sigmoid };
 constexpr const char* choices(DeltaGate) { return "none silu sigmoid"; }
 
-struct GatedDeltaNetOptions : DeltaOptions {
+struct GatedDeltaNetOptions {
   using Layer = struct GatedDeltaNet;
+  DeltaOptions heads;
   DeltaGate output_gate = DeltaGate::silu;
 
   static void describe(auto& o, auto& f) {
-    DeltaOptions::describe(o, f);
+    f.nested("", o.heads);
     f("output_gate", o.output_gate, "behind the norm, times silu(x Wg) or sigmoid(x Wg)");
   }
 };
@@ -76,6 +79,7 @@ struct GatedDeltaNet : DeltaMixer {
 
   GatedDeltaNet() = default;
   GatedDeltaNet(GatedDeltaNetOptions o, Rng& rng);
+  GatedDeltaNet(DeltaOptions o, Rng& rng) : GatedDeltaNet(GatedDeltaNetOptions{.heads = o}, rng) {}
   /// x [batch, n, dim] → the same shape. A stream keeps what one of DeltaNet keeps.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// g [batch, n, HV]; f32 for x of bf16.

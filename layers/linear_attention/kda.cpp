@@ -12,42 +12,43 @@ namespace sluice {
 Kda::Kda(KdaOptions given, Rng& rng) : options(given) {
   KdaOptions& o = options;
   check_options("kda", o);
-  draw("kda", o, rng);
-  if (o.rank == 0) o.rank = o.value_dim;
-  const int64_t keys = o.value_heads * o.key_dim, values = o.value_heads * o.value_dim;
+  draw("kda", o.heads, rng);
+  const DeltaOptions& h = o.heads;
+  if (o.rank == 0) o.rank = h.value_dim;
+  const int64_t keys = h.value_heads * h.key_dim, values = h.value_heads * h.value_dim;
   const auto map = [&](int64_t in, int64_t to, bool bias = false) {
-    return Linear({in, to, bias, o.init, o.dtype}, rng);
+    return Linear({in, to, bias, h.init, h.dtype}, rng);
   };
-  decay_down = map(o.dim, o.rank), decay_up = map(o.rank, keys);
-  a_log = o.lower_bound ? init_vector(o.value_heads, 0, o.dtype) : init_a_log(o.value_heads, 0.01, 16, rng, o.dtype);
-  dt_bias = init_dt_bias(keys, rng, o.dtype);
-  output_gate_down = map(o.dim, o.rank), output_gate_up = map(o.rank, values, o.gate_bias);
-  if (o.erase_write) beta = {}, erase = map(o.dim, o.heads * o.key_dim), write = map(o.dim, values);
+  decay_down = map(h.dim, o.rank), decay_up = map(o.rank, keys);
+  a_log = o.lower_bound ? init_vector(h.value_heads, 0, h.dtype) : init_a_log(h.value_heads, 0.01, 16, rng, h.dtype);
+  dt_bias = init_dt_bias(keys, rng, h.dtype);
+  output_gate_down = map(h.dim, o.rank), output_gate_up = map(o.rank, values, o.gate_bias);
+  if (o.erase_write) beta = {}, erase = map(h.dim, h.heads * h.key_dim), write = map(h.dim, values);
 }
 
 Tensor Kda::log_decay(const Tensor& x) const {
-  const KdaOptions& o = options;
-  const auto of_heads = [&](const Tensor& t) { return unflatten(detail::widened(t), -1, {o.value_heads, o.key_dim}); };
+  const DeltaOptions& h = options.heads;
+  const auto of_heads = [&](const Tensor& t) { return unflatten(detail::widened(t), -1, {h.value_heads, h.key_dim}); };
   const Tensor z = of_heads(decay_up(decay_down(x))), bias = of_heads(dt_bias),
                a = unsqueeze(detail::widened(a_log), -1);
-  return o.lower_bound ? map(formula::BoundedDecay{*o.lower_bound}, z, bias, a)
-                       : map(formula::SoftplusDecay{}, z, bias, a);
+  return options.lower_bound ? map(formula::BoundedDecay{*options.lower_bound}, z, bias, a)
+                             : map(formula::SoftplusDecay{}, z, bias, a);
 }
 
 Tensor Kda::operator()(const Tensor& given, const Pass& pass) const {
-  Call call(*this, "kda", given, options.dim, pass);
-  const KdaOptions& o = options;
+  Call call(*this, "kda", given, options.heads.dim, pass);
+  const DeltaOptions& h = options.heads;
   Tensor e, w;
-  if (o.erase_write) {
-    const int64_t group = o.value_heads / o.heads;
-    e = unflatten(sigmoid(erase(call.x)) * o.beta_scale, -1, {o.heads, o.key_dim});
+  if (options.erase_write) {
+    const int64_t group = h.value_heads / h.heads;
+    e = unflatten(sigmoid(erase(call.x)) * h.beta_scale, -1, {h.heads, h.key_dim});
     if (group > 1) e = repeat_interleave(e, group, 2);
-    w = unflatten(sigmoid(write(call.x)), -1, {o.value_heads, o.value_dim});
+    w = unflatten(sigmoid(write(call.x)), -1, {h.value_heads, h.value_dim});
   } else {
-    e = w = strength(o, call);
+    e = w = strength(h, call);
   }
-  const Tensor attended = scanned(o, call, unit_rows(o, call), log_decay(call.x), e, w);
-  return finish(o, call, attended, output_gate_up(output_gate_down(call.x)), Act::sigmoid);
+  const Tensor attended = scanned(h, call, unit_rows(h, call), log_decay(call.x), e, w);
+  return finish(h, call, attended, output_gate_up(output_gate_down(call.x)), Act::sigmoid);
 }
 
 }  // namespace sluice

@@ -13,15 +13,16 @@
 
 namespace sluice {
 
-struct KdaOptions : DeltaOptions {
+struct KdaOptions {
   using Layer = struct Kda;
+  DeltaOptions heads;
   std::optional<double> lower_bound = std::nullopt;  // ℓ < 0 of the decay, −5 in published models; none: softplus
   bool gate_bias = false;                            // a bias of Γ
   int64_t rank = 0;                                  // of F and Γ; 0 means value_dim
   bool erase_write = false;
 
   static void describe(auto& o, auto& f) {
-    DeltaOptions::describe(o, f);
+    f.nested("", o.heads);
     f("lower_bound", o.lower_bound, between(-1e4, 0), "l of g = l sigmoid(e^A_log z); null: g = -e^A_log softplus(z)");
     f("gate_bias", o.gate_bias, "a bias of the output gate");
     f("rank", o.rank, at_least(0), "of the maps of decay and output gate; 0: value_dim");
@@ -41,6 +42,7 @@ struct Kda : DeltaMixer {
 
   Kda() = default;
   Kda(KdaOptions o, Rng& rng);
+  Kda(DeltaOptions o, Rng& rng) : Kda(KdaOptions{.heads = o}, rng) {}
   /// x [batch, n, dim] → the same shape. A stream keeps HV·dk·dv numbers a sequence, and short_conv − 1 rows.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// g [batch, n, HV, dk]; f32 for x of bf16.

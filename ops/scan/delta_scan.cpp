@@ -240,6 +240,9 @@ DeltaScanResult delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, co
     fail("delta_rule: got k=", k, ", v=", v, ", beta=", beta,
          "; need [batch, heads, n, dk], [batch, value_heads, n, dv], [batch, value_heads, n], where heads divides "
          "value_heads");
+  if (beta.dtype() != k.dtype() || v.dtype() != k.dtype() || !is_float(k.dtype()))
+    fail<DTypeError>("delta_rule: needs f32, f64 or bf16 operands of one dtype — got k=", k.dtype(), k,
+                     ", v=", v.dtype(), v, ", beta=", beta.dtype(), beta);
   const Tensor strength = unsqueeze(beta, -1);
   const int64_t group = k.dim(1) > 0 ? v.dim(1) / k.dim(1) : 1;
   return scanned("delta_rule", q, k, strength * (group > 1 ? repeat_interleave(k, group, 1) : k), strength * v,

@@ -86,12 +86,13 @@ const Kind kKinds[] = {
     {"gated_delta_net",
      [](const Sizes& z) {
        Rng rng(1);
-       return of_layer(GatedDeltaNet({{.dim = z[2], .heads = z[2] / kHead}}, rng), z);
+       return of_layer(GatedDeltaNet(DeltaOptions{.dim = z[2], .heads = z[2] / kHead}, rng), z);
      }},
     {"kda",
      [](const Sizes& z) {
        Rng rng(1);
-       return of_layer(Kda({{.dim = z[2], .heads = z[2] / kHead}, -1.0}, rng), z);  // a bound that peers can compute with
+       return of_layer(Kda({.heads = {.dim = z[2], .heads = z[2] / kHead}, .lower_bound = -1.0}, rng),
+                       z);  // a bound that peers can compute with
      }},
     // attention() itself, causal, z[2] channels in heads.
     {"attention",

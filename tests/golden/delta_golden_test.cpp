@@ -25,17 +25,18 @@ template <class M> struct Opened : M {
   std::map<std::string, Tensor> results(const char* name, const Tensor& x, const Tensor& gate, Act activation,
                                         const Tensor& mask) const {
     const Pass pass{.key_mask = mask};
-    Call call(static_cast<const M&>(*this), name, x, this->options.dim, pass);
-    const DeltaMixer::Rows rows = this->unit_rows(this->options, call);
-    Tensor beta = squeeze(this->strength(this->options, call), -1), g = this->log_decay(call.x);
+    const DeltaOptions& h = this->options.heads;
+    Call call(static_cast<const M&>(*this), name, x, this->options.heads.dim, pass);
+    const DeltaMixer::Rows rows = this->unit_rows(h, call);
+    Tensor beta = squeeze(this->strength(h, call), -1), g = this->log_decay(call.x);
     if (mask.defined()) {
       const Tensor padding = unsqueeze(logical_not(mask), -1);
       beta = masked_fill(beta, padding, 0), g = masked_fill(g, padding, 0);
     }
     const auto heads = [](const Tensor& t) { return transpose(t, 1, 2); };
-    const DeltaScanResult y = delta_rule(heads(rows.q), heads(rows.k), heads(rows.v), heads(beta), heads(g), {},
-                                         {.chunk = this->options.chunk});
-    const Tensor out = this->finish(this->options, call, y.out, gate, activation);
+    const DeltaScanResult y =
+        delta_rule(heads(rows.q), heads(rows.k), heads(rows.v), heads(beta), heads(g), {}, {.chunk = h.chunk});
+    const Tensor out = this->finish(h, call, y.out, gate, activation);
     CHECK(max_abs_diff(out, static_cast<const M&>(*this)(x, {.key_mask = mask})) <= 1e-12);
     return {{"", out}, {"state", y.state}};
   }

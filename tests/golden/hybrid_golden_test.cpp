@@ -58,7 +58,7 @@ TEST_CASE("golden: a block of Gated DeltaNet and SwiGLU", "[golden][layers]") {
   const Golden g("hybrid_block_linear_dense");
   GatedDeltaNetOptions o{};
   from_json("gated_delta_net", *g.config.find("linear"), o);
-  o.dtype = f64;
+  o.heads.dtype = f64;
   check(g,
         Block<GatedDeltaNet, Glu>{"linear", rms(), rms(), GatedDeltaNet(o, rng),
                                   Glu({.dim = 10, .hidden = 9, .dtype = f64}, rng)},

@@ -71,7 +71,8 @@ struct Golden {
 template <class M, class Options> M loaded(const Golden& g) {
   Options o{};
   from_json(M::type, g.config, o);
-  o.dtype = f64;
+  if constexpr (requires { o.heads.dtype; }) o.heads.dtype = f64;
+  else o.dtype = f64;
   Rng rng(1);
   M layer(o, rng);
   std::map<std::string, Tensor> state;

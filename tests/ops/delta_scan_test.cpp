@@ -269,5 +269,8 @@ TEST_CASE("delta_scan: what does not fit, and by which words", "[delta_scan]") {
   CHECK_THROWS_WITH(delta_scan(k, k, e, w, {}, zeros({2, 4, 4, 6}, {f64})), Contains("initial=f64"));
   CHECK_THROWS_WITH(delta_scan(k, k, e, w, {}, {}, {.chunk = 0}), Contains("chunk must be positive"));
   CHECK_THROWS_WITH(delta_rule(k, k, w, f({2, 4, 4})), Contains("delta_rule: got k=") && Contains("[2,4,4]"));
+  CHECK_THROWS_AS(delta_rule(k, k, w, zeros({2, 4, 5}, {f64})), DTypeError);
+  CHECK_THROWS_WITH(delta_rule(k, k, w, zeros({2, 4, 5}, {f64})),
+                    Contains("delta_rule: needs") && Contains("beta=f64"));
   CHECK_THROWS_WITH(delta_values(k, e, w), Contains("delta_values:") && Contains("need one shape"));
 }
