@@ -113,7 +113,12 @@ template <class Rows> void nn_rows(Rows& rows) {
       "moe", {}, R"({"dim": 4, "experts": 3})",
       {R"({"hidden": 5, "top_k": 1, "norm_topk": false, "scale": 2, "shared_hidden": 3})",
        R"({"router": "sigmoid", "experts": 5, "router_bias": true, "shared_hidden": 2, "shared_gate": false})",
-       R"({"experts": 1, "top_k": 1})"});
+       R"({"experts": 1, "top_k": 1})",
+       R"({"experts": 6, "groups": 3, "top_groups": 2, "top_k": 3, "norm_topk": false, "scale": 2})",
+       R"({"router": "sigmoid", "experts": 8, "groups": 4, "top_groups": 2, "group_best": 2, "router_bias": true,
+           "top_k": 3, "scale": 2.5, "shared_hidden": 3, "shared_gate": false})",
+       R"({"logit_bias": true, "expert_bias": true, "activation": "swiglu_oai", "swiglu_limit": 0.3,
+           "swiglu_alpha": 1.3, "hidden": 5, "shared_hidden": 3})"});
   rows.template add<Norm>("norm", {}, R"({"dim": 4})",
                           {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})",
                            R"({"kind": "scale"})", R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})",

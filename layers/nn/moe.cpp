@@ -28,19 +28,47 @@ std::vector<int64_t> tokens_of_experts(const Tensor& choices, int64_t experts) {
   return counts;
 }
 
+/// `worth` [tokens, experts], with −∞ for experts outside of the best groups.
+Tensor limited_to_groups(const Tensor& worth, const MoeOptions& o) {
+  const Tensor each = unflatten(worth, -1, {o.groups, o.experts / o.groups}),
+               best = topk(sum(topk(each, o.group_best, -1).values, {-1}), o.top_groups, -1).indices,
+               open = sum(one_hot(best, o.groups, worth.options()), {1}) > 0.0;
+  return flatten(where(unsqueeze(open, -1), each, -std::numeric_limits<double>::infinity()), -2, -1);
+}
+
+/// The hidden layer of an expert from u and g.
+Tensor activated(const Tensor& u, const Tensor& g, const MoeOptions& o) {
+  if (o.activation == MoeActivation::swiglu) return swiglu(u, g);
+  const Tensor low = clamp(g, -std::numeric_limits<double>::infinity(), o.swiglu_limit);
+  return glu((clamp(u, -o.swiglu_limit, o.swiglu_limit) + 1) * low, low * o.swiglu_alpha);
+}
+
 }  // namespace
+
+Tensor ExpertMaps::operator()(const Tensor& x, int64_t e) const {
+  return linear(x, select(weight, 0, e), bias.defined() ? select(bias, 0, e) : Tensor());
+}
 
 Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
   MoeOptions& o = options;
   check_options("moe", o);
   if (o.top_k > o.experts) fail<ValueError>("moe: top_k=", o.top_k, " is more than experts=", o.experts);
+  const int64_t members = o.experts / o.groups;
+  if (o.experts % o.groups != 0) fail<ValueError>("moe: groups=", o.groups, " must divide experts=", o.experts);
+  if (o.top_groups > o.groups) fail<ValueError>("moe: top_groups=", o.top_groups, " is more than groups=", o.groups);
+  if (o.group_best > members)
+    fail<ValueError>("moe: group_best=", o.group_best, " is more than the ", members, " experts of a group");
+  if (o.top_k > o.top_groups * members)
+    fail<ValueError>("moe: top_k=", o.top_k, " is more than the ", o.top_groups * members,
+                     " experts of top_groups=", o.top_groups, " groups");
   if (o.hidden == 0) o.hidden = o.dim;
-  router = Linear({o.dim, o.experts, false, o.init, o.dtype}, rng);
+  router = Linear({o.dim, o.experts, o.logit_bias, o.init, o.dtype}, rng);
   if (o.router_bias) router_bias = zeros({o.experts}, {o.dtype});
   const auto drawn = [&](int64_t in, int64_t out) {
     std::vector<Tensor> each;
     for (int64_t e = 0; e < o.experts; ++e) each.push_back(init_weight(in, out, o.init, rng, o.dtype).detach());
-    return ExpertMaps{stack(each, 0).requires_grad_()};
+    return ExpertMaps{stack(each, 0).requires_grad_(),
+                      o.expert_bias ? zeros({o.experts, out}, {o.dtype}).requires_grad_() : Tensor()};
   };
   gate = drawn(o.dim, o.hidden), up = drawn(o.dim, o.hidden), down = drawn(o.hidden, o.dim);
   if (o.shared_hidden == 0) return;
@@ -52,15 +80,15 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
 
 Moe::Routing Moe::route(const Tensor& x) const {
   Routing r;  // in f32 for bf16: rounded scores would tie
-  const Tensor logits = linear(detail::widened(x), detail::widened(router.weight));
+  const Tensor logits = linear(detail::widened(x), detail::widened(router.weight),
+                               router.bias.defined() ? detail::widened(router.bias) : Tensor());
   r.scores = options.router == MoeRouter::softmax ? softmax(logits, -1) : sigmoid(logits);
-  const Tensor free = r.scores.detach();
-  r.chosen = topk(router_bias.defined() ? free + detail::widened(router_bias) : free, options.top_k, -1).indices;
+  Tensor worth = r.scores.detach();
+  if (router_bias.defined()) worth = worth + detail::widened(router_bias);
+  if (options.groups > 1) worth = limited_to_groups(worth, options);
+  r.chosen = topk(worth, options.top_k, -1).indices;
   r.weights = gather(r.scores, 1, r.chosen);
-  if (options.norm_topk) {
-    const Tensor total = sum(r.weights, {-1}, keep);
-    r.weights = r.weights / masked_fill(total, total == 0.0, 1);
-  }
+  if (options.norm_topk) r.weights = r.weights / (sum(r.weights, {-1}, keep) + 1e-20);  // as DeepSeek's code
   if (options.scale != 1) r.weights = r.weights * options.scale;
   return r;
 }
@@ -80,15 +108,13 @@ Tensor Moe::operator()(const Tensor& given) const {
   int64_t at = 0, e = 0;
   for (int64_t count : tokens_of_experts(choices, o.experts)) {
     const Tensor part = narrow(taken, 0, at, count);
-    if (count > 0 || tokens == 0)
-      results.push_back(matmul(swiglu(matmul(part, select(up.weight, 0, e)), matmul(part, select(gate.weight, 0, e))),
-                               select(down.weight, 0, e)));
+    if (count > 0 || tokens == 0) results.push_back(down(activated(up(part, e), gate(part, e), o), e));
     at += count, ++e;
   }
   const Tensor weights = to(index_select(flatten(r.weights), 0, order), x.dtype());
   Tensor y = index_add(zeros(x.shape(), x.options()), 0, rows, cat(results, 0) * unsqueeze(weights, -1));
   if (o.shared_hidden > 0) {
-    Tensor shared = shared_down(swiglu(shared_up(x), shared_gate_proj(x)));
+    Tensor shared = shared_down(activated(shared_up(x), shared_gate_proj(x), o));
     if (o.shared_gate) shared = shared * sigmoid(shared_gate(x));
     y = y + shared;
   }

@@ -5,7 +5,9 @@
 //   y = c·Σ_{i ∈ T} w_i·(silu(x·Wg_i) ⊙ (x·Wu_i))·Wd_i  +  σ(x·w_s)·shared(x)
 //
 // Of s and w the gradient flows, of the choice T none. softmax: Mixtral, Qwen3; the shared expert with a gate for each
-// token: Qwen2-MoE, Qwen3-Next; σ with the bias b for the choice alone: DeepSeek-V3.
+// token: Qwen2-MoE, Qwen3-Next; σ with the bias b for the choice alone: DeepSeek-V3, Kimi Linear, Trinity. With groups
+// of experts, T comes from the best of them alone (DeepSeek-V2, §2.2.2; DeepSeek-V3, §2.1.2). gpt-oss has biases in all
+// maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -15,17 +17,30 @@ namespace sluice {
 enum class MoeRouter { softmax, sigmoid };
 constexpr const char* choices(MoeRouter) { return "softmax sigmoid"; }
 
+enum class MoeActivation {
+  swiglu,      // u ⊙ silu(g)
+  swiglu_oai,  // (u + 1) ⊙ g ⊙ σ(α·g) with g <= l and |u| <= l (gpt-oss)
+};
+constexpr const char* choices(MoeActivation) { return "swiglu swiglu_oai"; }
+
 struct MoeOptions {
   using Layer = struct Moe;
   int64_t dim;
   int64_t hidden = 0;  // m of an expert; 0 means dim
   int64_t experts = 8, top_k = 2;
   MoeRouter router = MoeRouter::softmax;
-  bool norm_topk = true;      // the weights of the chosen experts sum to c
-  double scale = 1;           // c
-  bool router_bias = false;   // b [experts], not trained by gradients
-  int64_t shared_hidden = 0;  // of an expert that all tokens go to; 0: none
-  bool shared_gate = true;    // the factor σ(x·w_s) of the shared expert
+  bool norm_topk = true;     // the weights of the chosen experts sum to c
+  double scale = 1;          // c
+  bool router_bias = false;  // b [experts], not trained by gradients
+  bool logit_bias = false;   // a bias of x·Wr, trained
+  int64_t groups = 1;        // of experts/groups experts side by side
+  int64_t top_groups = 1;    // groups from which a token's experts come
+  int64_t group_best = 1;    // a group's score is the sum of its so many largest s + b; DeepSeek-V2: 1, V3: 2
+  bool expert_bias = false;  // biases of Wg_i, Wu_i and Wd_i
+  MoeActivation activation = MoeActivation::swiglu;
+  double swiglu_limit = 7, swiglu_alpha = 1.702;  // l and α of swiglu_oai
+  int64_t shared_hidden = 0;                      // of an expert that all tokens go to; 0: none
+  bool shared_gate = true;                        // the factor σ(x·w_s) of the shared expert
   Init init = Init::lecun();
   DType dtype = f32;
 
@@ -38,6 +53,14 @@ struct MoeOptions {
     f("norm_topk", o.norm_topk, "divide the weights of the chosen experts by their sum");
     f("scale", o.scale, any_number(), "factor of the chosen experts' sum");
     f("router_bias", o.router_bias, "a bias that only the choice sees, not trained by gradients");
+    f("logit_bias", o.logit_bias, "a trained bias of the router's logits");
+    f("groups", o.groups, at_least(1), "number of groups of experts");
+    f("top_groups", o.top_groups, at_least(1), "the best groups, from which a token's experts come");
+    f("group_best", o.group_best, at_least(1), "a group's score is the sum of so many of its largest s + b");
+    f("expert_bias", o.expert_bias, "biases of the experts' maps");
+    f("activation", o.activation, "u silu(g); or (u + 1) g sigmoid(alpha g) with g <= l, |u| <= l");
+    f("swiglu_limit", o.swiglu_limit, at_least(0), "l of swiglu_oai");
+    f("swiglu_alpha", o.swiglu_alpha, any_number(), "alpha of swiglu_oai");
     f("shared_hidden", o.shared_hidden, at_least(0), "width of an expert for all tokens; 0: none");
     f("shared_gate", o.shared_gate, "times sigmoid(x w_s)");
     f.nested("init_", o.init);
@@ -49,7 +72,13 @@ struct MoeOptions {
 struct ExpertMaps {
   static constexpr const char* type = "ExpertMaps";
   Tensor weight;  // [experts, in, out]
-  static void visit(auto& self, auto&& f) { f("weight", self.weight); }
+  Tensor bias;    // [experts, out]
+  /// x [tokens, in], all of the expert e → [tokens, out].
+  Tensor operator()(const Tensor& x, int64_t e) const;
+  static void visit(auto& self, auto&& f) {
+    f("weight", self.weight);
+    f("bias", self.bias);
+  }
 };
 
 struct Moe {

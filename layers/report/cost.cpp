@@ -45,7 +45,8 @@ LayerWidth layer_width(const Json& options) {
   };
   LayerWidth w{number("in_dim") ? number("in_dim") : number("dim"), number("vocabulary") + number("count"),
                number("context_dim")};
-  if (number("groups") && !options.find("heads")) w.width *= number("groups");  // dim is that of a group
+  const bool of_heads = options.find("heads") || options.find("experts");  // groups of these, which dim spans
+  if (number("groups") && !of_heads) w.width *= number("groups");          // dim is that of a group
   if (w.context == 0) w.context = w.width;
   return w;
 }

@@ -17,8 +17,42 @@ Matrix expert(const LayerFacts& l, const std::string& name, std::size_t e, std::
   return m;
 }
 
-Matrix gated_mlp(const Matrix& x, const Matrix& gate, const Matrix& up, const Matrix& down) {
-  return times(product(activated(times(x, gate), "silu"), times(x, up)), down);
+/// x [1][in] through the map `name` of expert e.
+Matrix mapped(const LayerFacts& l, const std::string& name, std::size_t e, const Matrix& x) {
+  Matrix y = times(x, expert(l, name, e, x[0].size()));
+  const std::vector<double> bias = l.values(name + ".bias");
+  if (!bias.empty())
+    for (std::size_t j = 0; j < y[0].size(); ++j) y[0][j] += bias[e * y[0].size() + j];
+  return y;
+}
+
+/// The hidden layer of an expert, [1][hidden].
+Matrix hidden_layer(const LayerFacts& l, Matrix up, const Matrix& gate) {
+  if (l.text("activation") == "swiglu") return product(activated(gate, "silu"), up);
+  const double limit = l.real("swiglu_limit"), alpha = l.real("swiglu_alpha");
+  for (std::size_t j = 0; j < up[0].size(); ++j) {
+    const double g = gate[0][j] < limit ? gate[0][j] : limit, u = up[0][j];
+    up[0][j] = (1 + (u > limit ? limit : u < -limit ? -limit : u)) * g / (1 + std::exp(-alpha * g));
+  }
+  return up;
+}
+
+/// Which experts the groups allow, from what each expert is worth.
+std::vector<bool> allowed(const LayerFacts& l, const std::vector<double>& worth) {
+  const std::size_t groups = l.size("groups"), members = worth.size() / groups;
+  std::vector<std::pair<double, std::size_t>> ranked;  // minus its score, group
+  for (std::size_t g = 0; g < groups; ++g) {
+    std::vector<double> own(worth.begin() + static_cast<std::ptrdiff_t>(g * members),
+                            worth.begin() + static_cast<std::ptrdiff_t>((g + 1) * members));
+    std::sort(own.rbegin(), own.rend());
+    ranked.emplace_back(0, g);
+    for (std::size_t i = 0; i < l.size("group_best"); ++i) ranked.back().first -= own[i];
+  }
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<bool> yes(worth.size(), false);
+  for (std::size_t i = 0; i < l.size("top_groups"); ++i)
+    for (std::size_t e = 0; e < members; ++e) yes[ranked[i].second * members + e] = true;
+  return yes;
 }
 
 Matrix moe(const LayerFacts& l, const LayerSequence& s) {
@@ -26,7 +60,7 @@ Matrix moe(const LayerFacts& l, const LayerSequence& s) {
   const std::vector<double> bias = l.values("router_bias");
   Matrix y;
   for (const auto& row : s.x) {
-    std::vector<double> score = times({row}, l.part("router").matrix("weight"))[0];
+    std::vector<double> score = dense(l, "router", {row})[0];
     if (l.text("router") == "softmax") {
       double total = 0;
       for (double& v : score) v = std::exp(v), total += v;
@@ -36,21 +70,25 @@ Matrix moe(const LayerFacts& l, const LayerSequence& s) {
     }
     std::vector<std::size_t> best(experts);
     std::iota(best.begin(), best.end(), std::size_t{0});
-    const auto worth = [&](std::size_t e) { return score[e] + (bias.empty() ? 0 : bias[e]); };
-    std::stable_sort(best.begin(), best.end(), [&](std::size_t a, std::size_t b) { return worth(a) > worth(b); });
+    std::vector<double> worth = score;
+    for (std::size_t e = 0; e < bias.size(); ++e) worth[e] += bias[e];
+    const std::vector<bool> open = allowed(l, worth);
+    std::stable_sort(best.begin(), best.end(),
+                     [&](std::size_t a, std::size_t b) { return open[a] != open[b] ? open[a] : worth[a] > worth[b]; });
     double total = 0;
     for (std::size_t i = 0; i < k; ++i) total += score[best[i]];
     std::vector<double> sum(dim, 0.0);
     for (std::size_t i = 0; i < k; ++i) {
-      const std::size_t e = best[i], hidden = l.size("hidden") ? l.size("hidden") : dim;
-      const Matrix one =
-          gated_mlp({row}, expert(l, "gate", e, dim), expert(l, "up", e, dim), expert(l, "down", e, hidden));
+      const std::size_t e = best[i];
+      const Matrix inner = hidden_layer(l, mapped(l, "up", e, {row}), mapped(l, "gate", e, {row}));
+      const Matrix one = mapped(l, "down", e, inner);
       for (std::size_t c = 0; c < dim; ++c)
         sum[c] += l.real("scale") * (l.yes("norm_topk") ? score[e] / total : score[e]) * one[0][c];
     }
     if (l.size("shared_hidden") > 0) {
       const auto weight = [&](const char* name) { return l.part(name).matrix("weight"); };
-      const Matrix one = gated_mlp({row}, weight("shared_gate_proj"), weight("shared_up"), weight("shared_down"));
+      const Matrix inner = hidden_layer(l, times({row}, weight("shared_up")), times({row}, weight("shared_gate_proj")));
+      const Matrix one = times(inner, weight("shared_down"));
       const double by = l.yes("shared_gate") ? 1 / (1 + std::exp(-times({row}, weight("shared_gate"))[0][0])) : 1;
       for (std::size_t c = 0; c < dim; ++c) sum[c] += by * one[0][c];
     }

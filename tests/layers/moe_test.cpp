@@ -9,6 +9,8 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
+#include <cmath>
+
 using namespace sluice;
 using namespace sluice::testing;
 
@@ -22,6 +24,54 @@ TEST_CASE("moe: the choice sees the bias, the weights do not", "[moe][layers]") 
   CHECK(same_bits(before.scores, after.scores));
   CHECK(min(to(select(after.chosen, 1, 0) == 3, f64)).item() == 1);  // expert 3 comes first
   CHECK(max_abs_diff(sum(after.weights, {-1}), ones({9}, {f64})) <= 1e-14);
+}
+
+TEST_CASE("moe: only experts of the best groups are chosen", "[moe][layers]") {
+  Rng rng(6);
+  MoeOptions o{
+      .dim = 6, .experts = 6, .top_k = 2, .router = MoeRouter::sigmoid, .router_bias = true, .groups = 3, .dtype = f64};
+  const std::vector<double> bias{0, 9, 0, 6, 7, 4};  // more than what scores of at most 1 can turn
+  const Tensor x = normal({9, 6}, 0, 1, rng, {f64});
+  const auto chosen = [&] {
+    Moe moe(o, rng);
+    moe.router_bias = Tensor::from(bias, {6});
+    return select(moe.route(x).chosen, 0, 4).to_vector<int64_t>();
+  };
+  CHECK(chosen() == std::vector<int64_t>{1, 0});  // {0, 1} has the best expert
+  o.group_best = 2;
+  CHECK(chosen() == std::vector<int64_t>{4, 5});  // {4, 5} has the largest sum
+  o.top_groups = 2;
+  CHECK(chosen() == std::vector<int64_t>{1, 4});
+  o.top_groups = 3;
+  CHECK(chosen() == std::vector<int64_t>{1, 4});
+  o.top_k = 3;
+  CHECK(chosen() == std::vector<int64_t>{1, 4, 3});
+}
+
+TEST_CASE("moe: scores of 0 have weights and gradients of 0", "[moe][layers]") {
+  Rng rng(7);
+  Moe moe({.dim = 4, .experts = 3, .router = MoeRouter::sigmoid, .logit_bias = true}, rng);
+  moe.router.bias = Tensor::from(std::vector<float>{-300, -300, -300}, {3}).requires_grad_();
+  const Tensor y = moe(normal({5, 4}, 0, 1, rng));
+  CHECK(max_abs(y) == 0);
+  backward(sum(y));
+  CHECK(max_abs(moe.router.bias.grad()) == 0);
+  CHECK(max_abs(moe.router.weight.grad()) == 0);
+}
+
+TEST_CASE("moe: the clamped activation", "[moe][layers]") {
+  Rng rng(8);
+  Moe moe(
+      {.dim = 1, .experts = 1, .top_k = 1, .expert_bias = true, .activation = MoeActivation::swiglu_oai, .dtype = f64},
+      rng);
+  for (ExpertMaps* map : {&moe.gate, &moe.up, &moe.down}) map->weight = ones({1, 1, 1}, {f64});
+  moe.up.bias = Tensor::from(std::vector<double>{2}, {1, 1});
+  const auto at = [&](double x) { return moe(Tensor::from(std::vector<double>{x}, {1, 1})).item(); };
+  const auto gated = [](double g) { return g / (1 + std::exp(-1.702 * g)); };
+  CHECK(at(0.5) == Approx(3.5 * gated(0.5)));
+  CHECK(at(6) == Approx(8 * gated(6)));       // u = 8 is 7
+  CHECK(at(20) == Approx(8 * gated(7)));      // g = 20 is 7
+  CHECK(at(-20) == Approx(-6 * gated(-20)));  // u = −18 is −7, g stays
 }
 
 TEST_CASE("moe: every token alone gives what all of them give", "[moe][layers]") {
@@ -62,6 +112,12 @@ TEST_CASE("moe_balance_loss: by hand, and its gradient reaches the router", "[mo
 TEST_CASE("moe: what does not fit, and by which words", "[moe][layers]") {
   Rng rng(5);
   CHECK_THROWS_WITH(Moe({.dim = 4, .experts = 2, .top_k = 3}, rng), "moe: top_k=3 is more than experts=2");
+  CHECK_THROWS_WITH(Moe({.dim = 4, .groups = 3}, rng), "moe: groups=3 must divide experts=8");
+  CHECK_THROWS_WITH(Moe({.dim = 4, .groups = 2, .top_groups = 3}, rng), "moe: top_groups=3 is more than groups=2");
+  CHECK_THROWS_WITH(Moe({.dim = 4, .groups = 4, .group_best = 3}, rng),
+                    "moe: group_best=3 is more than the 2 experts of a group");
+  CHECK_THROWS_WITH(Moe({.dim = 4, .top_k = 5, .groups = 4, .top_groups = 2}, rng),
+                    "moe: top_k=5 is more than the 4 experts of top_groups=2 groups");
   const Moe moe({.dim = 4}, rng);
   CHECK_THROWS_WITH(moe(zeros({2, 5})), Contains("moe: got x=[2,5]") && Contains("[..., 4]"));
   CHECK(moe(zeros({0, 4})).shape() == Shape{0, 4});

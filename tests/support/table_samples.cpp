@@ -161,9 +161,10 @@ LayerSample make_sample(const LayerRow& row, const Json& sample, DType dtype) {
   s.text = row.name + " " + to_text(sample);
   Rand rand(5 + 100 * layer_seed().value_or(0));
   std::map<std::string, Tensor> state;
-  for (const NamedTensor& t : s.layer->state())
-    state[t.name] = t.tensor.requires_grad() ? random_tensor(t.tensor.shape(), t.tensor.dtype(), rand, -0.7, 0.7)
-                                             : t.tensor.detach();
+  for (const NamedTensor& t : s.layer->state()) {
+    const bool drawn_here = t.tensor.requires_grad() || t.name == "router_bias";  // which is not trained, but given
+    state[t.name] = drawn_here ? random_tensor(t.tensor.shape(), t.tensor.dtype(), rand, -0.7, 0.7) : t.tensor.detach();
+  }
   s.layer->load(state);
   s.layer->move(test_device());
   return s;
