@@ -67,6 +67,7 @@
 #include <sluice/layers/attention/sparse_attention.h>
 #include <sluice/layers/attention/sparse_masks.h>
 #include <sluice/layers/attention/transformer_block.h>
+#include <sluice/layers/models/load_model_files.h>
 #include <sluice/layers/nn/generate.h>
 #include <sluice/layers/nn/init.h>
 #include <sluice/layers/nn/kv_cache.h>

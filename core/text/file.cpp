@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -84,9 +85,8 @@ void remove_abandoned(const std::filesystem::path& folder, const std::string& pr
   }
 }
 
-}  // namespace
-
-FileReader::FileReader(const std::string& path) : path_(path) {
+/// A descriptor of the regular file, and its size.
+int open_regular(const std::string& path, uint64_t& size) {
   refuse_nul("read", path);
   // Not blocking: opening a pipe would otherwise wait for a writer before fstat can refuse it.
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -94,9 +94,13 @@ FileReader::FileReader(const std::string& path) : path_(path) {
   struct stat info;
   if (::fstat(file.fd, &info) != 0) fail<IOError>("read: cannot read '", path, "': ", reason(errno));
   if (!S_ISREG(info.st_mode)) fail<IOError>("read: '", path, "' is not a regular file");
-  size_ = static_cast<uint64_t>(info.st_size);
-  fd_ = std::exchange(file.fd, -1);
+  size = static_cast<uint64_t>(info.st_size);
+  return std::exchange(file.fd, -1);
 }
+
+}  // namespace
+
+FileReader::FileReader(const std::string& path) : path_(path) { fd_ = open_regular(path, size_); }
 
 FileReader::~FileReader() { ::close(fd_); }
 
@@ -113,6 +117,18 @@ void FileReader::read(void* to, std::size_t n) {
 void FileReader::skip(uint64_t n) {
   if (::lseek(fd_, static_cast<off_t>(n), SEEK_CUR) < 0)
     fail<IOError>("read: cannot read '", path_, "': ", reason(errno));
+}
+
+MappedFile::MappedFile(const std::string& path) {
+  const Descriptor file(open_regular(path, size_));
+  if (size_ == 0) return;
+  // No swap is reserved: pages are the file's until they are written.
+  void* const at = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
+  if (at == MAP_FAILED) fail<IOError>("read: cannot map '", path, "' into memory: ", reason(errno));
+  data_ = static_cast<std::byte*>(at);
+}
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(data_, size_);
 }
 
 std::string read_file(const std::string& path) {

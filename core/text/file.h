@@ -30,6 +30,23 @@ class FileReader {
   uint64_t size_ = 0;
 };
 
+/// A regular file's bytes in memory, read from the disk where they are touched. Writes stay in this process. Errors as
+/// of FileReader. The file must not become shorter meanwhile: touching bytes that are gone ends the process (SIGBUS).
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::byte* data() const { return data_; }
+  uint64_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;  // null for an empty file
+  uint64_t size_ = 0;
+};
+
 /// The whole file.
 std::string read_file(const std::string& path);
 

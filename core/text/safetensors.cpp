@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
@@ -179,12 +181,45 @@ std::string check_entry(Entry& e) {
   return {};
 }
 
-}  // namespace
+/// Where a file's bytes come from: read() copies the next ones, mapped() gives them themselves.
+class Source {
+ public:
+  Source(const std::string& path, bool map) {
+    if (map) mapping_ = std::make_shared<MappedFile>(path);
+    else file_.emplace(path);
+  }
+  uint64_t size() const { return file_ ? file_->size() : mapping_->size(); }
+  void read(void* to, std::size_t n) {
+    if (file_) return file_->read(to, n);
+    std::memcpy(to, mapping_->data() + at_, n);
+    at_ += n;
+  }
+  void skip(uint64_t n) {
+    if (file_) file_->skip(n);
+    at_ += n;
+  }
+  /// A tensor over the next bytes; undefined where they cannot be one.
+  Tensor mapped(const Shape& shape, DType dtype) {
+    if (file_ || shape.numel() == 0) return {};
+    std::byte* const data = mapping_->data() + at_;
+    if (reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(size_of(dtype)) != 0) return {};
+    const auto bytes = static_cast<std::size_t>(shape.numel() * size_of(dtype));
+    at_ += bytes;
+    auto storage = Storage::borrow(data, bytes, [owner = mapping_] {});
+    return Tensor(Ref<TensorImpl>(new TensorImpl(std::move(storage), shape, dtype)));
+  }
 
-SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
-  FileReader file(path);
+ private:
+  std::optional<FileReader> file_;
+  std::shared_ptr<MappedFile> mapping_;
+  uint64_t at_ = 0;
+};
+
+SafeTensors read_safetensors(const char* op, const std::string& path,
+                             const std::function<bool(const std::string&)>& wanted, bool map) {
+  Source file(path, map);
   auto check = [&](bool good, const auto&... why) {
-    if (!good) fail<IOError>("load_safetensors: '", path, "': ", why...);
+    if (!good) fail<IOError>(op, ": '", path, "': ", why...);
   };
   check(file.size() >= 8, "the file has ", file.size(), " bytes; the header's length alone takes 8");
   uint64_t length;
@@ -226,8 +261,10 @@ SafeTensors load_safetensors(const std::string& path, const std::function<bool(c
       file.skip(bytes);
       continue;
     }
-    Tensor t = empty(e.dims, {.dtype = e.type});
-    if (e.half) {
+    Tensor t = e.half ? Tensor() : file.mapped(e.dims, e.type);
+    if (t.defined()) {
+      // its bytes are the file's
+    } else if (t = empty(e.dims, {.dtype = e.type}); e.half) {
       std::vector<uint16_t> halves(bytes / 2);
       file.read(halves.data(), bytes);
       std::transform(halves.begin(), halves.end(), t.mutable_data<float>(), float_of_half);
@@ -242,6 +279,15 @@ SafeTensors load_safetensors(const std::string& path, const std::function<bool(c
     out.tensors.emplace(e.name, std::move(t));
   }
   return out;
+}
+
+}  // namespace
+
+SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
+  return read_safetensors("load_safetensors", path, wanted, false);
+}
+SafeTensors map_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
+  return read_safetensors("map_safetensors", path, wanted, true);
 }
 
 void save_safetensors(const std::string& path, const SafeTensors& file) {

@@ -24,6 +24,10 @@ struct SafeTensors {
 /// whatever their dtype, and cost neither memory nor time.
 SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted = {});
 
+/// The same without copies: the tensors are the file's own memory, see MappedFile. F16, and what is not aligned for its
+/// dtype, is copied. In-place edits stay in this process.
+SafeTensors map_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted = {});
+
 /// Writes atomically (see write_file_atomically). Tensors of any layout are written row-major. Throws IOError for
 /// undefined tensors, for the name "__metadata__", and for names or metadata that are not UTF-8; DeviceError on meta.
 void save_safetensors(const std::string& path, const SafeTensors& file);

@@ -41,6 +41,8 @@ softmax | Softmax attention | Multi-head attention in its published forms, its g
   layers/attention/multi_head_attention.h layers/attention/attention_gate.h layers/attention
 linear | Linear attention | Feature maps, retention, gated linear attention, the delta rule.
   layers/linear_attention/linear_attention.h layers/linear_attention
+models | Published models | Decoders from their files.
+  layers/models/decoder.h layers/models/load_model_files.h layers/models
 training | Optimisers and checkpoints | Optimisers, schedules, clipping, checkpoints, logs, several ranks.
   layers/train/optim.h layers/train/schedule.h layers/train/clip.h layers/train/training.h layers/train
 data | Data | Files of numbers, images and text; batches.

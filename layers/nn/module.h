@@ -3,10 +3,10 @@
 //   static void visit(auto& self, auto&& f) { f("value", self.value); f("out", self.out); }
 //
 // Free functions over this list do everything else: parameters, state, loading, counting, summaries. Members may be
-// Tensors, modules, and std::vector or std::optional of either. Tensors that require a gradient are parameters. The
-// other tensors are buffers: part of the state, but not trained. A copy of a module shares the module's tensors, so all
-// copies see changes by to() (except to meta), load() and an optimiser. clone() in layers/train/models.h shares no
-// tensors.
+// Tensors, modules, std::vector or std::optional of either, and std::variant of modules and std::monostate. Tensors
+// that require a gradient are parameters. The other tensors are buffers: part of the state, but not trained. A copy of
+// a module shares the module's tensors, so all copies see changes by to() (except to meta), load() and an optimiser.
+// clone() in layers/train/models.h shares no tensors.
 #pragma once
 
 #include <sluice/core/text/options.h>
@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 namespace sluice {
@@ -30,6 +31,8 @@ template <class T> struct is_vector : std::false_type {};
 template <class T> struct is_vector<std::vector<T>> : std::true_type {};
 template <class T> struct is_optional : std::false_type {};
 template <class T> struct is_optional<std::optional<T>> : std::true_type {};
+template <class T> struct is_variant : std::false_type {};
+template <class... Ts> struct is_variant<std::variant<Ts...>> : std::true_type {};
 
 /// The result of a visit: pointers to the tensors, so that they can be replaced, and the modules that own them.
 struct Members {
@@ -65,6 +68,11 @@ template <class T> void collect(Members& out, const T& x) {
     for (std::size_t i = 0; i < x.size(); ++i) member(std::to_string(i).c_str(), x[i]);
   } else if constexpr (is_optional<T>::value) {
     if (x) collect(out, *x);
+  } else if constexpr (is_variant<T>::value) {
+    const auto chosen = [&](const auto& m) {
+      if constexpr (!std::is_same_v<std::decay_t<decltype(m)>, std::monostate>) collect(out, m);
+    };
+    std::visit(chosen, x);
   } else if constexpr (requires { T::visit(x, [](const char*, auto&) {}); }) {
     std::size_t part;
     if constexpr (requires { T::type; }) part = out.begin(T::type, &x);
@@ -74,7 +82,7 @@ template <class T> void collect(Members& out, const T& x) {
   } else {
     static_assert(sizeof(T) == 0,
                   "a module lists its members: static void visit(auto& self, auto&& f) { f(\"weight\", self.weight); "
-                  "}; each is a Tensor, such a struct, or a vector or optional of those");
+                  "}; each is a Tensor, such a struct, or a vector, optional or variant of those");
   }
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <regex>
 #include <set>
+#include <utility>
 
 namespace sluice::detail {
 
@@ -24,6 +25,7 @@ struct Piece {
   int64_t first = 0;    // row in the slot
   bool single = false;  // the piece is one row, and the file has no axis of rows
   int64_t part = 0, groups = 1;
+  int axis = 0;  // of the rows
   double add = 0;
   bool swapped = false;       // rows are the last axis of the model's tensor
   bool file_swapped = false;  // rows are the last axis of the file's tensor
@@ -111,6 +113,9 @@ std::vector<Piece> cut(const Members& m, std::size_t slot, const Stored& s) {
   if (whole.add != 0 && !is_float(m.slots[slot].tensor->dtype()))
     refuse("add=", whole.add, " is of floats — got ", name);
   set_layout(m, whole, s.how.layout);
+  if (s.how.axis != 0 && (s.how.axis < 0 || s.how.axis >= whole.shape.rank() || !s.how.pieces.empty()))
+    refuse("axis=", s.how.axis, " is of tensors with such an axis that are not cut — got ", name, " ", whole.shape);
+  whole.axis = static_cast<int>(s.how.axis);
   if (s.how.pieces.empty()) return {whole};
   if (whole.shape.empty()) refuse(name, " is one number and cannot be cut into pieces");
   std::vector<Piece> out;
@@ -138,18 +143,18 @@ void check_pieces(const Members& m, const std::string& name, const std::vector<P
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece &p = pieces[i], &q = pieces[i ? i - 1 : 0];
     const std::string p_name = in_quotes(m.slots[p.slot].name);
-    if (p.groups > 1 && (p.single || p.shape.empty() || p.shape[0] % p.groups != 0))
+    if (p.groups > 1 && (p.single || p.shape.empty() || p.shape[p.axis] % p.groups != 0))
       refuse("groups=", p.groups, " must divide the rows of ", p_name, " — got ", p.shape);
     if (i == 0) continue;
     const auto both = [&](const auto&... why) {
       refuse(in_quotes(m.slots[q.slot].name), " and ", p_name, " are both ", in_quotes(name), " in the file, ", why...);
     };
     if (p.part == q.part) both("at the same place; need rules with {.part = 0}, {.part = 1}, …");
-    if (p.groups != q.groups || p.file_swapped != q.file_swapped || p.unit_axis != q.unit_axis)
+    if (p.groups != q.groups || p.axis != q.axis || p.file_swapped != q.file_swapped || p.unit_axis != q.unit_axis)
       both("in different groups or layouts");
     if (m.slots[p.slot].tensor->dtype() != m.slots[q.slot].tensor->dtype()) both("with different dtypes");
     Shape a = p.shape, b = q.shape;
-    if (!a.empty() && !b.empty()) a[0] = b[0] = 1;
+    if (!a.empty() && !b.empty()) a[p.axis] = b[p.axis] = 1;
     if (p.single || q.single || a.empty() || !(a == b))
       both("where they do not fit side by side: ", q.shape, ", ", p.shape);
   }
@@ -179,15 +184,16 @@ Plan plan_of(const Members& m, const PyTorchRules& rules, const std::string& pre
 
 Shape file_shape(const std::vector<Piece>& pieces) {
   Shape s = pieces[0].shape;
-  for (std::size_t i = 1; i < pieces.size(); ++i) s[0] += pieces[i].shape[0];
+  const int axis = pieces[0].axis;
+  for (std::size_t i = 1; i < pieces.size(); ++i) s[axis] += pieces[i].shape[axis];
   if (pieces[0].single) s.erase(0);
   if (pieces[0].unit_axis) s.insert(1, 1);
   return pieces[0].file_swapped ? swapped(s) : s;
 }
 
-/// The view of a piece in the model's tensor, in rows.
-Tensor place_of(const Members& m, const Piece& p) {
-  Tensor x = m.slots[p.slot].tensor->detach();
+/// The view of a piece in the model's tensor `whole`, in rows.
+Tensor place_of(const Tensor& whole, const Piece& p) {
+  Tensor x = whole.detach();
   if (p.swapped) x = swapped(x);
   return x.rank() > 0 ? narrow(x, 0, p.first, p.shape[0]) : x;
 }
@@ -198,17 +204,19 @@ std::vector<Tensor> taken_apart(const Tensor& file, const std::vector<Piece>& pi
   if (pieces[0].single) return {unsqueeze(x, 0)};
   if (pieces.size() == 1) return {x};
   const int64_t groups = pieces[0].groups;
+  const int64_t axis = pieces[0].axis;
   std::vector<int64_t> rows;
-  for (const Piece& p : pieces) rows.push_back(p.shape[0] / groups);
-  std::vector<Tensor> out = split(unflatten(x, 0, {groups, x.dim(0) / groups}), rows, 1);
-  for (Tensor& y : out) y = flatten(y, 0, 1);
+  for (const Piece& p : pieces) rows.push_back(p.shape[p.axis] / groups);
+  std::vector<Tensor> out = split(unflatten(x, axis, {groups, x.dim(axis) / groups}), rows, axis + 1);
+  for (Tensor& y : out) y = flatten(y, axis, axis + 1);
   return out;
 }
 Tensor put_together(std::vector<Tensor> xs, const std::vector<Piece>& pieces) {
   Tensor y = xs[0];
   if (xs.size() > 1) {
-    for (Tensor& x : xs) x = unflatten(contiguous(x), 0, {pieces[0].groups, x.dim(0) / pieces[0].groups});
-    y = flatten(cat(xs, 1), 0, 1);
+    const int64_t axis = pieces[0].axis;
+    for (Tensor& x : xs) x = unflatten(contiguous(x), axis, {pieces[0].groups, x.dim(axis) / pieces[0].groups});
+    y = flatten(cat(xs, axis + 1), axis, axis + 1);
   }
   if (pieces[0].single) y = squeeze(y, 0);
   if (pieces[0].unit_axis) y = unsqueeze(y, 1);
@@ -217,7 +225,7 @@ Tensor put_together(std::vector<Tensor> xs, const std::vector<Piece>& pieces) {
 
 /// Reads the tensors of the plan from one file, or from the files of an index. Adds the names of all tensors to
 /// `names`.
-std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, std::set<std::string>& names) {
+std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, bool map, std::set<std::string>& names) {
   const auto check = [&](bool good, const auto&... why) {
     if (!good) fail<IOError>("load_pytorch: '", path, "': ", why...);
   };
@@ -229,7 +237,7 @@ std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, st
           "is a pickle, not safetensors; in Python: "
           "safetensors.torch.save_file(model.state_dict(), path)");
     std::string twice;
-    const SafeTensors file = load_safetensors(path, [&](const std::string& name) {
+    const SafeTensors file = (map ? map_safetensors : load_safetensors)(path, [&](const std::string& name) {
       if (!names.insert(name).second) twice = name;
       return plan.contains(name);
     });
@@ -250,7 +258,7 @@ std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, st
   for (const std::string& shard : shards) {
     check(shard.find('/') == std::string::npos && shard.ends_with(".safetensors"), "the index names ", in_quotes(shard),
           "; need safetensors files of the same folder");
-    all.merge(read(path.substr(0, path.rfind('/') + 1) + shard, plan, names));
+    all.merge(read(path.substr(0, path.rfind('/') + 1) + shard, plan, map, names));
   }
   return all;
 }
@@ -265,6 +273,12 @@ std::string misfit(const Members& m, const std::string& name, const Tensor& x, c
   for (const Piece& p : pieces) slots += (slots.empty() ? "" : " and ") + in_quotes(m.slots[p.slot].name);
   return str(in_quotes(name), " is ", x.dtype(), " ", got, "; ", slots, " needs ", right_dtype ? "" : str(dtype, " "),
              need, got.rank() >= 2 && swapped(got) == need ? ", its transpose: see PyTorchLayout" : "");
+}
+
+/// Whether products read a view of the file's tensor in place.
+bool usable(const Tensor& x, const Piece& p) {
+  if (x.rank() < 2) return x.is_contiguous();
+  return !p.unit_axis && (x.strides().back() == 1 || x.strides()[x.rank() - 2] == 1);
 }
 
 void add_lines(std::string& text, const char* what, const std::vector<std::string>& lines) {
@@ -296,12 +310,14 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
   std::vector<std::regex> ignored;
   for (const std::string& text : options.ignore) ignored.push_back(compiled(text));
   std::set<std::string> names;
-  const std::map<std::string, Tensor> file = read(path, plan, names);
+  std::map<std::string, Tensor> file = read(path, plan, options.map, names);
 
   std::vector<std::string> misfits;
   std::set<const TensorImpl*> found;
   for (const auto& [name, pieces] : plan)
     if (const auto it = file.find(name); it != file.end()) {
+      if (const Shape need = file_shape(pieces); it->second.rank() > need.rank() && squeeze(it->second).shape() == need)
+        it->second = squeeze(it->second);
       for (const Piece& p : pieces) found.insert(m.slots[p.slot].tensor->ref().get());
       if (const std::string wrong = misfit(m, name, it->second, pieces); !wrong.empty()) misfits.push_back(wrong);
     }
@@ -330,16 +346,33 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
 
   NoGrad guard;
   std::vector<std::pair<Tensor, Tensor>> writes;  // all values are computed before the first one changes
+  std::map<const TensorImpl*, Tensor> made;       // what takes the place of a tensor on meta
   for (const auto& [name, pieces] : plan) {
     const auto it = file.find(name);
     if (it == file.end()) continue;
     const std::vector<Tensor> parts = taken_apart(it->second, pieces);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const Tensor place = place_of(m, pieces[i]);
-      writes.emplace_back(place, to(pieces[i].add == 0 ? parts[i] : to(parts[i], f64) + pieces[i].add, place.dtype()));
+      const Piece& p = pieces[i];
+      const Tensor& slot = *m.slots[p.slot].tensor;
+      const Tensor value = to(p.add == 0 ? parts[i] : to(parts[i], f64) + p.add, slot.dtype());
+      const bool on_meta = slot.device() == meta;
+      if (on_meta && p.shape.numel() == slot.numel()) {
+        const Tensor x = p.swapped ? swapped(value) : value;
+        made[slot.ref().get()] = options.map && usable(x, p) ? x : contiguous(x);
+        continue;
+      }
+      Tensor* target = nullptr;
+      if (on_meta && !(target = &made[slot.ref().get()])->defined()) *target = empty(slot.shape(), {slot.dtype()});
+      writes.emplace_back(place_of(target ? *target : slot, p), value);
     }
   }
   for (auto& [place, x] : writes) copy_(place, x);
+  std::vector<Tensor> meta;  // alive until all are replaced: `made` knows them by address
+  for (const Members::Slot& s : m.slots)
+    if (const auto it = made.find(s.tensor->ref().get()); it != made.end()) {
+      it->second.requires_grad_(s.tensor->requires_grad());
+      meta.push_back(std::exchange(*s.tensor, it->second));
+    }
   return out;
 }
 
@@ -350,7 +383,7 @@ void save_pytorch(const Members& m, const std::string& path, const PyTorchRules&
   for (const auto& [name, pieces] : plan_of(m, rules, prefix)) {
     std::vector<Tensor> parts;
     for (const Piece& p : pieces) {
-      const Tensor x = on_cpu("save_pytorch", place_of(m, p));
+      const Tensor x = on_cpu("save_pytorch", place_of(*m.slots[p.slot].tensor, p));
       parts.push_back(p.add == 0 ? x : to(to(x, f64) - p.add, x.dtype()));
     }
     file.tensors[name] = put_together(std::move(parts), pieces);

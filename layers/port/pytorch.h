@@ -39,6 +39,7 @@ struct PyTorchStorage {
   /// the number of heads for NeoX, Bloom, Qwen3-Next, and the number of KV heads for fused maps of grouped-query
   /// attention.
   int64_t part = 0, groups = 1;
+  int64_t axis = 0;  // of the rows, counted in the file: 1 where each expert of [experts, rows, …] has rows
   PyTorchLayout layout = PyTorchLayout::automatic;
   /// For a tensor of the model that is several tensors in the file: the pieces cover the tensor's rows in order, and
   /// each piece has its own name.
@@ -62,6 +63,9 @@ struct PyTorchOptions {
   std::string prefix = {};               // read only names with this prefix; rules see names without it
   std::vector<std::string> ignore = {};  // patterns: unexpected names of the file (with prefix) that match are ignored
   bool strict = true;                    // false: missing tensors keep their values, unexpected tensors are ignored
+  /// Tensors that take the place of ones on meta are the file's own memory, see map_safetensors(). What the file stores
+  /// in another dtype, in parts, or less 1 is copied.
+  bool map = false;
 };
 /// Names without a counterpart in the file or in the model.
 struct PyTorchNames {
@@ -76,9 +80,10 @@ void save_pytorch(const Members& m, const std::string& path, const PyTorchRules&
 
 /// Copies the weights of a safetensors file of PyTorch into the model. Transposes linear maps and converts floats to
 /// the dtypes of the model. For a sharded checkpoint `path` must be its index, model.safetensors.index.json. All or
-/// nothing: the model is unchanged after an error. Throws IOError listing the tensors that are missing, unexpected or
-/// of another shape or dtype, with the most similar names, and ValueError for rules that do not make sense. Without
-/// `strict` returns the missing and unexpected names.
+/// nothing: the model is unchanged after an error. Axes of size 1 that the model lacks are dropped. Tensors of
+/// the model that are on meta are replaced by tensors on the CPU. Throws IOError listing the tensors that are missing,
+/// unexpected or of another shape or dtype, with the most similar names, and ValueError for rules that do not make
+/// sense. Without `strict` returns the missing and unexpected names.
 template <class M>
 PyTorchNames load_pytorch(const M& m, const std::string& path, const PyTorchRules& rules = {},
                           const PyTorchOptions& options = {}) {

@@ -194,7 +194,8 @@ std::vector<double> rope_frequencies(int64_t dim, double base) {
   return frequencies;
 }
 
-RopeOptions yarn_rope(RopeOptions o, int64_t dim, double scale, int64_t length, double beta_fast, double beta_slow) {
+RopeOptions yarn_rope(RopeOptions o, int64_t dim, double scale, int64_t length, double beta_fast, double beta_slow,
+                      bool truncate) {
   if (!(scale >= 1) || !std::isfinite(scale) || length < 1 || !(beta_slow > 0) || !(beta_fast >= beta_slow) ||
       !(o.base > 1))
     fail<ValueError>("yarn_rope: needs scale >= 1, length >= 1, beta_fast >= beta_slow > 0 and a base above 1 — got ",
@@ -204,8 +205,9 @@ RopeOptions yarn_rope(RopeOptions o, int64_t dim, double scale, int64_t length, 
     return static_cast<double>(dim) * std::log(static_cast<double>(length) / (turns * 2 * std::numbers::pi)) /
            (2 * std::log(o.base));
   };
-  const double low = std::max(std::floor(pair_of(beta_fast)), 0.0);
-  double high = std::min(std::ceil(pair_of(beta_slow)), static_cast<double>(dim - 1));
+  double low = pair_of(beta_fast), high = pair_of(beta_slow);
+  if (truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0), high = std::min(high, static_cast<double>(dim - 1));
   if (low == high) high += 0.001;
   o.frequencies = rope_frequencies(dim, o.base);
   for (std::size_t c = 0; c < o.frequencies.size(); ++c) {

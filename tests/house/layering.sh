@@ -26,11 +26,12 @@ rooms+=(
   "layers/attention $core $ops $engines autograd parallel $layers layers/attention"
   "layers/linear_attention $core $ops $engines autograd parallel $layers layers/linear_attention"
   "layers/port $core $ops $engines autograd parallel layers/nn layers/port"
+  "layers/models $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/port layers/models"
   "layers/train $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/train"
   "layers/data $core $ops layers/data"
   "layers/report $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/report"
-  "layers $core ops/gemm $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/port layers/train
-    layers/data layers/report layers"
+  "layers $core ops/gemm $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/port layers/models
+    layers/train layers/data layers/report layers"
   "cuda/attention $core $ops ops/gemm ops/attention $cuda cuda/attention"
   "cuda/attention/ladder $core $ops ops/gemm ops/attention $cuda cuda/attention cuda/attention/ladder"
   "cuda/scan $core $ops ops/gemm ops/scan $cuda cuda/attention cuda/scan"

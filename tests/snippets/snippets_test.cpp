@@ -102,6 +102,13 @@ void snippet(Rng& rng, const PyTorchRules& rules) {
 }
 }  // namespace layers_port_readme
 
+namespace layers_models_readme {
+using namespace sluice;
+void snippet(const Tensor& prompt, Rng& rng) {
+#include "layers_models_README_1.inc"
+}
+}  // namespace layers_models_readme
+
 namespace ops_readme {
 using namespace sluice;
 #include "ops_README_1.inc"

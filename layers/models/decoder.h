@@ -1,0 +1,93 @@
+// A language model of blocks, each with its own mixer and feed-forward layer: today's decoders are lists of these.
+//
+//   h = c·E[tokens]
+//   h ← h + N'(mixer(N(h))),  h ← h + N'(feed(N(h)))     for each block; each norm N, N' may be absent
+//   logits = cap(N(h)·W)                                 W = Eᵀ if tied; cap(s) = t·tanh(s/t)
+//
+//   Decoder model = load_model_files("Qwen3-0.6B");      // layers/models/load_model_files.h
+//   Tensor text = generate(model, prompt, {.tokens = 100}, rng);
+#pragma once
+
+#include <sluice/layers/attention/mla.h>
+#include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/linear_attention/delta_net.h>
+#include <sluice/layers/linear_attention/kda.h>
+#include <sluice/layers/linear_attention/mamba2.h>
+#include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/moe.h>
+
+#include <variant>
+#include <vector>
+
+namespace sluice {
+
+/// Which norms stand around a branch of a block: before it, and between it and the sum.
+struct DecoderNorms {
+  bool before = true, after = false;
+};
+
+struct DecoderBlockOptions {
+  std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options> mixer;
+  std::variant<std::monostate, GluOptions, MoeOptions> feed = {};  // monostate: none
+  DecoderNorms mixer_norms = {}, feed_norms = {};
+};
+
+/// The mixers and feeds are without residual and without norms of their own before them.
+struct DecoderOptions {
+  int64_t vocabulary, dim;
+  std::vector<DecoderBlockOptions> blocks;
+  NormKind norm = NormKind::rms;  // of all norms of blocks and of the last one
+  double norm_eps = 1e-6;
+  double embedding_scale = 1;  // c
+  bool tied = false;           // the head is the embedding
+  double logit_cap = 0;        // t; 0: none
+  DType dtype = f32;           // of the embedding, the norms and the head; mixers and feeds have their own
+};
+
+struct DecoderBlock {
+  static constexpr const char* type = "DecoderBlock";
+  Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
+  std::variant<std::monostate, MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2> mixer;
+  std::variant<std::monostate, Glu, Moe> feed;
+
+  DecoderBlock() = default;
+  /// Of a model with options `o`.
+  DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng);
+  /// x [batch, n, dim] → the same shape.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  static void visit(auto& self, auto&& f) {
+    f("mixer_norm", self.mixer_norm);
+    f("mixer", self.mixer);
+    f("mixer_post_norm", self.mixer_post_norm);
+    f("feed_norm", self.feed_norm);
+    f("feed", self.feed);
+    f("feed_post_norm", self.feed_post_norm);
+  }
+};
+
+struct Decoder {
+  static constexpr const char* type = "Decoder";
+  DecoderOptions options{};
+  Embedding embedding;
+  std::vector<DecoderBlock> blocks;
+  Norm norm;
+  Linear head;  // absent if tied
+
+  Decoder() = default;
+  /// Throws ValueError for no vocabulary and for blocks that are not `dim` wide.
+  Decoder(DecoderOptions o, Rng& rng);
+  /// tokens i64 [batch, n] → logits [batch, n, vocabulary].
+  Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const { return logits(hidden(tokens, pass)); }
+  /// tokens i64 [batch, n] → the last norm's output [batch, n, dim].
+  Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const;
+  /// h [..., dim] → logits [..., vocabulary]. A long prompt needs those of its last row only.
+  Tensor logits(const Tensor& h) const;
+  static void visit(auto& self, auto&& f) {
+    f("embedding", self.embedding);
+    f("blocks", self.blocks);
+    f("norm", self.norm);
+    f("head", self.head);
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,250 @@
+#include <sluice/layers/models/families.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace sluice {
+
+std::span<const ModelFamily> model_families() {
+  using namespace detail;
+  static constexpr ModelFamily all[] = {
+      {"llama", read_llama},
+      {"qwen2", read_qwen2},
+      {"qwen3", read_qwen3},
+      {"qwen3_moe", read_qwen3},
+      {"qwen3_next", read_qwen3_next},
+      {"qwen3_5_text", read_qwen3_next},
+      {"qwen3_5_moe_text", read_qwen3_next},
+      {"olmo2", read_olmo2},
+      {"olmo_hybrid", read_olmo_hybrid},
+      {"gemma2", read_gemma2},
+      {"gpt_oss", read_gpt_oss},
+      {"afmoe", read_afmoe},
+      {"kimi_linear", read_kimi_linear},
+      {"deepseek_v2", read_deepseek},
+      {"deepseek_v3", read_deepseek},
+      {"mamba2", read_mamba2},
+  };
+  return all;
+}
+
+ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char*)>& has) {
+  const std::string type = config.at<std::string>("model_type");
+  std::string known;
+  for (const ModelFamily& family : model_families()) {
+    if (type == family.model_type) {
+      ModelPlan plan;
+      family.read(config, has, plan);
+      return plan;
+    }
+    known += str(known.empty() ? "" : ", ", family.model_type);
+  }
+  config.refuse("model_type", "known families: " + known);
+}
+
+namespace detail {
+
+FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const char*)>& h, ModelPlan& p)
+    : config(c), has(h), plan(p) {
+  DecoderOptions& o = plan.options;
+  o.vocabulary = c.at<int64_t>("vocab_size"), o.dim = c.at<int64_t>("hidden_size");
+  layers = c.at<int64_t>("num_hidden_layers");
+  if (layers < 1 || layers > 10'000) c.refuse("num_hidden_layers", "it must be from 1 to 10000");
+  o.blocks.resize(static_cast<std::size_t>(layers));
+  o.norm_eps = c.get("rms_norm_eps", 1e-6);
+  o.tied = c.get("tie_word_embeddings", false);
+  c.ignore({"model_type",
+            "architectures",
+            "transformers_version",
+            "_name_or_path",
+            "auto_map",
+            "dtype",
+            "torch_dtype",
+            "bos_token_id",
+            "eos_token_id",
+            "pad_token_id",
+            "initializer_range",
+            "use_cache",
+            "attention_dropout",
+            "pretraining_tp",
+            "output_router_logits",
+            "router_aux_loss_coef",
+            "max_position_embeddings",
+            "model_max_length",
+            "head_dim",
+            "aux_loss_alpha",
+            "seq_aux",
+            "mtp_num_hidden_layers",
+            "mtp_use_dedicated_embeddings"});
+  // A model for text and images has its text's weights under a longer name.
+  const std::string body = has("model.language_model.") ? "model.language_model." : "model.";
+  rename("^embedding\\.", body + "embed_tokens.");
+  rename("^norm\\.", body + "norm.");
+  rename("^head\\.", "lm_head.");
+  rename("^blocks\\.", body + "layers.");
+  plan.ignore = {"rotary_emb\\.inv_freq$", "^mtp\\.", "^model\\.visual\\."};
+  // Layers that predict later tokens stand behind the last one.
+  const int64_t more = c.get<int64_t>("num_nextn_predict_layers", c.get<int64_t>("num_mtp_layers", 0));
+  for (int64_t i = 0; i < std::min<int64_t>(more, 16); ++i)
+    plan.ignore.push_back(str("^model\\.layers\\.", layers + i, "\\."));
+  if (o.tied) plan.ignore.push_back("^lm_head\\.weight$");
+}
+
+void FamilyReader::rename_in(const std::vector<int64_t>& which, const std::string& ours, const std::string& theirs) {
+  if (which.empty()) return;
+  std::string numbers;
+  for (const int64_t layer : which) numbers += str(numbers.empty() ? "" : "|", layer);
+  rename(str("(layers\\.(?:", numbers, ")\\.)", ours), "$1" + theirs);
+}
+
+std::vector<int64_t> FamilyReader::where(const std::function<bool(int64_t)>& wanted) const {
+  std::vector<int64_t> out;
+  for (int64_t layer = 0; layer < layers; ++layer)
+    if (wanted(layer)) out.push_back(layer);
+  return out;
+}
+
+std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::string& value) const {
+  const auto types = config.at<std::vector<std::string>>(name);
+  if (static_cast<int64_t>(types.size()) != layers) config.refuse(name, str("need ", layers, " entries"));
+  return where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == value; });
+}
+
+namespace {
+
+/// Llama 3.1's frequencies: those that turn seldom in the trained `length` are divided by `factor`, between two bounds
+/// the division fades out.
+std::vector<double> llama3_frequencies(int64_t dim, double base, double factor, double low, double high,
+                                       double length) {
+  std::vector<double> out = rope_frequencies(dim, base);
+  for (double& f : out) {
+    const double turns = length * f / (2 * std::numbers::pi);  // in `length`
+    const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    f = (1 - kept) * f / factor + kept * f;
+  }
+  return out;
+}
+
+}  // namespace
+
+RopeOptions FamilyReader::rope(int64_t head_dim) const {
+  const ModelConfig& c = config;
+  const std::string at = c.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
+  RopeOptions o{.base = c.has("rope_parameters.rope_theta") ? c.at<double>("rope_parameters.rope_theta")
+                                                            : c.get("rope_theta", 10000.0)};
+  const double share = c.get(at + "partial_rotary_factor", c.get("partial_rotary_factor", 1.0));
+  const auto dim = static_cast<int64_t>(static_cast<double>(head_dim) * share);
+  if (dim != head_dim) o.rot_dim = dim;
+  const std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));
+  if (kind == "default" || kind == "mrope") {
+    c.ignore({at + "mrope_section", at + "mrope_interleaved"});  // three positions, which are one for text
+  } else if (kind == "linear") {
+    o.frequencies = rope_frequencies(dim, o.base);
+    for (double& f : o.frequencies) f /= c.at<double>(at + "factor");
+  } else if (kind == "llama3") {
+    o.frequencies = llama3_frequencies(dim, o.base, c.at<double>(at + "factor"), c.at<double>(at + "low_freq_factor"),
+                                       c.at<double>(at + "high_freq_factor"),
+                                       c.at<double>(at + "original_max_position_embeddings"));
+  } else if (kind == "yarn") {
+    const double factor = c.at<double>(at + "factor"), mscale = c.get(at + "mscale", 0.0),
+                 all = c.get(at + "mscale_all_dim", 0.0);
+    o = yarn_rope(o, dim, factor, c.at<int64_t>(at + "original_max_position_embeddings"), c.get(at + "beta_fast", 32.0),
+                  c.get(at + "beta_slow", 1.0), c.get(at + "truncate", true));
+    const auto grown = [&](double m) { return 0.1 * m * std::log(factor) + 1; };
+    if (mscale != 0 && all != 0) o.factor = grown(mscale) / grown(all);
+    o.factor = c.get(at + "attention_factor", o.factor);
+  } else {
+    c.refuse(c.has(at + "rope_type") ? at + "rope_type" : at + "type", "known: default, linear, llama3, yarn");
+  }
+  return o;
+}
+
+MultiHeadAttentionOptions FamilyReader::attention() const {
+  const ModelConfig& c = config;
+  const int64_t dim = plan.options.dim, heads = c.at<int64_t>("num_attention_heads");
+  if (heads < 1) c.refuse("num_attention_heads", "it must be at least 1");
+  MultiHeadAttentionOptions o{.heads = {.dim = dim, .heads = heads, .causal = true, .use_rope = true}};
+  o.heads.kv_heads = c.get("num_key_value_heads", heads);
+  o.heads.head_dim = c.get("head_dim", dim / heads);
+  o.heads.rope = rope(o.heads.head_dim);
+  o.heads.qkv_bias = o.heads.out_bias = c.get("attention_bias", false);
+  o.qk_norm_eps = plan.options.norm_eps;
+  return o;
+}
+
+MlaOptions FamilyReader::latent_attention() {
+  const ModelConfig& c = config;
+  MlaOptions o{.dim = plan.options.dim, .heads = c.at<int64_t>("num_attention_heads")};
+  o.nope_dim = c.at<int64_t>("qk_nope_head_dim"), o.rope_dim = c.at<int64_t>("qk_rope_head_dim");
+  o.value_dim = c.at<int64_t>("v_head_dim");
+  o.kv_rank = c.at<int64_t>("kv_lora_rank"), o.q_rank = c.get<int64_t>("q_lora_rank", 0);
+  c.must_be("attention_bias", false);
+  c.ignore({"qk_head_dim", "num_key_value_heads"});
+  rename("mixer\\.q_down\\.", "mixer.q_a_proj.");
+  rename("mixer\\.q_norm\\.", "mixer.q_a_layernorm.");
+  rename("mixer\\.q_up\\.", "mixer.q_b_proj.");
+  rename("mixer\\.kv_down\\.", "mixer.kv_a_proj_with_mqa.");
+  rename("mixer\\.kv_norm\\.", "mixer.kv_a_layernorm.");
+  rename("mixer\\.kv_up\\.", "mixer.kv_b_proj.");
+  return o;
+}
+
+void FamilyReader::usual_names(const std::vector<int64_t>& others, const std::string& linear) {
+  rename_in(others, "mixer\\.", linear);
+  rename("(layers\\.\\d+\\.)mixer\\.", "$1self_attn.");
+  rename("(layers\\.\\d+\\.)feed\\.", "$1mlp.");
+  rename("mixer_norm\\.", "input_layernorm.");
+  rename("feed_norm\\.", "post_attention_layernorm.");
+  rename("self_attn\\.([qkv])\\.", "self_attn.$1_proj.");
+  rename("self_attn\\.out\\.", "self_attn.o_proj.");
+}
+
+void FamilyReader::dense(const std::vector<int64_t>& which) {
+  const std::string name = config.has("hidden_act") ? "hidden_act" : "hidden_activation";
+  const std::string act = config.get(name, std::string("silu"));
+  GluOptions o{.dim = plan.options.dim, .hidden = config.at<int64_t>("intermediate_size")};
+  if (act == "gelu_pytorch_tanh") o.kind = GluKind::geglu_tanh;
+  else if (act == "gelu") o.kind = GluKind::geglu;
+  else if (act != "silu" && act != "swish") config.refuse(name, "known: silu, gelu, gelu_pytorch_tanh");
+  o.bias = config.get("mlp_bias", false);
+  for (const int64_t layer : which) block(layer).feed = o;
+  rename_in(which, "mlp\\.value\\.", "mlp.up_proj.");
+  rename_in(which, "mlp\\.gate\\.", "mlp.gate_proj.");
+  rename_in(which, "mlp\\.out\\.", "mlp.down_proj.");
+}
+
+MoeOptions FamilyReader::moe(std::initializer_list<const char*> names_of_experts) const {
+  MoeOptions o{.dim = plan.options.dim};
+  o.experts = config.any_of<int64_t>({names_of_experts.begin(), names_of_experts.end()});
+  o.top_k = config.any_of<int64_t>({"num_experts_per_tok", "num_experts_per_token"});
+  o.hidden = config.get("moe_intermediate_size", config.get<int64_t>("intermediate_size", 0));
+  config.must_be("hidden_act", std::string("silu"));
+  config.ignore({"intermediate_size"});  // where no layer is dense
+  return o;
+}
+
+void FamilyReader::experts(const std::vector<int64_t>& which, const MoeOptions& o, const std::string& shared) {
+  if (which.empty()) return;
+  for (const int64_t layer : which) block(layer).feed = o;
+  rename_in(which, "mlp\\.(gate|up|down)\\.weight", "mlp.experts.$2_proj");
+  rename_in(which, "mlp\\.router\\.", "mlp.gate.");
+  rename_in(which, "mlp\\.shared_gate\\.", "mlp." + shared + "_gate.");
+  rename_in(which, "mlp\\.shared_gate_proj\\.", "mlp." + shared + ".gate_proj.");
+  rename_in(which, "mlp\\.shared_(up|down)\\.", "mlp." + shared + ".$2_proj.");
+  constexpr PyTorchLayout transposed = PyTorchLayout::transposed;
+  if (has("experts.gate_up_proj")) {
+    rename("experts\\.gate_proj$", "experts.gate_up_proj", {.part = 0, .axis = 1, .layout = transposed});
+    rename("experts\\.up_proj$", "experts.gate_up_proj", {.part = 1, .axis = 1, .layout = transposed});
+    rename("experts\\.down_proj$", "$&", {.layout = transposed});
+    return;
+  }
+  PyTorchStorage each{.layout = transposed};
+  for (int64_t e = 0; e < o.experts; ++e)
+    each.pieces.push_back({str("experts.", e, ".$1_proj.weight"), PyTorchPiece::single});
+  rename("experts\\.(gate|up|down)_proj$", "", std::move(each));
+}
+
+}  // namespace detail
+
+}  // namespace sluice

@@ -1,0 +1,89 @@
+// What a family of models calls its options and its weights. A family is a page of rules: it reads config.json and says
+// which blocks the model has, and which names their tensors have in the files.
+#pragma once
+
+#include <sluice/layers/models/decoder.h>
+#include <sluice/layers/models/model_config.h>
+#include <sluice/layers/port/pytorch.h>
+
+#include <functional>
+#include <span>
+
+namespace sluice {
+
+/// A model as its files describe it.
+struct ModelPlan {
+  DecoderOptions options{};
+  PyTorchRules rules = {};
+  std::vector<std::string> ignore = {};  // names of tensors that belong to no part of the decoder
+};
+
+struct ModelFamily {
+  const char* model_type;  // of config.json
+  /// `has` says whether the name of a tensor in the files contains a text: published files of one family differ.
+  void (*read)(const ModelConfig& config, const std::function<bool(const char*)>& has, ModelPlan& plan);
+};
+/// All families.
+std::span<const ModelFamily> model_families();
+/// The plan of the model with this config.json. IOError for an unknown family, naming the known ones, and for a field
+/// that the family cannot follow.
+ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char*)>& has);
+
+namespace detail {
+
+/// Reads config.json for one family: what most families have in common.
+struct FamilyReader {
+  const ModelConfig& config;
+  const std::function<bool(const char*)>& has;
+  ModelPlan& plan;
+  int64_t layers = 0;
+
+  /// Vocabulary, width, norms' eps, tied embedding; the names of what is not in a block.
+  FamilyReader(const ModelConfig& config, const std::function<bool(const char*)>& has, ModelPlan& plan);
+
+  void rename(const std::string& ours, const std::string& theirs, PyTorchStorage stored = {}) {
+    plan.rules.push_back({ours, theirs, std::move(stored)});
+  }
+  /// As rename(), of members of the blocks in `which` whose names begin with `ours`; `theirs` follows "layers.N.".
+  void rename_in(const std::vector<int64_t>& which, const std::string& ours, const std::string& theirs);
+  /// Those of the layers for which `wanted` is true.
+  std::vector<int64_t> where(const std::function<bool(int64_t)>& wanted) const;
+  /// Layers whose entry in the list `name` of the configuration is `value`.
+  std::vector<int64_t> typed(const std::string& name, const std::string& value) const;
+  DecoderBlockOptions& block(int64_t layer) { return plan.options.blocks[static_cast<std::size_t>(layer)]; }
+  /// The norms' weights in the files are less by one, but for those inside linear_attn.
+  void norms_less_one() { rename("(layernorm|[qk]_norm|model\\.norm)\\.weight", "$&", {.add = 1}); }
+
+  /// rope_parameters, or rope_theta and rope_scaling, of heads of `head_dim` channels.
+  RopeOptions rope(int64_t head_dim) const;
+  /// Softmax attention: heads, RoPE, biases.
+  MultiHeadAttentionOptions attention() const;
+  /// Multi-head latent attention and its names.
+  MlaOptions latent_attention();
+  /// The usual names of a block's members: self_attn (`linear` in the blocks `others`), mlp, and the two norms before.
+  void usual_names(const std::vector<int64_t>& others = {}, const std::string& linear = "linear_attn.");
+  /// Dense feed-forward layers in the blocks `which`: gate_proj, up_proj, down_proj of mlp.
+  void dense(const std::vector<int64_t>& which);
+  /// The part of a mixture of experts that families name alike.
+  MoeOptions moe(std::initializer_list<const char*> names_of_experts) const;
+  /// Mixtures of experts in the blocks `which`: gate, experts and `shared` of mlp. The experts' maps are one tensor or
+  /// one for each expert.
+  void experts(const std::vector<int64_t>& which, const MoeOptions& o, const std::string& shared = "shared_expert");
+};
+
+void read_llama(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_qwen2(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_qwen3(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_olmo2(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_gemma2(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_gpt_oss(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_afmoe(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_deepseek(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_qwen3_next(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_olmo_hybrid(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_kimi_linear(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+void read_mamba2(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+
+}  // namespace detail
+
+}  // namespace sluice

@@ -1,0 +1,213 @@
+// Families whose mixer is softmax attention.
+#include <sluice/layers/models/families.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice::detail {
+
+namespace {
+
+/// Window W in the blocks of `sliding` attention.
+void set_windows(FamilyReader& r, const std::vector<int64_t>& sliding) {
+  for (const int64_t layer : sliding)
+    std::get<MultiHeadAttentionOptions>(r.block(layer).mixer).window = r.config.at<int64_t>("sliding_window");
+}
+
+/// Qwen2 and Qwen3 may slide in some layers; layer_types says in which.
+void set_qwen_windows(FamilyReader& r) {
+  r.config.ignore({"max_window_layers", "sliding_window", "layer_types"});
+  if (r.config.get("use_sliding_window", false)) set_windows(r, r.typed("layer_types", "sliding_attention"));
+}
+
+/// The same options in every block.
+void in_all(FamilyReader& r, const MultiHeadAttentionOptions& o) {
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = o;
+}
+std::vector<int64_t> all_layers(const FamilyReader& r) {
+  return r.where([](int64_t) { return true; });
+}
+
+/// Norms on both sides of both branches, under these names.
+void norms_around(FamilyReader& r, const std::string& feed_before, const std::string& feed_after) {
+  for (DecoderBlockOptions& block : r.plan.options.blocks)
+    block.mixer_norms = block.feed_norms = {.before = true, .after = true};
+  r.rename("feed_norm\\.", feed_before);
+  r.rename("feed_post_norm\\.", feed_after);
+  r.rename("mixer_post_norm\\.", "post_attention_layernorm.");
+}
+
+}  // namespace
+
+/// Llama 1 to 3, and what is built like them (SmolLM2, TinyLlama, Yi).
+void read_llama(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  in_all(r, r.attention());
+  r.usual_names();
+  r.dense(all_layers(r));
+}
+
+/// Qwen1.5, Qwen2, Qwen2.5: biases of q, k, v.
+void read_qwen2(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.qkv_bias = true, o.heads.out_bias = false;
+  in_all(r, o);
+  set_qwen_windows(r);
+  r.usual_names();
+  r.dense(all_layers(r));
+}
+
+/// Qwen3, dense and with experts: norms of each head's q and k.
+void read_qwen3(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = true;
+  in_all(r, o);
+  set_qwen_windows(r);
+  r.usual_names();
+  if (!c.has("moe_intermediate_size")) return r.dense(all_layers(r));
+  const auto only = c.get("mlp_only_layers", std::vector<int64_t>{});
+  const auto step = c.get<int64_t>("decoder_sparse_step", 1);
+  const auto sparse = [&](int64_t layer) {
+    return step > 0 && (layer + 1) % step == 0 && std::find(only.begin(), only.end(), layer) == only.end();
+  };
+  r.dense(r.where([&](int64_t layer) { return !sparse(layer); }));
+  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  moe.norm_topk = c.get("norm_topk_prob", false);
+  r.experts(r.where(sparse), moe);
+}
+
+/// OLMo 2: norms behind the branches instead of before, and of all heads' q and k together.
+void read_olmo2(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = true, o.qk_norm_over = QkNormOver::width;
+  in_all(r, o);
+  for (DecoderBlockOptions& block : plan.options.blocks)
+    block.mixer_norms = block.feed_norms = {.before = false, .after = true};
+  r.rename("mixer_post_norm\\.", "post_attention_layernorm.");
+  r.rename("feed_post_norm\\.", "post_feedforward_layernorm.");
+  r.usual_names();
+  r.dense(all_layers(r));
+}
+
+/// Gemma 2: norms around both branches that hold w − 1, capped scores and logits, every other layer slides.
+void read_gemma2(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  plan.options.tied = c.get("tie_word_embeddings", true);
+  plan.options.embedding_scale = std::sqrt(static_cast<double>(plan.options.dim));
+  plan.options.logit_cap = c.get("final_logit_softcapping", 0.0);
+  MultiHeadAttentionOptions o = r.attention();
+  o.scale = 1 / std::sqrt(c.at<double>("query_pre_attn_scalar"));
+  o.softcap = c.get("attn_logit_softcapping", 0.0);
+  c.must_be("use_bidirectional_attention", false);
+  in_all(r, o);
+  set_windows(r, c.has("layer_types") ? r.typed("layer_types", "sliding_attention")
+                                      : r.where([](int64_t layer) { return layer % 2 == 0; }));
+  c.ignore({"cache_implementation", "hidden_act"});
+  norms_around(r, "pre_feedforward_layernorm.", "post_feedforward_layernorm.");
+  r.usual_names();
+  r.dense(all_layers(r));
+  r.norms_less_one();
+}
+
+/// gpt-oss: sinks, biases everywhere, experts with a clamped gate; every other layer slides.
+void read_gpt_oss(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  if (c.has("quantization_config.quant_method"))
+    c.refuse("quantization_config.quant_method", "need weights of BF16: dequantize the model first");
+  MultiHeadAttentionOptions o = r.attention();
+  o.sink = AttentionSink::learned;
+  in_all(r, o);
+  set_windows(r, r.typed("layer_types", "sliding_attention"));
+  MoeOptions moe = r.moe({"num_local_experts"});
+  moe.logit_bias = moe.expert_bias = true;
+  moe.activation = MoeActivation::swiglu_oai;
+  moe.swiglu_limit = c.get("swiglu_limit", 7.0), moe.swiglu_alpha = c.get("swiglu_alpha", 1.702);
+  c.ignore({"initial_context_length", "experts_per_token"});
+  for (DecoderBlockOptions& block : plan.options.blocks) block.feed = moe;
+  r.usual_names();
+  r.rename("self_attn\\.sink$", "self_attn.sinks");
+  // Of each expert a column of the gate and one of the value in turn.
+  const int64_t m = moe.hidden;
+  constexpr PyTorchLayout as_is = PyTorchLayout::as_is;
+  const std::string gate_up = "mlp.experts.gate_up_proj";
+  r.rename("mlp\\.gate\\.weight", gate_up, {.part = 0, .groups = m, .axis = 2, .layout = as_is});
+  r.rename("mlp\\.up\\.weight", gate_up, {.part = 1, .groups = m, .axis = 2, .layout = as_is});
+  r.rename("mlp\\.down\\.weight", "mlp.experts.down_proj", {.layout = as_is});
+  r.rename("mlp\\.gate\\.bias", gate_up + "_bias", {.part = 0, .groups = m, .axis = 1, .layout = as_is});
+  r.rename("mlp\\.up\\.bias", gate_up + "_bias", {.part = 1, .groups = m, .axis = 1, .layout = as_is});
+  r.rename("mlp\\.down\\.bias", "mlp.experts.down_proj_bias", {.layout = as_is});
+}
+
+/// Trinity (Arcee AI): a gate on attention's output, RoPE only in the layers that slide, norms around both branches,
+/// experts chosen by σ.
+void read_afmoe(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  if (c.get("mup_enabled", false)) plan.options.embedding_scale = std::sqrt(static_cast<double>(plan.options.dim));
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = true;
+  o.gates = {AttentionGateOptions{}};
+  MultiHeadAttentionOptions full = o;
+  full.heads.use_rope = false;
+  in_all(r, full);
+  const std::vector<int64_t> sliding = r.typed("layer_types", "sliding_attention");
+  for (const int64_t layer : sliding) r.block(layer).mixer = o;
+  set_windows(r, sliding);
+  c.ignore({"global_attn_every_n_layers", "load_balance_coeff", "use_grouped_mm"});
+  norms_around(r, "pre_mlp_layernorm.", "post_mlp_layernorm.");
+  r.usual_names();
+  r.rename("self_attn\\.gates\\.0\\.map\\.", "self_attn.gate_proj.");
+  const auto dense_layers = c.get<int64_t>("num_dense_layers", 0);
+  r.dense(r.where([&](int64_t layer) { return layer < dense_layers; }));
+  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  moe.router = MoeRouter::sigmoid, moe.router_bias = true;
+  c.must_be("score_func", std::string("sigmoid"));
+  moe.norm_topk = c.get("route_norm", true);
+  moe.scale = c.get("route_scale", 1.0);
+  moe.groups = c.get<int64_t>("n_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
+  moe.shared_hidden = c.get<int64_t>("num_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
+  r.rename("mlp\\.router_bias$", "mlp.expert_bias");
+  r.experts(r.where([&](int64_t layer) { return layer >= dense_layers; }), moe, "shared_experts");
+  r.rename("mlp\\.gate\\.weight", "mlp.router.gate.weight");
+}
+
+/// DeepSeek-V2, V3 and R1.
+void read_deepseek(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  MlaOptions o = r.latent_attention();
+  o.rope = r.rope(o.rope_dim);
+  o.rope.pairing = c.get("rope_interleave", true) ? RopePairing::interleaved : RopePairing::half;
+  const std::string at = c.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
+  if (const double mscale = c.get(at + "mscale_all_dim", 0.0); mscale != 0) {
+    const double m = 0.1 * mscale * std::log(c.at<double>(at + "factor")) + 1;
+    o.scale = m * m / std::sqrt(static_cast<double>(o.nope_dim + o.rope_dim));
+  }
+  for (DecoderBlockOptions& block : plan.options.blocks) block.mixer = o;
+  r.usual_names();
+  const bool v3 = c.at<std::string>("model_type") == "deepseek_v3";
+  const auto dense_layers = c.get<int64_t>("first_k_dense_replace", 0);
+  c.must_be<int64_t>("moe_layer_freq", 1);
+  c.must_be("scoring_func", std::string(v3 ? "sigmoid" : "softmax"));
+  r.dense(r.where([&](int64_t layer) { return layer < dense_layers; }));
+  MoeOptions moe = r.moe({"n_routed_experts", "num_local_experts"});
+  const std::string method = c.get("topk_method", std::string(v3 ? "noaux_tc" : "greedy"));
+  if (method != (v3 ? "noaux_tc" : "greedy") && method != "group_limited_greedy")
+    c.refuse("topk_method", v3 ? "known: noaux_tc" : "known: greedy, group_limited_greedy");
+  if (v3 || method != "greedy") {
+    moe.groups = c.get<int64_t>("n_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
+    moe.group_best = v3 ? 2 : 1;
+  } else {
+    c.ignore({"n_group", "topk_group"});
+  }
+  if (v3) moe.router = MoeRouter::sigmoid, moe.router_bias = true;
+  moe.norm_topk = c.get("norm_topk_prob", v3);
+  moe.scale = c.get("routed_scaling_factor", 1.0);
+  moe.shared_hidden = c.get<int64_t>("n_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
+  c.ignore({"ep_size"});
+  r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
+  r.experts(r.where([&](int64_t layer) { return layer >= dense_layers; }), moe, "shared_experts");
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,228 @@
+// Families with a recurrent mixer in most or all of their blocks.
+#include <sluice/layers/models/families.h>
+
+#include <algorithm>
+
+namespace sluice::detail {
+
+namespace {
+
+/// Sizes of Gated DeltaNet as Qwen and OLMo call them.
+DeltaOptions delta_sizes(const ModelConfig& c, const DecoderOptions& o) {
+  DeltaOptions d{.dim = o.dim};
+  d.heads = c.at<int64_t>("linear_num_key_heads"), d.value_heads = c.at<int64_t>("linear_num_value_heads");
+  d.key_dim = c.at<int64_t>("linear_key_head_dim"), d.value_dim = c.at<int64_t>("linear_value_head_dim");
+  d.short_conv = c.get<int64_t>("linear_conv_kernel_dim", 4);
+  d.norm_eps = o.norm_eps;
+  return d;
+}
+
+/// The channels q | k | v of a convolution that the files keep as three.
+PyTorchStorage three_convolutions(const std::string& before, int64_t keys, int64_t values) {
+  PyTorchStorage stored;
+  stored.pieces = {{before + "q_conv1d.", keys}, {before + "k_conv1d.", keys}, {before + "v_conv1d.", values}};
+  return stored;
+}
+
+}  // namespace
+
+/// Qwen3-Next and Qwen3.5: three blocks of Gated DeltaNet for one of gated attention; norms hold w − 1.
+void read_qwen3_next(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  MultiHeadAttentionOptions full = r.attention();
+  full.qk_norm = true;
+  full.gates = {AttentionGateOptions{}};
+  c.must_be("attn_output_gate", true);
+  const GatedDeltaNetOptions linear{.heads = delta_sizes(c, plan.options)};
+  c.ignore({"mamba_ssm_dtype"});
+  const auto interval = c.get<int64_t>("full_attention_interval", 4);
+  const std::vector<int64_t> recurrent =
+      c.has("layer_types") ? r.typed("layer_types", "linear_attention")
+                           : r.where([&](int64_t layer) { return interval < 1 || (layer + 1) % interval != 0; });
+  for (DecoderBlockOptions& block : plan.options.blocks) block.mixer = full;
+  for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
+
+  r.usual_names(recurrent);
+  const int64_t heads = full.heads.heads;  // query and gate by head
+  r.rename("self_attn\\.q_proj\\.", "$&", {.part = 0, .groups = heads});
+  r.rename("self_attn\\.gates\\.0\\.map\\.", "self_attn.q_proj.", {.part = 1, .groups = heads});
+  const int64_t groups = linear.heads.heads;
+  const auto rename_linear = [&](const std::string& ours, const std::string& theirs, PyTorchStorage stored = {}) {
+    r.rename("linear_attn\\." + ours, "linear_attn." + theirs, std::move(stored));
+  };
+  if (has("in_proj_qkvz")) {  // by key head: q, k, and v and z of its value heads
+    rename_linear("q\\.", "in_proj_qkvz.", {.part = 0, .groups = groups});
+    rename_linear("k\\.", "in_proj_qkvz.", {.part = 1, .groups = groups});
+    rename_linear("v\\.", "in_proj_qkvz.", {.part = 2, .groups = groups});
+    rename_linear("output_gate\\.", "in_proj_qkvz.", {.part = 3, .groups = groups});
+    rename_linear("beta\\.", "in_proj_ba.", {.part = 0, .groups = groups});
+    rename_linear("decay\\.", "in_proj_ba.", {.part = 1, .groups = groups});
+  } else {
+    rename_linear("q\\.", "in_proj_qkv.", {.part = 0});
+    rename_linear("k\\.", "in_proj_qkv.", {.part = 1});
+    rename_linear("v\\.", "in_proj_qkv.", {.part = 2});
+    rename_linear("output_gate\\.", "in_proj_z.");
+    rename_linear("beta\\.", "in_proj_b.");
+    rename_linear("decay\\.", "in_proj_a.");
+  }
+  rename_linear("conv\\.", "conv1d.");
+  rename_linear("a_log", "A_log");
+  rename_linear("out\\.", "out_proj.");
+  r.norms_less_one();
+
+  const bool moe_model = c.has("moe_intermediate_size");
+  const auto only = c.get("mlp_only_layers", std::vector<int64_t>{});
+  const auto step = c.get<int64_t>("decoder_sparse_step", 1);
+  const auto sparse = [&](int64_t layer) {
+    return moe_model && step > 0 && (layer + 1) % step == 0 && std::find(only.begin(), only.end(), layer) == only.end();
+  };
+  if (const auto dense = r.where([&](int64_t layer) { return !sparse(layer); }); !dense.empty()) r.dense(dense);
+  if (!moe_model) return;
+  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  moe.norm_topk = c.get("norm_topk_prob", true);
+  moe.shared_hidden = c.get<int64_t>("shared_expert_intermediate_size", 0);
+  r.experts(r.where(sparse), moe);
+}
+
+/// OLMo-Hybrid: OLMo 2's attention among blocks of Gated DeltaNet, whose writes may turn the state.
+void read_olmo_hybrid(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  MultiHeadAttentionOptions full = r.attention();
+  full.qk_norm = true, full.qk_norm_over = QkNormOver::width;
+  full.heads.use_rope = c.has("rope_parameters.rope_theta");
+  GatedDeltaNetOptions linear{.heads = delta_sizes(c, plan.options)};
+  linear.heads.norm_eps = 1e-5;  // whatever rms_norm_eps is
+  linear.heads.beta_scale = c.get("linear_allow_neg_eigval", true) ? 2 : 1;
+  c.ignore({"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor",
+            "linear_use_gate"});
+  const std::vector<int64_t> recurrent = r.typed("layer_types", "linear_attention");
+  for (DecoderBlockOptions& block : plan.options.blocks) {
+    block.mixer = full;
+    block.mixer_norms = block.feed_norms = {.before = false, .after = true};
+  }
+  for (const int64_t layer : recurrent) {
+    r.block(layer).mixer = linear;
+    r.block(layer).mixer_norms = r.block(layer).feed_norms = {};
+  }
+  r.rename_in(recurrent, "mixer_norm\\.", has("attention_layer_norm") ? "attention_layer_norm." : "input_layernorm.");
+  const std::string feed = has("feedforward_layer_norm") ? "feedforward_layer_norm." : "post_attention_layernorm.";
+  r.rename_in(recurrent, "feed_norm\\.", feed);
+  // Saved again by transformers, the norm behind attention has the name of the other blocks' norm.
+  const auto full_layers = r.typed("layer_types", "full_attention");
+  const bool saved_again =
+      !full_layers.empty() && has(str("layers.", full_layers[0], ".feedforward_layer_norm").c_str());
+  r.rename("mixer_post_norm\\.", saved_again ? feed : "post_attention_layernorm.");
+  r.rename("feed_post_norm\\.", "post_feedforward_layernorm.");
+  r.usual_names(recurrent);
+  const DeltaOptions& d = linear.heads;
+  if (has("q_conv1d"))
+    r.rename("linear_attn\\.conv\\.", "",
+             three_convolutions("linear_attn.", d.heads * d.key_dim, d.value_heads * d.value_dim));
+  r.rename("linear_attn\\.conv\\.", "linear_attn.conv1d.");
+  r.rename("linear_attn\\.([qkv])\\.", "linear_attn.$1_proj.");
+  r.rename("linear_attn\\.out\\.", "linear_attn.o_proj.");
+  r.rename("linear_attn\\.norm\\.", "linear_attn.o_norm.");
+  r.rename("linear_attn\\.decay\\.", "linear_attn.a_proj.");
+  r.rename("linear_attn\\.beta\\.", "linear_attn.b_proj.");
+  r.rename("linear_attn\\.output_gate\\.", "linear_attn.g_proj.");
+  r.rename("linear_attn\\.a_log", "linear_attn.A_log");
+  r.dense(r.where([](int64_t) { return true; }));
+}
+
+/// Kimi Linear: Kimi Delta Attention with latent attention without RoPE between, experts as DeepSeek-V3's.
+void read_kimi_linear(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  MlaOptions full = r.latent_attention();
+  full.use_rope = false;
+  c.must_be("mla_use_nope", true);
+  c.ignore({"rope_theta"});
+  const bool published = c.has("linear_attn_config.num_heads");  // else as transformers writes it
+  KdaOptions linear{.heads = {.dim = plan.options.dim}};
+  DeltaOptions& d = linear.heads;
+  d.heads = d.value_heads = c.at<int64_t>(published ? "linear_attn_config.num_heads" : "linear_num_heads");
+  d.key_dim = d.value_dim = c.at<int64_t>(published ? "linear_attn_config.head_dim" : "linear_head_dim");
+  d.short_conv = c.at<int64_t>(published ? "linear_attn_config.short_conv_kernel_size" : "linear_conv_kernel_dim");
+  d.norm_eps = plan.options.norm_eps;
+  std::vector<int64_t> recurrent;
+  if (published) {
+    for (const int64_t layer : c.at<std::vector<int64_t>>("linear_attn_config.kda_layers")) {  // counted from 1
+      if (layer < 1 || layer > r.layers) c.refuse("linear_attn_config.kda_layers", "no such layer");
+      recurrent.push_back(layer - 1);
+    }
+    c.ignore({"linear_attn_config.full_attn_layers"});
+  } else {
+    recurrent = r.typed("layer_types", "linear_attention");
+  }
+  for (DecoderBlockOptions& block : plan.options.blocks) block.mixer = full;
+  for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
+
+  r.usual_names();
+  if (has("q_conv1d"))
+    r.rename("self_attn\\.conv\\.", "", three_convolutions("self_attn.", d.heads * d.key_dim, d.heads * d.key_dim));
+  r.rename("self_attn\\.conv\\.", "self_attn.conv1d.");
+  const std::string forget = has("forget_gate.") ? "self_attn.forget_gate." : "self_attn.";
+  r.rename("self_attn\\.decay_down\\.", forget + "f_a_proj.");
+  r.rename("self_attn\\.decay_up\\.", forget + "f_b_proj.");
+  r.rename("self_attn\\.a_log", forget + "A_log");
+  r.rename("self_attn\\.dt_bias", forget + "dt_bias");
+  r.rename("self_attn\\.output_gate_down\\.", "self_attn.g_a_proj.");
+  r.rename("self_attn\\.output_gate_up\\.", "self_attn.g_b_proj.");
+  r.rename("self_attn\\.beta\\.", "self_attn.b_proj.");
+  r.rename("self_attn\\.norm\\.", "self_attn.o_norm.");
+
+  const bool typed = c.has("mlp_layer_types");
+  const auto dense =
+      typed ? r.typed("mlp_layer_types", "dense")
+            : r.where([first = c.get<int64_t>("first_k_dense_replace", 1)](int64_t i) { return i < first; });
+  const auto is_dense = [&](int64_t layer) { return std::find(dense.begin(), dense.end(), layer) != dense.end(); };
+  r.dense(dense);
+  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  moe.router = MoeRouter::sigmoid, moe.router_bias = true;
+  c.must_be("moe_router_activation_func", std::string("sigmoid"));
+  c.must_be<int64_t>("moe_layer_freq", 1);
+  c.ignore({"use_grouped_topk"});
+  moe.norm_topk = c.get("moe_renormalize", true);
+  moe.scale = c.get("routed_scaling_factor", 1.0);
+  moe.groups = c.get<int64_t>("num_expert_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
+  moe.group_best = 2;
+  moe.shared_hidden = c.get<int64_t>("num_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
+  r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
+  r.experts(r.where([&](int64_t layer) { return !is_dense(layer); }), moe, "shared_experts");
+  if (has("block_sparse_moe")) {
+    r.rename("(experts\\.\\d+\\.)gate_proj", "$1w1");
+    r.rename("(experts\\.\\d+\\.)down_proj", "$1w2");
+    r.rename("(experts\\.\\d+\\.)up_proj", "$1w3");
+    const bool all = has("layers.0.block_sparse_moe");  // transformers' files call dense layers so, too
+    r.rename(all ? "\\.mlp\\." : "\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)", ".block_sparse_moe.");
+  }
+}
+
+/// Mamba-2 of transformers.
+void read_mamba2(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
+  FamilyReader r(c, has, plan);
+  DecoderOptions& model = plan.options;
+  model.norm_eps = c.get("layer_norm_epsilon", 1e-5);
+  Mamba2Options o{.dim = model.dim};
+  o.heads = c.at<int64_t>("num_heads"), o.head_dim = c.at<int64_t>("head_dim"), o.state = c.at<int64_t>("state_size");
+  o.groups = c.get<int64_t>("n_groups", 1), o.short_conv = c.get<int64_t>("conv_kernel", 4);
+  o.conv_bias = c.get("use_conv_bias", true);
+  o.norm_eps = model.norm_eps;
+  c.must_be("use_bias", false);
+  c.must_be("hidden_act", std::string("silu"));
+  o.dt_limit = c.get("time_step_limit", o.dt_limit);
+  c.ignore({"chunk_size", "expand", "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor", "time_step_max",
+            "time_step_min", "time_step_rank", "norm_before_gate", "rms_norm"});
+  for (DecoderBlockOptions& block : model.blocks) block.mixer = o;
+  plan.rules = {{"^embedding\\.", "backbone.embeddings."},
+                {"^norm\\.", "backbone.norm_f."},
+                {"^head\\.", "lm_head."},
+                {"^blocks\\.", "backbone.layers."},
+                {"mixer_norm\\.", "norm."},
+                {"mixer\\.in\\.", "mixer.in_proj."},
+                {"mixer\\.out\\.", "mixer.out_proj."},
+                {"mixer\\.conv\\.", "mixer.conv1d."},
+                {"mixer\\.a_log", "mixer.A_log"},
+                {"mixer\\.d$", "mixer.D"}};
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,28 @@
+// A published language model from its folder.
+//
+//   Decoder model = load_model_files("Qwen3-0.6B");               // config.json, model.safetensors or its index
+//   Decoder tuned = load_model_files(folder, {.dtype = f32, .map = false});   // to train it, in f32
+//
+// layers/models/README.md lists the families.
+#pragma once
+
+#include <sluice/layers/models/decoder.h>
+
+#include <optional>
+
+namespace sluice {
+
+struct ModelFilesOptions {
+  std::optional<DType> dtype = std::nullopt;  // default: that of the files' matrices; f32 for F16
+  bool map = true;                            // matrices are the files' own memory where they can be; false to train
+  std::vector<std::string> ignore = {};       // fields of config.json that change nothing
+};
+
+/// Builds the model that config.json describes and reads its weights from model.safetensors, or from the files of
+/// model.safetensors.index.json. Mapped weights cost memory as they are touched; in-place edits of them stay in this
+/// process. They lie transposed, which an optimiser refuses. The files must not change while the model lives. Throws
+/// IOError for a family, a field or a value that is unknown, naming it, and for weights that do not fit, see
+/// load_pytorch().
+Decoder load_model_files(const std::string& folder, const ModelFilesOptions& options = {});
+
+}  // namespace sluice

@@ -1,0 +1,57 @@
+// The config.json beside a model's weights, which remembers what was read: a field that nobody asked for may change
+// what the model computes, and loading without it would be wrong silently.
+#pragma once
+
+#include <sluice/core/text/json.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+/// Fields have dotted names, "rope_parameters.rope_theta". A null counts as absent. A model for text and images keeps
+/// its language model's fields in "text_config"; they are found without this prefix, and nothing beside them is.
+class ModelConfig {
+ public:
+  /// `text` is JSON; `path` begins errors. IOError for text that is no JSON object.
+  ModelConfig(const std::string& text, std::string path);
+
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+  /// True if the fields are those of "text_config".
+  bool nested() const { return nested_; }
+  /// The field as int64_t, double, bool, std::string, or a vector of int64_t or std::string. IOError, naming it, if it
+  /// is absent or of another type. A whole number is a double, too.
+  template <class T> T at(const std::string& name) const;
+  /// The same, `otherwise` if absent.
+  template <class T> T get(const std::string& name, T otherwise) const { return has(name) ? at<T>(name) : otherwise; }
+  /// The first of these fields that is there.
+  template <class T> T any_of(const std::vector<std::string>& names) const {
+    for (const std::string& name : names)
+      if (has(name)) return at<T>(name);
+    return at<T>(names.front());
+  }
+  /// IOError, naming the field, unless it is absent or has this value.
+  template <class T> void must_be(const std::string& name, const T& value) const {
+    if (has(name) && !(at<T>(name) == value)) refuse(name, str("only ", value, " is known"));
+  }
+  /// Marks fields as read that change nothing that the model computes.
+  void ignore(const std::vector<std::string>& names) const { read_.insert(names.begin(), names.end()); }
+  /// IOError naming every field that was neither read nor matches one of `ignored`.
+  void check_read(const std::vector<std::string>& ignored) const;
+  /// IOError: `name` has a value that this library cannot follow; `why`.
+  [[noreturn]] void refuse(const std::string& name, const std::string& why) const;
+
+ private:
+  const Json* find(const std::string& name) const;
+  void add(const std::string& prefix, const Json& value);
+
+  std::string path_;
+  bool nested_ = false;
+  std::map<std::string, Json> fields_;
+  mutable std::set<std::string> read_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Tiny random models of every family that layers/models reads, made by transformers: their folders as it saves them, and
+the logits it computes in float64.
+
+    python3 tests/golden/models/make_models.py OUT [FAMILY ...]
+
+Needs torch and transformers 5. OUT/FAMILY has config.json, model.safetensors (bf16) and expected.safetensors:
+  tokens, mask [3, 11]: the first row without padding, the second with padding before, the third with padding after
+  logits [3, 11, vocabulary];  stream [1, 20] and stream_logits [1, 20, vocabulary]: of one text
+"""
+import json
+import os
+import sys
+
+import torch
+
+# What packages compute in float32 on purpose shall be float64 here.
+torch.set_default_dtype(torch.float64)
+torch.float32 = torch.float = torch.float64
+torch.Tensor.float = torch.Tensor.double
+
+import safetensors.torch  # noqa: E402
+import transformers  # noqa: E402
+
+common = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+              max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+delta = dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
+             linear_value_head_dim=4)
+latent = dict(kv_lora_rank=6, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6, num_key_value_heads=4)
+types = ["linear_attention"] * 3 + ["full_attention"]
+rope = dict(rope_theta=1000.0, rope_type="default")
+
+FAMILIES = {
+    "llama": ("Llama", dict(intermediate_size=24, tie_word_embeddings=True,
+                            rope_parameters=dict(rope_theta=500.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0,
+                                                 high_freq_factor=4.0, original_max_position_embeddings=16))),
+    "qwen2": ("Qwen2", dict(intermediate_size=24, rope_parameters=rope)),
+    "qwen3": ("Qwen3", dict(intermediate_size=24, head_dim=8, rope_parameters=rope, tie_word_embeddings=True)),
+    "qwen3_moe": ("Qwen3Moe", dict(head_dim=8, intermediate_size=24, moe_intermediate_size=8, num_experts=5,
+                                   num_experts_per_tok=2, norm_topk_prob=True, num_hidden_layers=3,
+                                   mlp_only_layers=[1])),
+    "qwen3_next": ("Qwen3Next", dict(delta, head_dim=8, intermediate_size=24, moe_intermediate_size=8,
+                                     shared_expert_intermediate_size=12, num_experts=5, num_experts_per_tok=2)),
+    "qwen3_5": ("Qwen3_5Text", dict(delta, head_dim=8, intermediate_size=24)),
+    "qwen3_5_moe": ("Qwen3_5MoeText", dict(delta, head_dim=8, moe_intermediate_size=8,
+                                           shared_expert_intermediate_size=12, num_experts=5, num_experts_per_tok=2)),
+    "olmo2": ("Olmo2", dict(intermediate_size=24, rope_parameters=rope)),
+    "olmo_hybrid": ("OlmoHybrid", dict(delta, intermediate_size=24, linear_num_key_heads=4, linear_value_head_dim=6,
+                                       layer_types=types, rope_parameters=rope)),
+    "gemma2": ("Gemma2", dict(intermediate_size=24, head_dim=8, sliding_window=4, query_pre_attn_scalar=9,
+                              final_logit_softcapping=3.0, attn_logit_softcapping=2.0)),
+    "gpt_oss": ("GptOss", dict(intermediate_size=8, head_dim=8, sliding_window=4, num_local_experts=5,
+                               num_experts_per_tok=2, swiglu_limit=0.5,
+                               rope_parameters=dict(rope_theta=150.0, rope_type="yarn", factor=4.0, beta_fast=8.0,
+                                                    beta_slow=1.0, truncate=False,
+                                                    original_max_position_embeddings=16))),
+    "afmoe": ("Afmoe", dict(num_hidden_layers=4, intermediate_size=24, moe_intermediate_size=8, head_dim=8,
+                            num_experts=5, num_experts_per_tok=2, num_shared_experts=2, num_dense_layers=1,
+                            sliding_window=4, global_attn_every_n_layers=2, route_scale=1.5, mup_enabled=True,
+                            rope_parameters=rope)),
+    "kimi_linear": ("KimiLinear", dict(latent, num_hidden_layers=4, intermediate_size=24, moe_intermediate_size=8,
+                                       num_local_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2,
+                                       linear_num_heads=2, linear_head_dim=6, layer_types=types)),
+    "deepseek_v2": ("DeepseekV2", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
+                                       num_experts_per_tok=2, n_shared_experts=2, q_lora_rank=None, n_group=3,
+                                       topk_group=2, first_k_dense_replace=1, topk_method="group_limited_greedy",
+                                       routed_scaling_factor=1.5, rope_parameters=rope)),
+    "deepseek_v3": ("DeepseekV3", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
+                                       num_experts_per_tok=2, n_shared_experts=1, q_lora_rank=8, n_group=3,
+                                       topk_group=2, first_k_dense_replace=1,
+                                       rope_parameters=dict(rope_theta=100.0, rope_type="yarn", factor=4.0,
+                                                            beta_fast=8.0, beta_slow=1.0, mscale=1.0,
+                                                            mscale_all_dim=0.7, original_max_position_embeddings=16))),
+    "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
+}
+
+
+def main(out, names):
+    for name in names or FAMILIES:
+        kind, options = FAMILIES[name]
+        torch.manual_seed(len(name))
+        fields = {**common, **options}
+        if name == "mamba2":
+            fields = {k: v for k, v in fields.items() if "attention" not in k and "key_value" not in k}
+        config = getattr(transformers, kind + "Config")(**fields)
+        config._attn_implementation = "eager"
+        config._experts_implementation = "eager"
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        with torch.no_grad():
+            for key, x in list(model.named_parameters()) + list(model.named_buffers()):
+                if "inv_freq" in key or x.ndim == 0:  # computed from the configuration
+                    continue
+                noise = torch.randn_like(x)
+                if "A_log" in key or "dt_bias" in key:
+                    x.copy_(noise * 0.5)
+                elif x.ndim < 2 and key.endswith("weight"):
+                    zero = x.abs().max() == 0  # w − 1
+                    x.copy_(noise * 0.3 + (0 if zero else 1))
+                else:
+                    x.copy_(noise * (0.5 if "embed" in key or x.ndim < 2 else 2 * x.shape[-1] ** -0.5))
+                x.copy_(x.to(torch.bfloat16).to(x.dtype))
+        n = 11
+        tokens = torch.randint(3, 40, (3, n))
+        mask = torch.ones(3, n, dtype=torch.bool)
+        mask[1, :4] = False
+        mask[2, n - 3:] = False
+        stream = torch.randint(3, 40, (1, 20))
+        with torch.no_grad():
+            logits = model(tokens, attention_mask=mask.long(), use_cache=False).logits
+            stream_logits = model(stream, use_cache=False).logits
+        assert logits.dtype == torch.float64, logits.dtype
+        folder = os.path.join(out, name)
+        model.to(torch.bfloat16).save_pretrained(folder)
+        for extra in ("generation_config.json",):
+            if os.path.exists(os.path.join(folder, extra)):
+                os.remove(os.path.join(folder, extra))
+        safetensors.torch.save_file(dict(tokens=tokens, mask=mask, logits=logits, stream=stream,
+                                         stream_logits=stream_logits), os.path.join(folder, "expected.safetensors"))
+        print(name, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes, logits to",
+              float(logits[mask].abs().max()))
+
+
+main(sys.argv[1], sys.argv[2:])

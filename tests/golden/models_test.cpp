@@ -1,0 +1,244 @@
+// Whole models from their files: tiny random ones of every family, whose logits transformers computed in float64.
+// tests/golden/models/make_models.py makes them.
+#include "support/approx.h"
+#include "support/catch.h"
+#include "support/folders.h"
+#include "support/temp_folder.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/text/file.h>
+#include <sluice/core/text/json.h>
+#include <sluice/core/text/safetensors.h>
+#include <sluice/layers/models/load_model_files.h>
+#include <sluice/layers/models/model_config.h>
+#include <sluice/layers/nn/generate.h>
+#include <sluice/layers/train/optim.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/shape/view.h>
+
+#include <algorithm>
+#include <filesystem>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+const std::vector<std::string> kFamilies = {
+    "llama",       "qwen2",  "qwen3",   "qwen3_moe", "qwen3_next",  "qwen3_5",     "qwen3_5_moe", "olmo2",
+    "olmo_hybrid", "gemma2", "gpt_oss", "afmoe",     "kimi_linear", "deepseek_v2", "deepseek_v3", "mamba2"};
+
+std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
+
+/// max |got − want| at real tokens.
+double worst(const Tensor& got, const Tensor& want, const Tensor& mask) {
+  const Tensor padding = unsqueeze(logical_not(mask), -1);
+  return max_abs_diff(masked_fill(to(got, f64), padding, 0), masked_fill(want, padding, 0));
+}
+
+/// The median over tokens of a token's mean |got − want|.
+double median_error(const Tensor& got, const Tensor& want) {
+  std::vector<double> each = mean(abs(to(got, f64) - want), {-1}).to_vector<double>();
+  std::nth_element(each.begin(), each.begin() + std::ssize(each) / 2, each.end());
+  return each[each.size() / 2];
+}
+
+}  // namespace
+
+TEST_CASE("models: logits of every family are those of transformers", "[golden][models]") {
+  for (const std::string& family : kFamilies) {
+    INFO(family);
+    const SafeTensors want = load_safetensors(folder_of(family) + "/expected.safetensors");
+    const auto& given = want.tensors;
+    NoGrad guard;
+    const Decoder model = load_model_files(folder_of(family), {.dtype = f64});
+    const Tensor y = model(given.at("tokens"), {.key_mask = given.at("mask")});
+    CHECK(worst(y, given.at("logits"), given.at("mask")) <= 1e-9);
+
+    const Tensor text = given.at("stream");
+    Stream stream;
+    int64_t at = 0;
+    for (const int64_t count : {3, 1, 1, 7, 1, 1, 1, 1, 1, 1, 1, 1}) {
+      const Tensor logits = step(model, narrow(text, 1, at, count), stream);
+      CHECK(max_abs_diff(logits, narrow(given.at("stream_logits"), 1, at, count)) <= 1e-9);
+      at += count;
+    }
+    REQUIRE(at == text.dim(1));
+  }
+}
+
+TEST_CASE("models: in bf16 logits differ by bf16's rounding", "[golden][models]") {
+  for (const std::string& family : kFamilies) {
+    INFO(family);
+    const SafeTensors want = load_safetensors(folder_of(family) + "/expected.safetensors");
+    const auto& given = want.tensors;
+    NoGrad guard;
+    const Decoder model = load_model_files(folder_of(family));
+    CHECK(model.embedding.weight.dtype() == bf16);
+    const Tensor y = model(given.at("stream")), exact = given.at("stream_logits");
+    REQUIRE(y.dtype() == bf16);
+    // Of the median token: where a rounded score sends a token to another expert, all its logits change.
+    const double error = median_error(y, exact), scale = max_abs(exact);
+    CHECK(error <= 0.02 * scale);
+    CHECK(error >= 1e-5 * scale);
+    Stream stream;
+    const Tensor first = step(model, narrow(given.at("stream"), 1, 0, 12), stream),
+                 rest = step(model, narrow(given.at("stream"), 1, 12, 8), stream);
+    CHECK(median_error(cat({first, rest}, 1), exact) <= 0.02 * scale);
+  }
+}
+
+TEST_CASE("models: mapped weights are the copied ones, and train", "[models]") {
+  const std::string path = folder_of("qwen3_next") + "/model.safetensors", before = read_file(path);
+  const Decoder copied = load_model_files(folder_of("qwen3_next"), {.map = false});
+  {
+    const Decoder mapped = load_model_files(folder_of("qwen3_next"));
+    const auto a = state_dict(mapped), b = state_dict(copied);
+    REQUIRE(a.size() == b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      INFO(a[i].name);
+      CHECK(a[i].name == b[i].name);
+      CHECK(a[i].tensor.requires_grad() == b[i].tensor.requires_grad());
+      CHECK(max_abs_diff(to(a[i].tensor.detach(), f64), to(b[i].tensor.detach(), f64)) == 0);
+    }
+    CHECK(a[0].tensor.raw() != b[0].tensor.raw());
+
+    const Tensor text = load_safetensors(folder_of("qwen3_next") + "/expected.safetensors").tensors.at("stream");
+    Adam adam(parameters(copied), {.lr = 0.01});
+    std::vector<double> losses;
+    for (int i = 0; i < 20; ++i) {
+      adam.zero_grad();
+      const Tensor loss = cross_entropy(flatten(copied(narrow(text, 1, 0, 19)), 0, 1), flatten(narrow(text, 1, 1, 19)));
+      losses.push_back(loss.item());
+      backward(loss);
+      adam.step();
+    }
+    CHECK(losses.back() < 0.7 * losses.front());
+    NoGrad guard;
+    Tensor weight = a[0].tensor.detach();
+    fill_(weight, 0);
+    CHECK(max_abs(to(mapped.embedding.weight.detach(), f64)) == 0);
+  }
+  CHECK(read_file(path) == before);  // the files are as they were
+}
+
+TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
+  TempFolder folder;
+  const auto with = [&](const std::string& family, const std::string& from, const std::string& to) {
+    std::string text = read_file(folder_of(family) + "/config.json");
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+    write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(text); });
+    std::filesystem::copy_file(folder_of(family) + "/model.safetensors", folder / "model.safetensors",
+                               std::filesystem::copy_options::overwrite_existing);
+  };
+  const auto error = [&](const ModelFilesOptions& o = {}) -> std::string {
+    try {
+      load_model_files(folder / "", o);
+    } catch (const IOError& e) { return e.what(); }
+    return {};
+  };
+  with("llama", "\"vocab_size\"", "\"new_gate\": true,\n  \"vocab_size\"");
+  CHECK_THAT(error(), Contains("\"new_gate\": true"));
+  CHECK(error({.ignore = {"new_gate"}}).empty());
+  with("llama", "\"llama\"", "\"llama9\"");
+  CHECK_THAT(error(), Contains("llama9") && Contains("known families: llama, qwen2"));
+  with("llama", "\"silu\"", "\"relu2\"");
+  CHECK_THAT(error(), Contains("\"hidden_act\" is \"relu2\""));
+  with("llama", "\"llama3\"", "\"dynamic\"");
+  CHECK_THAT(error(), Contains("rope_type\" is \"dynamic\"; known: default, linear, llama3, yarn"));
+  with("llama", "\"hidden_size\": 16", "\"hidden_size\": 20");
+  CHECK_THAT(error(), Contains("does not fit"));
+  with("llama", "\"hidden_size\": 16", "\"hidden_size\": \"x\"");
+  CHECK_THAT(error(), Contains("\"hidden_size\" is \"x\"; it has another type"));
+  with("llama", "\"hidden_size\": 16,", "");
+  CHECK_THAT(error(), Contains("\"hidden_size\" is missing"));
+  with("llama", "\"num_attention_heads\": 4", "\"num_attention_heads\": 0");
+  CHECK_THAT(error(), Contains("num_attention_heads"));
+  with("llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 9000000000000000000");
+  CHECK_THAT(error(), Contains("num_hidden_layers"));
+  with("llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1");
+  CHECK_THAT(error(), Contains("does not fit") || Contains("layers"));
+  with("gpt_oss", "\"vocab_size\"", "\"quantization_config\": {\"quant_method\": \"mxfp4\"},\n  \"vocab_size\"");
+  CHECK_THAT(error(), Contains("dequantize"));
+  with("llama", "{", "");
+  CHECK_THAT(error(), Contains("config.json"));
+  std::filesystem::remove(folder / "model.safetensors");
+  with("llama", "{", "{");
+  std::filesystem::resize_file(folder / "model.safetensors", 5000);
+  CHECK_THAT(error(), Contains("model.safetensors"));
+  std::filesystem::remove(folder / "model.safetensors");
+  CHECK_THAT(error(), Contains("neither model.safetensors nor"));
+}
+
+TEST_CASE("models: shards, longer names and published names", "[models]") {
+  TempFolder folder;
+  const auto put = [&](const std::string& name, const std::string& text) {
+    write_file_atomically(folder / name, [&](FileWriter& w) { w.write(text); });
+  };
+  const auto given = load_safetensors(folder_of("kimi_linear") + "/expected.safetensors").tensors;
+  // As published: layers counted from 1, the sizes of the recurrent mixer in an object of their own, two shards.
+  Json config = parse_json(read_file(folder_of("kimi_linear") + "/config.json"));
+  Json::Object published;
+  for (const auto& [name, value] : config.get<Json::Object>())
+    if (!name.starts_with("linear_") && name != "layer_types" && name != "mlp_layer_types")
+      published.emplace_back(name, value);
+  published.emplace_back("linear_attn_config", Json::Object{{"num_heads", 2},
+                                                            {"head_dim", 6},
+                                                            {"short_conv_kernel_size", 4},
+                                                            {"kda_layers", Json::List{1, 2, 3}},
+                                                            {"full_attn_layers", Json::List{4}}});
+  published.emplace_back("first_k_dense_replace", 1);
+  put("config.json", to_text(published));
+  SafeTensors whole = load_safetensors(folder_of("kimi_linear") + "/model.safetensors"), shards[2];
+  Json::Object map;
+  for (const auto& [name, x] : whole.tensors) {
+    std::string now = name;
+    if (const std::string dense = "layers.0.block_sparse_moe."; now.find(dense) != std::string::npos)
+      now.replace(now.find(dense), dense.size(), "layers.0.mlp.");
+    const int shard = name < "model.layers.2";
+    shards[shard].tensors[now] = x;
+    map.emplace_back(now, shard ? "a.safetensors" : "b.safetensors");
+  }
+  save_safetensors(folder / "a.safetensors", shards[1]);
+  save_safetensors(folder / "b.safetensors", shards[0]);
+  put("model.safetensors.index.json", to_text(Json::Object{{"weight_map", map}}));
+  NoGrad guard;
+  const Decoder model = load_model_files(folder / "", {.dtype = f64});
+  CHECK(max_abs_diff(model(given.at("stream")), given.at("stream_logits")) <= 1e-9);
+
+  // A model for text and images: its text's fields and weights have longer names, and the rest is left.
+  const auto text_of = load_safetensors(folder_of("qwen3_5_moe") + "/expected.safetensors").tensors;
+  std::filesystem::remove(folder / "model.safetensors.index.json");
+  put("config.json", str("{\"model_type\": \"qwen3_5_moe\", \"image_token_id\": 7, \"text_config\": ",
+                         read_file(folder_of("qwen3_5_moe") + "/config.json"), "}"));
+  SafeTensors longer;
+  std::map<std::string, Tensor> experts;  // as one tensor for all
+  for (const auto& [name, x] : load_safetensors(folder_of("qwen3_5_moe") + "/model.safetensors").tensors) {
+    std::string now = name;
+    if (now.starts_with("model.")) now = "model.language_model." + now.substr(6);
+    longer.tensors[now] = x;
+  }
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::string at = str("model.language_model.layers.", layer, ".mlp.experts.");
+    std::vector<Tensor> both, down;
+    for (int e = 0; e < 5; ++e) {
+      const auto taken = [&](const char* what) {
+        auto node = longer.tensors.extract(str(at, e, ".", what, "_proj.weight"));
+        REQUIRE(!node.empty());
+        return node.mapped();
+      };
+      both.push_back(cat({taken("gate"), taken("up")}, 0)), down.push_back(taken("down"));
+    }
+    longer.tensors[at + "gate_up_proj"] = stack(both, 0), longer.tensors[at + "down_proj"] = stack(down, 0);
+  }
+  longer.tensors["model.visual.patch.weight"] = zeros({2, 2}), longer.tensors["mtp.fc.weight"] = zeros({2, 2});
+  save_safetensors(folder / "model.safetensors", longer);
+  const Decoder text_model = load_model_files(folder / "", {.dtype = f64});
+  CHECK(max_abs_diff(text_model(text_of.at("stream")), text_of.at("stream_logits")) <= 1e-9);
+}
