@@ -104,6 +104,17 @@ Mixer retention(Rng& rng) {
   return Retention({.dim = kDim, .heads = 4, .expand_v = 1, .use_rope = false, .gate = false}, rng);
 }
 Mixer gla(Rng& rng) { return Gla({.dim = kDim, .heads = 4, .expand_k = 1, .output_gate = false}, rng); }
+// The delta rule erases what the state holds at a key before it writes; short convolutions are off, since every layer
+// sees the token before already.
+Mixer delta_net(Rng& rng) { return DeltaNet({.dim = kDim, .heads = 4, .short_conv = 0}, rng); }
+Mixer delta_net_1(Rng& rng) { return DeltaNet({.dim = kDim, .heads = 1, .short_conv = 0}, rng); }
+Mixer gated_delta_net(Rng& rng) {
+  return GatedDeltaNet({.heads = {.dim = kDim, .heads = 4, .short_conv = 0}, .output_gate = DeltaGate::none}, rng);
+}
+Mixer kda(Rng& rng) { return Kda({.dim = kDim, .heads = 4, .short_conv = 0}, rng); }
+Mixer mamba2(Rng& rng) {
+  return Mamba2({.dim = kDim, .heads = 4, .head_dim = 16, .state = 16, .short_conv = 0}, rng);
+}
 Mixer fused(Rng& rng) { return FusedAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}}, rng); }
 
 struct Contestant {
@@ -121,6 +132,11 @@ const std::vector<Contestant> kContestants{
     {"retention", retention, retention},
     {"GLA", gla, gla},
     {"GLA, then window of 8", gla, window_8},
+    {"Mamba-2", mamba2, mamba2},
+    {"DeltaNet, 4 heads", delta_net, delta_net},
+    {"DeltaNet, 1 head", delta_net_1, delta_net_1},
+    {"Gated DeltaNet", gated_delta_net, gated_delta_net},
+    {"Kimi Delta Attention", kda, kda},
     {"fused softmax+linear", fused, fused},
 };
 const std::vector<int64_t> kPairs{4, 8, 16, 32, 64};

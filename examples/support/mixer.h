@@ -13,7 +13,8 @@ namespace sluice::examples {
 /// y = x + layer(norm(x)). Gau and Flash bring norm and residual of their own.
 struct Mixer {
   static constexpr const char* type = "Mixer";
-  using Layer = std::variant<MultiHeadAttention, Gau, Flash, LinearAttention, Retention, Gla, FusedAttention>;
+  using Layer = std::variant<MultiHeadAttention, Gau, Flash, LinearAttention, Retention, Gla, FusedAttention, DeltaNet,
+                             GatedDeltaNet, Kda, Mamba2>;
 
   Norm norm;
   Layer layer;
@@ -33,7 +34,7 @@ struct Mixer {
 
   static void visit(auto& self, auto&& f) {
     f("norm", self.norm);
-    std::visit([&](auto& layer) { f("layer", layer); }, self.layer);
+    f("layer", self.layer);
   }
 
  private:
