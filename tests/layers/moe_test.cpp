@@ -30,7 +30,7 @@ TEST_CASE("moe: only experts of the best groups are chosen", "[moe][layers]") {
   Rng rng(6);
   MoeOptions o{
       .dim = 6, .experts = 6, .top_k = 2, .router = MoeRouter::sigmoid, .router_bias = true, .groups = 3, .dtype = f64};
-  const std::vector<double> bias{0, 9, 0, 6, 7, 4};  // more than what scores of at most 1 can turn
+  const std::vector<double> bias{-20, -11, -20, -14, -13, -16};  // further apart than scores of at most 1 can turn
   const Tensor x = normal({9, 6}, 0, 1, rng, {f64});
   const auto chosen = [&] {
     Moe moe(o, rng);
