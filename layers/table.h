@@ -216,7 +216,12 @@ template <class Rows> void attention_rows(Rows& rows) {
            "gates": [{"source": "query"},
                      {"position": "g5", "granularity": "headwise", "bias": true, "source": "query"}]})",
        R"({"qk_norm": true, "qk_norm_over": "per_head", "use_rope": true, "rope_rot_dim": 2, "rope_xpos": 8, "softcap": 2,
-           "sink": "learned", "ablation": "head_norm", "ablation_eps": 0.1})"});
+           "sink": "learned", "ablation": "head_norm", "ablation_eps": 0.1})",
+       R"({"causal": true, "qk_norm": true, "qk_norm_kind": "rms_plain", "scale": 1.7, "ablation": "head_norm",
+           "ablation_norm": "rms_plain", "gates": [{"head_bias": true}]})",
+       R"({"causal": true, "value_dim": 3, "ablation": "head_norm", "ablation_norm": "layer",
+           "gates": [{"granularity": "headwise", "activation": "softplus"},
+                     {"position": "g2", "activation": "softplus", "sharing": "logits", "head_bias": true}]})"});
   rows.template add<GatedAttention>(
       "gated_attention", {.key_mask = true, .segments = true, .positions = true, .scores = true, .streams = true},
       R"({"dim": 4, "heads": 2})",

@@ -25,11 +25,13 @@ struct MultiHeadCall : MultiHeadAttentionOptions {
 
 /// The tensors of a gate, whose options' names begin with `item`.
 void gate_parameters(Layer& l, const std::string& path, const std::string& item, const std::string& in,
-                     const std::string& width) {
+                     const std::string& heads, const std::string& channels) {
+  const std::string width = heads + "*" + channels;
   const std::string free = item + "input_independent";
   l.parameter(path + "map.weight [" + in + ", " + width + "]", "", "not " + free)
       .parameter(path + "map.bias [" + width + "]", "", "not " + free + " and " + item + "bias")
-      .parameter(path + "theta [" + width + "]", "", free);
+      .parameter(path + "theta [" + width + "]", "", free)
+      .parameter(path + "head_bias [" + heads + "]", "", item + "head_bias");
 }
 
 void multi_head_parameters(Layer& l) {
@@ -52,10 +54,10 @@ void multi_head_parameters(Layer& l) {
       .norm("q_norm", "qk_norm_kind", "(heads*dk if qk_norm_over != 'shared' else dk)", "qk_norm")
       .norm("k_norm", "qk_norm_kind", "(g*dk if qk_norm_over != 'shared' else dk)", "qk_norm");
   const std::size_t first = l.parameters.size();
-  gate_parameters(l, "gates.{i}.", "item.", in, heads + "*" + channels);
+  gate_parameters(l, "gates.{i}.", "item.", in, heads, channels);
   for (std::size_t i = first; i < l.parameters.size(); ++i) l.parameters[i].repeat = "gates";
   const std::string own = "separate_global_projections";
-  l.parameter("ablation.weight [dv]", "", "ablation == 'head_norm'")
+  l.norm("ablation", "ablation_norm", "dv", "ablation == 'head_norm'")
       .parameter("t5_bias [buckets, heads]", "", "position_bias == 't5'")
       .parameter("toeplitz_bias [heads, 2*max_length - 1]", "b_ij = w[h, max_length - 1 + j - i]",
                  "position_bias == 'toeplitz'")
@@ -116,7 +118,13 @@ std::vector<Values> multi_head_samples() {
            {"rope_frequencies", Json::List{1, 0.3}},
            {"rope_factor", 1.2},
            {"gates", gates({{{"position", "g5"}, {"granularity", "headwise"}}})}}),
-      gqa({{"qk_norm", true}, {"qk_norm_over", "per_head"}, {"rope_xpos", 8}})};
+      gqa({{"qk_norm", true}, {"qk_norm_over", "per_head"}, {"rope_xpos", 8}}),
+      gqa({{"qk_norm", true},
+           {"qk_norm_kind", "rms_plain"},
+           {"scale", 1.7},
+           {"ablation", "head_norm"},
+           {"ablation_norm", "rms_plain"},
+           {"gates", gates({{{"head_bias", true}}, {{"granularity", "headwise"}, {"activation", "softplus"}}})}})};
 }
 
 }  // namespace

@@ -25,7 +25,9 @@ AttentionGate::AttentionGate(AttentionGateOptions o, int64_t dim, int64_t h, int
     fail<ValueError>("attention_gate: after_qk_norm is for the key (g3) and the query (g4)");
   if (o.source == GateSource::query && (o.position == GatePosition::g2 || o.position == GatePosition::g3))
     fail<ValueError>("attention_gate: gates of the key side (g2, g3) read x; the source query is for g1, g4 and g5");
-  if (o.input_independent && o.bias)
+  if (o.head_bias && (dense || o.granularity == GateGranularity::headwise))
+    fail<ValueError>("attention_gate: head_bias is for elementwise scores of heads (g1 to g4); bias is for all scores");
+  if (o.input_independent && (o.bias || o.head_bias))
     fail<ValueError>("attention_gate: an input-independent gate has no bias; theta is one");
   const int64_t width = o.granularity == GateGranularity::elementwise ? heads * head_dim : heads;
   if (o.input_independent) {
@@ -33,6 +35,7 @@ AttentionGate::AttentionGate(AttentionGateOptions o, int64_t dim, int64_t h, int
   } else {
     map = Linear({dim, width, false, o.init, dtype}, rng);
     if (o.bias) map.bias = init_vector(width, o.bias_init, dtype);
+    if (o.head_bias) head_bias = init_vector(heads, o.bias_init, dtype);
   }
 }
 
@@ -45,6 +48,7 @@ Tensor AttentionGate::logits(const Tensor& x) const {
   const Tensor flat = options.input_independent ? reshape(theta, {1, 1, theta.dim(0)}) : map(x);
   if (options.position == GatePosition::g5) return flat;
   Tensor l = unflatten(flat, -1, {heads, flat.dim(-1) / heads});
+  if (head_bias.defined()) l = l + unsqueeze(head_bias, -1);
   return options.sharing == GateSharing::logits ? mean(l, {2}, keep) : l;
 }
 

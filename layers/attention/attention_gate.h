@@ -43,14 +43,15 @@ struct AttentionGateOptions {
   GatePosition position = GatePosition::g1;
   GateGranularity granularity = GateGranularity::elementwise;
   GateMode mode = GateMode::multiply;
-  Act activation = Act::sigmoid;  // sigmoid, silu, ns_sigmoid, identity
+  Act activation = Act::sigmoid;  // sigmoid, silu, ns_sigmoid, identity, softplus (Laguna)
   GateSharing sharing = GateSharing::none;
   GateSource source = GateSource::input;  // what takes the place of X, at G1, G4 and G5; the layer hands it over
   /// Scores are act(θ) for a learned vector θ, initially 0, instead of act(X·W).
   bool input_independent = false;
   /// G3 and G4: the gate applies after QK-norm instead of right after the projection.
   bool after_qk_norm = false;
-  bool bias = false;
+  bool bias = false;       // x·W + b, a b for every score
+  bool head_bias = false;  // elementwise, G1 to G4: x·W + b, one b for all channels of a head (Beam)
   double bias_init = 0;
   Init init = Init::paper();
 
@@ -63,7 +64,8 @@ struct AttentionGateOptions {
     f("source", o.source, "g1, g4, g5: x, or Q of all heads before norms, gates and RoPE, takes the place of x");
     f("input_independent", o.input_independent, "scores from a vector theta instead of x");
     f("after_qk_norm", o.after_qk_norm, "g3, g4: after QK-norm instead of right after the projection");
-    f("bias", o.bias, "x W + b");
+    f("bias", o.bias, "x W + b, a b for every score");
+    f("head_bias", o.head_bias, "elementwise, g1 to g4: x W + b, one b for all channels of a head");
     f.training("bias_init", o.bias_init, any_number(), "initial b");
     f.nested("init_", o.init);
   }
@@ -75,6 +77,7 @@ struct AttentionGate {
   int64_t heads = 0, head_dim = 0;  // of the gated tensor; G5: heads = 1 unless headwise, heads · head_dim = dim
   Linear map;                       // dim → heads·head_dim or heads
   Tensor theta;                     // [heads·head_dim] or [heads], with input_independent
+  Tensor head_bias;                 // [heads]
 
   AttentionGate() = default;
   /// `dim` is the width of X. heads and head_dim are those of the tensor at the position (kv_heads for G2 and G3).
@@ -94,6 +97,7 @@ struct AttentionGate {
   static void visit(auto& self, auto&& f) {
     f("map", self.map);
     f("theta", self.theta);
+    f("head_bias", self.head_bias);
   }
 
  private:

@@ -51,7 +51,8 @@ MultiHeadAttention::MultiHeadAttention(Preset preset, MultiHeadAttentionOptions 
     q_norm = of(h.heads), k_norm = of(h.kv_heads);
   }
   for (const AttentionGateOptions& g : o.gates) gates.push_back(make_gate(h, g, rng));
-  if (o.ablation == SdpaAblationKind::head_norm) ablation = Norm({h.value_dim, NormKind::rms, o.ablation_eps, h.dtype});
+  if (o.ablation == SdpaAblationKind::head_norm)
+    ablation = Norm({h.value_dim, o.ablation_norm, o.ablation_eps, h.dtype});
   if (o.position_bias == PositionBias::t5) t5_bias = init_normal({o.t5.buckets, h.heads}, 0.02, rng, h.dtype);
   if (o.position_bias == PositionBias::toeplitz)
     toeplitz_bias = init_normal({h.heads, 2 * o.max_length - 1}, 0.02, rng, h.dtype);

@@ -6,7 +6,7 @@
 //   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ (or Q) and c
 //   Q, K ← norm of each head, or of all heads together, then RoPE
 //   Y = softmax(cap(Q·Kᵀ/√dk) + bias) V     (ops/attention/attention.h: O(n) memory)
-//   Y ← gate G1;   O = concat(Y)·Wo;   O ← gate G5
+//   Y ← norm of each head (an option), gate G1;   O = concat(Y)·Wo;   O ← gate G5
 //   y = x + dropout(norm'(O))               residual and norm' (sandwich) are options
 #pragma once
 
@@ -38,10 +38,10 @@ enum class AttentionSink {
 constexpr const char* choices(AttentionSink) { return "none off_by_one learned"; }
 
 /// Replacements of a gate at G1 (Qiu et al. 2025). They separate the two effects of a gate: they are nonlinearities
-/// between W_V and W_O without input-dependent sparsity.
+/// between W_V and W_O without input-dependent sparsity. The norm may also precede a gate (Muse Spark).
 enum class SdpaAblationKind {
   none,
-  head_norm,  // RMSNorm of each head's output, weight [value_dim] ("SDPA GroupNorm")
+  head_norm,  // a norm of each head's output, of `ablation_norm`; RMSNorm is the paper's "SDPA GroupNorm"
   silu,       // SiLU of the SDPA output
 };
 constexpr const char* choices(SdpaAblationKind) { return "none head_norm silu"; }
@@ -81,7 +81,8 @@ struct MultiHeadAttentionOptions {
 
   std::vector<AttentionGateOptions> gates = {};  // gates of one place apply in this order
   SdpaAblationKind ablation = SdpaAblationKind::none;
-  double ablation_eps = 1e-6;  // of head_norm
+  NormKind ablation_norm = NormKind::rms;  // of head_norm: one weight [value_dim] for all heads, or none
+  double ablation_eps = 1e-6;
 
   static void describe(auto& o, auto& f) {
     f.nested("", o.heads);
@@ -104,7 +105,8 @@ struct MultiHeadAttentionOptions {
     f("norm_eps", o.norm_eps, at_least(0), "of the norms");
     f("sandwich_norm", o.sandwich_norm, "a second norm, on the output before the residual");
     f("gates", o.gates, "gates, in order");
-    f("ablation", o.ablation, "at g1 in place of a gate");
+    f("ablation", o.ablation, "at g1: a norm of each head, before its gates; or silu, in place of a gate");
+    f("ablation_norm", o.ablation_norm, "which norm head_norm is");
     f("ablation_eps", o.ablation_eps, at_least(0), "of head_norm");
   }
 };
@@ -129,7 +131,7 @@ struct MultiHeadAttention {
   Norm q_norm, k_norm;
   Linear global_q, global_k, global_v;
   std::vector<AttentionGate> gates;
-  Norm ablation;         // of head_norm
+  Norm ablation;         // head_norm
   Tensor t5_bias;        // [buckets, heads]
   Tensor toeplitz_bias;  // [heads, 2·max_length − 1]
   Tensor sink;           // [heads], learned

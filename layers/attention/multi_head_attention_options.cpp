@@ -27,8 +27,8 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
     fail<ValueError>(layer,
                      ": separate_global_projections have no gates of their own; "
                      "only G1 and G5 fit");
-  if (o.ablation != SdpaAblationKind::none && gate_at(GatePosition::g1))
-    fail<ValueError>(layer, ": the ablations take the place of gate G1; need one or the other");
+  if (o.ablation == SdpaAblationKind::silu && gate_at(GatePosition::g1))
+    fail<ValueError>(layer, ": the ablation silu takes the place of gate G1; need one or the other");
   for (const AttentionGateOptions& g : o.gates)
     if (g.position == GatePosition::g5 && g.granularity == GateGranularity::headwise &&
         o.heads.dim % o.heads.heads != 0)

@@ -24,7 +24,7 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (GatePosition position : kPositions)
-    for (Act act : {Act::sigmoid, Act::silu, Act::ns_sigmoid, Act::identity, Act::tanh})
+    for (Act act : {Act::sigmoid, Act::silu, Act::ns_sigmoid, Act::identity, Act::tanh, Act::softplus})
       for (int bits = 0; bits < 8; ++bits)
         for (GateSharing sharing : {GateSharing::none, GateSharing::scores, GateSharing::logits})
           for (bool bias : {false, true}) {
@@ -63,7 +63,7 @@ TEST_CASE("attention gate: it applies the scores that it publishes", "[gates]") 
     const Tensor again = c.o.mode == GateMode::add ? y + s : y * s;
     if (!(max_abs_diff(g(y, x), again) < 1e-12)) FAIL_CHECK(c.name << ": scores() disagree");
   }
-  CHECK(count == 5 * (4 * 36 + 12));
+  CHECK(count == 6 * (4 * 36 + 12));
 }
 
 TEST_CASE("attention gate: scores, their shapes and their start", "[gates]") {
@@ -90,6 +90,12 @@ TEST_CASE("attention gate: scores, their shapes and their start", "[gates]") {
   const AttentionGate open({.bias = true, .bias_init = 3}, 64, 4, 8, rng);
   CHECK(max_abs_diff(open.map.bias, full({32}, 3)) == 0);
   CHECK(min(open.scores(x)).item() > 0.9);
+  AttentionGate by_head({.head_bias = true, .bias_init = 3}, 64, 4, 8, rng);
+  CHECK(max_abs_diff(by_head.head_bias, full({4}, 3)) == 0);
+  CHECK(min(by_head.scores(x)).item() > 0.9);
+  by_head.head_bias = Tensor::from(std::vector<float>{0, 0, 50, 0}, {4});
+  CHECK(min(select(by_head.scores(x), 1, 2)).item() == 1);
+  CHECK(max(select(by_head.scores(x), 1, 1)).item() < 0.9);
 }
 
 TEST_CASE("attention gate: what is refused, and by which words", "[gates]") {
@@ -102,6 +108,9 @@ TEST_CASE("attention gate: what is refused, and by which words", "[gates]") {
   CHECK_THROWS_WITH(make_one({.position = GatePosition::g5, .sharing = GateSharing::logits}, 1), Contains("g5"));
   CHECK_THROWS_WITH(make_one({.after_qk_norm = true}), Contains("after_qk_norm"));
   CHECK_THROWS_WITH(make_one({.input_independent = true, .bias = true}), Contains("theta"));
+  CHECK_THROWS_WITH(make_one({.input_independent = true, .head_bias = true}), Contains("theta"));
+  CHECK_THROWS_WITH(make_one({.granularity = GateGranularity::headwise, .head_bias = true}), Contains("head_bias"));
+  CHECK_THROWS_WITH(make_one({.position = GatePosition::g5, .head_bias = true}, 1), Contains("head_bias"));
   CHECK_NOTHROW(make_one({.position = GatePosition::g3, .after_qk_norm = true}));
   const AttentionGate g = make_one({});
   CHECK_THROWS_AS(g(ones({2, 2, 5, 3}), ones({2, 5, 5})), ShapeError);

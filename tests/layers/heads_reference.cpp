@@ -46,7 +46,10 @@ void gate(const LayerFacts& g, std::vector<Matrix>& y, const Matrix& x) {
   const std::size_t heads = y.size(), n = x.size(), width = n == 0 ? 0 : y[0][0].size();
   const bool wide = g.text("granularity") == "elementwise", multiply = g.text("mode") == "multiply";
   const std::string &act = g.text("activation"), &sharing = g.text("sharing");
-  const Matrix logits = g.yes("input_independent") ? Matrix(n, g.values("theta")) : dense(g, "map", x);
+  Matrix logits = g.yes("input_independent") ? Matrix(n, g.values("theta")) : dense(g, "map", x);
+  if (g.yes("head_bias"))
+    for (auto& row : logits)
+      for (std::size_t c = 0; c < row.size(); ++c) row[c] += g.values("head_bias")[c / width];
   const Matrix scores = activated(logits, act);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t c = 0; c < width; ++c) {
@@ -177,7 +180,7 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
         if (i < m) y[h][i] = own[h][i];
   }
   for (Matrix& h : y) {
-    if (ablation == "head_norm") h = norm_of(l, "ablation", "rms", l.real("ablation_eps"), h);
+    if (ablation == "head_norm") h = norm_of(l, "ablation", l.text("ablation_norm"), l.real("ablation_eps"), h);
     if (ablation == "silu") h = activated(h, "silu");
   }
   gates(l, "g1", false, y, normed, normed);
