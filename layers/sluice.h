@@ -16,6 +16,7 @@
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/attention/key_selection.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/scan/causal_conv.h>

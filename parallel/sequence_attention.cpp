@@ -82,7 +82,13 @@ AttentionMask fetch_mask(const AttentionMask& given, int64_t m, Device device, R
   auto restrict_to = [&](const Tensor& pairs) {
     mask.dense = mask.dense.defined() ? logical_and(mask.dense, pairs) : pairs;
   };
-  if (mask.blocks.defined()) {
+  if (mask.blocks.defined() && mask.blocks.rank() == 4) {  // rows of this piece, columns of the whole
+    const int64_t block = std::max<int64_t>(1, mask.block), first = keys.length() == 0 ? 0 : keys.begin;
+    if (first % block != 0)
+      fail<ValueError>("sequence_attention: blocks of each query and a window that begins within a block, at key ",
+                       first, ", cannot be cut over ranks");
+    mask.blocks = narrow(mask.blocks, -1, first / block, (keys.length() + block - 1) / block);
+  } else if (mask.blocks.defined()) {
     restrict_to(pairs_of_blocks(mask, rows, keys, device));
     mask.blocks = Tensor(), mask.block = 0;
   }

@@ -7,9 +7,10 @@
 namespace sluice {
 
 /// attention() of this rank's queries over the keys of all ranks; q, k and v are this rank's pieces. Options with an
-/// entry per key or query cover the piece: mask.keys, query_segments, key_segments, row_scale, and the rows of bias and
-/// mask.dense. Options that refer to keys of other ranks cover the whole sequence: the columns of bias and mask.dense,
-/// relative_bias for n = m = total, mask.global, mask.blocks. Outside of a scope it is attention().
+/// entry per key or query cover the piece: mask.keys, query_segments, key_segments, row_scale, and the rows of bias,
+/// mask.dense and mask.blocks of each query. Options that refer to keys of other ranks cover the whole sequence: the
+/// columns of these, relative_bias for n = m = total, mask.global, other mask.blocks. Outside of a scope it is
+/// attention().
 ///
 /// Softmax and the elementwise weightings, full or causal, with padding, documents, sink and row_scale, need O(n/ranks)
 /// memory: keys and values go around, those of one rank at a time, forward and backward. Partial results merge by their

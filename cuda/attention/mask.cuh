@@ -34,8 +34,8 @@ struct MaskView {
   const bool* global = nullptr;  // by position, if there are any
   MaskTensor<bool, 3> keys;      // [batch, heads, n]
   MaskTensor<int64_t, 2> query_segments, key_segments;
-  MaskTensor<bool, 3> blocks;  // [heads, rows, cols]
-  int64_t block;
+  MaskTensor<bool, 4> blocks;                  // [batch, groups of heads, rows, cols]
+  int64_t block, block_rows, block_heads = 1;  // keys of a block; queries and heads that share its row
   MaskTensor<bool, 4> dense;
 
   /// True if query `row` may see key `col`.
@@ -47,8 +47,8 @@ struct MaskView {
       if ((distance > reach || (dilation > 1 && distance % dilation != 0)) && !(global && global[col])) return false;
     }
     if (only_span) return true;
-    if (blocks.at &&
-        !blocks.at[head * blocks.strides[0] + row / block * blocks.strides[1] + col / block * blocks.strides[2]])
+    if (blocks.at && !blocks.at[batch * blocks.strides[0] + head / block_heads * blocks.strides[1] +
+                                row / block_rows * blocks.strides[2] + col / block * blocks.strides[3]])
       return false;
     if (keys.at && !keys.at[batch * keys.strides[0] + head * keys.strides[1] + col * keys.strides[2]]) return false;
     if (query_segments.at && query_segments.at[batch * query_segments.strides[0] + row * query_segments.strides[1]] !=

@@ -10,7 +10,7 @@ namespace sluice::cuda {
 
 DeviceMask::DeviceMask(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) : view{} {
   MaskView& v = view;
-  v.m = m, v.n = n, v.causal = mask.causal, v.dilation = mask.dilation, v.block = mask.block;
+  v.m = m, v.n = n, v.causal = mask.causal, v.dilation = mask.dilation, v.block = v.block_rows = mask.block;
   v.banded = mask.window > 0 || mask.dilation > 1;
   // `far` exceeds every distance, and positions can be added to it without overflow.
   constexpr int64_t far = 4 * kMaxElements;
@@ -34,7 +34,12 @@ DeviceMask::DeviceMask(const AttentionMask& mask, int64_t batch, int64_t heads, 
     if (keys.rank() == 2) v.keys.strides[0] = v.keys.strides[1], v.keys.strides[1] = 0;
   }
   v.query_segments = {mask.query_segments, {batch, m}}, v.key_segments = {mask.key_segments, {batch, n}};
-  if (mask.blocks.defined()) v.blocks = {mask.blocks, {heads, mask.blocks.dim(-2), mask.blocks.dim(-1)}};
+  if (const Tensor& b = mask.blocks; b.defined()) {
+    const int64_t groups = b.rank() == 2 ? heads : b.dim(-3);
+    v.blocks = {b, {batch, groups, b.dim(-2), b.dim(-1)}};
+    if (b.rank() == 4) v.block_rows = 1;
+    v.block_heads = groups == 0 ? 1 : heads / groups;
+  }
   v.dense = {mask.dense, {batch, heads, m, n}};
 }
 

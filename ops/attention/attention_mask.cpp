@@ -42,8 +42,13 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
     auto blocks_of = [&](int64_t length) { return length / mask.block + (length % mask.block != 0); };
     const int64_t rows = blocks_of(m), cols = blocks_of(n);
     const Tensor& b = mask.blocks;
-    if ((b.rank() != 2 && !(b.rank() == 3 && (b.dim(0) == heads || b.dim(0) == 1))) || b.dim(-2) != rows ||
-        b.dim(-1) != cols)
+    if (b.rank() == 4) {
+      const bool fits = (b.dim(0) == batch || b.dim(0) == 1) && b.dim(1) > 0 && heads % b.dim(1) == 0;
+      if (!fits || b.dim(2) != m || b.dim(3) != cols)
+        fail(op, ": mask.blocks=", b, " does not fit; need [", batch, " or 1, a divisor of ", heads, ",", m, ",", cols,
+             "] for the blocks of ", mask.block, " keys of each query");
+    } else if ((b.rank() != 2 && !(b.rank() == 3 && (b.dim(0) == heads || b.dim(0) == 1))) || b.dim(-2) != rows ||
+               b.dim(-1) != cols)
       fail(op, ": mask.blocks=", b, " does not fit; need [", rows, ",", cols, "] or [", heads, ",", rows, ",", cols,
            "] for ", m, " queries and ", n, " keys in blocks of ", mask.block);
   }
@@ -68,6 +73,7 @@ Tensor row_major(const Tensor& x) {
 Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n)
     : mask_(mask), m_(m), n_(n) {
   banded_ = mask.window > 0 || mask.dilation > 1;
+  by_query_ = mask.blocks.defined() && mask.blocks.rank() == 4;
   // Beyond every distance, and far enough from the end of int64 that positions can be added.
   constexpr int64_t far = 4 * kMaxElements;
   if (mask.window > 0 && !__builtin_mul_overflow(mask.window - 1, mask.dilation, &reach_))
@@ -96,13 +102,21 @@ Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, 
   query_batch_ = per_batch(mask_.query_segments);
   key_batch_ = per_batch(mask_.key_segments);
   if (mask_.blocks.defined()) {
-    blocks_row_ = mask_.blocks.dim(-1);
-    blocks_head_ = mask_.blocks.rank() == 3 && mask_.blocks.dim(0) > 1 ? mask_.blocks.dim(-2) * blocks_row_ : 0;
+    const Tensor& b = mask_.blocks;
+    const int64_t groups = b.rank() == 2 ? 1 : b.dim(-3);
+    block_rows_ = by_query_ ? 1 : mask.block, block_heads_ = std::max<int64_t>(1, heads / groups);
+    blocks_row_ = b.dim(-1), blocks_head_ = groups > 1 ? b.dim(-2) * blocks_row_ : 0;
+    if (by_query_) blocks_batch_ = per_batch(b);
   }
   if (mask_.dense.defined()) {
     const Layout l = mask_.dense.layout().expanded({batch, heads, m, n});
     for (int d = 0; d < 4; ++d) dense_stride_[d] = l.strides[d];
   }
+}
+
+const uint8_t* Visibility::blocks_of(int64_t batch, int64_t head, int64_t row) const {
+  return reinterpret_cast<const uint8_t*>(mask_.blocks.raw()) + batch * blocks_batch_ +
+         head / block_heads_ * blocks_head_ + row / block_rows_ * blocks_row_;
 }
 
 Visibility::Span Visibility::span(int64_t row) const {
@@ -120,6 +134,24 @@ Visibility::Span Visibility::span(int64_t row) const {
 
 Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col,
                                       int64_t cols) const {
+  return classify(batch, head, row, rows, col, cols, mask_.blocks.defined());
+}
+
+int64_t Visibility::rows_with(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                              int32_t* out, bool& masked) const {
+  const int64_t from = col / mask_.block, to = (col + cols - 1) / mask_.block;
+  int64_t count = 0;
+  for (int64_t r = row; r < row + rows; ++r) {
+    const uint8_t* b = blocks_of(batch, head, r);
+    if (std::any_of(b + from, b + to + 1, [](uint8_t v) { return v != 0; }) && span(r).end > col)
+      out[count++] = static_cast<int32_t>(r);
+  }
+  masked = from != to || classify(batch, head, row, rows, col, cols, false) != Tile::all;
+  return count;
+}
+
+Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                                      bool blocks) const {
   bool all = true;
   const int64_t first = row + n_ - m_, last = first + rows - 1, end = col + cols - 1;  // positions, inclusive
   if (mask_.causal) {
@@ -143,12 +175,12 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
     }
     all = all && in_band && band_full;
   }
-  if (mask_.blocks.defined()) {
-    const auto* b = reinterpret_cast<const uint8_t*>(mask_.blocks.raw()) + head * blocks_head_;
+  if (blocks) {
     bool any = false;
-    for (int64_t r = row / mask_.block; r <= (row + rows - 1) / mask_.block; ++r)
-      for (int64_t c = col / mask_.block; c <= end / mask_.block; ++c)
-        (b[r * blocks_row_ + c] ? any : all) = b[r * blocks_row_ + c] != 0;
+    for (int64_t r = row; r < row + rows; r += block_rows_ - r % block_rows_) {
+      const uint8_t* b = blocks_of(batch, head, r);
+      for (int64_t c = col / mask_.block; c <= end / mask_.block; ++c) (b[c] ? any : all) = b[c] != 0;
+    }
     if (!any) return Tile::none;
   }
   if (mask_.keys.defined()) {
@@ -203,8 +235,7 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
     for (int64_t j = begin; j < end; ++j) out[j] = static_cast<uint8_t>(out[j] & static_cast<uint8_t>(allowed(j)));
   };
   if (mask_.blocks.defined()) {
-    const auto* b =
-        reinterpret_cast<const uint8_t*>(mask_.blocks.raw()) + head * blocks_head_ + row / mask_.block * blocks_row_;
+    const uint8_t* b = blocks_of(batch, head, row);
     restrict_to([&](int64_t j) { return b[(col + j) / mask_.block] != 0; });
   }
   if (mask_.keys.defined()) {
@@ -262,9 +293,10 @@ Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t h
   const bool by_batch =
       (mask.keys.defined() && mask.keys.dim(0) > 1) ||
       (mask.query_segments.defined() && (mask.query_segments.dim(0) > 1 || mask.key_segments.dim(0) > 1)) ||
+      (mask.blocks.defined() && mask.blocks.rank() == 4 && mask.blocks.dim(0) > 1) ||
       (mask.dense.defined() && mask.dense.rank() == 4 && mask.dense.dim(0) > 1);
   const bool by_head = (mask.keys.defined() && mask.keys.rank() == 3 && mask.keys.dim(1) > 1) ||
-                       (mask.blocks.defined() && mask.blocks.rank() == 3 && mask.blocks.dim(0) > 1) ||
+                       (mask.blocks.defined() && mask.blocks.rank() >= 3 && mask.blocks.dim(-3) > 1) ||
                        (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);
   return {by_batch ? batch : std::min<int64_t>(batch, 1), by_head ? heads : std::min<int64_t>(heads, 1)};
 }

@@ -25,7 +25,8 @@ struct AttentionMask {
   Tensor keys = {};
   /// i64 [batch or 1, m] and [batch or 1, n]: document numbers; only equal ones see each other.
   Tensor query_segments = {}, key_segments = {};
-  /// bool [⌈m/block⌉, ⌈n/block⌉] or [heads, …, …]: whole blocks of queries × keys, counted from 0.
+  /// bool [⌈m/block⌉, ⌈n/block⌉] or [heads, …, …]: whole blocks of queries × keys, counted from 0. Or the blocks of
+  /// keys of each query, [batch or 1, g, m, ⌈n/block⌉], where g divides heads and head h has those of ⌊h/(heads/g)⌋.
   Tensor blocks = {};
   int64_t block = 0;
   /// bool, broadcasts to [batch, heads, m, n].
@@ -62,6 +63,12 @@ class Visibility {
   /// Whether rows [row, row + rows) × columns [col, col + cols) are allowed nowhere, in places, or
   /// everywhere. May say `some` where a closer look would say none or all.
   Tile classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols) const;
+  /// B > 0: each query has blocks of B keys of its own; else 0.
+  int64_t block_of_query() const { return by_query_ ? mask_.block : 0; }
+  /// Writes the numbers of the rows among [row, row + rows) that have a block with one of the columns [col, col + cols)
+  /// and returns how many. `masked`: whether a pair of these rows and columns may be forbidden.
+  int64_t rows_with(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols, int32_t* out,
+                    bool& masked) const;
   /// Writes row `row`, columns [col, col + cols): 1 allowed, 0 not.
   void fill_row(int64_t batch, int64_t head, int64_t row, int64_t col, int64_t cols, uint8_t* out) const;
   /// The allowed columns of a row by the rules that give one interval: causal, and window without
@@ -74,15 +81,19 @@ class Visibility {
   bool only_span() const { return only_span_; }
 
  private:
+  const uint8_t* blocks_of(int64_t batch, int64_t head, int64_t row) const;
+  Tile classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols, bool blocks) const;
+
   AttentionMask mask_;
   int64_t m_, n_;
-  bool only_span_, banded_;
+  bool only_span_, banded_, by_query_;
   int64_t reach_;                       // (window − 1)·dilation; without a window, greater than every distance
   std::vector<uint8_t> is_global_;      // by position; empty if there are none
   std::vector<int64_t> global_before_;  // number of global positions < p
   // strides of the broadcast tensors
-  int64_t keys_batch_ = 0, keys_head_ = 0, dense_stride_[4] = {0, 0, 0, 0}, blocks_head_ = 0, blocks_row_ = 0,
-          query_batch_ = 0, key_batch_ = 0;
+  int64_t keys_batch_ = 0, keys_head_ = 0, dense_stride_[4] = {0, 0, 0, 0}, query_batch_ = 0, key_batch_ = 0;
+  int64_t blocks_batch_ = 0, blocks_head_ = 0, blocks_row_ = 0;
+  int64_t block_rows_ = 1, block_heads_ = 1;  // queries, and heads, that share a row of the blocks
 };
 
 }  // namespace detail

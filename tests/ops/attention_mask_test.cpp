@@ -73,6 +73,12 @@ TEST_CASE("mask: what each rule allows", "[attention][mask]") {
   CHECK(picture(by_head, 1, 4, 1, 0, 2, 0) == "xx..");
   CHECK(picture(by_head, 1, 4, 1, 0, 2, 1) == "..xx");
   CHECK(picture({.causal = true, .blocks = bools({1, 0, 1, 1}, {2, 2}), .block = 2}, 4, 4) == "x... xx.. xxx. xxxx");
+  const AttentionMask by_query{.causal = true, .blocks = bools({1, 0, 0, 1, 1, 0, 1, 1}, {2, 1, 2, 2}), .block = 2};
+  CHECK(picture(by_query, 2, 4, 2, 0) == "xx.. ..xx");
+  CHECK(picture(by_query, 2, 3, 2, 1) == "xx. xxx");
+  const AttentionMask by_group{.blocks = bools({1, 0, 0, 1, 0, 1, 1, 0}, {1, 2, 2, 2}), .block = 3};
+  CHECK(picture(by_group, 2, 4, 3, 2, 4, 1) == "xxx. ...x");  // heads 0 and 1 read group 0
+  CHECK(picture(by_group, 2, 4, 3, 2, 4, 2) == "...x xxx.");
   CHECK(picture({.dense = bools({1, 0, 0, 1}, {2, 2})}, 2, 2) == "x. .x");
   CHECK(picture({.dense = bools({1, 0}, {2})}, 2, 2) == "x. x.");
   CHECK(picture({.causal = true, .dense = bools({1, 0, 0, 1}, {2, 1, 1, 2})}, 2, 2, 2, 1) == ".. .x");
@@ -89,6 +95,7 @@ TEST_CASE("mask: random combinations, pair by pair; no larger than its rules nee
     const bool by_batch =
         (r.mask.keys.defined() && r.mask.keys.dim(0) > 1) ||
         (r.mask.query_segments.defined() && r.mask.query_segments.dim(0) + r.mask.key_segments.dim(0) > 2) ||
+        (r.mask.blocks.defined() && r.mask.blocks.rank() == 4 && r.mask.blocks.dim(0) > 1) ||
         (r.mask.dense.defined() && r.mask.dense.rank() == 4 && r.mask.dense.dim(0) > 1);
     if (!by_batch) CHECK(got.shape[0] == 1);
     if (!r.mask.blocks.defined() && !r.mask.dense.defined()) CHECK(got.shape[1] == 1);
@@ -216,6 +223,8 @@ TEST_CASE("mask: what does not fit, and by which words", "[attention][mask]") {
   CHECK_THROWS_WITH(pairs({.blocks = bools(std::vector<double>(18), {3, 2, 3}), .block = 3}),
                     Contains("[3,2,3]") && Contains("[4,2,3]"));
   CHECK_THROWS_AS(pairs({.blocks = zeros({2, 3}), .block = 3}), DTypeError);
+  CHECK_THROWS_WITH(pairs({.blocks = bools(std::vector<double>(6), {1, 1, 2, 3}), .block = 3}),
+                    Contains("blocks") && Contains("[1,1,2,3]") && Contains("each query"));
   CHECK_THROWS_WITH(pairs({.dense = bools(std::vector<double>(9), {3, 3})}), Contains("[3,3]"));
   CHECK_THROWS_AS(pairs({.dense = zeros({6, 8})}), DTypeError);
   CHECK_THROWS_WITH(pairs({.dense = zeros({6, 8})}), Contains("dense") && Contains("bias"));

@@ -68,7 +68,9 @@ AttentionSample random_attention(Rand& rand, const SampleLimits& limits) {
   if (chance(20)) {
     const int64_t block = o.mask.block = one_of({1, 3, 16, 20}), rows = (m + block - 1) / block,
                   cols = (n + block - 1) / block;
-    o.mask.blocks = random_bools(chance(50) ? Shape{rows, cols} : Shape{chance(70) ? heads : 1, rows, cols}, rand, 6);
+    const int64_t groups = chance(70) ? heads : 1;
+    const Shape shapes[] = {{rows, cols}, {groups, rows, cols}, {chance(70) ? batch : 1, groups, m, cols}};
+    o.mask.blocks = random_bools(shapes[rand.below(3)], rand, 6);
   }
   auto wide = [&] {  // a shape that broadcasts to [batch, heads, m, n]
     const Shape shapes[] = {{batch, heads, m, n}, {m, n}, {heads, m, n}, {batch, 1, m, n}, {batch, 1, 1, n},

@@ -33,10 +33,8 @@ bool NaiveMask::sees(int64_t batch, int64_t head, int64_t i, int64_t j) const {
   if (mask_.query_segments.defined() && query_segments_.stretched({batch, i}) != key_segments_.stretched({batch, j}))
     return false;
   if (mask_.blocks.defined()) {
-    Dims at{head, i / mask_.block, j / mask_.block};
-    if (blocks_.rank() == 2) at.erase(at.begin());
-    if (blocks_.rank() == 3 && blocks_.shape[0] == 1) at[0] = 0;
-    if (blocks_(at) == 0) return false;
+    const bool by_query = blocks_.rank() == 4;  // with a row for each head, or one for all
+    if (blocks_.stretched({batch, head, by_query ? i : i / mask_.block, j / mask_.block}) == 0) return false;
   }
   return !mask_.dense.defined() || dense_.stretched({batch, head, i, j}) != 0;
 }
