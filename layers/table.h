@@ -14,6 +14,7 @@
 #include <sluice/layers/attention/hierarchical.h>
 #include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/attention/selected_attention.h>
 #include <sluice/layers/attention/sparse_layers.h>
 #include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/layers/linear_attention/feature_map.h>
@@ -244,7 +245,21 @@ template <class Rows> void attention_rows(Rows& rows) {
        R"({"causal": false, "rope_norm": true, "norm_eps": 0.1, "rope_pairing": "half", "form": "absorbed"})",
        R"({"q_rank": 3, "rope_frequencies": [1, 0.3], "rope_factor": 1.2, "rope_norm": true, "form": "expanded",
            "dropout": 0.3})",
-       R"({"heads": 1, "rope_dim": 0})"});
+       R"({"heads": 1, "rope_dim": 0})",
+       R"({"q_rank": 3, "topk": 3, "index_heads": 3, "index_dim": 5, "form": "absorbed"})",
+       R"({"q_rank": 2, "topk": 2, "index_heads": 2, "index_dim": 6, "index_pairing": "interleaved", "causal": false,
+           "rope_frequencies": [1, 0.3], "q_factor": 1.5})"});
+  rows.template add<NsaAttention>(
+      "nsa_attention", kMasked,
+      R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4, "block": 2, "stride": 1, "select": 2, "count": 3,
+          "window": 3, "local": 1})",
+      {R"({"block": 4, "stride": 2, "select": 4, "count": 2, "initial": 0, "use_rope": true, "dropout": 0.3})",
+       R"({"kv_heads": 4, "block": 1, "select": 1, "count": 4, "local": 3, "value_dim": 3, "qkv_bias": true})",
+       R"({"kv_heads": 1, "block": 3, "stride": 3, "select": 3, "window": 1, "attention_dropout": 0.3})"});
+  rows.template add<MobaAttention>(
+      "moba_attention", kMasked, R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4, "block": 2, "topk": 2})",
+      {R"({"block": 3, "topk": 1, "use_rope": true, "dropout": 0.3})",
+       R"({"kv_heads": 1, "block": 1, "topk": 3, "value_dim": 3, "residual": true, "attention_dropout": 0.3})"});
   rows.template add<DiffAttention>(
           "diff_attention", kDocuments, R"({"dim": 8, "heads": 4, "kv_heads": 2, "head_dim": 4, "causal": true})",
           {R"({"version": 1})", R"({"version": 1, "pairing": "halves", "norm": "rms_plain", "norm_eps": 0.1})",

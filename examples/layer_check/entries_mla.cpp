@@ -20,7 +20,8 @@ void sequence(Layer& l) {
 void add_mla(std::vector<Layer>& all) {
   add(all, "mla", "attention",
       "q = x Wq or RMSNorm(x Wdq) Wuq, per head [q_n | q_r]; [c | k_r] = x Wdkv, c = RMSNorm(c); RoPE on q_r, k_r; "
-      "[k_n | v] = c Wukv; y = (softmax((q_n k_n' + q_r k_r')/sqrt(dn + dr)) v [* sigmoid(x Wg)]) Wo",
+      "[k_n | v] = c Wukv; with topk to the keys of the best index scores; y = (softmax((q_n k_n' + q_r k_r')/sqrt(dn "
+      "+ dr)) v [* sigmoid(x Wg)]) Wo",
       "DeepSeek-AI 2024 (DeepSeek-V2), arXiv 2405.04434")
       .also(sequence)
       .input(Kind::boolean, "mask? broadcast [batch, heads, n, n]", "true: may be seen", "len(stream) == 0")
@@ -35,6 +36,11 @@ void add_mla(std::vector<Layer>& all) {
       .dense("kv_up", "kv_rank", "heads*(nope_dim + value_dim)", "False", "Wukv")
       .dense("gate", "dim", "heads if gate == 'headwise' else heads*value_dim", "False", "Wg", "gate != 'none'")
       .dense("out", "heads*value_dim", "dim", "False", "Wo")
+      .dense("indexer.q", "q_rank", "index_heads*index_dim", "False", "", "topk > 0")
+      .dense("indexer.k", "dim", "index_dim", "False", "", "topk > 0")
+      .parameter("indexer.k_norm.weight [index_dim]", "", "topk > 0")
+      .parameter("indexer.k_norm.bias [index_dim]", "", "topk > 0")
+      .dense("indexer.weights", "dim", "index_heads", "False", "", "topk > 0")
       .output("[batch, n, dim]")
       .output("latent [batch, n, kv_rank]", "c, as a stream keeps it", "len(stream) == 0")
       .output("k_rope [batch, n, rope_dim]", "the rotary key, as a stream keeps it", "len(stream) == 0")

@@ -1,5 +1,6 @@
 #include <sluice/layers/attention/mla.h>
 
+#include <sluice/layers/attention/selected_attention.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
@@ -32,6 +33,12 @@ Mla::Mla(MlaOptions given, Rng& rng) : options(given) {
   if (o.gate != MlaGate::none)
     gate = AttentionGate({.granularity = of_gate, .init = o.init}, o.dim, o.heads, o.value_dim, rng, o.dtype);
   out = map(o.heads * o.value_dim, o.dim);
+  if (o.topk == 0) return;
+  if (o.q_rank == 0) fail<ValueError>("mla: topk=", o.topk, " needs a q_rank: the indexer reads the queries' latent");
+  RopeOptions rope = o.rope;
+  rope.rot_dim = rope.rot_dim > 0 ? rope.rot_dim : o.rope_dim, rope.pairing = o.index_pairing;
+  indexer =
+      Indexer({o.dim, o.q_rank, o.index_heads, o.index_dim, o.use_rope && o.rope_dim > 0, rope, o.init, o.dtype}, rng);
 }
 
 Tensor Mla::latents(const Tensor& x, int64_t position) const {
@@ -47,15 +54,24 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
   call.check_causal(o.causal);
   const Tensor& x = call.x;
   const int64_t position = call.first(), dn = o.nope_dim, r = o.kv_rank;
-  const Tensor mixed = o.q_rank == 0 ? q(x) : q_up(q_norm(q_down(x)) * o.q_factor);
+  const Tensor z = o.q_rank == 0 ? Tensor() : q_norm(q_down(x)) * o.q_factor, mixed = o.q_rank == 0 ? q(x) : q_up(z);
   const std::vector<Tensor> qs = split(detail::split_heads(mixed, o.heads), {dn, o.rope_dim}, -1);
   const Tensor q_r = o.use_rope ? detail::rope_from(qs[1], o.rope, position) : qs[1];
-  const Tensor rows = call.rows({unsqueeze(latents(x, position), 1)})[0];  // [batch, 1, n, r + dr]
+  std::vector<Tensor> kept{unsqueeze(latents(x, position), 1)};  // [batch, 1, n, r + dr]
+  KeyIndex index;
+  if (o.topk > 0) index = indexer(x, z, position), kept.push_back(unsqueeze(index.k, 1));
+  kept = call.rows(kept);
+  if (o.topk > 0) index.k = squeeze(kept[1], 1);
+  const Tensor rows = kept[0];
   AttentionOptions a{.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(dn + o.rope_dim))),
                      .mask = call.mask(),
                      .bias = pass.bias,
                      .dropout = o.attention_dropout};
   a.mask.causal = o.causal;
+  const auto attend = [&](const Tensor& queries, const Tensor& keys, const Tensor& values) {
+    return o.topk > 0 ? dsa_attention(queries, keys, values, index, o.topk, a, call.rng())
+                      : sequence_attention(queries, keys, values, a, call.rng());
+  };
 
   // Products per head and sequence: n·r·(dn + dv) + m·n·(dn + dr + dv) expanded, m·r·(dn + dv) + m·n·(2r + dr)
   // absorbed.
@@ -69,11 +85,11 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
     const std::vector<Tensor> up = split(transpose(unflatten(kv_up.weight, -1, {o.heads, dn + o.value_dim}), 0, 1),
                                          {dn, o.value_dim}, -1);  // Wuk [h, r, dn], Wuv [h, r, dv]
     const Tensor queries = cat({matmul(qs[0], transpose(up[0], 1, 2)), q_r}, -1);
-    y = matmul(sequence_attention(queries, rows, c, a, call.rng()), up[1]);
+    y = matmul(attend(queries, rows, c), up[1]);
   } else {
     const std::vector<Tensor> kv = split(detail::split_heads(kv_up(squeeze(c, 1)), o.heads), {dn, o.value_dim}, -1);
     const Tensor shared = expand(narrow(rows, -1, r, o.rope_dim), {x.dim(0), o.heads, rows.dim(2), o.rope_dim});
-    y = sequence_attention(cat({qs[0], q_r}, -1), cat({kv[0], shared}, -1), kv[1], a, call.rng());
+    y = attend(cat({qs[0], q_r}, -1), cat({kv[0], shared}, -1), kv[1]);
   }
   if (o.gate != MlaGate::none) y = gate(y, x);
   return Dropout{o.dropout}(out(detail::merge_heads(y)), call.rng());

@@ -10,9 +10,12 @@
 // sum, q_n·k_n = (q_n·Wukᵀ)·c, so that all heads read one KV head [c | κ] whose values are c. The two forms differ in
 // rounding and cost alone. By itself a layer takes the one with fewer products: expanded for a whole sequence, absorbed
 // for a few tokens that follow many.
+//
+// With topk a query attends to the keys that an indexer chooses (DeepSeek sparse attention, indexer.h).
 #pragma once
 
 #include <sluice/layers/attention/attention_gate.h>
+#include <sluice/layers/attention/indexer.h>
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/nn/pass.h>
@@ -26,7 +29,7 @@ constexpr const char* choices(MlaForm) { return "cheapest expanded absorbed"; }
 
 /// Sizes are DeepSeek-V2-Lite's; V3 has q_rank = 1536. By options: Kimi Linear (use_rope = false), MiniCPM3
 /// (RopePairing::half), Ling 3 (headwise gate), Hy4 (half, elementwise gate), dots3 (headwise gate, rope_norm, factors
-/// √(dim/rank)).
+/// √(dim/rank)). DeepSeek-V3.2 has topk = 2048; GLM-5 and dots3 turn the index interleaved.
 struct MlaOptions {
   using Layer = struct Mla;
   int64_t dim, heads = 1;
@@ -40,6 +43,9 @@ struct MlaOptions {
   double norm_eps = 1e-6;              // of all norms
   double q_factor = 1, kv_factor = 1;  // multiply the normed latents
   MlaForm form = MlaForm::cheapest;
+  int64_t topk = 0;                           // keys of a query; 0: all. Needs q_rank
+  int64_t index_heads = 64, index_dim = 128;  // of the indexer
+  RopePairing index_pairing = RopePairing::half;
   double attention_dropout = 0, dropout = 0;
   Init init = Init::xavier();
   DType dtype = f32;
@@ -62,6 +68,10 @@ struct MlaOptions {
     f("q_factor", o.q_factor, any_number(), "times the queries' normed latent; sqrt(dim/q_rank) in dots3");
     f("kv_factor", o.kv_factor, any_number(), "times the normed latent of keys and values");
     f("form", o.form, "how it is computed; changes rounding and cost only");
+    f("topk", o.topk, at_least(0), "keys of a query, chosen by an indexer; 0: all");
+    f("index_heads", o.index_heads, at_least(1), "heads of the indexer");
+    f("index_dim", o.index_dim, at_least(1), "channels of its heads and of its key");
+    f("index_pairing", o.index_pairing, "of its RoPE, on the first rope_dim channels");
     f.training("attention_dropout", o.attention_dropout, share(), "on the weights");
     f.training("dropout", o.dropout, share(), "on the output");
     f.nested("init_", o.init);
@@ -80,13 +90,15 @@ struct Mla {
   Linear kv_down, kv_up;   // dim → r + dr, [c | κ]; r → h·(dn + dv), per head [k_n | v]
   Norm q_norm, kv_norm, rope_norm;
   AttentionGate gate;
-  Linear out;  // h·dv → dim
+  Linear out;       // h·dv → dim
+  Indexer indexer;  // with topk
 
   Mla() = default;
   /// Throws ValueError for options that do not fit.
   Mla(MlaOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same shape. A stream keeps r + dr numbers per token.
+  /// x [batch, n, dim] → the same shape. A stream keeps r + dr numbers per token, with topk index_dim
+  /// more. Masks of pairs and biases of the pass do not change which keys the indexer chooses.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// [c | κ] of x after norm and RoPE, [batch, n, r + dr]: what a stream keeps.
   Tensor latents(const Tensor& x, int64_t position = 0) const;
@@ -94,7 +106,7 @@ struct Mla {
   static void visit(auto& self, auto&& f) {
     f("q", self.q), f("q_down", self.q_down), f("q_norm", self.q_norm), f("q_up", self.q_up);
     f("kv_down", self.kv_down), f("kv_norm", self.kv_norm), f("rope_norm", self.rope_norm), f("kv_up", self.kv_up);
-    f("gate", self.gate.map), f("out", self.out);
+    f("gate", self.gate.map), f("out", self.out), f("indexer", self.indexer);
   }
 };
 

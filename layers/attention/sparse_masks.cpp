@@ -126,7 +126,7 @@ Tensor neighbours_of(const AttentionMask& mask, int64_t m, int64_t n, int64_t he
   if (m < 0 || n < 0 || heads < 1)
     fail("neighbours_of: got m=", m, ", n=", n, ", heads=", heads, "; need sizes >= 0 and at least one head");
   detail::check_mask("neighbours_of", mask, 1, heads, m, n);
-  const bool by_head = (mask.blocks.defined() && mask.blocks.rank() == 3 && mask.blocks.dim(0) > 1) ||
+  const bool by_head = (mask.blocks.defined() && mask.blocks.rank() >= 3 && mask.blocks.dim(-3) > 1) ||
                        (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);
   const int64_t lists = by_head ? heads : 1;
   const detail::Visibility visible(mask, 1, heads, m, n);

@@ -43,10 +43,10 @@ LayerWidth layer_width(const Json& options) {
     const int64_t* i = j ? j->as<int64_t>() : nullptr;
     return i ? *i : 0;
   };
-  LayerWidth w{number("in_dim") ? number("in_dim") : number("dim"), number("vocabulary") + number("count"),
-               number("context_dim")};
-  const bool of_heads = options.find("heads") || options.find("experts");  // groups of these, which dim spans
-  if (number("groups") && !of_heads) w.width *= number("groups");          // dim is that of a group
+  const bool heads = options.find("heads"), experts = options.find("experts");
+  LayerWidth w{number("in_dim") ? number("in_dim") : number("dim"),
+               number("vocabulary") + (heads ? 0 : number("count")), number("context_dim")};
+  if (number("groups") && !heads && !experts) w.width *= number("groups");  // dim is that of a group
   if (w.context == 0) w.context = w.width;
   return w;
 }

@@ -50,8 +50,8 @@ struct LayerWidth {
   int64_t vocabulary = 0;  // > 0: x is i64 [batch, n], tokens in [0, vocabulary)
   int64_t context = 0;     // width of the context; without context_dim equal to `width`
 };
-/// Reads the sizes from the options that have the same names in all layers: dim or in_dim, groups (of channels, in a
-/// layer without heads), vocabulary or count, context_dim.
+/// Reads the sizes from the options that have the same names in all layers: dim or in_dim, vocabulary, context_dim, and
+/// in a layer without heads groups (of channels) and count (of tokens).
 LayerWidth layer_width(const Json& options);
 
 namespace detail {

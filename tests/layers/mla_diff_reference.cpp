@@ -1,6 +1,8 @@
 // References of attention with latent keys and values, and of differential attention.
 #include "layers/heads_reference.h"
 
+#include <algorithm>
+
 namespace sluice::testing {
 
 namespace {
@@ -12,6 +14,39 @@ Matrix scaled(Matrix x, double by) {
 }
 Matrix rotated(const LayerFacts& l, const Matrix& x, bool keys) { return l.yes("use_rope") ? turned(l, x, keys) : x; }
 
+/// The topk keys of each query by DeepSeek's index, the first of equals.
+std::vector<std::vector<bool>> indexed(const LayerFacts& l, const LayerSequence& s, const Matrix& latent) {
+  const std::size_t n = s.x.size(), heads = l.size("index_heads"), dr = l.size("rope_dim");
+  const auto rotate = [&](const Matrix& x, double sign) {  // of the first channels, in pairs of its own
+    if (dr == 0 || !l.yes("use_rope")) return x;
+    RopeOptions o;
+    o.base = l.real("rope_base"), o.factor = l.real("rope_factor"), o.frequencies = l.reals("rope_frequencies");
+    o.offset = l.option("rope_offset").get<int64_t>(), o.xpos = sign * l.real("rope_xpos");
+    o.pairing = from_name<RopePairing>(l.text("index_pairing"));
+    o.rot_dim = l.option("rope_rot_dim").get<int64_t>() > 0 ? l.option("rope_rot_dim").get<int64_t>()
+                                                            : static_cast<int64_t>(dr);
+    return rope_reference(x, o);
+  };
+  std::vector<Matrix> q = heads_of(dense(l, "indexer.q", latent), heads);
+  for (Matrix& h : q) h = rotate(h, 1);
+  const Matrix k = rotate(norm_of(l, "indexer.k_norm", "layer", 1e-6, dense(l, "indexer.k", s.x)), -1),
+               w = dense(l, "indexer.weights", s.x);
+  std::vector<std::vector<bool>> seen(n, std::vector<bool>(n));
+  for (std::size_t i = 0; i < n; ++i) {
+    std::vector<std::size_t> best;
+    std::vector<double> scores(n, 0.0);
+    for (std::size_t j = 0; j < n; ++j) {
+      if (!s.real[j] || (l.yes("causal") && j > i) || (!s.documents.empty() && s.documents[i] != s.documents[j]))
+        continue;
+      best.push_back(j);
+      for (std::size_t h = 0; h < heads; ++h) scores[j] += w[i][h] * std::max(0.0, dot(q[h][i], k[j]));
+    }
+    std::stable_sort(best.begin(), best.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+    for (std::size_t r = 0; r < std::min(l.size("topk"), best.size()); ++r) seen[i][best[r]] = true;
+  }
+  return seen;
+}
+
 /// Head by head with all keys and values written out.
 Matrix mla(const LayerFacts& l, const LayerSequence& s) {
   const std::size_t heads = l.size("heads"), dn = l.size("nope_dim"), dr = l.size("rope_dim"), dv = l.size("value_dim"),
@@ -20,11 +55,13 @@ Matrix mla(const LayerFacts& l, const LayerSequence& s) {
   const Matrix down = dense(l, "kv_down", s.x);
   const Matrix c = scaled(norm_of(l, "kv_norm", "rms", eps, columns(down, 0, rank)), l.real("kv_factor"));
   Matrix k_rope = columns(down, rank, dr), mixed;
+  std::vector<std::vector<bool>> chosen;
   if (dr > 0 && l.yes("rope_norm")) k_rope = norm_of(l, "rope_norm", "rms", eps, k_rope);
   if (dr > 0) k_rope = rotated(l, k_rope, true);
   if (l.size("q_rank") > 0) {
     const Matrix latent = norm_of(l, "q_norm", "rms", eps, dense(l, "q_down", s.x));
     mixed = dense(l, "q_up", scaled(latent, l.real("q_factor")));
+    if (l.size("topk") > 0) chosen = indexed(l, s, scaled(latent, l.real("q_factor")));
   } else {
     mixed = dense(l, "q", s.x);
   }
@@ -34,7 +71,7 @@ Matrix mla(const LayerFacts& l, const LayerSequence& s) {
     const Matrix q_nope = columns(q[h], 0, dn), k_nope = columns(kv[h], 0, dn), v = columns(kv[h], dn, dv);
     const Matrix q_rope = dr > 0 ? rotated(l, columns(q[h], dn, dr), false) : columns(q[h], dn, dr);
     y.push_back(softmax_of(s.x.size(), v, [&](std::size_t i, std::size_t j) {
-      if (!sees(l, s, h, i, j)) return kHidden;
+      if (!sees(l, s, h, i, j) || (!chosen.empty() && !chosen[i][j])) return kHidden;
       return scale * (dot(q_nope[i], k_nope[j]) + dot(q_rope[i], k_rope[j])) + (s.bias.empty() ? 0 : s.bias[i][j]);
     }));
   }

@@ -1,0 +1,189 @@
+#include <sluice/layers/attention/selected_attention.h>
+
+#include <sluice/core/node.h>
+#include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
+#include <sluice/parallel/sequence_attention.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace sluice {
+
+namespace {
+
+/// f(k, v, options) with all keys and values that this rank's queries may see.
+template <class F> Tensor over_all_keys(const Tensor& k, const Tensor& v, const SelectedOptions& o, F f) {
+  if (!in_sequence()) return f(k, v, o);
+  const detail::SequenceKeys x = detail::fetch_keys(k, v, {.mask = {.causal = true, .keys = o.keys}});
+  SelectedOptions here = o;
+  here.keys = x.options.mask.keys;
+  SequenceScope uncut;
+  return f(x.k, x.v, here);
+}
+
+/// attention() to the chosen blocks.
+Tensor attend_to_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& blocks, int64_t block,
+                        const SelectedOptions& o, Rng* rng) {
+  const AttentionMask mask{.causal = true, .keys = o.keys, .blocks = blocks, .block = block};
+  return attention(q, k, v, {.scale = o.scale, .mask = mask, .dropout = o.dropout}, rng);
+}
+
+void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const SelectedOptions& o) {
+  if (q.rank() != 4 || k.rank() != 4)
+    fail(op, ": got q=", q, ", k=", k, "; need [batch, heads, m, d], [batch, kv_heads, n, d]");
+  detail::attention_operands(op, q, k, v, {.mask = {.keys = o.keys}});
+  if (o.keys.defined() && o.keys.rank() != 2)
+    fail(op, ": keys=", o.keys, " does not fit k=", k, "; need [batch or 1, n]");
+  if (k.dim(2) < q.dim(2)) fail(op, ": ", q.dim(2), " queries need as many keys; got k=", k);
+}
+
+/// Which means queries row … row + rows − 1 of m see: those whose last key is not later, bool [batch or 1, 1, rows,
+/// means].
+Tensor seen_means(const BlockMeans& means, const NsaSizes& s, int64_t first, int64_t rows) {
+  const TensorOptions whole{i64, means.rows.device()};
+  const Tensor last =
+      arange(means.rows.dim(2), whole) * static_cast<double>(s.stride) + static_cast<double>(s.block - 1);
+  const Tensor seen = le(unsqueeze(last, 0), unsqueeze(arange(first, first + rows, 1, whole), 1));
+  return means.real.defined() ? logical_and(seen, unsqueeze(unsqueeze(means.real, 1), 1))
+                              : unflatten(seen, 0, {1, 1, rows});
+}
+
+Tensor nsa_blocks_of(const Tensor& q, const BlockMeans& means, const NsaSizes& s, int64_t n, const SelectedOptions& o) {
+  NoGrad guard;
+  const int64_t m = q.dim(2), kv_heads = means.rows.dim(1), group = q.dim(1) / std::max<int64_t>(1, kv_heads);
+  const int64_t blocks = n / s.select + (n % s.select != 0), count = means.rows.dim(2);
+  // Block j has the strides [j·S, (j + 1)·S), mean c the strides [c, c + L); x = c − j·S from 1 − L to S − 1.
+  const int64_t S = s.select / s.stride, L = s.block / s.stride;
+  const Tensor rows_of = detail::widened(q.detach()), keys = detail::widened(means.rows.detach());
+  return detail::by_rows(m, 128, [&](int64_t row, int64_t rows) {
+    const int64_t first = n - m + row;
+    const AttentionOptions a{.scale = o.scale, .mask = {.dense = seen_means(means, s, first, rows)}};
+    const Tensor p = attention_map(narrow(rows_of, 2, row, rows), keys, a);
+    const Tensor shared = pad(sum(unflatten(p, 1, {kv_heads, group}), {2}), -1, L - 1, blocks * S - count);
+    Tensor scores = zeros({q.dim(0), kv_heads, rows, blocks}, p.options());
+    for (int64_t x = 1 - L; x < S && blocks > 0; ++x) {  // in the order of means, so that equal sums have equal bits
+      const int64_t at = x + L - 1, overlap = std::min(S, x + L) - std::max<int64_t>(0, x);
+      scores = scores + slice(shared, -1, at, at + (blocks - 1) * S + 1, S) * static_cast<double>(overlap);
+    }
+    return choose_blocks(scores, first, {s.select, s.count, s.initial, s.local}, o.keys);
+  });
+}
+
+}  // namespace
+
+// -- NSA -----------------------------------------------------------------------------------------------------------
+
+void check_nsa(const char* op, const NsaSizes& s) {
+  check_options(op, s);
+  if (s.block % s.stride != 0 || s.select % s.stride != 0)
+    fail<ValueError>(op, ": stride must divide block and select — got stride=", s.stride, ", block=", s.block,
+                     ", select=", s.select);
+  if (s.initial > s.count - s.local)
+    fail<ValueError>(op, ": count=", s.count, " blocks must hold initial=", s.initial, " and local=", s.local);
+}
+
+Tensor nsa_blocks(const Tensor& q, const Tensor& k, const NsaSizes& sizes, const SelectedOptions& o) {
+  check_nsa("nsa_blocks", sizes), check_operands("nsa_blocks", q, k, k, o);
+  return nsa_blocks_of(q, block_means(k, sizes.block, sizes.stride, o.keys), sizes, k.dim(2), o);
+}
+
+Tensor nsa_attention(const Tensor& q, const Tensor& own_k, const Tensor& own_v, const Tensor& gates, const NsaSizes& s,
+                     const SelectedOptions& options, Rng* rng) {
+  const char* op = "nsa_attention";
+  check_nsa(op, s), check_operands(op, q, own_k, own_v, options);
+  if (gates.shape() != Shape{q.dim(0), q.dim(1), q.dim(2), 3})
+    fail(op, ": gates=", gates, " do not fit q=", q, "; need [batch, heads, m, 3]");
+  return over_all_keys(own_k, own_v, options, [&](const Tensor& k, const Tensor& v, const SelectedOptions& o) {
+    const int64_t n = k.dim(2), m = q.dim(2);
+    const BlockMeans means = block_means(k, s.block, s.stride, o.keys);
+    const Tensor values = block_means(v, s.block, s.stride, o.keys).rows;
+    const AttentionOptions compressed{
+        .scale = o.scale, .mask = {.dense = seen_means(means, s, n - m, m)}, .dropout = o.dropout};
+    const AttentionOptions near{
+        .scale = o.scale, .mask = {.causal = true, .window = s.window, .keys = o.keys}, .dropout = o.dropout};
+    const Tensor blocks = nsa_blocks_of(q, means, s, n, o);
+    const auto gate = [&](int64_t branch) { return narrow(gates, 3, branch, 1); };
+    return gate(0) * attention(q, means.rows, values, compressed, rng) +
+           gate(1) * attend_to_blocks(q, k, v, blocks, s.select, o, rng) + gate(2) * attention(q, k, v, near, rng);
+  });
+}
+
+// -- MoBA ----------------------------------------------------------------------------------------------------------
+
+Tensor moba_blocks(const Tensor& q, const Tensor& k, const MobaSizes& s, const SelectedOptions& o) {
+  check_options("moba_blocks", s), check_operands("moba_blocks", q, k, k, o);
+  NoGrad guard;
+  const int64_t m = q.dim(2), n = k.dim(2), blocks = n / s.block + (n % s.block != 0);
+  const Tensor means = detail::widened(block_means(k.detach(), s.block, s.block, o.keys).rows),
+               rows_of = detail::widened(q.detach());
+  return detail::by_rows(m, 128, [&](int64_t row, int64_t rows) {
+    const Tensor s_of = detail::attention_products(narrow(rows_of, 2, row, rows), means, {.scale = 1});
+    return choose_blocks(pad(s_of, -1, 0, blocks - means.dim(2)), n - m + row, {s.block, s.topk}, o.keys);
+  });
+}
+
+Tensor moba_attention(const Tensor& q, const Tensor& own_k, const Tensor& own_v, const MobaSizes& sizes,
+                      const SelectedOptions& options, Rng* rng) {
+  check_options("moba_attention", sizes), check_operands("moba_attention", q, own_k, own_v, options);
+  return over_all_keys(own_k, own_v, options, [&](const Tensor& k, const Tensor& v, const SelectedOptions& o) {
+    return attend_to_blocks(q, k, v, moba_blocks(q, k, sizes, o), sizes.block, o, rng);
+  });
+}
+
+// -- DSA -----------------------------------------------------------------------------------------------------------
+
+Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const KeyIndex& index, int64_t topk,
+                     const AttentionOptions& options, Rng* rng) {
+  if (in_sequence()) {
+    const detail::SequenceKeys x = detail::fetch_keys(k, v, options);
+    const KeyIndex all{index.q, detail::fetch_keys_of(index.k, 1, options.mask), index.w};
+    SequenceScope uncut;
+    return dsa_attention(q, x.k, x.v, all, topk, x.options, rng);
+  }
+  AttentionOptions o = options;
+  AttentionMask candidates = o.mask;
+  candidates.dense = candidates.blocks = Tensor(), candidates.block = 0;
+  const Tensor chosen = index_mask(index, topk, candidates);
+  o.mask.dense = o.mask.dense.defined() ? logical_and(o.mask.dense, chosen) : chosen;
+  return attention(q, k, v, o, rng);
+}
+
+// -- layers --------------------------------------------------------------------------------------------------------
+
+NsaAttention::NsaAttention(NsaAttentionOptions o, Rng& rng)
+    : options(checked_layer("nsa_attention", o)), heads(options.heads, rng) {
+  check_nsa("nsa_attention", o.sizes);
+  HeadsOptions& h = options.heads;
+  h.causal = true;
+  gate = Linear({h.dim, 3 * h.heads, false, h.init, h.dtype}, rng);
+}
+
+Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {
+  const HeadsOptions& h = options.heads;
+  Call call(*this, "nsa_attention", given, h.dim, pass);
+  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const std::vector<Tensor> rows = call.rows({k, v});
+  const Tensor gates = sigmoid(detail::split_heads(gate(call.x), h.heads));
+  const SelectedOptions o{.keys = call.key_mask(), .dropout = h.attention_dropout};
+  return heads.finish(h, nsa_attention(q, rows[0], rows[1], gates, options.sizes, o, call.rng()), call.x, call.rng());
+}
+
+MobaAttention::MobaAttention(MobaAttentionOptions o, Rng& rng)
+    : options(checked_layer("moba_attention", o)), heads(options.heads, rng) {
+  options.heads.causal = true;
+}
+
+Tensor MobaAttention::operator()(const Tensor& given, const Pass& pass) const {
+  const HeadsOptions& h = options.heads;
+  Call call(*this, "moba_attention", given, h.dim, pass);
+  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const std::vector<Tensor> rows = call.rows({k, v});
+  const SelectedOptions o{.keys = call.key_mask(), .dropout = h.attention_dropout};
+  return heads.finish(h, moba_attention(q, rows[0], rows[1], options.sizes, o, call.rng()), call.x, call.rng());
+}
+
+}  // namespace sluice

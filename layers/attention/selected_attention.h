@@ -1,0 +1,132 @@
+// Attention over selected keys: each query attends to the blocks, or the single keys, that a cheaper score chooses
+// among its own and earlier ones (ops/attention/key_selection.h). The choice has no gradient.
+//
+//   NSA   o = g_c·o_cmp + g_s·o_sel + g_w·o_win (Yuan et al. 2025, "Native Sparse Attention", arXiv 2502.11089, §3)
+//         o_cmp: attention to means of whole blocks of `block` keys, every `stride` keys
+//         o_sel: to `count` blocks of `select` keys, whose score is the sum of the weights that the heads of a KV head
+//                give the means, each counted by its overlap in strides; the first `initial` blocks and the last
+//                `local` ones are always among them
+//         o_win: to a window
+//   MoBA  the `topk` blocks with the largest q·(mean key), the query's own always among them; each query head chooses
+//         for itself (Lu et al. 2025, "MoBA", arXiv 2502.13189, §2.2)
+//   DSA   the `topk` keys with the largest index score, for all heads (DeepSeek-AI 2025, "DeepSeek-V3.2", §2.1);
+//         as a layer: MlaOptions::topk
+//
+// q is [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv]; all is causal, aligned at the end.
+// Blocks are counted from the first key, padding included. Means and scores take the real keys of a block, and a block
+// of padding is never chosen. The scores are O(m·n/stride) or O(m·n/block); those of DSA are O(m·n).
+#pragma once
+
+#include <sluice/layers/nn/heads.h>
+#include <sluice/layers/nn/pass.h>
+#include <sluice/ops/attention/key_selection.h>
+
+#include <optional>
+
+namespace sluice {
+
+/// What NSA and MoBA share.
+struct SelectedOptions {
+  std::optional<double> scale = std::nullopt;  // of q·k in attention; default 1/√d
+  Tensor keys = {};                            // bool [batch or 1, n]: false marks padding
+  double dropout = 0;                          // on the weights
+};
+
+/// Sizes of NSA; those of the paper.
+struct NsaSizes {
+  int64_t block = 32, stride = 16;  // keys of a mean, and from one to the next; stride divides block and select
+  int64_t select = 64, count = 16;  // keys of a chosen block; blocks of a query, initial and local ones included
+  int64_t window = 512;
+  int64_t initial = 1, local = 2;
+
+  static void describe(auto& o, auto& f) {
+    f("block", o.block, at_least(1), "keys of a compressed block");
+    f("stride", o.stride, at_least(1), "from one compressed block to the next; divides block and select");
+    f("select", o.select, at_least(1), "keys of a selected block");
+    f("count", o.count, at_least(1), "selected blocks of a query, initial and local ones included");
+    f("window", o.window, at_least(1), "keys of the window, a query's own position included");
+    f("initial", o.initial, at_least(0), "first blocks, always selected");
+    f("local", o.local, at_least(1), "last blocks up to a query's own, always selected");
+  }
+};
+/// Throws ValueError for sizes that do not fit: a stride that does not divide, initial + local > count.
+void check_nsa(const char* op, const NsaSizes& sizes);
+/// The selected blocks, bool [batch, kv_heads, m, ⌈n/select⌉].
+Tensor nsa_blocks(const Tensor& q, const Tensor& k, const NsaSizes& sizes, const SelectedOptions& options = {});
+/// `gates` [batch, heads, m, 3]: of the compressed, selected and window branch.
+Tensor nsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gates, const NsaSizes& sizes,
+                     const SelectedOptions& options = {}, Rng* rng = nullptr);
+
+struct MobaSizes {
+  int64_t block = 256, topk = 4;
+
+  static void describe(auto& o, auto& f) {
+    f("block", o.block, at_least(1), "keys of a block");
+    f("topk", o.topk, at_least(1), "blocks of a query, its own included");
+  }
+};
+/// The selected blocks, bool [batch, heads, m, ⌈n/block⌉].
+Tensor moba_blocks(const Tensor& q, const Tensor& k, const MobaSizes& sizes, const SelectedOptions& options = {});
+Tensor moba_attention(const Tensor& q, const Tensor& k, const Tensor& v, const MobaSizes& sizes,
+                      const SelectedOptions& options = {}, Rng* rng = nullptr);
+
+/// attention() to the `topk` keys with the largest index score among those that causality, padding and documents of the
+/// mask allow. Its pairs and blocks restrict the attention alone.
+Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const KeyIndex& index, int64_t topk,
+                     const AttentionOptions& options = {.mask = {.causal = true}}, Rng* rng = nullptr);
+
+// -- layers: x [batch, n, dim] → the same shape, always causal. A stream keeps kv_heads·(dk + dv) numbers per token.
+// They do not read segments: a block would span documents. ---------------------------------------------------------
+
+struct NsaAttentionOptions {
+  using Layer = struct NsaAttention;
+  HeadsOptions heads;  // the layer sets causal = true
+  NsaSizes sizes = {};
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f.nested("", o.sizes);
+  }
+};
+
+/// All branches share keys and values. The gates are σ(x·Wg), three for every head.
+struct NsaAttention {
+  static constexpr const char* type = "NsaAttention";
+  NsaAttentionOptions options;
+  Heads heads;
+  Linear gate;  // dim → heads·3, per head [compressed | selected | window]
+
+  NsaAttention() = default;
+  /// Throws ValueError for options that do not fit.
+  NsaAttention(NsaAttentionOptions o, Rng& rng);
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  static void visit(auto& self, auto&& f) {
+    Heads::visit(self.heads, f);
+    f("gate", self.gate);
+  }
+};
+
+struct MobaAttentionOptions {
+  using Layer = struct MobaAttention;
+  HeadsOptions heads;  // the layer sets causal = true
+  MobaSizes sizes = {};
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f.nested("", o.sizes);
+  }
+};
+
+struct MobaAttention {
+  static constexpr const char* type = "MobaAttention";
+  MobaAttentionOptions options;
+  Heads heads;
+
+  MobaAttention() = default;
+  /// Throws ValueError for options that do not fit.
+  MobaAttention(MobaAttentionOptions o, Rng& rng);
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
+};
+
+}  // namespace sluice

@@ -1,0 +1,118 @@
+// Attention over selected keys where it is something else: all keys chosen, one branch alone, one block; and at sizes
+// beyond every tile against a mask of pairs.
+#include "layers/streamed.h"
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/layers/attention/mla.h>
+#include <sluice/layers/attention/selected_attention.h>
+#include <sluice/layers/report/cost.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+struct Operands {
+  Tensor q, k, v;  // 4 heads, 2 KV heads
+};
+Operands operands(int64_t n) {
+  Rand rand(3);
+  return {random_tensor({2, 4, n, 6}, f64, rand), random_tensor({2, 2, n, 6}, f64, rand),
+          random_tensor({2, 2, n, 5}, f64, rand)};
+}
+Tensor gates_of(const Operands& x, int branch) {
+  const Tensor one = arange(3) == static_cast<double>(branch);
+  return expand(to(one, f64), {2, 4, x.q.dim(2), 3});
+}
+void same(const Tensor& got, const Tensor& want) { CHECK(max_abs_diff(got, want) <= 1e-13 * max_abs(want)); }
+
+}  // namespace
+
+TEST_CASE("selected: all keys chosen = causal attention; one block = its own", "[layers][selected]") {
+  const int64_t n = 150;
+  const Operands x = operands(n);
+  const Tensor causal = attention(x.q, x.k, x.v, {.mask = {.causal = true}});
+  same(moba_attention(x.q, x.k, x.v, {.block = 16, .topk = 10}), causal);
+  same(nsa_attention(x.q, x.k, x.v, gates_of(x, 1), {.select = 16, .count = 10}), causal);
+  same(nsa_attention(x.q, x.k, x.v, gates_of(x, 2), {.window = 7}),
+       attention(x.q, x.k, x.v, {.mask = {.causal = true, .window = 7}}));
+  const NsaSizes single{.block = 1, .stride = 1, .select = 1, .count = 3};
+  same(nsa_attention(x.q, x.k, x.v, gates_of(x, 0), single), causal);
+  // topk 1: documents of one block each.
+  const Tensor blocks = reshape(to(floor(arange(0.0, 150.0, 1.0, {f64}) * (1.0 / 16)), i64), {1, n});
+  const AttentionMask own{.causal = true, .query_segments = blocks, .key_segments = blocks};
+  same(moba_attention(x.q, x.k, x.v, {.block = 16, .topk = 1}), attention(x.q, x.k, x.v, {.mask = own}));
+  Rand rand(4);
+  const KeyIndex index{random_tensor({2, 3, n, 4}, f64, rand), random_tensor({2, n, 4}, f64, rand),
+                       random_tensor({2, n, 3}, f64, rand)};
+  same(dsa_attention(x.q, x.k, x.v, index, n), causal);
+  CHECK(max_abs_diff(dsa_attention(x.q, x.k, x.v, index, n / 2), causal) > 1e-2);
+}
+
+TEST_CASE("selected: the blocks are those of a mask of pairs, and have no gradient", "[layers][selected]") {
+  const int64_t n = 1090;
+  Operands x = operands(n);
+  for (Tensor* t : {&x.q, &x.k, &x.v}) t->requires_grad_();
+  const MobaSizes sizes{.block = 40, .topk = 3};
+  const AttentionMask mask{.causal = true, .blocks = moba_blocks(x.q, x.k, sizes), .block = sizes.block};
+  CHECK_FALSE(mask.blocks.requires_grad());
+  const AttentionMask pairs{.dense = visible_pairs(mask, 2, 4, n, n)};
+  const Tensor a = moba_attention(x.q, x.k, x.v, sizes), b = attention(x.q, x.k, x.v, {.mask = pairs});
+  same(a, b);
+  const std::vector<Tensor> leaves{x.q, x.k, x.v}, got = grad({sum(square(a))}, leaves),
+                                                   want = grad({sum(square(b))}, leaves);
+  for (std::size_t i = 0; i < leaves.size(); ++i) same(got[i], want[i]);
+}
+
+TEST_CASE("selected: streams in any pieces", "[layers][selected][stream]") {
+  Rand rand(5);
+  Rng rng(2);
+  const Tensor x = random_tensor({2, 200, 12}, f64, rand);
+  const HeadsOptions heads{.dim = 12, .heads = 4, .kv_heads = 2, .head_dim = 6, .use_rope = true, .dtype = f64};
+  const NsaAttention nsa({heads, {.block = 8, .stride = 4, .select = 16, .count = 4, .window = 20}}, rng);
+  const MobaAttention moba({heads, {.block = 16, .topk = 3}}, rng);
+  const Mla dsa({.dim = 12,
+                 .heads = 3,
+                 .nope_dim = 6,
+                 .rope_dim = 4,
+                 .value_dim = 5,
+                 .kv_rank = 7,
+                 .q_rank = 8,
+                 .topk = 20,
+                 .index_heads = 4,
+                 .index_dim = 6,
+                 .dtype = f64},
+                rng);
+  const auto check = [&](const auto& layer) {
+    const Tensor y = layer(x);
+    for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{1}, {150, 1, 1, 3}, {64, 5, 80}})
+      CHECK(max_abs_diff(streamed(layer, x, pieces), y) <= 1e-12 * max_abs(y));
+  };
+  check(nsa), check(moba), check(dsa);
+  Stream stream;
+  step(dsa, x, stream);
+  CHECK(stream.numel() == 2 * 200 * (7 + 4 + 6));  // latent, rotary key, key of the index
+  for (const NamedTensor& p : parameters(dsa))
+    if (p.name.starts_with("indexer."))
+      CHECK_FALSE(grad({sum(dsa(x))}, {p.tensor}, {.allow_unused = true})[0].defined());
+}
+
+TEST_CASE("selected: what does not fit", "[layers][selected]") {
+  Rng rng(1);
+  const HeadsOptions heads{.dim = 8, .heads = 2};
+  CHECK_THROWS_WITH(NsaAttention({heads, {.block = 32, .stride = 12}}, rng),
+                    Contains("nsa_attention") && Contains("stride=12") && Contains("block=32"));
+  CHECK_THROWS_WITH(NsaAttention({heads, {.count = 2}}, rng), Contains("count=2") && Contains("local=2"));
+  CHECK_THROWS_WITH(Mla({.dim = 8, .topk = 3}, rng), Contains("mla") && Contains("topk=3") && Contains("q_rank"));
+  const Operands x = operands(5);
+  CHECK_THROWS_AS(nsa_attention(x.q, x.k, x.v, zeros({2, 4, 5, 2}, {f64}), {}), ShapeError);
+  CHECK_THROWS_AS(moba_attention(narrow(x.q, 0, 0, 1), x.k, x.v, {}), ShapeError);
+  const MobaAttention moba({heads, {}}, rng);
+  CHECK_THROWS_WITH(moba(zeros({1, 4, 8}), {.segments = zeros({1, 4}, {i64})}), Contains("segments"));
+}

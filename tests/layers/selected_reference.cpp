@@ -1,0 +1,128 @@
+// References of the layers that attend to selected blocks of keys.
+#include "layers/heads_reference.h"
+
+#include <algorithm>
+
+namespace sluice::testing {
+
+namespace {
+
+using Marks = std::vector<bool>;
+
+/// The rows of x from `from` on, `count` of them, that are real: their mean, or nothing.
+std::vector<double> mean_of(const Matrix& x, const LayerSequence& s, std::size_t from, std::size_t count) {
+  std::vector<double> mean;
+  double rows = 0;
+  for (std::size_t j = from; j < from + count; ++j) {
+    if (!s.real[j]) continue;
+    mean.resize(x[j].size());
+    for (std::size_t c = 0; c < mean.size(); ++c) mean[c] += x[j][c];
+    ++rows;
+  }
+  for (double& v : mean) v /= rows;
+  return mean;
+}
+
+/// The `count` best blocks of query i: those that are always chosen first, then by score, the first of equals.
+Marks chosen(const LayerSequence& s, std::size_t i, std::vector<double> scores, std::size_t block, std::size_t count,
+             std::size_t initial, std::size_t local) {
+  const std::size_t own = i / block;
+  std::vector<std::size_t> candidates;
+  for (std::size_t j = 0; j <= own; ++j) {
+    const std::size_t end = std::min(s.real.size(), (j + 1) * block);
+    if (std::count(s.real.begin() + static_cast<std::ptrdiff_t>(j * block),
+                   s.real.begin() + static_cast<std::ptrdiff_t>(end), true) == 0)
+      continue;
+    candidates.push_back(j);
+    if (j < initial || j + local > own) scores[j] = INFINITY;
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  Marks marks(scores.size());
+  for (std::size_t r = 0; r < std::min(count, candidates.size()); ++r) marks[candidates[r]] = true;
+  return marks;
+}
+
+Matrix to_blocks(const LayerSequence& s, const Matrix& q, const Matrix& k, const Matrix& v,
+                 const std::vector<Marks>& blocks, std::size_t block) {
+  return softmax_of(q.size(), v, [&](std::size_t i, std::size_t j) {
+    return s.real[j] && j <= i && blocks[i][j / block] ? scaled_dot(q[i], k[j]) : kHidden;
+  });
+}
+
+Matrix moba_attention(const LayerFacts& l, const LayerSequence& s) {
+  const std::size_t n = s.x.size(), block = l.size("block");
+  return by_heads(l, s, projected(l, s), [&](std::size_t, const Matrix& q, const Matrix& k, const Matrix& v) {
+    std::vector<Marks> blocks;
+    for (std::size_t i = 0; i < n; ++i) {
+      std::vector<double> scores(n / block + 1, 0.0);
+      for (std::size_t j = 0; j < i / block; ++j)
+        if (const std::vector<double> mean = mean_of(k, s, j * block, block); !mean.empty())
+          scores[j] = dot(q[i], mean);
+      blocks.push_back(chosen(s, i, scores, block, l.size("topk"), 0, 1));
+    }
+    return to_blocks(s, q, k, v, blocks, block);
+  });
+}
+
+Matrix nsa_attention(const LayerFacts& l, const LayerSequence& s) {
+  const std::size_t n = s.x.size(), block = l.size("block"), stride = l.size("stride"), select = l.size("select"),
+                    window = l.size("window"), heads = l.size("heads"), kv_heads = l.size("kv_heads"),
+                    group = heads / kv_heads, means = n < block ? 0 : (n - block) / stride + 1;
+  const HeadRows rows = projected(l, s);
+  const Matrix gates = activated(dense(l, "gate", s.x), "sigmoid");
+  std::vector<Matrix> y;
+  for (std::size_t kv = 0; kv < kv_heads; ++kv) {
+    const Matrix &k = rows.k[kv], &v = rows.v[kv];
+    Matrix mean_k, mean_v;
+    Marks real;
+    for (std::size_t c = 0; c < means; ++c) {
+      const std::vector<double> mean = mean_of(k, s, c * stride, block);
+      real.push_back(!mean.empty());
+      mean_k.push_back(mean.empty() ? std::vector<double>(k[0].size()) : mean);
+      mean_v.push_back(mean.empty() ? std::vector<double>(v[0].size()) : mean_of(v, s, c * stride, block));
+    }
+    const auto score = [&](const Matrix& q) {
+      return [&](std::size_t i, std::size_t c) {
+        return real[c] && c * stride + block <= i + 1 ? scaled_dot(q[i], mean_k[c]) : kHidden;
+      };
+    };
+    Matrix shared(n, std::vector<double>(means));  // the weights of the means, added over the heads of the group
+    Matrix unit(means, std::vector<double>(means));
+    for (std::size_t c = 0; c < means; ++c) unit[c][c] = 1;
+    for (std::size_t h = kv * group; h < (kv + 1) * group; ++h)
+      if (means > 0) shared = plus(shared, softmax_of(n, unit, score(rows.q[h])));
+    std::vector<Marks> blocks;
+    for (std::size_t i = 0; i < n; ++i) {
+      std::vector<double> scores(n / select + 1, 0.0);
+      for (std::size_t j = 0; j < scores.size(); ++j)
+        for (std::size_t c = 0; c < means; ++c)  // strides of [c·stride, + block) within [j·select, + select)
+          for (std::size_t t = c * stride; t < c * stride + block; t += stride)
+            if (t >= j * select && t < (j + 1) * select) scores[j] += shared[i][c];
+      blocks.push_back(chosen(s, i, scores, select, l.size("count"), l.size("initial"), l.size("local")));
+    }
+    for (std::size_t h = kv * group; h < (kv + 1) * group; ++h) {
+      const Matrix& q = rows.q[h];
+      const Matrix compressed =
+                       means > 0 ? softmax_of(n, mean_v, score(q)) : Matrix(n, std::vector<double>(v[0].size())),
+                   selected = to_blocks(s, q, k, v, blocks, select),
+                   near = softmax_of(n, v, [&](std::size_t i, std::size_t j) {
+                     return s.real[j] && j <= i && i - j < window ? scaled_dot(q[i], k[j]) : kHidden;
+                   });
+      Matrix o = compressed;
+      for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t c = 0; c < o[i].size(); ++c)
+          o[i][c] = gates[i][3 * h] * compressed[i][c] + gates[i][3 * h + 1] * selected[i][c] +
+                    gates[i][3 * h + 2] * near[i][c];
+      y.push_back(o);
+    }
+  }
+  return finished(l, y, s.x);
+}
+
+const bool registered[] = {register_reference("nsa_attention", nsa_attention),
+                           register_reference("moba_attention", moba_attention)};
+
+}  // namespace
+
+}  // namespace sluice::testing
