@@ -48,9 +48,16 @@ struct Builder final : JsonEvents {
   bool start_list() override { return start(Json::List{}); }
   bool start_object() override { return start(Json::Object{}); }
   bool end_list() override { return open_.pop_back(), true; }
-  bool end_object() override { return open_.pop_back(), true; }
+  /// Sorts the names: a vocabulary has too many for a search at each.
+  bool end_object() override {
+    std::vector<std::string_view> names;
+    for (const auto& entry : std::get<Json::Object>(open_.back()->value)) names.push_back(entry.first);
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice != names.end()) return error = str("the name \"", *twice, "\" appears twice in an object"), false;
+    return open_.pop_back(), true;
+  }
   bool name(std::string& s) override {
-    if (open_.back()->find(s)) return error = str("the name \"", s, "\" appears twice in an object"), false;
     std::get<Json::Object>(open_.back()->value).emplace_back(s, Json());
     return true;
   }
