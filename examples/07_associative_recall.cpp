@@ -112,9 +112,7 @@ Mixer gated_delta_net(Rng& rng) {
   return GatedDeltaNet({.heads = {.dim = kDim, .heads = 4, .short_conv = 0}, .output_gate = DeltaGate::none}, rng);
 }
 Mixer kda(Rng& rng) { return Kda({.dim = kDim, .heads = 4, .short_conv = 0}, rng); }
-Mixer mamba2(Rng& rng) {
-  return Mamba2({.dim = kDim, .heads = 4, .head_dim = 16, .state = 16, .short_conv = 0}, rng);
-}
+Mixer mamba2(Rng& rng) { return Mamba2({.dim = kDim, .heads = 4, .head_dim = 16, .state = 16, .short_conv = 0}, rng); }
 Mixer fused(Rng& rng) { return FusedAttention({.heads = {.dim = kDim, .heads = 4, .causal = true}}, rng); }
 
 struct Contestant {

@@ -26,7 +26,7 @@ struct Settings {
   std::string model, prompt, dtype, device = "cpu";
   int64_t tokens = 256, sequences = 1, random = 0, top_k = 0, seed = 1;
   double temperature = 0.7, top_p = 0.95;
-  bool plain = false;
+  bool plain = false, smoke = false;
 
   static void describe(auto& o, auto& f) {
     f("model", o.model, "folder of the model");
@@ -41,6 +41,7 @@ struct Settings {
     f("device", o.device, "cpu, or cuda where there is a GPU");
     f("plain", o.plain, "the prompt alone, without turns of a conversation");
     f("seed", o.seed, at_least(0), "of the draws");
+    f("smoke", o.smoke, "a tiny random model, which comes with the examples, says three tokens");
   }
 };
 
@@ -105,8 +106,7 @@ std::vector<std::vector<int64_t>> answer(const Decoder& model, const Tensor& pro
   speed.prompt_seconds += seconds_since(start), speed.prompt += s.sequences * prompt.dim(1);
   start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < s.tokens; ++i) {
-    const Tensor next = sample_tokens(
-        logits, {.temperature = s.temperature, .top_k = s.top_k, .top_p = s.top_p}, rng);
+    const Tensor next = sample_tokens(logits, {.temperature = s.temperature, .top_k = s.top_k, .top_p = s.top_p}, rng);
     const std::vector<int64_t> ids = next.to_vector<int64_t>();
     bool all_over = true;
     for (std::size_t b = 0; b < said.size(); ++b) {
@@ -143,6 +143,7 @@ double product_speed(const Decoder& model) {
 int run(int argc, char** argv) {
   Settings s;
   parse_flags("chat", "text from a published model", options_of(s), argc, argv);
+  if (s.smoke) s.model = SLUICE_EXAMPLE_DATA "/chat", s.prompt = "the gate", s.tokens = 3, s.sequences = 2;
   if (s.model.empty()) throw std::runtime_error("chat: --model FOLDER is needed; see --help");
   ModelFilesOptions files;
   if (!s.dtype.empty()) files.dtype = from_name<DType>(s.dtype);
@@ -170,8 +171,8 @@ int run(int argc, char** argv) {
       prompt = randint(0, model.options.vocabulary, {1, s.random}, rng);
     }
     if (prompt.dim(1) == 0) continue;
-    const auto said = answer(model, prompt, stream, s, words ? stop : std::vector<int64_t>{}, out ? &*out : nullptr, rng,
-                             speed);
+    const auto said =
+        answer(model, prompt, stream, s, words ? stop : std::vector<int64_t>{}, out ? &*out : nullptr, rng, speed);
     for (std::size_t b = 1; words && b < said.size(); ++b)
       std::cout << "\n-- " << b + 1 << " --\n" << words->decode(said[b], {.skip_special = true}) << '\n';
   } while (words && s.prompt.empty());

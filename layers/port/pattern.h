@@ -30,10 +30,10 @@ class Pattern {
   enum class Kind { accept, one_char, one_of_set, choice, ahead, not_ahead, line_end };
   struct Step {
     Kind kind = Kind::accept;
-    char32_t c = 0;                   // of one_char
-    bool fold = false;                // of one_char: in either case
+    char32_t c = 0;                     // of one_char
+    bool fold = false;                  // of one_char: in either case
     std::shared_ptr<CharSet> set = {};  // of one_of_set
-    std::size_t least = 1, most = 1;  // repeats of one_char and one_of_set
+    std::size_t least = 1, most = 1;    // repeats of one_char and one_of_set
     bool possessive = false;
     std::vector<std::size_t> branches = {};  // of choice, ahead and not_ahead: their first steps
     std::size_t next = 0;

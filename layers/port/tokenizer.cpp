@@ -121,8 +121,8 @@ class Encoder {
         if (!is_space(text, before)) break;
         begin = before;
       }
-      while (token.rstrip && end < text.size() && is_space(text, end))
-        do ++end;
+      while (token.rstrip && end < text.size() && is_space(text, end)) do
+          ++end;
         while (end < text.size() && (text[end] & 0xc0) == 0x80);
       if (begin > done) use(text.substr(done, begin - done));
       out_.push_back(id);

@@ -20,8 +20,9 @@ struct TokenizerTables;
 
 /// What Tokenizer::encode() adds and reads.
 struct EncodeOptions {
-  bool special = true;           // adds the tokens of the template: begin and end of text
-  bool special_in_text = true;   // false: special tokens that are spelt in the text are text, as a user's input should be
+  bool special = true;  // adds the tokens of the template: begin and end of text
+  bool special_in_text =
+      true;  // false: special tokens that are spelt in the text are text, as a user's input should be
 };
 /// What Tokenizer::decode() leaves out.
 struct DecodeOptions {

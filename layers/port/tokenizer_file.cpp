@@ -39,7 +39,9 @@ struct Field {
   }
   int32_t id() const { return static_cast<int32_t>(whole(std::numeric_limits<int32_t>::max())); }
   std::string type() const { return (*this)["type"].text(); }
-  [[noreturn]] void unsupported(const std::string& what) const { fail<ValueError>(where, ": ", what, " is not supported"); }
+  [[noreturn]] void unsupported(const std::string& what) const {
+    fail<ValueError>(where, ": ", what, " is not supported");
+  }
 };
 
 /// Calls use(component, type) for a component, or for each of those of a Sequence.
@@ -147,7 +149,8 @@ void read_decoder(const Field& f, TokenDecoder& to) {
   int stage = 0;  // a component must not stand behind one of a later stage
   each_component(f, "decoders", [&](const Field& c, const std::string& type) {
     const int at = type == "Replace" ? 1 : type == "ByteFallback" ? 2 : type == "Fuse" ? 3 : type == "Strip" ? 4 : 5;
-    if (at < stage || (stage == 5 || (at == 5 && stage > 0))) c.unsupported(str("the decoder ", type, " at this place"));
+    if (at < stage || (stage == 5 || (at == 5 && stage > 0)))
+      c.unsupported(str("the decoder ", type, " at this place"));
     if (at == 4 && stage < 3) c.unsupported("Strip without Fuse");
     stage = at;
     if (at == 1) to.replaces.push_back({read_pattern(c["pattern"]), c["content"].text()});

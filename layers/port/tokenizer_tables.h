@@ -19,9 +19,7 @@ struct TextChange {
 
 /// What becomes of the matches that split a text, as tokenizers names it.
 enum class SplitBehavior { Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous };
-constexpr const char* choices(SplitBehavior) {
-  return "Removed Isolated MergedWithPrevious MergedWithNext Contiguous";
-}
+constexpr const char* choices(SplitBehavior) { return "Removed Isolated MergedWithPrevious MergedWithNext Contiguous"; }
 
 /// A step that splits texts; without a pattern it puts a space in front of those that begin with none.
 struct SplitStep {

@@ -3,6 +3,7 @@
 the logits it computes in float64.
 
     python3 tests/golden/models/make_models.py OUT [FAMILY ...]
+    python3 tests/golden/models/make_models.py examples/data chat     the model of `chat --smoke`, with a tokenizer
 
 Needs torch and transformers 5. OUT/FAMILY has config.json, model.safetensors (bf16) and expected.safetensors:
   tokens, mask [3, 11]: the first row without padding, the second with padding before, the third with padding after
@@ -75,7 +76,31 @@ FAMILIES = {
 }
 
 
+def chat(folder):
+    """A Qwen3 of 300 tokens, with a byte-level tokenizer of as many."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    torch.manual_seed(1)
+    words = Tokenizer(models.BPE())
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    words.train_from_iterator(
+        ["the gate opens and the water flows", "the gate closes and the water waits"] * 9,
+        trainers.BpeTrainer(vocab_size=300, special_tokens=special, show_progress=False,
+                            initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    assert words.get_vocab_size() <= 300
+    config = transformers.Qwen3Config(**{**common, "vocab_size": 300, "intermediate_size": 24, "head_dim": 8,
+                                         "bos_token_id": 0, "eos_token_id": 2, "tie_word_embeddings": True})
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    os.remove(os.path.join(folder, "generation_config.json"))
+    words.save(os.path.join(folder, "tokenizer.json"))
+
+
 def main(out, names):
+    if names == ["chat"]:
+        return chat(os.path.join(out, "chat"))
     for name in names or FAMILIES:
         kind, options = FAMILIES[name]
         torch.manual_seed(len(name))
