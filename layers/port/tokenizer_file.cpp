@@ -176,12 +176,11 @@ void read_added(const Field& f, TokenizerTables& to) {
     fail<ValueError>(f.where, ": \"", text, "\" and the number ", id, " do not go together with another token's");
   const bool special = f["special"].flag(false);
   to.added_ids[text] = id;
-  to.added[id] = {text, special, f["lstrip"].flag(false), f["rstrip"].flag(false)};
-  if (text.empty()) return;
-  if (!f["normalized"].flag(!special)) return to.added_in_raw.add(text, id);
+  const bool normalized = f["normalized"].flag(!special);
   std::string normal = text;
-  for (const TextChange& change : to.normalizers) normal = change(normal);
-  if (!normal.empty()) to.added_in_normalized.add(normal, id);
+  for (const TextChange& change : to.normalizers) normal = normalized ? change(normal) : normal;
+  if (!normal.empty()) (normalized ? to.added_in_normalized : to.added_in_raw).add(normal, id);
+  to.added[id] = {normal, special, f["lstrip"].flag(false), f["rstrip"].flag(false)};
 }
 
 }  // namespace

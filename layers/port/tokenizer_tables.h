@@ -30,7 +30,7 @@ struct SplitStep {
 
 /// A token beside the model's.
 struct AddedToken {
-  std::string text;
+  std::string text;  // normalized if it is searched for in normalized text
   bool special = false;
   bool lstrip = false, rstrip = false;  // takes the white space before, behind it
 };
