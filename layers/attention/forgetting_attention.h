@@ -8,8 +8,13 @@
 // additional column of K, and Q has a constant in that column. With kv_heads < heads a key has one additional column
 // for each query head that reads it. attention() therefore needs no change and O(n) memory, and a stream keeps the
 // columns in its cache of keys.
+//
+// The paper's Pro block adds four options. kv_shift: k_t ← α_t k_{t−1} + (1 − α_t) k_t with α = σ(x·W) for each KV
+// head, and v likewise. qk_norm: RMSNorm of each head of q and k. output_norm: RMSNorm of each head of y. output_gate:
+// y ⊙ σ(x·W_g).
 #pragma once
 
+#include <sluice/layers/linear_attention/group_norm.h>
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/pass.h>
 
@@ -19,31 +24,56 @@ struct ForgettingAttentionOptions {
   using Layer = struct ForgettingAttention;
   HeadsOptions heads;    // the layer sets causal = true; RoPE is optional, the paper uses none
   double gate_bias = 0;  // initial b_f
+  bool kv_shift = false;
+  bool qk_norm = false;
+  bool shared_qk_norm = false;  // one weight [dk] for all heads
+  double qk_norm_eps = 1e-5;
+  bool output_norm = false;
+  double output_norm_eps = 1e-6;
+  bool output_gate = false;
 
   static void describe(auto& o, auto& f) {
     f.nested("", o.heads);
     f.training("gate_bias", o.gate_bias, any_number(), "initial b_f");
+    f("kv_shift", o.kv_shift, "k and v of each head mixed with those of the token before, by a gate");
+    f("qk_norm", o.qk_norm, "RMSNorm of each head of q and k, after the shift, before RoPE");
+    f("shared_qk_norm", o.shared_qk_norm, "its weights are [dk], not [heads*dk]");
+    f("qk_norm_eps", o.qk_norm_eps, at_least(0), "its eps");
+    f("output_norm", o.output_norm, "RMSNorm of each head's output, weights [heads*dv]");
+    f("output_norm_eps", o.output_norm_eps, at_least(0), "its eps");
+    f("output_gate", o.output_gate, "then times sigmoid(x Wg)");
   }
 };
+/// The options of the Pro block: all of the above, but for shared_qk_norm.
+ForgettingAttentionOptions forgetting_pro_options(HeadsOptions heads);
 
 struct ForgettingAttention {
   static constexpr const char* type = "ForgettingAttention";
 
   ForgettingAttentionOptions options;
   Heads heads;
-  Linear forget;  // dim → heads: W_f, b_f
+  Linear forget;            // dim → heads: W_f, b_f
+  Linear k_shift, v_shift;  // dim → kv_heads, without bias
+  GroupNorm q_norm, k_norm, output_norm;
+  Linear output_gate;  // dim → heads·dv, without bias
 
   ForgettingAttention() = default;
   /// Throws ValueError for options that do not fit.
   ForgettingAttention(ForgettingAttentionOptions o, Rng& rng);
 
   /// x [batch, n, dim] → the same shape (width heads·dv without project_out). Padding forgets nothing: its f_t is 1. A
-  /// stream keeps kv_heads·(dk + dv) + heads numbers per token.
+  /// stream keeps kv_heads·(dk + dv) + heads numbers per token, and with kv_shift k and v of the last one.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);
     f("forget", self.forget);
+    f("k_shift", self.k_shift);
+    f("v_shift", self.v_shift);
+    f("q_norm", self.q_norm);
+    f("k_norm", self.k_norm);
+    f("output_norm", self.output_norm);
+    f("output_gate", self.output_gate);
   }
 };
 

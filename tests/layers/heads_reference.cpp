@@ -265,18 +265,47 @@ Matrix gated_cross_attention(const LayerFacts& l, const LayerSequence& s) {
   return y;
 }
 
+/// Rows of the heads [heads][n][width], each mixed with the row before it, which counts as 0 where it is padding.
+void shift_heads(const LayerFacts& l, const LayerSequence& s, const char* map, std::vector<Matrix>& heads) {
+  const Matrix logit = dense(l, map, s.x);
+  for (std::size_t h = 0; h < heads.size(); ++h)
+    for (std::size_t t = s.x.size(); t-- > 0;)  // from the last one, so that the row before is still as it was
+      for (std::size_t c = 0; c < heads[h][t].size(); ++c) {
+        const double share = 1 / (1 + std::exp(-logit[t][h]));
+        const double before = t > 0 && s.real[t - 1] ? heads[h][t - 1][c] : 0;
+        heads[h][t][c] = share * before + (1 - share) * heads[h][t][c];
+      }
+}
+
 /// The scores decrease by log f of every token after the key up to the query; padding forgets nothing.
 Matrix forgetting_attention(const LayerFacts& l, const LayerSequence& s) {
   const Matrix f = activated(dense(l, "forget", s.x), "sigmoid");
-  return by_heads(l, s, projected(l, s), [&](std::size_t h, const Matrix& q, const Matrix& k, const Matrix& v) {
-    return softmax_of(q.size(), v, [&](std::size_t i, std::size_t j) {
+  HeadRows rows = projected(l, s, false);
+  if (l.yes("kv_shift")) shift_heads(l, s, "k_shift", rows.k), shift_heads(l, s, "v_shift", rows.v);
+  const auto normed = [&](const char* name, double eps, const std::vector<Matrix>& heads) {
+    return heads_of(norm_of(l, name, "rms", eps, joined(heads), heads.size()), heads.size());
+  };
+  if (l.yes("qk_norm")) {
+    rows.q = normed("q_norm", l.real("qk_norm_eps"), rows.q);
+    rows.k = normed("k_norm", l.real("qk_norm_eps"), rows.k);
+  }
+  std::vector<Matrix> y;
+  const std::size_t group = rows.q.size() / rows.k.size();
+  for (std::size_t h = 0; h < rows.q.size(); ++h) {
+    const bool turn = l.yes("use_rope");
+    const Matrix q = turn ? turned(l, rows.q[h], false) : rows.q[h];
+    const Matrix k = turn ? turned(l, rows.k[h / group], true) : rows.k[h / group];
+    y.push_back(softmax_of(q.size(), rows.v[h / group], [&](std::size_t i, std::size_t j) {
       if (!s.real[j] || j > i) return kHidden;
       double score = scaled_dot(q[i], k[j]);
       for (std::size_t t = j + 1; t <= i; ++t)
         if (s.real[t]) score += std::log(f[t][h]);
       return score;
-    });
-  });
+    }));
+  }
+  if (l.yes("output_norm")) y = normed("output_norm", l.real("output_norm_eps"), y);
+  if (l.yes("output_gate")) y = {product(joined(y), activated(dense(l, "output_gate", s.x), "sigmoid"))};
+  return finished(l, y, s.x);
 }
 
 /// g·softmax + (1 − g)·Σ φ(q)·φ(k) v / (Σ φ(q)·φ(k) + eps), φ = elu + 1.
