@@ -26,8 +26,8 @@ template <class T> struct Backward {
   const T *lse, *delta;
   AttentionGradients& grads;
   const int64_t d = tiles.d, dv = tiles.dv, group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
-  const int64_t tile_rows = std::clamp<int64_t>(tiles.m, 1, o.tile_rows > 0 ? o.tile_rows : 128);
-  const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : 256);
+  const int64_t tile_rows = std::clamp<int64_t>(tiles.m, 1, o.tile_rows > 0 ? o.tile_rows : tiles.rows_wanted(128));
+  const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : tiles.cols_wanted(256));
   const int64_t splits, turns = std::clamp<int64_t>((tiles.m + tile_rows - 1) / tile_rows, 1, splits);
   const bool share = tiles.split || group * tiles.m > tile_rows;  // pack a tile of keys for several of queries
   const int64_t p_size = lines(tile_rows * tile_cols), dk_size = lines(tile_cols * d), dv_size = lines(tile_cols * dv);
@@ -50,11 +50,12 @@ template <class T> struct Backward {
     Scratch<T> floats;
     T *p, *ds, *dk, *dv, *packed, *slope;
     std::vector<uint8_t> seen = {};
+    std::vector<int32_t> list;
     explicit Memory(const Backward& w)
         : products(w.tiles, w.tile_rows, w.tile_cols, w.share),
           floats((w.o.softcap > 0 ? 3 : 2) * w.p_size + w.dk_size + w.dv_size + w.packed_size), p(floats.data()),
           ds(p + w.p_size), dk(ds + w.p_size), dv(dk + w.dk_size), packed(dv + w.dv_size),
-          slope(w.o.softcap > 0 ? packed + w.packed_size : nullptr) {}
+          slope(w.o.softcap > 0 ? packed + w.packed_size : nullptr), list(static_cast<std::size_t>(w.tile_rows)) {}
   };
 
   void run() {
@@ -77,7 +78,9 @@ template <class T> struct Backward {
       for (int64_t h = kv * group; h < (kv + 1) * group; ++h)
         for (int64_t row = (split + turn) % turns * tile_rows; row < tiles.m; row += turns * tile_rows) {
           const int64_t rows = std::min(tile_rows, tiles.m - row);
-          if (const auto t = tiles.tile(b, h, row, rows, col, cols, tiles.columns(row, rows))) {
+          if (auto t = tiles.tile(b, h, row, rows, col, cols, tiles.columns(row, rows))) {
+            tiles.gather(*t, w.list);
+            if (t->rows == 0) continue;
             const bool ready = share && (tiles.split || t->whole);
             if (ready && !packed.keys) packed = {tiles, Direction::backward, b, kv, col, cols, w.packed};
             tile(w, *t, ready ? packed : unpacked, split);
@@ -116,9 +119,9 @@ template <class T> struct Backward {
   void add_to_biases(const Tile& t, const T* ds, int64_t split) {
     const int64_t head = t.batch * tiles.heads + t.head, m = tiles.m, n = tiles.n;
     for (int64_t r = 0; r < t.rows && grads.bias.defined(); ++r)
-      std::copy_n(ds + r * t.cols, t.cols, grads.bias.mutable_data<T>() + (head * m + t.row + r) * n + t.col);
+      std::copy_n(ds + r * t.cols, t.cols, grads.bias.mutable_data<T>() + (head * m + t.at(r)) * n + t.col);
     for (int64_t r = 0; r < t.rows && grads.relative.defined(); ++r) {
-      T* line = grads.relative.mutable_data<T>() + (head * splits + split) * (n + m - 1) + m - 1 + t.col - (t.row + r);
+      T* line = grads.relative.mutable_data<T>() + (head * splits + split) * (n + m - 1) + m - 1 + t.col - t.at(r);
       for (int64_t j = 0; j < t.cols; ++j) line[j] += ds[r * t.cols + j];
     }
   }
@@ -138,12 +141,12 @@ template <class T> struct Backward {
   void softmax_rows(const Tile& t, Memory& w) {
     const T inf = std::numeric_limits<T>::infinity();
     for (int64_t r = 0; r < t.rows; ++r) {
-      const int64_t at = (t.batch * tiles.heads + t.head) * tiles.m + t.row + r;
+      const int64_t at = (t.batch * tiles.heads + t.head) * tiles.m + t.at(r);
       T* __restrict__ p = w.p + r * t.cols;
       T* __restrict__ ds = w.ds + r * t.cols;
       tiles.hide(t, r, p, -inf, w.seen);
       const T shift = lse[at] == -inf ? T(0) : lse[at], row_delta = delta[at];
-      const T rho = tiles.rho(t.batch, t.head, t.row + r);
+      const T rho = tiles.rho(t.batch, t.head, t.at(r));
       for (int64_t j = 0; j < t.cols; ++j) p[j] = math::exp(p[j] - shift);
       if (shift != shift) tiles.hide(t, r, p, T(0), w.seen);  // a row of NaN, too, has weight 0 where it sees nothing
       if (o.dropout > 0) tiles.drop(t, r, ds);
@@ -160,7 +163,7 @@ template <class T> struct Backward {
     for (int64_t r = 0; r < t.rows; ++r) {
       T* __restrict__ p = w.p + r * t.cols;
       T* __restrict__ ds = w.ds + r * t.cols;
-      const T rho = tiles.rho(t.batch, t.head, t.row + r);
+      const T rho = tiles.rho(t.batch, t.head, t.at(r));
       if (o.dropout > 0) tiles.drop(t, r, ds);
       for (int64_t j = 0; j < t.cols; ++j) {
         const auto y = phi(Dual<T, 1>::variable(p[j], 0, T(1)));

@@ -62,9 +62,10 @@ template <class T> struct Forward {
   const int64_t m = tiles.m, dv = tiles.dv;
   const HeadView<T> out;
   T* const lse;  // softmax only
-  const int64_t tile_rows = std::min(m, o.tile_rows > 0 ? o.tile_rows : 128);
+  const int64_t tile_rows = std::min(m, o.tile_rows > 0 ? o.tile_rows : tiles.rows_wanted(128));
   // Long tiles have longer sums and fewer corrections of O. Short ones fit a mask's holes and, with wide values, L2.
-  const int64_t cols_wanted = sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256;
+  const int64_t cols_wanted =
+      tiles.cols_wanted(sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256);
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
   const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
   const int64_t splits = m <= kSkinnyRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
@@ -108,9 +109,10 @@ template <class T> struct Forward {
     Scratch<T> floats;
     T *scores = floats.data(), *state;
     std::vector<uint8_t> seen = {};
+    std::vector<int32_t> list;
     Memory(const Forward& f, bool packed)
         : products(f.tiles, f.tile_rows, f.tile_cols, packed), floats(f.tile_rows * f.tile_cols + f.state_size),
-          state(scores + f.tile_rows * f.tile_cols) {}
+          state(scores + f.tile_rows * f.tile_cols), list(static_cast<std::size_t>(f.tile_rows)) {}
   };
 
   /// Runs tasks: each is a block of queries with one of `splits` parts of the keys.
@@ -135,8 +137,9 @@ template <class T> struct Forward {
     std::fill_n(f.sum, rows, T(0));
     const KeyTile<T> unpacked;
     for (int64_t col = packed ? range.begin / tile_cols * tile_cols : range.begin; col < range.end; col += tile_cols) {
-      const auto t = tiles.tile(b, h, row, rows, col, std::min(tile_cols, tiles.n - col), range);
-      if (!t) continue;
+      auto t = tiles.tile(b, h, row, rows, col, std::min(tile_cols, tiles.n - col), range);
+      if (t) tiles.gather(*t, w.list);
+      if (!t || t->rows == 0) continue;
       const bool ready = packed && (tiles.split || t->whole);
       const KeyTile<T>& keys = ready ? packed->at(b * tiles.kv_heads + tiles.kv_head(h), col) : unpacked;
       w.products.scores(*t, keys, w.scores);  // S = scale·Q Kᵀ
@@ -148,9 +151,10 @@ template <class T> struct Forward {
   }
 
   void softmax_rows(const Tile& t, Memory& w, const RowState<T>& f) const {
-    for (int64_t r = 0; r < t.rows; ++r) {
-      T* __restrict__ line = w.scores + r * t.cols;
-      tiles.hide(t, r, line, -inf, w.seen);
+    for (int64_t i = 0; i < t.rows; ++i) {
+      const int64_t r = t.at(i) - t.row;  // in the state
+      T* __restrict__ line = w.scores + i * t.cols;
+      tiles.hide(t, i, line, -inf, w.seen);
       const T before = f.max[r], now = std::max(before, row_max(line, t.cols)), shift = now == -inf ? T(0) : now;
       const T sum = row_total<T>(t.cols, [=](int64_t j) { return line[j] = math::exp_low(line[j] - shift); });
       if (before != now) {
@@ -161,7 +165,7 @@ template <class T> struct Forward {
       }
       f.sum[r] += sum;
       f.max[r] = now;
-      if (o.dropout > 0) tiles.drop(t, r, line);
+      if (o.dropout > 0) tiles.drop(t, i, line);
     }
   }
   template <class Phi> void formula_rows(const Tile& t, Memory& w, Phi phi) const {

@@ -43,7 +43,8 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
     const int64_t rows = blocks_of(m), cols = blocks_of(n);
     const Tensor& b = mask.blocks;
     if (b.rank() == 4) {
-      const bool fits = (b.dim(0) == batch || b.dim(0) == 1) && b.dim(1) > 0 && heads % b.dim(1) == 0;
+      const bool grouped = b.dim(1) > 0 ? heads % b.dim(1) == 0 : heads == 0;
+      const bool fits = (b.dim(0) == batch || b.dim(0) == 1) && grouped;
       if (!fits || b.dim(2) != m || b.dim(3) != cols)
         fail(op, ": mask.blocks=", b, " does not fit; need [", batch, " or 1, a divisor of ", heads, ",", m, ",", cols,
              "] for the blocks of ", mask.block, " keys of each query");
@@ -104,7 +105,7 @@ Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, 
   if (mask_.blocks.defined()) {
     const Tensor& b = mask_.blocks;
     const int64_t groups = b.rank() == 2 ? 1 : b.dim(-3);
-    block_rows_ = by_query_ ? 1 : mask.block, block_heads_ = std::max<int64_t>(1, heads / groups);
+    block_rows_ = by_query_ ? 1 : mask.block, block_heads_ = std::max<int64_t>(1, heads / std::max<int64_t>(1, groups));
     blocks_row_ = b.dim(-1), blocks_head_ = groups > 1 ? b.dim(-2) * blocks_row_ : 0;
     if (by_query_) blocks_batch_ = per_batch(b);
   }

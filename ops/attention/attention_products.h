@@ -134,31 +134,32 @@ template <class T> class TileProducts {
                         : packed ? PackedA<T>::size(rows, t.d)
                                  : 0),
         left_(t.split ? std::max({Bf16x3::size(rows, t.dv), Bf16x3::size(rows, cols), Bf16x3::size(cols, rows)}) : 0),
-        right_(t.split ? Bf16x3::size(std::max(t.d, t.dv), rows) : 0) {}
+        right_(t.split ? Bf16x3::size(std::max(t.d, t.dv), rows) : 0), size_(rows * std::max(t.d, t.dv)),
+        gathered_(t.visibility.block_of_query() > 0 ? 3 * size_ : 0) {}
 
   /// s = scale·Q Kᵀ. Packs Q if it is not that of the call before.
   void scores(const Tile& t, Keys keys, T* s) {
     const Matrix q = queries(t), k = keys_of(t);
     const T scale = T(*t_.o.scale);
-    if (!keys.keys_t && few(t.rows))
-      return skinny_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
-    if (keys.keys_t && std::exchange(packed_, q.data) != q.data) pack_queries(q, scale);
+    if (!keys.keys_t && few(t)) return skinny_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
+    if (keys.keys_t && (std::exchange(packed_, q.data) != q.data || t.list)) pack_queries(q, scale);
     multiply(t, scale, q, keys.keys_t ? queries_.data() : nullptr, k.transposed(), keys.keys_t, s, t.cols);
   }
   /// o [rows, dv] += P V.
   void add_values(const Tile& t, Keys keys, const T* p, T* o) {
     const Matrix v = values_of(t);
-    if (!keys.values && few(t.rows) && !hides(t, v))
+    if (!keys.values && few(t) && !hides(t, v))
       return skinny_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv);
-    multiply(t, T(1), weights(t, p), nullptr, v, keys.values, o, t_.dv);
+    add_rows(t, t_.dv, o, t_.dv,
+             [&](T* c, int64_t ldc) { multiply(t, T(1), weights(t, p), nullptr, v, keys.values, c, ldc); });
   }
   /// dp = G Vᵀ.
   void weight_gradients(const Tile& t, Keys keys, const HeadView<const T>& g, T* dp) {
-    multiply(t, T(1), rows_of(t, g, t_.dv), nullptr, values_of(t).transposed(), keys.values_t, dp, t.cols);
+    multiply(t, T(1), rows_of(t, g, t_.dv, 1), nullptr, values_of(t).transposed(), keys.values_t, dp, t.cols);
   }
   /// dv [cols, dv] += Pᵀ G.
   void add_value_gradients(const Tile& t, const T* p, const HeadView<const T>& g, T* dv) {
-    multiply(t, T(1), weights(t, p).transposed(), nullptr, rows_of(t, g, t_.dv), {}, dv, t_.dv);
+    multiply(t, T(1), weights(t, p).transposed(), nullptr, rows_of(t, g, t_.dv, 1), {}, dv, t_.dv);
   }
   /// dk [cols, d] += scale·dSᵀ Q.
   void add_key_gradients(const Tile& t, const T* ds, T* dk) {
@@ -166,8 +167,9 @@ template <class T> class TileProducts {
   }
   /// dq [rows, d] += scale·dS K.
   void add_query_gradients(const Tile& t, Keys keys, const T* ds, const HeadView<T>& dq) {
-    T* const c = dq.at(t.batch, t.head, t.row);
-    multiply(t, T(*t_.o.scale), weights(t, ds), nullptr, keys_of(t), keys.keys, c, dq.row);
+    add_rows(t, t_.d, dq.at(t.batch, t.head, t.row), dq.row, [&](T* c, int64_t ldc) {
+      multiply(t, T(*t_.o.scale), weights(t, ds), nullptr, keys_of(t), keys.keys, c, ldc);
+    });
   }
 
  private:
@@ -215,16 +217,32 @@ template <class T> class TileProducts {
   /// Whether weights of 0 must hide rows of a sum's right operand.
   bool hides(const Tile& t, const Matrix& b) const { return t.masked && !all_finite(b.data, b.count, b.width, b.ld); }
   /// Whether products of n rows need no gemm. gemm, too, computes one row in f32.
-  bool few(int64_t n) const { return n == 1 || (n <= kSkinnyRows && t_.precision == Precision::f32); }
+  bool few(const Tile& t) const {
+    return !t.list && (t.rows == 1 || (t.rows <= kSkinnyRows && t_.precision == Precision::f32));
+  }
+
+  /// add(c, ldc) adds to the rows of a tile in c. `to` is the row of query t.row.
+  template <class F> void add_rows(const Tile& t, int64_t width, T* to, int64_t ld, F add) {
+    if (!t.list) return add(to, ld);
+    T* const sums = gathered_.data() + 2 * size_;
+    std::fill_n(sums, t.rows * width, T(0));
+    add(sums, width);
+    for (int64_t r = 0; r < t.rows; ++r)
+      for (int64_t c = 0; c < width; ++c) to[(t.list[r] - t.row) * ld + c] += sums[r * width + c];
+  }
 
   Matrix weights(const Tile& t, const T* p) const { return {p, t.cols, t.rows, t.cols}; }
-  Matrix rows_of(const Tile& t, const HeadView<const T>& x, int64_t width) const {
-    return {x.at(t.batch, t.head, t.row), x.row, t.rows, width};
+  /// The rows of x that the tile has; listed rows are copied to the place of that number.
+  Matrix rows_of(const Tile& t, const HeadView<const T>& x, int64_t width, int64_t place) {
+    if (!t.list) return {x.at(t.batch, t.head, t.row), x.row, t.rows, width};
+    T* const rows = gathered_.data() + place * size_;
+    for (int64_t r = 0; r < t.rows; ++r) std::copy_n(x.at(t.batch, t.head, t.list[r]), width, rows + r * width);
+    return {rows, width, t.rows, width};
   }
   Matrix cols_of(const Tile& t, const HeadView<const T>& x, int64_t width) const {
     return {x.at(t.batch, t_.kv_head(t.head), t.col), x.row, t.cols, width};
   }
-  Matrix queries(const Tile& t) const { return rows_of(t, t_.q, t_.d); }
+  Matrix queries(const Tile& t) { return rows_of(t, t_.q, t_.d, 0); }
   Matrix keys_of(const Tile& t) const { return cols_of(t, t_.k, t_.d); }
   Matrix values_of(const Tile& t) const { return cols_of(t, t_.v, t_.dv); }
 
@@ -232,6 +250,8 @@ template <class T> class TileProducts {
   Scratch<T> queries_, left_, right_;  // packed queries; the operands of one product in parts
   const T* packed_ = nullptr;          // the rows that queries_ holds
   bool queries_fit_ = true;
+  int64_t size_;         // of the largest rows of a tile
+  Scratch<T> gathered_;  // listed rows: queries, gradients of the output, and sums for either
 };
 
 }  // namespace sluice::detail

@@ -22,9 +22,12 @@ namespace sluice::detail {
 template <class T> struct ScoreTiles {
   struct Tile {
     int64_t batch, head, row, rows, col, cols;
-    int64_t first;  // of its columns, in the tile of keys that they were cut from
-    bool whole;     // its columns are that whole tile of keys
-    bool masked;    // some pairs are forbidden
+    int64_t first;                  // of its columns, in the tile of keys that they were cut from
+    bool whole;                     // its columns are that whole tile of keys
+    bool masked;                    // some pairs are forbidden
+    const int32_t* list = nullptr;  // the numbers of its rows, if these do not follow each other from `row` on
+
+    int64_t at(int64_t r) const { return list ? list[r] : row + r; }
   };
 
   const AttentionOptions& o;
@@ -75,6 +78,22 @@ template <class T> struct ScoreTiles {
     if (kind == Visibility::Tile::none) return std::nullopt;
     return Tile{b, h, row, rows, first + begin, cols, begin, cols == width, kind == Visibility::Tile::some};
   }
+  /// Leaves of a tile the rows that see something of it, if the mask has blocks of keys for each query. `list` has room
+  /// for all rows.
+  void gather(Tile& t, std::vector<int32_t>& list) const {
+    if (visibility.block_of_query() == 0 || !t.masked) return;
+    bool masked = true;
+    const int64_t count = visibility.rows_with(t.batch, t.head, t.row, t.rows, t.col, t.cols, list.data(), masked);
+    t.masked = masked;
+    if (count < t.rows) t.rows = count, t.list = list.data();
+  }
+  /// Rows of a tile, unless the call says. Rows that chose the same keys are gathered from many.
+  int64_t rows_wanted(int64_t otherwise) const { return visibility.block_of_query() > 0 ? 512 : otherwise; }
+  /// Columns of a tile, unless the call says: one block of keys, or several short ones.
+  int64_t cols_wanted(int64_t otherwise) const {
+    const int64_t block = visibility.block_of_query();
+    return block == 0 ? otherwise : block > 256 ? 256 : block >= 32 ? block : 64 / block * block;
+  }
   int64_t kv_head(int64_t head) const { return head / (heads / kv_heads); }
   T rho(int64_t b, int64_t h, int64_t row) const {
     return row_scale ? row_scale[b * row_scale_stride[0] + h * row_scale_stride[1] + row * row_scale_stride[2]] : T(1);
@@ -101,18 +120,18 @@ template <class T> struct ScoreTiles {
       T* line = s + r * t.cols;
       if (bias) {
         const auto [by_batch, by_head, by_row, by_col] = bias_stride;
-        const T* b = bias + t.batch * by_batch + t.head * by_head + (t.row + r) * by_row + t.col * by_col;
+        const T* b = bias + t.batch * by_batch + t.head * by_head + t.at(r) * by_row + t.col * by_col;
         if (by_col == 1)
           for (int64_t j = 0; j < t.cols; ++j) line[j] += b[j];
         else
           for (int64_t j = 0; j < t.cols; ++j) line[j] += b[j * by_col];
       }
       if (relative) {  // entry n − 1 + p_j − p_i = m − 1 + j − i
-        const T* b = relative + t.head * relative_head + m - 1 + t.col - (t.row + r);
+        const T* b = relative + t.head * relative_head + m - 1 + t.col - t.at(r);
         for (int64_t j = 0; j < t.cols; ++j) line[j] += b[j];
       }
       if (row_scale) {
-        const T factor = rho(t.batch, t.head, t.row + r);
+        const T factor = rho(t.batch, t.head, t.at(r));
         for (int64_t j = 0; j < t.cols; ++j) line[j] *= factor;
       }
     }
@@ -122,7 +141,7 @@ template <class T> struct ScoreTiles {
   void hide(const Tile& t, int64_t r, T* line, T value, std::vector<uint8_t>& seen) const {
     if (!t.masked) return;
     if (visibility.only_span()) {
-      const auto span = visibility.span(t.row + r);
+      const auto span = visibility.span(t.at(r));
       const int64_t begin = std::clamp<int64_t>(span.begin - t.col, 0, t.cols);
       const int64_t end = std::clamp<int64_t>(span.end - t.col, begin, t.cols);
       std::fill(line, line + begin, value);
@@ -130,7 +149,7 @@ template <class T> struct ScoreTiles {
       return;
     }
     seen.resize(static_cast<std::size_t>(t.cols));
-    visibility.fill_row(t.batch, t.head, t.row + r, t.col, t.cols, seen.data());
+    visibility.fill_row(t.batch, t.head, t.at(r), t.col, t.cols, seen.data());
     const uint8_t* allowed = seen.data();
     for (int64_t j = 0; j < t.cols; ++j) line[j] = allowed[j] ? line[j] : value;
   }
@@ -139,7 +158,7 @@ template <class T> struct ScoreTiles {
   void drop(const Tile& t, int64_t r, T* line) const {
     const uint64_t threshold = static_cast<uint64_t>(std::ldexp(o.dropout, 32));
     const T grow = T(1 / (1 - o.dropout));
-    const int64_t row = (t.batch * heads + t.head) * m + t.row + r;
+    const int64_t row = (t.batch * heads + t.head) * m + t.at(r);
     const uint64_t first = from.first + static_cast<uint64_t>(row * ((n + 3) / 4));
     for (int64_t j = t.col; j < t.col + t.cols;) {
       const uint64_t block = first + static_cast<uint64_t>(j / 4);
