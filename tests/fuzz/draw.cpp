@@ -210,7 +210,9 @@ DrawnAttention::DrawnAttention(Draw& draw) {
   if (rarely()) {
     mask.block = draw.chance(0.5) ? 1 + draw.below(4) : draw.get<int64_t>();
     const int64_t b = std::max<int64_t>(1, mask.block);
-    mask.blocks = draw.tensor({m / b + (m % b != 0), n / b + (n % b != 0)}, boolean);
+    const int64_t cols = n / b + (n % b != 0);
+    mask.blocks =
+        draw.tensor(draw.chance(0.5) ? Shape{m / b + (m % b != 0), cols} : Shape{batch, kv_heads, m, cols}, boolean);
   }
   if (rarely()) mask.dense = draw.tensor(draw.chance(0.5) ? Shape{m, n} : Shape{batch, 1, m, n}, boolean);
 

@@ -386,7 +386,11 @@ OpCalls make_calls() {
 }  // namespace
 
 const OpCalls& op_calls() {
-  static const OpCalls calls = make_calls();
+  static const OpCalls calls = [] {
+    OpCalls c = make_calls();
+    add_selection_calls(c);
+    return c;
+  }();
   return calls;
 }
 

@@ -14,5 +14,6 @@ namespace sluice::testing {
 using OpCall = std::function<std::vector<Tensor>(Draw&)>;
 using OpCalls = std::vector<std::pair<std::string, OpCall>>;
 const OpCalls& op_calls();
+void add_selection_calls(OpCalls& calls);
 
 }  // namespace sluice::testing

@@ -17,7 +17,7 @@ struct Sizes {
 };
 /// Operands beside q, k and v.
 enum Extra { bias, bias_of_keys, bias_of_queries, relative_bias, sink, shared_sink, row_scale, keys, shared_keys, segments, blocks,
-             blocks_of_heads, dense, shared_dense };
+             blocks_of_heads, blocks_of_queries, dense, shared_dense };
 
 struct Row {
   const char* name;
@@ -45,6 +45,7 @@ std::vector<Dims> dims_of(const Row& row, const Sizes& s) {
       case segments: out.push_back({s.batch, s.m}), out.push_back({1, s.n}); break;
       case blocks: out.push_back({rows, cols}); break;
       case blocks_of_heads: out.push_back({s.heads, rows, cols}); break;
+      case blocks_of_queries: out.push_back({s.batch, s.heads, s.m, cols}); break;
       case dense: out.push_back({s.batch, s.heads, s.m, s.n}); break;
       case shared_dense: out.push_back({s.m, s.n}); break;
     }
@@ -83,7 +84,7 @@ AttentionOptions options_of(const Row& row, const In& x) {
       case row_scale: o.row_scale = x[i++]; break;
       case keys: case shared_keys: o.mask.keys = x[i++]; break;
       case segments: o.mask.query_segments = x[i++], o.mask.key_segments = x[i++]; break;
-      case blocks: case blocks_of_heads: o.mask.blocks = x[i++]; break;
+      case blocks: case blocks_of_heads: case blocks_of_queries: o.mask.blocks = x[i++]; break;
       case dense: case shared_dense: o.mask.dense = x[i++]; break;
     }
   return o;
@@ -208,6 +209,7 @@ void add_attention_cases(Cases& c) {
     rule("segments", {}, {segments});
     rule("blocks", {.block = 2}, {blocks});
     rule("blocks of each head", {.causal = true, .block = 5}, {blocks_of_heads});
+    rule("blocks of each query", {.causal = true, .block = 5}, {blocks_of_queries});
     rule("dense", {}, {dense});
     rule("dense, one for all", {}, {shared_dense});
     rule("tiles of 1", {.causal = true}).options = tiled(with({.causal = true}, w), 1, 1);
@@ -359,7 +361,7 @@ void add_attention_cases(Cases& c) {
       bool by_batch = false, by_head = false;
       for (Extra extra : masks.extras) {
         by_batch |= extra == keys || extra == segments || extra == dense;
-        by_head |= extra == blocks_of_heads || extra == dense;
+        by_head |= extra == blocks_of_heads || extra == blocks_of_queries || extra == dense;
       }
       Array y({by_batch ? xs[0].shape[0] : 1, by_head ? xs[0].shape[1] : 1, xs[0].shape[2], xs[1].shape[2]});
       each_index(y.shape, [&](const Dims& i) { y(i) = visible.sees(i[0], i[1], i[2], i[3]); });

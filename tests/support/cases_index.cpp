@@ -1,7 +1,8 @@
-// Rows: ops/index/gather.h, ops/scan/scan.h, ops/index/sort.h.
+// Rows: ops/index/gather.h, ops/scan/scan.h, ops/index/sort.h, ops/attention/key_selection.h.
 #include "support/op_cases.h"
 
 #include <sluice/core/number/random.h>
+#include <sluice/ops/attention/key_selection.h>
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -13,6 +14,7 @@
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -281,6 +283,69 @@ void add_index_cases(Cases& c) {
         const Array kept = sorted(-1, true, 4)(xs)[1];
         Array y(xs[0].shape);
         each_index(kept.shape, [&](const Dims& i) { y({i[0], static_cast<int64_t>(kept(i))}) = 1; });
+        return Arrays{y};
+      },
+      true)->flat = "bool";
+
+  row("choose_blocks", "", {levels({1, 2, 4, 3})}, [](const In& x) { return choose_blocks(x[0], 2, {.block = 2, .count = 2}); },
+      [](const Arrays& xs) {
+        Array y(xs[0].shape);
+        each_index({1, 2, 4}, [&](const Dims& i) {  // the own block, and the best of those before it
+          const int64_t own = (2 + i[2]) / 2;
+          int64_t best = 0;
+          for (int64_t j = 1; j < own; ++j)
+            if (xs[0]({i[0], i[1], i[2], j}) > xs[0]({i[0], i[1], i[2], best})) best = j;
+          y({i[0], i[1], i[2], own}) = y({i[0], i[1], i[2], best}) = 1;
+        });
+        return Arrays{y};
+      },
+      true)->flat = "bool";
+  row("block_means", "", {real({2, 2, 7, 3})}, [](const In& x) { return block_means(x[0], 4, 2).rows; },
+      [](const Arrays& xs) {
+        Array y({2, 2, 2, 3});
+        each_index(y.shape, [&](const Dims& i) {
+          for (int64_t j = 0; j < 4; ++j) y(i) += xs[0]({i[0], i[1], 2 * i[2] + j, i[3]}) / 4;
+        });
+        return Arrays{y};
+      },
+      false);
+  row("block_maxima", "", {real({2, 2, 1, 3}), real({2, 1, 5, 3})}, [](const In& x) { return block_maxima(x[0], x[1], 2); },
+      [](const Arrays& xs) {
+        Array y({2, 2, 1, 3});
+        each_index(y.shape, [&](const Dims& i) {
+          y(i) = -INFINITY;
+          for (int64_t j = 2 * i[3]; j < std::min<int64_t>(5, 2 * i[3] + 2); ++j) {
+            double s = 0;
+            for (int64_t e = 0; e < 3; ++e) s += xs[0]({i[0], i[1], 0, e}) * xs[1]({i[0], 0, j, e});
+            y(i) = std::max(y(i), s);
+          }
+        });
+        return Arrays{y};
+      },
+      false)->flat = "a choice has no gradient";
+  const auto scores_of = [](const Arrays& xs) {
+    Array y({2, 3, 4});
+    each_index(y.shape, [&](const Dims& i) {
+      for (int64_t h = 0; h < 2; ++h) {
+        double s = 0;
+        for (int64_t e = 0; e < 2; ++e) s += xs[0]({i[0], h, i[1], e}) * xs[1]({i[0], i[2], e});
+        y(i) += xs[2]({i[0], i[1], h}) * std::max(0.0, s);
+      }
+    });
+    return Arrays{y};
+  };
+  const std::vector<Input> operands{real({2, 2, 3, 2}), real({2, 4, 2}), real({2, 3, 2})};
+  row("index_scores", "", operands, [](const In& x) { return index_scores({x[0], x[1], x[2]}); }, scores_of, false);
+  row("index_mask", "", operands, [](const In& x) { return index_mask({x[0], x[1], x[2]}, 1, {}); },
+      [=](const Arrays& xs) {
+        const Array s = scores_of(xs)[0];
+        Array y({2, 1, 3, 4});
+        each_index({2, 3}, [&](const Dims& i) {
+          int64_t best = 0;
+          for (int64_t j = 1; j < 4; ++j)
+            if (s({i[0], i[1], j}) > s({i[0], i[1], best})) best = j;
+          y({i[0], 0, i[1], best}) = 1;
+        });
         return Arrays{y};
       },
       true)->flat = "bool";
