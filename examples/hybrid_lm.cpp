@@ -15,7 +15,8 @@
 // examples/run.sh fetches a text (build/data/jargon.txt). Each step reads --tokens bytes, as few long windows or many
 // short ones; time is the median step, memory the largest sum of all tensors during one. State is what a stream keeps
 // after a window, in numbers, and the last column the time of a step that reads one byte more. Over ranks each window
-// is cut: a rank has its piece of it, the same weights as all, and the memory shown is that of the rank that needs most.
+// is cut: a rank has its piece of it, the same weights as all, and the memory shown is that of the rank that needs
+// most.
 #include "support/byte_lm.h"
 #include "support/corpus.h"
 #include "support/mixer.h"
@@ -81,9 +82,9 @@ Mixer softmax_block(const Settings& s, int64_t, Rng& rng) {
   return MultiHeadAttention({.heads = {.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true}}, rng);
 }
 Mixer gated_block(const Settings& s, int64_t, Rng& rng) {
-  return MultiHeadAttention({.heads = {.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true},
-                             .gates = {AttentionGateOptions{}}},
-                            rng);
+  return MultiHeadAttention(
+      {.heads = {.dim = s.dim, .heads = s.heads, .causal = true, .use_rope = true}, .gates = {AttentionGateOptions{}}},
+      rng);
 }
 Mixer gau_block(const Settings& s, int64_t, Rng& rng) {
   return Gau({.dim = s.dim, .key_dim = s.dim / 2, .linear_bias = false, .causal = true}, rng);
@@ -99,7 +100,7 @@ Mixer hybrid_block(const Settings& s, int64_t block, Rng& rng) {
   return block % 4 == 3 ? gated_block(s, block, rng) : delta_block(s, block, rng);
 }
 constexpr Contestant kContestants[] = {
-    {"softmax", softmax_block},     {"gated", gated_block}, {"GAU", gau_block, true},
+    {"softmax", softmax_block},   {"gated", gated_block}, {"GAU", gau_block, true},
     {"FLASH", flash_block, true}, {"delta", delta_block}, {"hybrid", hybrid_block},
 };
 

@@ -57,6 +57,7 @@ Tensor nsa_blocks(const Tensor& q, const Tensor& k, const NsaSizes& sizes, const
 Tensor nsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gates, const NsaSizes& sizes,
                      const SelectedOptions& options = {}, Rng* rng = nullptr);
 
+/// Blocks of MoBA.
 struct MobaSizes {
   int64_t block = 256, topk = 4;
 

@@ -23,25 +23,30 @@ namespace sluice {
 
 /// Which norms stand around a branch of a block: before it, and between it and the sum.
 struct DecoderNorms {
-  bool before = true, after = false;
+  bool before = true;  // the branch reads N(h)
+  bool after = false;  // N' of the branch's output is added
 };
 
+/// The layers of a block.
 struct DecoderBlockOptions {
+  /// Which crosses tokens; without residual and without a norm of its own before it.
   std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options> mixer;
   std::variant<std::monostate, GluOptions, MoeOptions> feed = {};  // monostate: none
-  DecoderNorms mixer_norms = {}, feed_norms = {};
+  DecoderNorms mixer_norms = {};                                   // around the mixer
+  DecoderNorms feed_norms = {};                                    // around the feed
 };
 
-/// The mixers and feeds are without residual and without norms of their own before them.
+/// A decoder's sizes and blocks.
 struct DecoderOptions {
-  int64_t vocabulary, dim;
-  std::vector<DecoderBlockOptions> blocks;
-  NormKind norm = NormKind::rms;  // of all norms of blocks and of the last one
-  double norm_eps = 1e-6;
-  double embedding_scale = 1;  // c
-  bool tied = false;           // the head is the embedding
-  double logit_cap = 0;        // t; 0: none
-  DType dtype = f32;           // of the embedding, the norms and the head; mixers and feeds have their own
+  int64_t vocabulary;                       // tokens
+  int64_t dim;                              // width d
+  std::vector<DecoderBlockOptions> blocks;  // in order
+  NormKind norm = NormKind::rms;            // of all norms of blocks and of the last one
+  double norm_eps = 1e-6;                   // their eps
+  double embedding_scale = 1;               // c
+  bool tied = false;                        // the head is the embedding
+  double logit_cap = 0;                     // t; 0: none
+  DType dtype = f32;                        // of the embedding, the norms and the head; mixers and feeds have their own
 };
 
 struct DecoderBlock {

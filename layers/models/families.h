@@ -14,10 +14,11 @@ namespace sluice {
 /// A model as its files describe it.
 struct ModelPlan {
   DecoderOptions options{};
-  PyTorchRules rules = {};
+  PyTorchRules rules = {};               // from our names to those of the files
   std::vector<std::string> ignore = {};  // names of tensors that belong to no part of the decoder
 };
 
+/// One kind of config.json.
 struct ModelFamily {
   const char* model_type;  // of config.json
   /// `has` says whether the name of a tensor in the files contains a text: published files of one family differ.

@@ -19,6 +19,7 @@ class ModelConfig {
   /// `text` is JSON; `path` begins errors. IOError for text that is no JSON object.
   ModelConfig(const std::string& text, std::string path);
 
+  /// True if the field is there and is not null.
   bool has(const std::string& name) const { return find(name) != nullptr; }
   /// True if the fields are those of "text_config".
   bool nested() const { return nested_; }
