@@ -24,6 +24,7 @@ std::span<const ModelFamily> model_families() {
       {"kimi_linear", read_kimi_linear},
       {"deepseek_v2", read_deepseek},
       {"deepseek_v3", read_deepseek},
+      {"deepseek_v32", read_deepseek},
       {"mamba2", read_mamba2},
   };
   return all;
@@ -217,6 +218,7 @@ void FamilyReader::dense(const std::vector<int64_t>& which) {
 MoeOptions FamilyReader::moe(std::initializer_list<const char*> names_of_experts) const {
   MoeOptions o{.dim = plan.options.dim};
   o.experts = config.any_of<int64_t>({names_of_experts.begin(), names_of_experts.end()});
+  if (o.experts < 1 || o.experts > 65536) config.refuse(*names_of_experts.begin(), "it must be from 1 to 65536");
   o.top_k = config.any_of<int64_t>({"num_experts_per_tok", "num_experts_per_token"});
   o.hidden = config.get("moe_intermediate_size", config.get<int64_t>("intermediate_size", 0));
   config.must_be("hidden_act", std::string("silu"));

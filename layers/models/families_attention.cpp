@@ -173,7 +173,7 @@ void read_afmoe(const ModelConfig& c, const std::function<bool(const char*)>& ha
   r.rename("mlp\\.gate\\.weight", "mlp.router.gate.weight");
 }
 
-/// DeepSeek-V2, V3 and R1.
+/// DeepSeek-V2, V3, R1, and V3.2, whose queries attend to the keys that an indexer chooses.
 void read_deepseek(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
   FamilyReader r(c, has, plan);
   MlaOptions o = r.latent_attention();
@@ -184,10 +184,22 @@ void read_deepseek(const ModelConfig& c, const std::function<bool(const char*)>&
     const double m = 0.1 * mscale * std::log(c.at<double>(at + "factor")) + 1;
     o.scale = m * m / std::sqrt(static_cast<double>(o.nope_dim + o.rope_dim));
   }
+  const std::string type = c.at<std::string>("model_type");
+  const bool v3 = type != "deepseek_v2";
+  if (type == "deepseek_v32") {
+    o.topk = c.at<int64_t>("index_topk");
+    o.index_heads = c.at<int64_t>("index_n_heads"), o.index_dim = c.at<int64_t>("index_head_dim");
+    r.rename("indexer\\.q\\.", "indexer.wq_b.");
+    r.rename("indexer\\.k\\.", "indexer.wk.");
+    r.rename("indexer\\.weights\\.", "indexer.weights_proj.");
+    c.ignore({"layer_types"});
+  }
   for (DecoderBlockOptions& block : plan.options.blocks) block.mixer = o;
   r.usual_names();
-  const bool v3 = c.at<std::string>("model_type") == "deepseek_v3";
   const auto dense_layers = c.get<int64_t>("first_k_dense_replace", 0);
+  if (c.has("mlp_layer_types") &&
+      r.typed("mlp_layer_types", "dense") != r.where([&](int64_t layer) { return layer < dense_layers; }))
+    c.refuse("mlp_layer_types", "it must be dense in the first first_k_dense_replace layers and sparse in the others");
   c.must_be<int64_t>("moe_layer_freq", 1);
   c.must_be("scoring_func", std::string(v3 ? "sigmoid" : "softmax"));
   r.dense(r.where([&](int64_t layer) { return layer < dense_layers; }));

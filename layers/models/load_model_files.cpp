@@ -70,16 +70,18 @@ Decoder load_model_files(const std::string& folder, const ModelFilesOptions& opt
     return std::any_of(files.names.begin(), files.names.end(),
                        [&](const std::string& name) { return name.find(text) != std::string::npos; });
   };
-  ModelPlan plan = plan_of(config, has);
-  config.check_read(options.ignore);
-  set_dtype(plan.options, options.dtype.value_or(files.dtype));
-  Rng rng(0);
-  const Decoder model = [&] {
+  ModelPlan plan;
+  Decoder model;
+  try {
+    plan = plan_of(config, has);
+    config.check_read(options.ignore);
+    set_dtype(plan.options, options.dtype.value_or(files.dtype));
     detail::MetaInit shapes_only;
-    try {
-      return Decoder(plan.options, rng);
-    } catch (const ValueError& e) { fail<IOError>("load_model_files: '", path, "': ", e.what()); }
-  }();
+    Rng rng(0);
+    model = Decoder(plan.options, rng);
+  } catch (const IOError&) { throw; } catch (const Error& e) {
+    fail<IOError>("load_model_files: '", path, "': ", e.what());
+  }
   load_pytorch(model, files.path, plan.rules, {.ignore = plan.ignore, .map = options.map});
   return model;
 }

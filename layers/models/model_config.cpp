@@ -7,6 +7,8 @@ namespace sluice {
 
 namespace {
 
+constexpr int64_t kMost = int64_t{1} << 26;  // so that sums and products of two fields do not overflow
+
 /// Python writes Infinity, which JSON does not know; newer files have an object in its place.
 std::string with_infinity(const std::string& text) {
   std::string out;
@@ -77,8 +79,11 @@ template <class T> T ModelConfig::at(const std::string& name) const {
     if constexpr (std::is_same_v<V, int64_t>)  // 8.0
       if (const double* x = j.as<double>(); x && *x > -1e15 && *x < 1e15 && *x == static_cast<double>(int64_t(*x)))
         return static_cast<int64_t>(*x);
-    if (const V* exact = j.as<V>()) return *exact;
-    refuse(name, "it has another type");
+    const V* const exact = j.as<V>();
+    if (!exact) refuse(name, "it has another type");
+    if constexpr (std::is_same_v<V, int64_t>)
+      if (*exact > kMost || *exact < -kMost) refuse(name, str("beyond ", kMost, ", it is no size of a model"));
+    return *exact;
   };
   if constexpr (requires { typename T::allocator_type; } && !std::is_same_v<T, std::string>) {
     const auto* list = value->as<Json::List>();

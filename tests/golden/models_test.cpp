@@ -30,7 +30,7 @@ namespace {
 
 const std::vector<std::string> kFamilies = {
     "llama",       "qwen2",  "qwen3",   "qwen3_moe", "qwen3_next",  "qwen3_5",     "qwen3_5_moe", "olmo2",
-    "olmo_hybrid", "gemma2", "gpt_oss", "afmoe",     "kimi_linear", "deepseek_v2", "deepseek_v3", "mamba2"};
+    "olmo_hybrid", "gemma2", "gpt_oss", "afmoe",     "kimi_linear", "deepseek_v2", "deepseek_v3", "deepseek_v32", "mamba2"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 
@@ -174,6 +174,34 @@ TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
   CHECK_THAT(error(), Contains("model.safetensors"));
   std::filesystem::remove(folder / "model.safetensors");
   CHECK_THAT(error(), Contains("neither model.safetensors nor"));
+}
+
+TEST_CASE("models: whatever stands in a field, the model loads or an IOError names the file", "[models]") {
+  TempFolder folder;
+  const std::vector<Json> values = {Json(), true, 0, -1, 3, int64_t{1} << 31, INT64_MAX, 1e30, 0.5, "x", Json::List{},
+                                    Json::Object{}};
+  int64_t loaded = 0, refused = 0;
+  for (const std::string& family : kFamilies) {
+    std::filesystem::copy_file(folder_of(family) + "/model.safetensors", folder / "model.safetensors",
+                               std::filesystem::copy_options::overwrite_existing);
+    const Json config = parse_json(read_file(folder_of(family) + "/config.json"));
+    for (std::size_t i = 0; i < config.get<Json::Object>().size(); ++i)
+      for (const Json& value : values) {
+        Json::Object changed = config.get<Json::Object>();
+        changed[i].second = value;
+        INFO(family << ": " << changed[i].first << " = " << to_text(value));
+        write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(to_text(changed)); });
+        try {
+          load_model_files(folder / "");
+          ++loaded;
+        } catch (const IOError& e) {
+          ++refused;
+          CHECK_THAT(std::string(e.what()), Contains("config.json") || Contains("model.safetensors"));
+        }
+      }
+  }
+  CHECK(loaded > 1000);
+  CHECK(refused > 1000);
 }
 
 TEST_CASE("models: shards, longer names and published names", "[models]") {
