@@ -25,8 +25,7 @@ struct MultiHeadCall : MultiHeadAttentionOptions {
 
 /// The tensors of a gate, whose options' names begin with `item`.
 void gate_parameters(Layer& l, const std::string& path, const std::string& item, const std::string& in,
-                     const std::string& heads, const std::string& channels) {
-  const std::string width = heads + "*" + channels;
+                     const std::string& width, const std::string& heads) {
   const std::string free = item + "input_independent";
   l.parameter(path + "map.weight [" + in + ", " + width + "]", "", "not " + free)
       .parameter(path + "map.bias [" + width + "]", "", "not " + free + " and " + item + "bias")
@@ -54,7 +53,7 @@ void multi_head_parameters(Layer& l) {
       .norm("q_norm", "qk_norm_kind", "(heads*dk if qk_norm_over != 'shared' else dk)", "qk_norm")
       .norm("k_norm", "qk_norm_kind", "(g*dk if qk_norm_over != 'shared' else dk)", "qk_norm");
   const std::size_t first = l.parameters.size();
-  gate_parameters(l, "gates.{i}.", "item.", in, heads, channels);
+  gate_parameters(l, "gates.{i}.", "item.", in, heads + "*" + channels, heads);
   for (std::size_t i = first; i < l.parameters.size(); ++i) l.parameters[i].repeat = "gates";
   const std::string own = "separate_global_projections";
   l.norm("ablation", "ablation_norm", "dv", "ablation == 'head_norm'")
@@ -176,7 +175,7 @@ void add_multi_head(std::vector<Layer>& all) {
       .input("x [batch, n, dim]")
       .input("y [batch, heads, n, head_dim]", "", "not dense")
       .input("y [batch, n, heads*head_dim]", "", "dense")
-      .also([](Layer& l) { gate_parameters(l, "", "", "dim", "width"); })
+      .also([](Layer& l) { gate_parameters(l, "", "", "dim", "width", "heads"); })
       .output("[batch, heads, n, head_dim]", "", "not dense")
       .output("[batch, n, heads*head_dim]", "", "dense")
       .output("scores [...]", "what multiplies or is added")
@@ -185,6 +184,7 @@ void add_multi_head(std::vector<Layer>& all) {
                 {{"sharing", "logits"}, {"activation", "ns_sigmoid"}},
                 {{"position", "g5"}, {"heads", 1}, {"head_dim", 8}},
                 {{"input_independent", true}, {"mode", "add"}},
+                {{"head_bias", true}, {"activation", "softplus"}},
                 {{"position", "g5"}, {"granularity", "headwise"}}})
       .draft = module_layer<GateModule, GateCall>([](const GateModule& l, const Inputs& in) -> Results {
     return {{"", l.gate(in["y"], in["x"])}, {"scores", l.gate.scores(in["x"])}};

@@ -18,12 +18,14 @@ ForgettingAttention::ForgettingAttention(ForgettingAttentionOptions o, Rng& rng)
   if (o.kv_shift)
     for (Linear* shift : {&k_shift, &v_shift}) *shift = Linear({h.dim, h.kv_heads, false, h.init, h.dtype}, rng);
   if (o.qk_norm) {
-    const auto of = [&](int64_t heads) {
-      return GroupNorm({heads, h.head_dim, NormKind::rms, o.qk_norm_eps, h.dtype, o.shared_qk_norm});
+    const auto of = [&](int64_t count) {
+      const int64_t parts = o.shared_qk_norm ? 1 : count;
+      return Norm(NormOptions{parts * h.head_dim, NormKind::rms, o.qk_norm_eps, h.dtype, parts});
     };
     q_norm = of(h.heads), k_norm = of(h.kv_heads);
   }
-  if (o.output_norm) output_norm = GroupNorm({h.heads, h.value_dim, NormKind::rms, o.output_norm_eps, h.dtype});
+  if (o.output_norm)
+    output_norm = Norm(NormOptions{h.heads * h.value_dim, NormKind::rms, o.output_norm_eps, h.dtype, h.heads});
   if (o.output_gate) output_gate = Linear({h.dim, h.heads * h.value_dim, false, h.init, h.dtype}, rng);
 }
 
@@ -41,6 +43,12 @@ Tensor shifted(Call& call, const Linear& map, const Tensor& rows, int64_t heads)
   return flatten(lerp(parts(now), parts(call.shift(now)), unsqueeze(sigmoid(map(call.x)), -1)), -2, -1);
 }
 
+/// A norm of each of `heads` parts of a row, which has weights for all of them or for one.
+Tensor normed(const Norm& norm, const Tensor& rows, int64_t heads) {
+  if (norm.options.dim == rows.dim(-1)) return norm(rows);
+  return flatten(norm(unflatten(rows, -1, {heads, norm.options.dim})), -2, -1);
+}
+
 }  // namespace
 
 Tensor ForgettingAttention::operator()(const Tensor& given, const Pass& pass) const {
@@ -51,7 +59,7 @@ Tensor ForgettingAttention::operator()(const Tensor& given, const Pass& pass) co
   const int64_t batch = x.dim(0), n = x.dim(1), group = h.heads / h.kv_heads;
   Tensor xq = heads.q(x), xk = heads.k(x), xv = heads.v(x);
   if (o.kv_shift) xk = shifted(call, k_shift, xk, h.kv_heads), xv = shifted(call, v_shift, xv, h.kv_heads);
-  if (o.qk_norm) xq = q_norm(xq), xk = k_norm(xk);
+  if (o.qk_norm) xq = normed(q_norm, xq, h.heads), xk = normed(k_norm, xk, h.kv_heads);
   const auto [q, k, v] = Heads::arranged(h, xq, xk, xv, call.first());
   Tensor log_f = neg(softplus(neg(transpose(forget(x), 1, 2))));  // log σ, [batch, heads, n]
   if (call.key_mask().defined()) log_f = masked_fill(log_f, unsqueeze(logical_not(call.key_mask()), 1), 0);

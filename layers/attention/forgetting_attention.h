@@ -14,8 +14,8 @@
 // y ⊙ σ(x·W_g).
 #pragma once
 
-#include <sluice/layers/linear_attention/group_norm.h>
 #include <sluice/layers/nn/heads.h>
+#include <sluice/layers/nn/norm.h>
 #include <sluice/layers/nn/pass.h>
 
 namespace sluice {
@@ -54,7 +54,7 @@ struct ForgettingAttention {
   Heads heads;
   Linear forget;            // dim → heads: W_f, b_f
   Linear k_shift, v_shift;  // dim → kv_heads, without bias
-  GroupNorm q_norm, k_norm, output_norm;
+  Norm q_norm, k_norm, output_norm;
   Linear output_gate;  // dim → heads·dv, without bias
 
   ForgettingAttention() = default;
