@@ -76,3 +76,26 @@ TEST_CASE("attention: what no query has a block of may hold NaN", "[attention][b
   s.v = filled(s.v, rows, std::numeric_limits<double>::infinity());
   check_all_close(run_attention(engine, s), want, 1e-13, 1e-13, "NaN behind the blocks");
 }
+
+TEST_CASE("attention: gathered or not, a query's bits depend on nothing later", "[attention][blocks]") {
+  const int64_t n = 1000, block = 32;
+  for (const DType dtype : {f32, f64}) {
+    Rand rand(9);
+    const auto drawn = [&](int64_t heads) { return random_tensor({1, heads, n, 40}, dtype, rand); };
+    const Tensor q = drawn(4), k = drawn(2), v = drawn(2), q2 = drawn(4), k2 = drawn(2), v2 = drawn(2);
+    const auto drawn_blocks = [&] { return random_tensor({1, 2, n, (n + block - 1) / block}, f64, rand, 0, 1) < 0.2; };
+    const Tensor blocks = drawn_blocks(), blocks2 = drawn_blocks();
+    const auto run = [&](int64_t same) {  // rows `same` and later are others
+      const auto cut = [&](const Tensor& x, const Tensor& y) {
+        return cat({narrow(x, 2, 0, same), narrow(y, 2, same, n - same)}, 2);
+      };
+      const AttentionMask mask{.causal = true,
+                               .blocks = cat({narrow(blocks, 2, 0, same), narrow(blocks2, 2, same, n - same)}, 2),
+                               .block = block};
+      return attention(cut(q, q2), cut(k, k2), cut(v, v2), {.mask = mask});
+    };
+    const Tensor all = run(n);
+    for (const int64_t same : {999, 700, 520, 40})
+      CHECK(same_bits(narrow(run(same), 2, 0, same), narrow(all, 2, 0, same)));
+  }
+}

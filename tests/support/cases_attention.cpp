@@ -360,7 +360,7 @@ void add_attention_cases(Cases& c) {
       const NaiveMask visible(options_of(masks, input_tensors(carrier, xs, f64)).mask, xs[0].shape[2], xs[1].shape[2]);
       bool by_batch = false, by_head = false;
       for (Extra extra : masks.extras) {
-        by_batch |= extra == keys || extra == segments || extra == dense;
+        by_batch |= extra == keys || extra == segments || extra == blocks_of_queries || extra == dense;
         by_head |= extra == blocks_of_heads || extra == blocks_of_queries || extra == dense;
       }
       Array y({by_batch ? xs[0].shape[0] : 1, by_head ? xs[0].shape[1] : 1, xs[0].shape[2], xs[1].shape[2]});

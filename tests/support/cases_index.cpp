@@ -309,7 +309,7 @@ void add_index_cases(Cases& c) {
         return Arrays{y};
       },
       false);
-  row("block_maxima", "", {real({2, 2, 1, 3}), real({2, 1, 5, 3})}, [](const In& x) { return block_maxima(x[0], x[1], 2); },
+  OpCase* maxima = row("block_maxima", "", {real({2, 2, 1, 3}), real({2, 1, 5, 3})}, [](const In& x) { return block_maxima(x[0], x[1], 2); },
       [](const Arrays& xs) {
         Array y({2, 2, 1, 3});
         each_index(y.shape, [&](const Dims& i) {
@@ -322,7 +322,8 @@ void add_index_cases(Cases& c) {
         });
         return Arrays{y};
       },
-      false)->flat = "a choice has no gradient";
+      false);
+  maxima->flat = "a choice has no gradient", maxima->bitwise = false;
   const auto scores_of = [](const Arrays& xs) {
     Array y({2, 3, 4});
     each_index(y.shape, [&](const Dims& i) {
@@ -335,7 +336,7 @@ void add_index_cases(Cases& c) {
     return Arrays{y};
   };
   const std::vector<Input> operands{real({2, 2, 3, 2}), real({2, 4, 2}), real({2, 3, 2})};
-  row("index_scores", "", operands, [](const In& x) { return index_scores({x[0], x[1], x[2]}); }, scores_of, false);
+  row("index_scores", "", operands, [](const In& x) { return index_scores({x[0], x[1], x[2]}); }, scores_of, false)->bitwise = false;
   row("index_mask", "", operands, [](const In& x) { return index_mask({x[0], x[1], x[2]}, 1, {}); },
       [=](const Arrays& xs) {
         const Array s = scores_of(xs)[0];
