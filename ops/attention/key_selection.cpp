@@ -118,8 +118,9 @@ Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tenso
 
 Tensor index_scores(const KeyIndex& index) {
   check_index("index_scores", index);
-  const Tensor s = relu(matmul(index.q, unsqueeze(transpose(index.k, 1, 2), 1)));  // [batch, heads, m, n]
-  return sum(s * unsqueeze(transpose(index.w, 1, 2), -1), {1});
+  const Tensor q = detail::widened(index.q), k = detail::widened(index.k), w = detail::widened(index.w);
+  const Tensor s = relu(matmul(q, unsqueeze(transpose(k, 1, 2), 1)));  // [batch, heads, m, n]
+  return to(sum(s * unsqueeze(transpose(w, 1, 2), -1), {1}), index.q.dtype());
 }
 
 Tensor index_mask(const KeyIndex& index, int64_t top, const AttentionMask& mask) {
