@@ -75,6 +75,7 @@
 #include <sluice/layers/nn/pass.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/port/pytorch.h>
+#include <sluice/layers/port/tokenizer.h>
 #include <sluice/layers/report/cost.h>
 #include <sluice/layers/report/metrics.h>
 #include <sluice/layers/report/summary.h>

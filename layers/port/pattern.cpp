@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kNoEnd = std::numeric_limits<std::size_t>::max();
 constexpr int kDeepest = 20;
+constexpr int64_t kSteps = 1000;  // for each byte of a text, and as many more; families take fewer than ten
 
 /// The simple case folding of ASCII letters and of the two characters that fold to some.
 char32_t folded(char32_t c) { return c >= 'A' && c <= 'Z' ? c + 32 : c == 0x17f ? 's' : c == 0x212a ? 'k' : c; }
@@ -235,7 +236,8 @@ Pattern Pattern::literal(const std::string& text) {
   return pattern;
 }
 
-const char* Pattern::match(std::size_t at, const char* p, const char* end) const {
+const char* Pattern::match(std::size_t at, const char* p, const char* end, int64_t& budget) const {
+  if (--budget < 0) fail<ValueError>("a regular expression of the tokenizer takes too long");
   for (;;) {
     const Step& step = steps_[at];
     const auto in_step = [&](const char*& q) {  // moves q if its character is the step's
@@ -252,22 +254,23 @@ const char* Pattern::match(std::size_t at, const char* p, const char* end) const
       case Kind::ahead:
       case Kind::not_ahead: {
         bool found = false;
-        for (std::size_t i = 0; i < step.branches.size() && !found; ++i) found = match(step.branches[i], p, end);
+        for (std::size_t i = 0; i < step.branches.size() && !found; ++i) found = match(step.branches[i], p, end, budget);
         if (found != (step.kind == Kind::ahead)) return nullptr;
         break;
       }
       case Kind::choice:
         for (std::size_t i = 0; i + 1 < step.branches.size(); ++i)
-          if (const char* stop = match(step.branches[i], p, end)) return stop;
+          if (const char* stop = match(step.branches[i], p, end, budget)) return stop;
         at = step.branches.back();
         continue;
       case Kind::one_char:
       case Kind::one_of_set: {
         std::size_t n = 0;
         while (n < step.most && p != end && in_step(p)) ++n;
+        budget -= static_cast<int64_t>(n);
         if (n < step.least) return nullptr;
         for (; !step.possessive && n > step.least; --n) {
-          if (const char* stop = match(step.next, p, end)) return stop;
+          if (const char* stop = match(step.next, p, end, budget)) return stop;
           do --p;
           while ((*p & 0xc0) == 0x80);
         }
@@ -280,8 +283,9 @@ const char* Pattern::match(std::size_t at, const char* p, const char* end) const
 
 std::pair<std::size_t, std::size_t> Pattern::find(std::string_view text, std::size_t from) const {
   const char *const begin = text.data(), *const end = begin + text.size();
+  int64_t budget = kSteps * (end - begin + kSteps);
   for (const char* p = begin + from;; next_char(p)) {
-    if (const char* stop = match(start_, p, end)) return {p - begin, stop - begin};
+    if (const char* stop = match(start_, p, end, budget)) return {p - begin, stop - begin};
     if (p == end) return {std::string::npos, std::string::npos};
   }
 }

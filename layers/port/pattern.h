@@ -23,6 +23,7 @@ class Pattern {
   static Pattern literal(const std::string& text);
 
   /// The first match at or behind `from` in valid UTF-8: its begin and end, or npos twice if there is none.
+  /// Throws ValueError if that takes a thousand steps for each byte of the text.
   std::pair<std::size_t, std::size_t> find(std::string_view text, std::size_t from) const;
 
  private:
@@ -39,7 +40,7 @@ class Pattern {
     std::size_t next = 0;
   };
   Pattern() = default;
-  const char* match(std::size_t step, const char* p, const char* end) const;
+  const char* match(std::size_t step, const char* p, const char* end, int64_t& budget) const;
 
   std::vector<Step> steps_{Step{}};  // the first one accepts
   std::size_t start_ = 0;

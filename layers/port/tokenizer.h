@@ -20,9 +20,8 @@ struct TokenizerTables;
 
 /// What Tokenizer::encode() adds and reads.
 struct EncodeOptions {
-  bool special = true;  // adds the tokens of the template: begin and end of text
-  bool special_in_text =
-      true;  // false: special tokens that are spelt in the text are text, as a user's input should be
+  bool special = true;          // adds the tokens of the template: begin and end of text
+  bool special_in_text = true;  // false: special tokens spelt in the text are text, as in a user's input
 };
 /// What Tokenizer::decode() leaves out.
 struct DecodeOptions {
@@ -40,7 +39,9 @@ class Tokenizer {
   static Tokenizer from_file(const std::string& path);
 
   /// The tokens of a text. Bytes that are not UTF-8 count as U+FFFD, one for each longest beginning of a character, as
-  /// in Python's errors="replace". Time is n log n in the length of a word.
+  /// in Python's errors="replace". Characters that the vocabulary lacks are left out if the file names no token for
+  /// them. Time is n log n in the length of a word. Throws ValueError for a text of a GiB, and if a regular expression
+  /// of the file takes a thousand steps for each byte.
   std::vector<int64_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   /// The text of tokens. Bytes that are not UTF-8 become U+FFFD. A number that is no token adds nothing.

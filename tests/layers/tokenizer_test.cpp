@@ -259,6 +259,14 @@ TEST_CASE("tokenizer: regular expressions that are not supported are named", "[t
     CHECK_THAT(said(expression), Contains(text));
 }
 
+TEST_CASE("tokenizer: a hostile regular expression ends", "[tokenizer]") {
+  Json file = whole(case_named("qwen2"));
+  for (const char* expression : {"a*a*a*a*a*b", "(?:a|a)(?:a|a)?a?a*a*a*(?!a)b", "a*b"}) {
+    file["pre_tokenizer"] = pattern(expression);
+    CHECK_THROWS_AS(load_text(to_text(file)).encode(std::string(4000, 'a')), ValueError);
+  }
+}
+
 TEST_CASE("tokenizer: damaged files are errors or tokenizers", "[tokenizer]") {
   std::vector<Json> values{Json(), true, -1, int64_t{1} << 40, 1e300, "", "<|end|>", Json::List{}, Json::Object{}};
   int errors = 0, read = 0;

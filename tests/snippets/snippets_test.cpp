@@ -104,7 +104,7 @@ void snippet(Rng& rng, const PyTorchRules& rules) {
 
 namespace layers_models_readme {
 using namespace sluice;
-void snippet(const Tensor& prompt, Rng& rng) {
+void snippet(Rng& rng) {
 #include "layers_models_README_1.inc"
 }
 }  // namespace layers_models_readme

@@ -93,6 +93,7 @@ FAMILIES = {
     "with_previous": {"pre": then_bytes(split(r"\s", "MergedWithPrevious"))},
     "contiguous": {"pre": then_bytes(split(r"[\s\d]", "Contiguous"))},
     "inverted": {"pre": then_bytes(split(r"\p{Lu}\P{Lu}*|\x{4e00}|\S\D?", "MergedWithNext", True))},
+    "line_end": {"pre": then_bytes(split(r"x$|\s+$"))},
     "empty_matches": {"pre": then_bytes(split("x*"))},
     "gemma2": {**PIECES, "normalizer": replace(" ", "▁"), "pre": split(("String", " "), "MergedWithPrevious"),
                "decoder": sequence("decoders", *FUSED), "post": template(["<|begin|>"])},
@@ -205,8 +206,14 @@ def write_cases(lines):
     r = random.Random(2)
     small = r.sample(lines, 3000) + [mixed(60000, 3, lines).decode(errors="ignore")]
     models_ = {"bytes": trained(BYTES, 900, small), "pieces": trained(None, 700, [l.replace(" ", "▁") for l in small], True)}
-    texts = ["", " ", "a", "Hello world", " <mask>  x<pad>  y <both> z", "<|end|><|end|><|end|>", "a Cafe\u0301 b Café é<", "e\u0301<"]
-    texts += [mixed(60, seed, lines).decode(errors="replace")[:90] for seed in range(100, 127)]
+    for word in ("Hello", "Ġworld", "zq"):  # tokens that no merges make
+        models_["bytes"]["vocab"].setdefault(word, len(models_["bytes"]["vocab"]))
+    for pair in (["t", "'"], ["t'", "s"], ["'", "Å"], ["x", "Ċ"], ["a", "x"]):  # these show where a word ends
+        models_["bytes"]["vocab"].setdefault("".join(pair), len(models_["bytes"]["vocab"]))
+        models_["bytes"]["merges"] += [pair] * (pair not in models_["bytes"]["merges"])
+    texts = ["", " ", "a", "Hello world zq", "it's t's", "각\u11a8 가\u11a8 \u1100\u1161\u11a8\u11a8 가\u11a7", "we'ſ x'LL it'ſs I'S x'\u212a", "ax\nxb  \nc x \n\nx",
+             " <mask>  x<pad>  y <both> z", "<|end|><|end|><|end|>", "a Cafe\u0301 b Café é<", "e\u0301<"]
+    texts += [mixed(60, seed, lines).decode(errors="replace")[:90] for seed in range(100, 124)]
     cases = []
     for name, family in FAMILIES.items():
         whole = tokenizer_json(family, models_[family.get("model", "bytes")])
