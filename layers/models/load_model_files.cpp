@@ -82,7 +82,11 @@ Decoder load_model_files(const std::string& folder, const ModelFilesOptions& opt
   } catch (const IOError&) { throw; } catch (const Error& e) {
     fail<IOError>("load_model_files: '", path, "': ", e.what());
   }
-  load_pytorch(model, files.path, plan.rules, {.ignore = plan.ignore, .map = options.map});
+  try {
+    load_pytorch(model, files.path, plan.rules, {.ignore = plan.ignore, .map = options.map});
+  } catch (const ValueError& e) {  // sizes for which the family's rules make no sense
+    fail<IOError>("load_model_files: '", path, "': ", e.what());
+  }
   return model;
 }
 

@@ -254,7 +254,8 @@ const char* Pattern::match(std::size_t at, const char* p, const char* end, int64
       case Kind::ahead:
       case Kind::not_ahead: {
         bool found = false;
-        for (std::size_t i = 0; i < step.branches.size() && !found; ++i) found = match(step.branches[i], p, end, budget);
+        for (std::size_t i = 0; i < step.branches.size() && !found; ++i)
+          found = match(step.branches[i], p, end, budget);
         if (found != (step.kind == Kind::ahead)) return nullptr;
         break;
       }

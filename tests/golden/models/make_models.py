@@ -74,7 +74,7 @@ FAMILIES = {
                                                             mscale_all_dim=0.7, original_max_position_embeddings=16))),
     "deepseek_v32": ("DeepseekV32", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
                                          num_experts_per_tok=2, n_shared_experts=1, q_lora_rank=8, n_group=3,
-                                         topk_group=2, first_k_dense_replace=1, index_topk=4, index_n_heads=2,
+                                         topk_group=2, first_k_dense_replace=1, index_topk=4, index_n_heads=16,
                                          index_head_dim=6, rope_parameters=rope)),
     "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
 }
