@@ -208,10 +208,10 @@ def write_cases(lines):
     models_ = {"bytes": trained(BYTES, 900, small), "pieces": trained(None, 700, [l.replace(" ", "▁") for l in small], True)}
     for word in ("Hello", "Ġworld", "zq"):  # tokens that no merges make
         models_["bytes"]["vocab"].setdefault(word, len(models_["bytes"]["vocab"]))
-    for pair in (["t", "'"], ["t'", "s"], ["'", "Å"], ["x", "Ċ"], ["a", "x"]):  # these show where a word ends
+    for pair in (["t", "'"], ["t'", "s"], ["'", "Å"], ["¿", "Q"], ["x", "Ċ"], ["a", "x"]):  # these show where a word ends
         models_["bytes"]["vocab"].setdefault("".join(pair), len(models_["bytes"]["vocab"]))
         models_["bytes"]["merges"] += [pair] * (pair not in models_["bytes"]["merges"])
-    texts = ["", " ", "a", "Hello world zq", "it's t's", "각\u11a8 가\u11a8 \u1100\u1161\u11a8\u11a8 가\u11a7", "we'ſ x'LL it'ſs I'S x'\u212a", "ax\nxb  \nc x \n\nx",
+    texts = ["", " ", "a", "<pad>     x", "Hello world zq", "it's t's", "x'ſQ", "각\u11a8 가\u11a8 \u1100\u1161\u11a8\u11a8 가\u11a7", "we'ſ x'LL it'ſs I'S x'\u212a", "ax\nxb  \nc x \n\nx",
              " <mask>  x<pad>  y <both> z", "<|end|><|end|><|end|>", "a Cafe\u0301 b Café é<", "e\u0301<"]
     texts += [mixed(60, seed, lines).decode(errors="replace")[:90] for seed in range(100, 124)]
     cases = []
