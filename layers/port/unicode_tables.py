@@ -66,9 +66,11 @@ namespace {{
 
 // clang-format off
 """
-    + table("Categories", "Runs of code points: length · 64 + (of the script Han) · 32 + number of the category.", categories)
+    + table("Categories", "Runs of code points: length · 64 + (of the script Han) · 32 + number of the category.",
+            categories)
     + table("Combining", "Runs of code points: length, canonical combining class.", classes)
-    + table("Pairs", "Canonical decompositions: code point less the one before, first · 2 + (NFC composes it), second.", pairs)
+    + table("Pairs", "Canonical decompositions: code point less the one before, first · 2 + (NFC composes it), second.",
+            pairs)
     + """// clang-format on
 
 }  // namespace

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Tokenizers of the families that layers/port reads, and what Hugging Face's `tokenizers` makes of texts with them.
 
-    python3 tests/golden/port/tokenizers.py                  # writes tokenizers.json, for tests/layers/tokenizer_test.cpp
+    python3 tests/golden/port/tokenizers.py                  # writes tokenizers.json, for tokenizer_test.cpp
     python3 tests/golden/port/tokenizers.py --folder /tmp/t  # writes a folder for each family: 1 MB of text, its tokens
     SLUICE_TOKENIZERS=/tmp/t build/release/tests/sluice_tests "[tokenizer_folder]"  # compares with these, and times
 
-Needs numpy and tokenizers (0.23.3 wrote the file). Prints the speed of `tokenizers` on one thread.
+Vocabularies are trained on the text of this tree, so that a later tree gives others. Needs numpy and tokenizers (0.23.3
+wrote the file). Prints the speed of `tokenizers` on one thread.
 """
 import argparse
 import json
@@ -24,7 +25,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
-# -- the families: what stands in their tokenizer.json beside the vocabulary -------------------------------------------
+# -- the families: what stands in their tokenizer.json beside the vocabulary -----------------------------------
 GPT2 = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 TAIL = r"""| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -109,7 +110,7 @@ ADDED = [("<|begin|>", 1, 0, 0, 0), ("<|end|>", 1, 0, 0, 0), ("<|end|><|end|>", 
          ("Café", 0, 0, 0, 1), ("é<", 0, 0, 0, 0), ("new token", 0, 0, 0, 1)]
 
 
-# -- texts ---------------------------------------------------------------------------------------------------------------
+# -- texts -----------------------------------------------------------------------------------------------------
 def sources():
     files = sorted(ROOT.glob("ops/*/*.cpp")) + sorted(ROOT.glob("layers/*/*.h")) + sorted(ROOT.glob("*.md"))
     return [line for f in files for line in f.read_text().splitlines(keepends=True)]
@@ -123,15 +124,19 @@ def snippet(r, lines):
     if kind == 4: return (pick("的一是不了人我在有他这中大来上国和说们为子你地出道也时年", 20) + r.choice("，。！ \n")).encode()
     if kind == 5: return (pick("こんにちは世界カタカナひらがな漢字ー々〆", 9) + pick("한국어안녕하세요가각힣", 6)).encode()
     if kind == 6: return pick(["😀", "👩‍👩‍👧", "🇫🇷", "👍🏽", "❤️", "1️⃣", "🫠"], 4).encode()
-    if kind == 7: return (pick("aeiouAEnsc", 3) + pick("\u0301\u0300\u0308\u0327\u0323\u0345", 4) + "ﬁÅΩ\u0344").encode()
+    if kind == 7:
+        return (pick("aeiouAEnsc", 3) + pick("\u0301\u0300\u0308\u0327\u0323\u0345", 4) + "ﬁÅΩ\u0344").encode()
     if kind == 8: return bytes(r.randrange(256) for _ in range(r.randint(1, 5)))
     if kind == 9: return pick(" \t\n\r\u00a0\u3000\u2028\u0085", 30).encode() + b" " * r.choice([0, 1, 2, 100])
     if kind == 10: return f"{r.randrange(10 ** r.randint(1, 12))} {pick('0123456789٣४Ⅷ½²', 7)} {r.random()}".encode()
     if kind == 11: return (r.choice(["", " ", "  "]) + r.choice(ADDED)[0] + r.choice(["", " ", "\n "])).encode()
-    if kind == 12: return pick(["I'm", "we'LL", "it's", "DON'T", "'ſ", " they've", "’s", "İstanbul", "ǅ", "ß"], 4).encode()
+    if kind == 12:
+        return pick(["I'm", "we'LL", "it's", "DON'T", "'ſ", " they've", "’s", "İstanbul", "ǅ", "ß"], 4).encode()
     if kind == 13: return pick("Привет мир Ελληνικά שלום مرحبا हिन्दी ไทย ខ្មែរ ", 25).encode()
-    if kind == 14: return "".join(chr(r.choice([r.randrange(0xd800), r.randrange(0xe000, 0x30000)])) for _ in range(5)).encode()
-    return r.choice(["http://a.b/c?d=e&f", "x = {'k': [1, 2]};\r\n", "HTTPServer camelCase snake_case", "---\n\n\n***"]).encode()
+    if kind == 14:
+        return "".join(chr(r.choice([r.randrange(0xd800), r.randrange(0xe000, 0x30000)])) for _ in range(5)).encode()
+    return r.choice(["http://a.b/c?d=e&f", "x = {'k': [1, 2]};\r\n", "HTTPServer camelCase snake_case",
+                     "---\n\n\n***"]).encode()
 
 
 def mixed(size, seed, lines):
@@ -142,7 +147,7 @@ def mixed(size, seed, lines):
     return b"".join(parts)
 
 
-# -- vocabularies --------------------------------------------------------------------------------------------------------
+# -- vocabularies ----------------------------------------------------------------------------------------------
 def trained(pre, size, lines, marks=False):
     """vocab and merges."""
     t = Tokenizer(models.BPE())
@@ -205,14 +210,18 @@ def write_folder(folder, lines):
 def write_cases(lines):
     r = random.Random(2)
     small = r.sample(lines, 3000) + [mixed(60000, 3, lines).decode(errors="ignore")]
-    models_ = {"bytes": trained(BYTES, 900, small), "pieces": trained(None, 700, [l.replace(" ", "▁") for l in small], True)}
+    models_ = {"bytes": trained(BYTES, 900, small),
+               "pieces": trained(None, 700, [l.replace(" ", "▁") for l in small], True)}
     for word in ("Hello", "Ġworld", "zq"):  # tokens that no merges make
         models_["bytes"]["vocab"].setdefault(word, len(models_["bytes"]["vocab"]))
-    for pair in (["t", "'"], ["t'", "s"], ["'", "Å"], ["¿", "Q"], ["x", "Ċ"], ["a", "x"]):  # these show where a word ends
+    # Merges that show where a word ends.
+    for pair in (["t", "'"], ["t'", "s"], ["'", "Å"], ["¿", "Q"], ["x", "Ċ"], ["a", "x"]):
         models_["bytes"]["vocab"].setdefault("".join(pair), len(models_["bytes"]["vocab"]))
         models_["bytes"]["merges"] += [pair] * (pair not in models_["bytes"]["merges"])
-    texts = ["", " ", "a", "<pad>     x", "Hello world zq", "it's t's", "x'ſQ", "각\u11a8 가\u11a8 \u1100\u1161\u11a8\u11a8 가\u11a7", "we'ſ x'LL it'ſs I'S x'\u212a", "ax\nxb  \nc x \n\nx",
-             " <mask>  x<pad>  y <both> z", "<|end|><|end|><|end|>", "a Cafe\u0301 b Café é<", "e\u0301<"]
+    texts = ["", " ", "a", "<pad>     x", "Hello world zq", "it's t's", "x'ſQ",
+             "각\u11a8 가\u11a8 \u1100\u1161\u11a8\u11a8 가\u11a7", "we'ſ x'LL it'ſs I'S x'\u212a",
+             "ax\nxb  \nc x \n\nx", " <mask>  x<pad>  y <both> z", "<|end|><|end|><|end|>",
+             "a Cafe\u0301 b Café é<", "e\u0301<"]
     texts += [mixed(60, seed, lines).decode(errors="replace")[:90] for seed in range(100, 124)]
     cases = []
     for name, family in FAMILIES.items():
@@ -223,7 +232,9 @@ def write_cases(lines):
         plain = [t.encode(x, add_special_tokens=False).ids for x in texts[:8]]
         drawn = [[r.randrange(t.get_vocab_size() + 3) for _ in range(12)] for _ in range(12)]
         if "pieces" in family.values():
-            drawn += [[t.token_to_id(f"<0x{b:02X}>") for b in r.choice(["é中", "中"]).encode()[:r.randint(2, 5)]] for _ in range(6)]
+            for _ in range(6):  # some rows of bytes end within a character
+                some = r.choice(["é中", "中"]).encode()[:r.randint(2, 5)]
+                drawn.append([t.token_to_id(f"<0x{b:02X}>") for b in some])
         cases.append({"name": name, "model": family.get("model", "bytes"),
                       "options": {k: v for k, v in whole.pop("model").items() if k not in ("vocab", "merges")},
                       "tokenizer": whole, "size": t.get_vocab_size(), "ids": ids, "plain": plain,
@@ -233,12 +244,13 @@ def write_cases(lines):
         cases[-1]["decoded"] = [None if d == x else d for d, x in zip(cases[-1]["decoded"], texts)]
     models_["pieces"]["merges"] = [" ".join(m) for m in models_["pieces"]["merges"]]  # the older spelling
     r = random.Random(4)
-    raw = [bytes(r.choice([65, 0xc3, 0xe0, 0xed, 0xf0, 0xf4, 0x80, 0x9f, 0xa0, r.randrange(256)]) for _ in range(12)) for _ in range(40)]
+    some = lambda: r.choice([65, 0xc3, 0xe0, 0xed, 0xf0, 0xf4, 0x80, 0x9f, 0xa0, r.randrange(256)])
+    raw = [bytes(some() for _ in range(12)) for _ in range(40)]
     broken = [{"hex": b.hex(), "text": b.decode(errors="replace")} for b in raw]
-    lines_ = [json.dumps(x, ensure_ascii=False, separators=(",", ":")) for x in cases]
     dump = lambda x: json.dumps(x, ensure_ascii=False, separators=(",", ":"))
     (HERE / "tokenizers.json").write_text(
-        '{"models":' + dump(models_) + ',\n"texts":' + dump(texts) + ',\n"broken":' + dump(broken) + ',\n"cases":[\n' + ",\n".join(lines_) + "]}\n")
+        f'{{"models":{dump(models_)},\n"texts":{dump(texts)},\n"broken":{dump(broken)},\n"cases":[\n'
+        + ",\n".join(map(dump, cases)) + "]}\n")
 
 
 if __name__ == "__main__":
