@@ -49,6 +49,7 @@ struct DecoderOptions {
   DType dtype = f32;                        // of the embedding, the norms and the head; mixers and feeds have their own
 };
 
+/// h + N'(mixer(N(h))), then the same with the feed.
 struct DecoderBlock {
   static constexpr const char* type = "DecoderBlock";
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
@@ -70,6 +71,7 @@ struct DecoderBlock {
   }
 };
 
+/// Embedding, blocks, norm, head.
 struct Decoder {
   static constexpr const char* type = "Decoder";
   DecoderOptions options{};
