@@ -65,8 +65,8 @@ std::vector<double> rope_frequencies(int64_t dim, double base = 10000);
 /// YaRN (Peng et al. 2023): `options` for `scale` times the `length` that a model was trained on. Pairs that turn more
 /// than beta_fast times in `length` keep their frequency. Pairs that turn fewer than beta_slow times have it divided by
 /// scale. Between them is a ramp, from a whole pair to a whole pair with `truncate` (gpt-oss: without). factor becomes
-/// 1 + 0.1·ln scale. dim: number of rotated channels. ValueError unless scale >= 1, length >= 1, beta_fast >= beta_slow
-/// > 0 and base > 1.
+/// 1 + 0.1·ln scale. dim: number of rotated channels. ValueError unless scale >= 1, length >= 1, base > 1,
+/// beta_slow > 0 and beta_fast >= beta_slow.
 RopeOptions yarn_rope(RopeOptions options, int64_t dim, double scale, int64_t length, double beta_fast = 32,
                       double beta_slow = 1, bool truncate = true);
 
