@@ -181,7 +181,7 @@ def navigation(pages):
             *matching(r"docs/guide/.*\.md"),
             entry("examples/README.md", "Examples"),
             entry("layers/port/README.md"),
-            entry("layers/models/README.md", "Published models"),
+            entry("layers/models/README.md", "Models from their files"),
             entry("examples/layer_check/README.md", "layer_check"),
         ],
         "Layers": [entry("layers/README.md", "All layers"), *topics(LAYERS)],
