@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 namespace sluice {
@@ -15,30 +14,42 @@ namespace {
 
 /// Returns the token of one row; `u` in [0, 1) makes the choice.
 int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double u) {
-  std::vector<int64_t> order(static_cast<std::size_t>(n));
-  std::iota(order.begin(), order.end(), 0);
-  const auto likelier = [&](int64_t a, int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
-  const auto kept = static_cast<std::size_t>(o.top_k > 0 ? std::min(o.top_k, n) : n);
-  if (o.top_p < 1 || kept < order.size()) {
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), likelier);
-    order.resize(kept);
-  }
+  struct Token {
+    double logit;
+    int64_t token;
+  };
   const double best = *std::max_element(logits, logits + n);
-  std::vector<double> weights;
+  std::vector<Token> tokens(static_cast<std::size_t>(n));
+  for (int64_t i = 0; i < n; ++i) tokens[static_cast<std::size_t>(i)] = {logits[i], i};
+  const auto likelier = [](const Token& a, const Token& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  };
+  std::size_t sorted = 0;  // so many of the likeliest are in order
+  const auto sort_to = [&](std::size_t count) {
+    const auto at = [&](std::size_t i) { return tokens.begin() + static_cast<std::ptrdiff_t>(i); };
+    if (count < tokens.size()) std::nth_element(at(sorted), at(count), tokens.end(), likelier);
+    std::sort(at(sorted), at(count), likelier);
+    sorted = count;
+  };
+  if (o.top_k > 0 && o.top_k < n) sort_to(static_cast<std::size_t>(o.top_k)), tokens.resize(sorted);
   double total = 0;
-  for (const int64_t token : order) total += weights.emplace_back(std::exp((logits[token] - best) / o.temperature));
-  if (o.top_p < 1) {
+  for (const Token& t : tokens) total += std::exp((t.logit - best) / o.temperature);
+  const auto weight = [&](std::size_t i) { return std::exp((tokens[i].logit - best) / o.temperature); };
+  if (o.top_p < 1) {  // mostly a few tokens are enough: the others are never put in order
     double sum = 0;
     std::size_t many = 0;
-    while (many < weights.size() && (many == 0 || sum < o.top_p * total)) sum += weights[many++];
-    weights.resize(many), total = sum;
+    while (many < tokens.size() && (many == 0 || sum < o.top_p * total)) {
+      if (many == sorted) sort_to(std::min(tokens.size(), std::max<std::size_t>(64, 4 * sorted)));
+      sum += weight(many++);
+    }
+    tokens.resize(many), total = sum;
   }
   double left = u * total;
-  for (std::size_t i = 0; i < weights.size(); ++i)
-    if ((left -= weights[i]) < 0) return order[i];
-  std::size_t last = weights.size() - 1;  // rounding has used up all weights: take the last possible token
-  while (!(weights[last] > 0)) --last;    // the likeliest token weighs 1
-  return order[last];
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if ((left -= weight(i)) < 0) return tokens[i].token;
+  std::size_t last = tokens.size() - 1;  // rounding has used up all weights: take the last possible token
+  while (!(weight(last) > 0)) --last;    // the likeliest token weighs 1
+  return tokens[last].token;
 }
 
 }  // namespace

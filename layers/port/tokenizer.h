@@ -47,8 +47,8 @@ class Tokenizer {
   /// The text of tokens. Bytes that are not UTF-8 become U+FFFD. A number that is no token adds nothing.
   std::string decode(const std::vector<int64_t>& ids, const DecodeOptions& options = {}) const;
 
-  /// The number of a token as the file spells it, and the token of a number; nullopt if there is none. Added tokens that
-  /// are found in normalized text are normalized in token_of() and decode(), as in `tokenizers`.
+  /// The number of a token as the file spells it, and the token of a number; nullopt if there is none. Added tokens
+  /// that are found in normalized text are normalized in token_of() and decode(), as in `tokenizers`.
   std::optional<int64_t> id_of(std::string_view token) const;
   std::optional<std::string> token_of(int64_t id) const;
 

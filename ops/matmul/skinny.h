@@ -29,8 +29,12 @@ void skinny_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t l
         s0[i] += x[l + i] * T(b0[l + i]), s1[i] += x[l + i] * T(b1[l + i]);
         s2[i] += x[l + i] * T(b2[l + i]), s3[i] += x[l + i] * T(b3[l + i]);
       };
-      for (int64_t l = 0; l < whole; l += lanes)
+      for (int64_t l = 0; l < whole; l += lanes) {
+        // The next four rows: the processor does not look ahead over the end of a page of 4 KB.
+        if (r == 0)
+          for (const B* row : {b0, b1, b2, b3}) __builtin_prefetch(row + 4 * ldb + l);
         for (int i = 0; i < lanes; ++i) add(l, i);
+      }
       for (int i = 0; i < k - whole; ++i) add(whole, i);
       for (int i = 0; i < 8; ++i) s0[i] += s0[i + 8], s1[i] += s1[i + 8], s2[i] += s2[i + 8], s3[i] += s3[i + 8];
       T t[16];
