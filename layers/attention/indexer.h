@@ -14,7 +14,6 @@
 namespace sluice {
 
 struct IndexerOptions {
-  using Layer = struct Indexer;
   int64_t dim, latent;              // widths of x and z
   int64_t heads = 64, width = 128;  // h and d
   bool use_rope = true;

@@ -10,6 +10,7 @@
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <vector>
 
@@ -23,7 +24,9 @@ int64_t blocks_of(int64_t n, int64_t block) { return n / block + (n % block != 0
 
 /// x with its last dim in blocks, the last one filled up: [..., blocks, block].
 Tensor in_blocks(const Tensor& x, int64_t block, double filling) {
-  const int64_t n = x.dim(-1), blocks = blocks_of(n, block);
+  const int64_t n = x.dim(-1);
+  block = std::min(block, std::max<int64_t>(1, n));  // a longer one would be filling alone
+  const int64_t blocks = blocks_of(n, block);
   return unflatten(pad(x, -1, 0, blocks * block - n, filling), -1, {blocks, block});
 }
 
@@ -34,7 +37,16 @@ void check_keys(const char* op, const Tensor& keys, int64_t batch, int64_t n) {
     fail(op, ": keys=", keys, " does not fit; need [", batch, " or 1, ", n, "]");
 }
 
+/// DTypeError unless all have the same floating dtype.
+void check_dtypes(const char* op, std::initializer_list<const Tensor*> operands) {
+  const DType dtype = (*operands.begin())->dtype();
+  for (const Tensor* x : operands)
+    if (!is_float(dtype) || x->dtype() != dtype)
+      fail<DTypeError>(op, ": operands must have one floating dtype — got ", dtype, " and ", x->dtype());
+}
+
 void check_index(const char* op, const KeyIndex& x) {
+  check_dtypes(op, {&x.q, &x.k, &x.w});
   if (x.q.rank() != 4 || x.k.rank() != 3 || x.w.rank() != 3 || x.k.dim(0) != x.q.dim(0) || x.w.dim(0) != x.q.dim(0) ||
       x.k.dim(2) != x.q.dim(3) || x.w.dim(1) != x.q.dim(2) || x.w.dim(2) != x.q.dim(1))
     fail(op, ": operands do not fit — got q=", x.q, ", k=", x.k, ", w=", x.w,
@@ -58,19 +70,23 @@ Tensor choose_blocks(const Tensor& given, int64_t first, const BlockChoice& o, c
     fail<ValueError>(op,
                      ": need block >= 1, initial >= 0, local >= 1 and count >= initial + local — got block=", o.block,
                      ", count=", o.count, ", initial=", o.initial, ", local=", o.local);
-  if (given.rank() != 4 || first < 0 || given.dim(3) < blocks_of(first + given.dim(2), o.block))
+  check_dtypes(op, {&given});
+  if (given.rank() != 4 || first < 0 || first > int64_t{1} << 56 ||
+      given.dim(3) < blocks_of(first + given.dim(2), o.block))
     fail(op, ": got scores=", given, " from position ", first, "; need [batch, heads, m, blocks of ", o.block, "]");
   const int64_t m = given.dim(2), blocks = given.dim(3);
   const TensorOptions whole{i64, given.device()};
   const Tensor p = unsqueeze(arange(first, first + m, 1, whole), 1), j = unsqueeze(arange(blocks, whole), 0);
-  const auto size = static_cast<double>(o.block);
+  const auto size = static_cast<double>(std::min(o.block, std::max<int64_t>(1, first + m)));  // of a block, or of all
+  const auto local = static_cast<double>(std::min(o.local, blocks + 1));
   Tensor allowed = le(j * size, p);
-  const Tensor always =
-      logical_or(gt((j + static_cast<double>(o.local)) * size, p), j < static_cast<double>(o.initial));
+  const Tensor always = logical_or(gt((j + local) * size, p), j < static_cast<double>(o.initial));
   if (keys.defined()) {
+    if (keys.dtype() != boolean) fail<DTypeError>(op, ": keys must be bool — got ", keys.dtype(), keys);
+    if (keys.rank() != 2 || (keys.dim(0) != given.dim(0) && keys.dim(0) != 1))
+      fail(op, ": keys=", keys, " does not fit scores=", given, "; need [", given.dim(0), " or 1, n]");
     const Tensor real = any(in_blocks(keys, o.block, 0), {-1});
-    if (real.rank() != 2 || real.dim(1) != blocks)
-      fail(op, ": keys=", keys, " does not fit scores=", given, " of blocks of ", o.block);
+    if (real.dim(1) != blocks) fail(op, ": keys=", keys, " does not fit scores=", given, " of blocks of ", o.block);
     allowed = logical_and(allowed, unsqueeze(unsqueeze(real, 1), 1));
   }
   return topk_mask(masked_fill(detail::widened(given.detach()), always, kInf), o.count, TopKTies::index, allowed);
@@ -78,6 +94,7 @@ Tensor choose_blocks(const Tensor& given, int64_t first, const BlockChoice& o, c
 
 BlockMeans block_means(const Tensor& x, int64_t block, int64_t stride, const Tensor& keys) {
   const char* op = "block_means";
+  check_dtypes(op, {&x});
   if (x.rank() != 4) fail(op, ": got x=", x, "; need [batch, heads, n, d]");
   if (stride < 1 || block < stride || block % stride != 0)
     fail<ValueError>(op, ": stride must divide block — got block=", block, ", stride=", stride);
@@ -103,6 +120,7 @@ Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tenso
   if (q.rank() != 4 || k.rank() != 4 || k.dim(0) != q.dim(0) || (k.dim(1) != 1 && k.dim(1) != q.dim(1)) ||
       k.dim(3) != q.dim(3) || k.dim(2) < q.dim(2))
     fail(op, ": got q=", q, ", k=", k, "; need [batch, heads, m, d], [batch, 1 or heads, n, d]");
+  check_dtypes(op, {&q, &k});
   if (block < 1) fail<ValueError>(op, ": block must be positive — got ", block);
   const int64_t m = q.dim(2), n = k.dim(2);
   check_keys(op, keys, q.dim(0), n);

@@ -245,7 +245,7 @@ DeltaScanResult delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, co
                      ", v=", v.dtype(), v, ", beta=", beta.dtype(), beta);
   const Tensor strength = unsqueeze(beta, -1);
   const int64_t group = k.dim(1) > 0 ? v.dim(1) / k.dim(1) : 1;
-  return scanned("delta_rule", q, k, strength * (group > 1 ? repeat_interleave(k, group, 1) : k), strength * v,
+  return scanned("delta_rule", q, k, strength * (group == 1 ? k : repeat_interleave(k, group, 1)), strength * v,
                  log_decay, initial, options);
 }
 

@@ -122,7 +122,7 @@ check(again >= 7, f"drew only {again} pictures again: this test is broken")
 
 # examples/picture_data.cpp goes over tiles as the kernel does; it knows their size from here.
 kernel = (SOURCE / "ops/attention/attention_forward.cpp").read_text(encoding="utf-8")
-for size in ("o.tile_rows : 128);", "only_span() ? 512 : 256;"):
+for size in ("o.tile_rows : tiles.rows_wanted(128));", "only_span() ? 512 : 256);"):
     check(size in kernel, f"attention_forward.cpp lacks “{size}”: attention_tiles.svg shows other tiles than it computes")
 
 # A run's curve and the record of its terminal end with the same figure.
