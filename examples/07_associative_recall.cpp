@@ -211,18 +211,25 @@ int main(int argc, char** argv) { return run_program(program, argc, argv); }
 //
 //                                      state at   % of values right, by number of pairs
 // layers                      weights       256      4      8     16     32     64  seconds
-// softmax, 4 heads              39312     65536  100.0  100.0  100.0  100.0  100.0      4.6
-//   gated (G1)                  47504     65536  100.0  100.0  100.0  100.0  100.0      5.3
-//   window of 32                39312      8192  100.0  100.0   57.3   19.3    9.1      5.6
-// GAU                           40336     65536  100.0  100.0  100.0  100.0  100.0      4.8
-// FLASH, chunks of 32           40594     20480  100.0  100.0   95.4   67.0   41.2      5.9
-// linear, 4 heads               39312      2176  100.0   99.9   98.3   89.6   68.5      8.0
-// linear, 1 head                39312      8320  100.0  100.0   99.8   99.4   98.4      3.9
-// retention                     39568      2048   99.2   96.6   88.1   64.7   41.2      4.7
-// GLA                           43568      2048   99.0   96.3   87.2   68.7   45.9      8.2
-// GLA, then window of 8         41440      2048   99.3   96.9   89.8   70.8   48.3      6.8
-// fused softmax+linear          47632     67712  100.0  100.0  100.0  100.0  100.0     10.7
+// softmax, 4 heads              39312     65536  100.0  100.0  100.0  100.0  100.0      4.2
+//   gated (G1)                  47504     65536  100.0  100.0  100.0  100.0  100.0      4.6
+//   window of 32                39312      8192  100.0  100.0   57.0   19.9    8.8      4.5
+// GAU                           40336     65536  100.0  100.0  100.0  100.0  100.0      3.3
+// FLASH, chunks of 32           40594     20480  100.0  100.0   95.5   66.7   41.1      5.6
+// linear, 4 heads               39312      2176  100.0   99.9   98.3   89.6   68.5      7.2
+// linear, 1 head                39312      8320  100.0  100.0   99.8   99.4   98.4      3.3
+// retention                     39568      2048   99.1   96.8   88.7   65.6   41.5      4.2
+// GLA                           43568      2048   99.4   97.6   90.4   74.8   50.8      5.2
+// GLA, then window of 8         41440      2048   98.9   95.7   84.4   64.9   42.8      3.2
+// Mamba-2                       35880      2048   36.3   22.4   16.8   13.0   11.5      3.6
+// DeltaNet, 4 heads             39856      2048  100.0   99.9   98.1   88.4   64.2      4.3
+// DeltaNet, 1 head              39568      8192  100.0  100.0  100.0   98.9   83.9      3.5
+// Gated DeltaNet                40384      2048   99.9   99.7   96.6   82.1   54.3      5.5
+// Kimi Delta Attention          48184      2048  100.0   99.7   97.7   87.0   57.3     10.0
+// fused softmax+linear          47632     67712  100.0  100.0  100.0  100.0  100.0      7.1
 //
 // Whoever keeps all tokens finds everything. A window forgets at once what left it; sums of fixed size blur as they
 // fill: four heads with 1,088 numbers a layer far sooner than one head with 4,160, and retention, GLA and FLASH's
-// chunks of 32 sooner still.
+// chunks of 32 sooner still. The delta rule, which erases at a key before it writes,
+// holds in 1,024 numbers a layer what linear attention holds in 1,088. Mamba-2 stays where it began: its output gate,
+// as GLA's, is too much to learn at this width and budget.
