@@ -1,7 +1,6 @@
 #include <sluice/layers/models/families.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numbers>
 
 namespace sluice {
@@ -152,8 +151,8 @@ RopeOptions FamilyReader::rope(int64_t head_dim) const {
                  all = c.get(at + "mscale_all_dim", 0.0);
     o = yarn_rope(o, dim, factor, c.at<int64_t>(at + "original_max_position_embeddings"), c.get(at + "beta_fast", 32.0),
                   c.get(at + "beta_slow", 1.0), c.get(at + "truncate", true));
-    const auto grown = [&](double m) { return 0.1 * m * std::log(factor) + 1; };
-    if (mscale != 0 && all != 0) o.factor = grown(mscale) / grown(all);
+    const double growth = o.factor - 1;
+    if (mscale != 0 && all != 0) o.factor = (1 + mscale * growth) / (1 + all * growth);
     o.factor = c.get(at + "attention_factor", o.factor);
   } else {
     c.refuse(c.has(at + "rope_type") ? at + "rope_type" : at + "type", "known: default, linear, llama3, yarn");
@@ -213,6 +212,22 @@ void FamilyReader::dense(const std::vector<int64_t>& which) {
   rename_in(which, "mlp\\.value\\.", "mlp.up_proj.");
   rename_in(which, "mlp\\.gate\\.", "mlp.gate_proj.");
   rename_in(which, "mlp\\.out\\.", "mlp.down_proj.");
+}
+
+void FamilyReader::dense_or_sparse(bool norm_topk) {
+  const ModelConfig& c = config;
+  const bool any = c.has("moe_intermediate_size");
+  const auto only = c.get("mlp_only_layers", std::vector<int64_t>{});
+  const auto step = c.get<int64_t>("decoder_sparse_step", 1);
+  const auto sparse = [&](int64_t layer) {
+    return any && step > 0 && (layer + 1) % step == 0 && std::find(only.begin(), only.end(), layer) == only.end();
+  };
+  if (const auto without = where([&](int64_t layer) { return !sparse(layer); }); !without.empty()) dense(without);
+  if (!any) return;
+  MoeOptions o = moe({"num_experts", "num_local_experts"});
+  o.norm_topk = c.get("norm_topk_prob", norm_topk);
+  o.shared_hidden = c.get<int64_t>("shared_expert_intermediate_size", 0);
+  experts(where(sparse), o);
 }
 
 MoeOptions FamilyReader::moe(std::initializer_list<const char*> names_of_experts) const {

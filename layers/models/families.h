@@ -65,6 +65,9 @@ struct FamilyReader {
   void usual_names(const std::vector<int64_t>& others = {}, const std::string& linear = "linear_attn.");
   /// Dense feed-forward layers in the blocks `which`: gate_proj, up_proj, down_proj of mlp.
   void dense(const std::vector<int64_t>& which);
+  /// Qwen's feeds: dense ones, and experts in every decoder_sparse_step-th layer outside mlp_only_layers, if the model
+  /// has any. `norm_topk` is that of a file that does not say.
+  void dense_or_sparse(bool norm_topk);
   /// The part of a mixture of experts that families name alike.
   MoeOptions moe(std::initializer_list<const char*> names_of_experts) const;
   /// Mixtures of experts in the blocks `which`: gate, experts and `shared` of mlp. The experts' maps are one tensor or

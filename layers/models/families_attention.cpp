@@ -66,16 +66,7 @@ void read_qwen3(const ModelConfig& c, const std::function<bool(const char*)>& ha
   in_all(r, o);
   set_qwen_windows(r);
   r.usual_names();
-  if (!c.has("moe_intermediate_size")) return r.dense(all_layers(r));
-  const auto only = c.get("mlp_only_layers", std::vector<int64_t>{});
-  const auto step = c.get<int64_t>("decoder_sparse_step", 1);
-  const auto sparse = [&](int64_t layer) {
-    return step > 0 && (layer + 1) % step == 0 && std::find(only.begin(), only.end(), layer) == only.end();
-  };
-  r.dense(r.where([&](int64_t layer) { return !sparse(layer); }));
-  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
-  moe.norm_topk = c.get("norm_topk_prob", false);
-  r.experts(r.where(sparse), moe);
+  r.dense_or_sparse(false);
 }
 
 /// OLMo 2: norms behind the branches instead of before, and of all heads' q and k together.
@@ -180,10 +171,8 @@ void read_deepseek(const ModelConfig& c, const std::function<bool(const char*)>&
   o.rope = r.rope(o.rope_dim);
   o.rope.pairing = c.get("rope_interleave", true) ? RopePairing::interleaved : RopePairing::half;
   const std::string at = c.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
-  if (const double mscale = c.get(at + "mscale_all_dim", 0.0); mscale != 0) {
-    const double m = 0.1 * mscale * std::log(c.at<double>(at + "factor")) + 1;
-    o.scale = m * m / std::sqrt(static_cast<double>(o.nope_dim + o.rope_dim));
-  }
+  if (const double mscale = c.get(at + "mscale_all_dim", 0.0); mscale != 0)
+    o.scale = yarn_mla(o, c.at<double>(at + "factor"), 1, mscale).scale;
   const std::string type = c.at<std::string>("model_type");
   const bool v3 = type != "deepseek_v2";
   if (type == "deepseek_v32") {

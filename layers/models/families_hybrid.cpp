@@ -70,18 +70,7 @@ void read_qwen3_next(const ModelConfig& c, const std::function<bool(const char*)
   rename_linear("out\\.", "out_proj.");
   r.norms_less_one();
 
-  const bool moe_model = c.has("moe_intermediate_size");
-  const auto only = c.get("mlp_only_layers", std::vector<int64_t>{});
-  const auto step = c.get<int64_t>("decoder_sparse_step", 1);
-  const auto sparse = [&](int64_t layer) {
-    return moe_model && step > 0 && (layer + 1) % step == 0 && std::find(only.begin(), only.end(), layer) == only.end();
-  };
-  if (const auto dense = r.where([&](int64_t layer) { return !sparse(layer); }); !dense.empty()) r.dense(dense);
-  if (!moe_model) return;
-  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
-  moe.norm_topk = c.get("norm_topk_prob", true);
-  moe.shared_hidden = c.get<int64_t>("shared_expert_intermediate_size", 0);
-  r.experts(r.where(sparse), moe);
+  r.dense_or_sparse(true);
 }
 
 /// OLMo-Hybrid: OLMo 2's attention among blocks of Gated DeltaNet, whose writes may turn the state.
@@ -93,8 +82,8 @@ void read_olmo_hybrid(const ModelConfig& c, const std::function<bool(const char*
   GatedDeltaNetOptions linear{.heads = delta_sizes(c, plan.options)};
   linear.heads.norm_eps = 1e-5;  // whatever rms_norm_eps is
   linear.heads.beta_scale = c.get("linear_allow_neg_eigval", true) ? 2 : 1;
-  c.ignore({"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor",
-            "linear_use_gate"});
+  c.ignore({"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor"});
+  c.must_be("linear_use_gate", true);
   const std::vector<int64_t> recurrent = r.typed("layer_types", "linear_attention");
   for (DecoderBlockOptions& block : plan.options.blocks) {
     block.mixer = full;
