@@ -287,7 +287,8 @@ void add_index_cases(Cases& c) {
       },
       true)->flat = "bool";
 
-  row("choose_blocks", "", {levels({1, 2, 4, 3})}, [](const In& x) { return choose_blocks(x[0], 2, {.block = 2, .count = 2}); },
+  row("choose_blocks", "", {levels({1, 2, 4, 3})},
+      [](const In& x) { return choose_blocks(x[0], 2, {.block = 2, .count = 2}); },
       [](const Arrays& xs) {
         Array y(xs[0].shape);
         each_index({1, 2, 4}, [&](const Dims& i) {  // the own block, and the best of those before it
@@ -309,7 +310,8 @@ void add_index_cases(Cases& c) {
         return Arrays{y};
       },
       false);
-  OpCase* maxima = row("block_maxima", "", {real({2, 2, 1, 3}), real({2, 1, 5, 3})}, [](const In& x) { return block_maxima(x[0], x[1], 2); },
+  OpCase* maxima = row("block_maxima", "", {real({2, 2, 1, 3}), real({2, 1, 5, 3})},
+      [](const In& x) { return block_maxima(x[0], x[1], 2); },
       [](const Arrays& xs) {
         Array y({2, 2, 1, 3});
         each_index(y.shape, [&](const Dims& i) {
@@ -336,7 +338,9 @@ void add_index_cases(Cases& c) {
     return Arrays{y};
   };
   const std::vector<Input> operands{real({2, 2, 3, 2}), real({2, 4, 2}), real({2, 3, 2})};
-  row("index_scores", "", operands, [](const In& x) { return index_scores({x[0], x[1], x[2]}); }, scores_of, false)->bitwise = false;
+  OpCase* scores =
+      row("index_scores", "", operands, [](const In& x) { return index_scores({x[0], x[1], x[2]}); }, scores_of, false);
+  scores->bitwise = false;
   row("index_mask", "", operands, [](const In& x) { return index_mask({x[0], x[1], x[2]}, 1, {}); },
       [=](const Arrays& xs) {
         const Array s = scores_of(xs)[0];
