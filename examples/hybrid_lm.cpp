@@ -2,8 +2,8 @@
 // does the model still learn? Byte-level language models with equal parameters see the same bytes, in windows of 512 to
 // 16,384.
 //
-//   hybrid_lm --text FILE [--only A,B] [--steps N] [--longest N] [--tokens N] [--smoke]   half an hour on two cores
-//   mpirun -n 4 hybrid_lm --text FILE …                                                   windows cut over 4 ranks
+//   hybrid_lm --text FILE [--only A,B] [--steps N] [--longest N] [--out FOLDER] [--smoke]   half an hour on two cores
+//   mpirun -n 4 hybrid_lm --text FILE …                                                     windows cut over 4 ranks
 //
 //   softmax    blocks of multi-head attention (RoPE) and SwiGLU                         n² a layer, tiled
 //   gated      the same with the gate G1                                                n²
@@ -12,15 +12,16 @@
 //   delta      blocks of Gated DeltaNet and SwiGLU                                      n·64
 //   hybrid     three blocks of delta, then one of gated, as in Qwen3-Next               n² in a quarter of the layers
 //
-// examples/run.sh fetches a text (build/data/jargon.txt). Each step reads --tokens bytes, as few long windows or many
-// short ones; time is the median step, memory the largest sum of all tensors during one. State is what a stream keeps
-// after a window, in numbers, and the last column the time of a step that reads one byte more. Over ranks each window
-// is cut: a rank has its piece of it, the same weights as all, and the memory shown is that of the rank that needs
-// most.
+// examples/report.sh runs it; examples/run.sh fetches a text (build/data/jargon.txt). Each step reads --tokens bytes,
+// as few long windows or many short ones; time is the median step, memory the largest sum of all tensors during one.
+// State is what a stream keeps after a window, in numbers, and the last column the time of a step that reads one byte
+// more. Over ranks each window is cut: a rank has its piece of it, the same weights as all, and the memory shown is
+// that of the rank that needs most.
 #include "support/byte_lm.h"
 #include "support/corpus.h"
 #include "support/mixer.h"
 #include "support/options.h"
+#include "support/study.h"
 
 #include <sluice/parallel/collectives.h>
 #include <sluice/parallel/mpi/world.h>
@@ -30,6 +31,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <map>
 #include <numeric>
 
 using namespace sluice;
@@ -38,7 +41,7 @@ using namespace sluice::examples;
 namespace {
 
 struct Settings {
-  std::string text, device = "cpu", only;
+  std::string text, out, device = "cpu", only;
   int64_t dim = 128, heads = 4, blocks = 4, chunk = 256;
   int64_t steps = 32, tokens = 16384, shortest = 512, longest = 16384, factor = 2, seed = 1;
   double lr = 4e-3;
@@ -49,6 +52,7 @@ Settings parse(int argc, char** argv) {
   Settings s;
   OptionList o;
   o("text", s.text, "file to learn from (bytes)");
+  o("out", s.out, "folder for hybrid_bits.svg and hybrid_time.svg; empty: no pictures");
   o("only", s.only, "names of models, with commas between; empty: all");
   o("dim", s.dim, at_least(1), "width of the models");
   o("blocks", s.blocks, at_least(1), "Transformer blocks; twice as many layers of GAU or FLASH");
@@ -119,6 +123,38 @@ struct Result {
   int64_t peak = 0;    // bytes
   double train_bits = 0, valid_bits = 0;
 };
+
+/// A model over the lengths so far: log2 of the window, bits of unseen text, µs a token of training.
+struct Row {
+  std::vector<double> length, bits, micros;
+};
+using Rows = std::map<std::string, Row>;
+
+void draw(const Rows& rows, const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  const auto picture = [&](const char* file, const char* title, const char* y, std::vector<double> Row::*values) {
+    std::vector<Series> all;
+    for (const Contestant& c : kContestants)
+      if (const auto row = rows.find(c.name); row != rows.end())
+        all.push_back({c.name, row->second.length, row->second.*values});
+    write_svg_curve(folder + "/" + file, {.title = title, .x_label = "log2 of the window", .y_label = y}, all);
+  };
+  picture("hybrid_bits.svg", "Equal parameters and bytes read", "bits/char of unseen text", &Row::bits);
+  picture("hybrid_time.svg", "A training step", "microseconds a token", &Row::micros);
+}
+
+/// The hybrid beside softmax at the longest window, if both ran.
+void compare(const Rows& rows, const Settings& s) {
+  const auto hybrid = rows.find("hybrid"), softmax = rows.find("softmax");
+  if (hybrid == rows.end() || softmax == rows.end()) return;
+  const auto figures = [](const Row& row) {
+    return str(fixed(row.bits.back(), 3), " bits/char, ", fixed(row.micros.back(), 1), " µs/token");
+  };
+  const Row &h = hybrid->second, &r = softmax->second;
+  print_result("hybrid_lm", str("hybrid, windows of ", std::exp2(h.length.back()), ": ", figures(h)),
+               str("softmax: ", figures(r)), h.bits.back() < r.bits.back() && h.micros.back() < r.micros.back(),
+               s.seed);
+}
 
 /// What a stream of n bytes keeps, and the median seconds of steps that read one more.
 std::pair<int64_t, double> streamed(const MixerLm& model, int64_t n, Device device) {
@@ -198,6 +234,7 @@ int run(const Settings& s, const Communicator& ranks) {
     return s.only.empty() || ("," + s.only + ",").find(str(",", name, ",")) != std::string::npos;
   };
   const Device device = device_named(s.device);
+  Rows rows;
   for (int64_t n = s.shortest; n <= s.longest; n *= s.factor) {
     for (const Contestant& c : kContestants) {
       if (!wanted(c.name)) continue;
@@ -207,13 +244,18 @@ int run(const Settings& s, const Communicator& ranks) {
       const Result r = train(model, text, n, s, ranks);
       if (ranks.rank() > 0) continue;
       const auto [numbers, seconds] = streamed(model, n, device);
+      Row& row = rows[c.name];
+      row.length.push_back(std::log2(n)), row.bits.push_back(r.valid_bits);
+      row.micros.push_back(1e6 * r.seconds / static_cast<double>(s.tokens));
       std::printf("%6lld  %-8s %8lld   %8.1f   %8.1f   %10.3f   %10.3f   %7lld   %7.0f\n", (long long)n, c.name,
-                  (long long)count(model), 1e6 * r.seconds / static_cast<double>(s.tokens),
-                  static_cast<double>(r.peak) / (1 << 20), r.train_bits, r.valid_bits, (long long)numbers,
-                  1e6 * seconds);
+                  (long long)count(model), row.micros.back(), static_cast<double>(r.peak) / (1 << 20), r.train_bits,
+                  r.valid_bits, (long long)numbers, 1e6 * seconds);
       std::fflush(stdout);
     }
   }
+  if (ranks.rank() > 0) return 0;
+  if (!s.out.empty()) draw(rows, s.out);
+  compare(rows, s);
   return 0;
 }
 

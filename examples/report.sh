@@ -26,6 +26,7 @@ studies=(
   'fashion_clip|--data DATA/fashion-mnist||Pictures and captions: CLIP-GAU'
   'gau_without_warmup|--text DATA/jargon.txt|warmup_24 warmup_48|Deep GAU without warm-up'
   'attention_sink|--text DATA/jargon.txt|sink spikes|Gated attention: sinks, activations, spikes'
+  'hybrid_lm|--text DATA/jargon.txt|hybrid_bits hybrid_time|The 3 : 1 hybrid, GAU, FLASH and softmax over length'
 )
 
 out=$root/build/report only='' programs='' install=1 smoke=0
