@@ -8,6 +8,7 @@
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include <exception>
 #include <mutex>
 
 namespace sluice {
@@ -54,12 +55,24 @@ void parallel_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context
     return;
   }
   if (!started.load(std::memory_order_relaxed)) started = true;
-  tbb::this_task_arena::isolate([&] {
-    tbb::parallel_for(int64_t{0}, chunks, [=](int64_t i) {
-      DenormalMode mode;
-      body(context, i);
+  std::atomic<bool> thrown{false};  // by the body; any other exception is TBB's own
+  try {
+    tbb::this_task_arena::isolate([&] {
+      tbb::parallel_for(int64_t{0}, chunks, [=, &thrown](int64_t i) {
+        DenormalMode mode;
+        try {
+          body(context, i);
+        } catch (...) {
+          thrown = true;
+          throw;
+        }
+      });
     });
-  });
+  } catch (const std::exception& e) {  // TBB makes its tasks, and a thread when a loop needs it first
+    if (thrown) throw;
+    fail<MemoryError>("parallel loop: no memory for its tasks, or for one more thread, or none is allowed (", e.what(),
+                      "); set_num_threads(1) needs neither");
+  }
 }
 
 }  // namespace detail

@@ -79,7 +79,8 @@ class DenormalMode {
 }  // namespace detail
 
 /// Calls f(begin, end) for consecutive pieces of [0, n) of `grain` items (the last may be shorter),
-/// possibly at the same time. Exceptions thrown by f reach the caller.
+/// possibly at the same time. Exceptions thrown by f reach the caller. Throws MemoryError when the system refuses a
+/// thread that the loop needs; some pieces may have run by then.
 template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;

@@ -3,6 +3,8 @@
 
 #include "support/catch.h"
 
+#include "support/limit.h"
+
 #include <sluice/core/error.h>
 #include <sluice/core/number/random.h>
 #include <sluice/ops/shape/create.h>
@@ -15,8 +17,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <latch>
 #include <mutex>
 #include <set>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 using namespace sluice;
@@ -73,6 +78,49 @@ TEST_CASE("parallel_for: an exception reaches the caller with its type, and the 
       CHECK(sum == 4950);
     }
   }
+}
+
+TEST_CASE("parallel_for: a thread that the system refuses is a MemoryError, and the next loop works", "[parallel]") {
+#if defined(__SANITIZE_ADDRESS__)
+  return;  // which needs its address space
+#endif
+  if (!testing::MemoryLimit::works()) {
+    WARN("not tested: memory has no limits here");
+    return;
+  }
+  constexpr int kCallers = 12;  // each asks for threads, together for more than earlier cases had
+  Threads many(64);
+  std::latch limited(1), begun(kCallers);
+  std::atomic<int> refused{0}, done{0};
+  const auto loop = [] {
+    std::atomic<int64_t> sum{0};
+    parallel_for(1000, 1, [&](int64_t begin, int64_t) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      sum += begin;
+    });
+    return sum.load();
+  };
+  std::vector<std::thread> callers;
+  for (int t = 0; t < kCallers; ++t)
+    callers.emplace_back([&] {
+      limited.wait();
+      try {
+        done += loop() == 499500;
+      } catch (const MemoryError& e) {
+        ++refused;
+        if (std::string_view(e.what()).find("set_num_threads(1)") != std::string_view::npos) ++done;
+      }
+      begun.count_down();
+    });
+  {
+    const testing::MemoryLimit limit(1 << 20);  // less than a thread's stack
+    limited.count_down();
+    begun.wait();
+  }
+  for (std::thread& t : callers) t.join();
+  CHECK(done == kCallers);
+  CHECK(refused > 0);
+  CHECK(loop() == 499500);
 }
 
 TEST_CASE("parallel_for: loops nest", "[parallel]") {
