@@ -8,8 +8,9 @@ namespace sluice::detail {
 
 namespace {
 
-/// Window W in the blocks of `sliding` attention.
+/// Window W in the blocks of `sliding` attention; without such blocks the field says nothing.
 void set_windows(FamilyReader& r, const std::vector<int64_t>& sliding) {
+  r.config.ignore({"sliding_window"});
   for (const int64_t layer : sliding)
     std::get<MultiHeadAttentionOptions>(r.block(layer).mixer).window = r.config.at<int64_t>("sliding_window");
 }
@@ -155,7 +156,8 @@ void read_afmoe(const ModelConfig& c, const std::function<bool(const char*)>& ha
   MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
   moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   c.must_be("score_func", std::string("sigmoid"));
-  moe.norm_topk = c.get("route_norm", true);
+  c.must_be("route_norm", true);  // transformers norms the weights whatever it says
+  moe.norm_topk = true;
   moe.scale = c.get("route_scale", 1.0);
   moe.groups = c.get<int64_t>("n_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
   moe.shared_hidden = c.get<int64_t>("num_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
@@ -204,6 +206,7 @@ void read_deepseek(const ModelConfig& c, const std::function<bool(const char*)>&
   }
   if (v3) moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   moe.norm_topk = c.get("norm_topk_prob", v3);
+  if (!v3) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
   moe.scale = c.get("routed_scaling_factor", 1.0);
   moe.shared_hidden = c.get<int64_t>("n_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
   c.ignore({"ep_size"});

@@ -124,6 +124,7 @@ void read_kimi_linear(const ModelConfig& c, const std::function<bool(const char*
   MlaOptions full = r.latent_attention();
   full.use_rope = false;
   c.must_be("mla_use_nope", true);
+  c.must_be("tie_word_embeddings", false);
   c.ignore({"rope_theta"});
   const bool published = c.has("linear_attn_config.num_heads");  // else as transformers writes it
   KdaOptions linear{.heads = {.dim = plan.options.dim}};

@@ -316,8 +316,12 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
   std::set<const TensorImpl*> found;
   for (const auto& [name, pieces] : plan)
     if (const auto it = file.find(name); it != file.end()) {
-      if (const Shape need = file_shape(pieces); it->second.rank() > need.rank() && squeeze(it->second).shape() == need)
-        it->second = squeeze(it->second);
+      const Shape need = file_shape(pieces);
+      Tensor x = it->second;  // with no more dims of size 1 than are needed
+      for (int64_t d = 0; d < x.rank();)
+        if (x.rank() > need.rank() && x.dim(d) == 1) x = squeeze(x, d);
+        else ++d;
+      if (x.shape() == need) it->second = x;
       for (const Piece& p : pieces) found.insert(m.slots[p.slot].tensor->ref().get());
       if (const std::string wrong = misfit(m, name, it->second, pieces); !wrong.empty()) misfits.push_back(wrong);
     }

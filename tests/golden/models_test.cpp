@@ -166,6 +166,15 @@ TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
   CHECK_THAT(error(), Contains("does not fit") || Contains("layers"));
   with("gpt_oss", "\"vocab_size\"", "\"quantization_config\": {\"quant_method\": \"mxfp4\"},\n  \"vocab_size\"");
   CHECK_THAT(error(), Contains("dequantize"));
+  // Packages disagree about what these mean.
+  with("afmoe", "{", "{\"route_norm\": false,");
+  CHECK_THAT(error(), Contains("\"route_norm\" is false; only true is known"));
+  with("deepseek_v2", "\"norm_topk_prob\": false", "\"norm_topk_prob\": true");
+  CHECK_THAT(error(), Contains("\"norm_topk_prob\" is true; only false is known"));
+  with("kimi_linear", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+  CHECK_THAT(error(), Contains("\"tie_word_embeddings\" is true; only false is known"));
+  with("gpt_oss", "\"sliding_attention\"", "\"full_attention\"");  // the window of no layer
+  CHECK(error().empty());
   with("llama", "{", "");
   CHECK_THAT(error(), Contains("config.json"));
   std::filesystem::remove(folder / "model.safetensors");

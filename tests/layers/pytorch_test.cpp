@@ -88,6 +88,22 @@ TEST_CASE("load_pytorch: tables, numbers, buffers and tied tensors stay as they 
   CHECK_THAT(refusal(m, file), Contains("misfit: \"table\" is i32 [3]; \"table\" needs i64 [3]"));
 }
 
+TEST_CASE("load_pytorch: dims of size 1 that the file has beyond the model's", "[pytorch]") {
+  for (const int64_t in : {1, 3})
+    for (const auto& [weight, bias] : {std::pair<Shape, Shape>{{1, 4, 1, in}, {1, 1, 4, 1}}, {{4, in, 1}, {4, 1}}}) {
+      Rng rng(1);
+      const Linear m({in, 4, true}, rng);
+      REQUIRE(refusal(m, {{"weight", counted(weight, 1)}, {"bias", counted(bias, 50)}}).empty());
+      CHECK(same_bits(contiguous(transpose(m.weight.detach(), 0, 1)), counted({4, in}, 1, f32)));
+      CHECK(same_bits(m.bias.detach(), counted({4}, 50, f32)));
+    }
+  Rng rng(1);
+  const Linear one({1, 1, true}, rng);
+  CHECK(refusal(one, {{"weight", counted({1, 1, 1}, 1)}, {"bias", counted({1, 1, 1, 1}, 1)}}).empty());
+  CHECK_THAT(refusal(one, {{"weight", counted({1, 1}, 1)}, {"bias", counted({1, 2}, 1)}}),
+             Contains("\"bias\" is f64 [1,2]"));
+}
+
 TEST_CASE("load_pytorch: tied tensors that the file has under one name", "[pytorch]") {
   Rng rng(1);
   const auto make = [&] {
