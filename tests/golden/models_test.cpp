@@ -21,6 +21,8 @@
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 using namespace sluice;
@@ -49,26 +51,47 @@ double median_error(const Tensor& got, const Tensor& want) {
 
 }  // namespace
 
+namespace {
+
+/// A model's logits of a padded batch, and of a text in pieces of these sizes in turn, are those beside it.
+void check_logits(const std::string& folder, const std::vector<int64_t>& pieces) {
+  const SafeTensors want = load_safetensors(folder + "/expected.safetensors");
+  const auto& given = want.tensors;
+  NoGrad guard;
+  const Decoder model = load_model_files(folder, {.dtype = f64});
+  const Tensor y = model(given.at("tokens"), {.key_mask = given.at("mask")});
+  CHECK(worst(y, given.at("logits"), given.at("mask")) <= 1e-9);
+  const Tensor text = given.at("stream");
+  Stream stream;
+  for (int64_t at = 0, i = 0; at < text.dim(1); ++i) {
+    const int64_t count = std::min(pieces[static_cast<std::size_t>(i) % pieces.size()], text.dim(1) - at);
+    const Tensor logits = step(model, narrow(text, 1, at, count), stream);
+    CHECK(max_abs_diff(logits, narrow(given.at("stream_logits"), 1, at, count)) <= 1e-9);
+    at += count;
+  }
+}
+
+}  // namespace
+
 TEST_CASE("models: logits of every family are those of transformers", "[golden][models]") {
   for (const std::string& family : kFamilies) {
     INFO(family);
-    const SafeTensors want = load_safetensors(folder_of(family) + "/expected.safetensors");
-    const auto& given = want.tensors;
-    NoGrad guard;
-    const Decoder model = load_model_files(folder_of(family), {.dtype = f64});
-    const Tensor y = model(given.at("tokens"), {.key_mask = given.at("mask")});
-    CHECK(worst(y, given.at("logits"), given.at("mask")) <= 1e-9);
-
-    const Tensor text = given.at("stream");
-    Stream stream;
-    int64_t at = 0;
-    for (const int64_t count : {3, 1, 1, 7, 1, 1, 1, 1, 1, 1, 1, 1}) {
-      const Tensor logits = step(model, narrow(text, 1, at, count), stream);
-      CHECK(max_abs_diff(logits, narrow(given.at("stream_logits"), 1, at, count)) <= 1e-9);
-      at += count;
-    }
-    REQUIRE(at == text.dim(1));
+    check_logits(folder_of(family), {3, 1, 1, 7, 1, 1, 1, 1, 1, 1, 1, 1});
   }
+}
+
+// Hidden: the models are made by tests/golden/models/draw_models.py.
+TEST_CASE("models: of drawn configurations", "[.drawn]") {
+  const char* const drawn = std::getenv("SLUICE_DRAWN_MODELS");
+  REQUIRE(drawn);
+  int64_t models = 0;
+  for (const auto& folder : std::filesystem::directory_iterator(drawn)) {
+    INFO(folder.path());
+    CHECK_NOTHROW(check_logits(folder.path(), {1 + models % 5, 1, 2}));
+    ++models;
+  }
+  std::printf("%lld models\n", static_cast<long long>(models));
+  CHECK(models > 0);
 }
 
 TEST_CASE("models: in bf16 logits differ by bf16's rounding", "[golden][models]") {

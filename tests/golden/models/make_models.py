@@ -9,7 +9,6 @@ Needs torch and transformers 5. OUT/FAMILY has config.json, model.safetensors (b
   tokens, mask [3, 11]: the first row without padding, the second with padding before, the third with padding after
   logits [3, 11, vocabulary];  stream [1, 20] and stream_logits [1, 20, vocabulary]: of one text
 """
-import json
 import os
 import sys
 
@@ -102,51 +101,61 @@ def chat(folder):
     words.save(os.path.join(folder, "tokenizer.json"))
 
 
+def make(kind, fields, folder, seed):
+    """Writes a random model of transformers' class `kind` and what it computes to `folder`; returns its largest logit."""
+    torch.manual_seed(seed)
+    config = getattr(transformers, kind + "Config")(**fields)
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for key, x in list(model.named_parameters()) + list(model.named_buffers()):
+            if "inv_freq" in key or x.ndim == 0:  # computed from the configuration
+                continue
+            noise = torch.randn_like(x)
+            if "A_log" in key or "dt_bias" in key:
+                x.copy_(noise * 0.5)
+            elif x.ndim < 2 and key.endswith("weight"):
+                zero = x.abs().max() == 0  # w − 1
+                x.copy_(noise * 0.3 + (0 if zero else 1))
+            else:
+                x.copy_(noise * (0.5 if "embed" in key or x.ndim < 2 else 2 * x.shape[-1] ** -0.5))
+            x.copy_(x.to(torch.bfloat16).to(x.dtype))
+    n = 11
+    tokens = torch.randint(3, 40, (3, n))
+    mask = torch.ones(3, n, dtype=torch.bool)
+    mask[1, :4] = False
+    mask[2, n - 3:] = False
+    stream = torch.randint(3, 40, (1, 20))
+    with torch.no_grad():
+        logits = model(tokens, attention_mask=mask.long(), use_cache=False).logits.contiguous()
+        stream_logits = model(stream, use_cache=False).logits.contiguous()
+    assert logits.dtype == torch.float64, logits.dtype
+    model.to(torch.bfloat16).save_pretrained(folder)
+    extra = os.path.join(folder, "generation_config.json")
+    if os.path.exists(extra):
+        os.remove(extra)
+    safetensors.torch.save_file(dict(tokens=tokens, mask=mask, logits=logits, stream=stream,
+                                     stream_logits=stream_logits), os.path.join(folder, "expected.safetensors"))
+    return float(logits[mask].abs().max())
+
+
+def without_attention(fields):
+    return {k: v for k, v in fields.items() if "attention" not in k and "key_value" not in k}
+
+
 def main(out, names):
     if names == ["chat"]:
         return chat(os.path.join(out, "chat"))
     for name in names or FAMILIES:
         kind, options = FAMILIES[name]
-        torch.manual_seed(len(name))
         fields = {**common, **options}
         if name == "mamba2":
-            fields = {k: v for k, v in fields.items() if "attention" not in k and "key_value" not in k}
-        config = getattr(transformers, kind + "Config")(**fields)
-        config._attn_implementation = "eager"
-        config._experts_implementation = "eager"
-        model = transformers.AutoModelForCausalLM.from_config(config).eval()
-        with torch.no_grad():
-            for key, x in list(model.named_parameters()) + list(model.named_buffers()):
-                if "inv_freq" in key or x.ndim == 0:  # computed from the configuration
-                    continue
-                noise = torch.randn_like(x)
-                if "A_log" in key or "dt_bias" in key:
-                    x.copy_(noise * 0.5)
-                elif x.ndim < 2 and key.endswith("weight"):
-                    zero = x.abs().max() == 0  # w − 1
-                    x.copy_(noise * 0.3 + (0 if zero else 1))
-                else:
-                    x.copy_(noise * (0.5 if "embed" in key or x.ndim < 2 else 2 * x.shape[-1] ** -0.5))
-                x.copy_(x.to(torch.bfloat16).to(x.dtype))
-        n = 11
-        tokens = torch.randint(3, 40, (3, n))
-        mask = torch.ones(3, n, dtype=torch.bool)
-        mask[1, :4] = False
-        mask[2, n - 3:] = False
-        stream = torch.randint(3, 40, (1, 20))
-        with torch.no_grad():
-            logits = model(tokens, attention_mask=mask.long(), use_cache=False).logits
-            stream_logits = model(stream, use_cache=False).logits
-        assert logits.dtype == torch.float64, logits.dtype
+            fields = without_attention(fields)
         folder = os.path.join(out, name)
-        model.to(torch.bfloat16).save_pretrained(folder)
-        for extra in ("generation_config.json",):
-            if os.path.exists(os.path.join(folder, extra)):
-                os.remove(os.path.join(folder, extra))
-        safetensors.torch.save_file(dict(tokens=tokens, mask=mask, logits=logits, stream=stream,
-                                         stream_logits=stream_logits), os.path.join(folder, "expected.safetensors"))
-        print(name, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes, logits to",
-              float(logits[mask].abs().max()))
+        largest = make(kind, fields, folder, len(name))
+        print(name, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes, logits to", largest)
 
 
-main(sys.argv[1], sys.argv[2:])
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

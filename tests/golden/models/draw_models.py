@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Tiny random models of drawn configurations, as make_models.py makes those of the tests: other numbers of heads, layers,
+experts and groups, other kinds of RoPE, windows, norms and biases.
+
+    python3 tests/golden/models/draw_models.py OUT 0 40 [FAMILY ...]              seeds 0 to 39 of each family
+    SLUICE_DRAWN_MODELS=OUT sluice_tests "models: of drawn configurations"        compares all of them
+
+Needs torch and transformers 5. A configuration that transformers itself refuses is left out and counted.
+"""
+import os
+import random
+import shutil
+import sys
+
+import make_models
+
+ROPE = {
+    "default": {},
+    "linear": dict(factor=3.5),
+    "llama3": dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=3.0, original_max_position_embeddings=16),
+    "yarn": dict(factor=4.0, original_max_position_embeddings=16),
+}
+
+
+def drawn(name, r):
+    """The class and the fields of one configuration."""
+    kind, options = make_models.FAMILIES[name]
+    pick = r.choice
+    heads, layers, head_dim = pick([1, 2, 3, 4, 6]), r.randint(1, 5), pick([4, 8, 10])
+    f = {**make_models.common, **options, "vocab_size": pick([40, 41, 53]), "hidden_size": pick([12, 16, 20, 24]),
+         "num_hidden_layers": layers, "num_attention_heads": heads, "rms_norm_eps": pick([1e-6, 1e-5, 1e-3]),
+         "num_key_value_heads": pick([d for d in range(1, heads + 1) if heads % d == 0]),
+         "tie_word_embeddings": pick([True, False])}
+    for field, values in (("intermediate_size", [8, 24, 31]), ("moe_intermediate_size", [5, 8]),
+                          ("shared_expert_intermediate_size", [5, 12]), ("sliding_window", [2, 4, 7]),
+                          ("num_experts", [4, 6, 8]), ("n_routed_experts", [4, 6, 8]), ("num_local_experts", [4, 6, 8]),
+                          ("num_experts_per_tok", [1, 2, 3]), ("num_shared_experts", [1, 2]),
+                          ("n_shared_experts", [1, 2]), ("linear_num_key_heads", [1, 2, 3]),
+                          ("linear_key_head_dim", [3, 4, 6]), ("linear_value_head_dim", [3, 4, 6])):
+        if field in f:
+            f[field] = pick(values)
+    if "head_dim" in f or name == "llama":
+        f["head_dim"] = head_dim
+    if name in ("qwen2", "olmo2", "olmo_hybrid"):
+        f["hidden_size"] = heads * pick([4, 6])
+    if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe"):
+        rope = pick(list(ROPE))
+        f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
+        if rope == "yarn":
+            f["rope_parameters"].update(pick([{}, dict(beta_fast=8.0, beta_slow=2.0), dict(attention_factor=1.3),
+                                              dict(truncate=False)]))
+    if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "gemma2", "gpt_oss"):
+        f["attention_bias"] = pick([True, False])
+    if name == "llama":
+        f["mlp_bias"] = pick([True, False])
+    if name in ("qwen2", "qwen3") and pick([True, False]):
+        f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
+    if name in ("qwen3_moe", "qwen3_next"):
+        f.update(norm_topk_prob=pick([True, False]), decoder_sparse_step=pick([1, 2]),
+                 mlp_only_layers=[i for i in range(layers) if pick([True, False, False])])
+    if "linear_num_key_heads" in f:
+        types = [pick(["linear_attention", "full_attention"]) for _ in range(layers)]
+        f.update(linear_num_value_heads=f["linear_num_key_heads"] * pick([1, 2, 3]), layer_types=types,
+                 linear_conv_kernel_dim=pick([2, 3, 4]))
+        if name == "olmo_hybrid":  # transformers needs both kinds, and saves right convolutions of equal widths only
+            f.update(num_hidden_layers=layers + 2, layer_types=types + ["linear_attention", "full_attention"],
+                     linear_num_value_heads=f["linear_num_key_heads"], linear_value_head_dim=f["linear_key_head_dim"],
+                     linear_allow_neg_eigval=pick([True, False]), rope_parameters=pick([None, f["rope_parameters"]]))
+        else:
+            f["rope_parameters"] = dict(rope_theta=pick([100.0, 10000.0]), rope_type="default",
+                                        partial_rotary_factor={4: 0.5, 8: pick([0.25, 0.5, 1.0]), 10: 1.0}[head_dim])
+    if name == "gemma2":
+        f.update(query_pre_attn_scalar=pick([4, 9, 16]), final_logit_softcapping=pick([3.0, None]),
+                 attn_logit_softcapping=pick([2.0, None]), hidden_activation=pick(["gelu_pytorch_tanh", "gelu"]))
+    if name == "gpt_oss":
+        f["swiglu_limit"] = pick([0.5, 7.0])
+    if name == "afmoe":
+        f.update(num_dense_layers=r.randint(0, layers), global_attn_every_n_layers=pick([1, 2, 3]),
+                 route_scale=pick([1.0, 1.5]), mup_enabled=pick([True, False]))
+    if "kv_lora_rank" in f:
+        groups = pick([1, 2])
+        f.update(num_key_value_heads=heads, kv_lora_rank=pick([6, 8]), qk_nope_head_dim=pick([4, 8]),
+                 qk_rope_head_dim=pick([2, 4, 6]), v_head_dim=pick([6, 8]), first_k_dense_replace=r.randint(0, layers),
+                 n_group=groups, topk_group=r.randint(1, groups), num_experts_per_tok=pick([1, 2]),
+                 routed_scaling_factor=pick([1.0, 2.5]), q_lora_rank=pick([None, 8]))
+        if name != "deepseek_v2":  # which norms in DeepSeek's own code alone
+            f["norm_topk_prob"] = pick([True, False])
+    if name == "deepseek_v2":
+        f["topk_method"] = pick(["greedy", "group_limited_greedy"])
+    if name == "deepseek_v3":
+        f["rope_interleave"] = pick([True, False])
+        f["rope_parameters"] = pick([f["rope_parameters"], dict(f["rope_parameters"], mscale=0.707, mscale_all_dim=0.0),
+                                     dict(rope_theta=100.0, rope_type="default")])
+    if name == "deepseek_v32":
+        f.update(q_lora_rank=8, index_topk=pick([2, 4, 30]), index_head_dim=pick([6, 8, 10]))
+    if name == "kimi_linear":
+        del f["first_k_dense_replace"]
+        f.update(linear_num_heads=pick([1, 2, 3]), linear_head_dim=pick([4, 6]), tie_word_embeddings=False,
+                 layer_types=[pick(["linear_attention", "full_attention"]) for _ in range(layers)],
+                 mlp_layer_types=[pick(["dense", "sparse"]) for _ in range(layers)])
+    if name == "mamba2":
+        f = make_models.without_attention(f)
+        f.update(hidden_size=pick([16, 24]), head_dim=pick([4, 8]), state_size=pick([5, 6]), conv_kernel=pick([3, 4]),
+                 use_conv_bias=pick([True, False]), chunk_size=pick([4, 8]), layer_norm_epsilon=f.pop("rms_norm_eps"),
+                 time_step_limit=pick([(0.0, float("inf")), (0.01, 0.5)]))
+        f["num_heads"] = f["hidden_size"] * f["expand"] // f["head_dim"]
+        f["n_groups"] = pick([g for g in (1, 2, 3) if f["num_heads"] % g == 0 and 2 * f["hidden_size"] % g == 0])
+    return kind, f
+
+
+def main(out, first, last, names):
+    make_models.transformers.logging.set_verbosity_error()
+    made, refused = 0, {}
+    for name in names or make_models.FAMILIES:
+        for seed in range(first, last):
+            folder = os.path.join(out, f"{name}_{seed}")
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                make_models.make(*drawn(name, random.Random(f"{name} {seed}")), folder, seed)
+                made += 1
+            except Exception as e:  # whatever transformers says of a configuration
+                shutil.rmtree(folder, ignore_errors=True)
+                refused.setdefault(name, []).append(f"{seed}: {type(e).__name__} {str(e).splitlines()[0]}")
+    print(made, "models")
+    for name, why in refused.items():
+        print(f"{name}: {len(why)} refused by transformers, the first: {why[0]}")
+
+
+main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
