@@ -102,7 +102,7 @@ inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix
         case GauKind::softmax_plus: a[i][j] = std::exp(x[j]); break;
         case GauKind::laplace: {
           const double sigma = std::sqrt(1 / (4 * std::acos(-1.0)));
-          a[i][j] = 0.5 * (1 + std::erf((x[j] - std::sqrt(0.5)) / (sigma * std::sqrt(2.0))));
+          a[i][j] = 0.5 * std::erfc((std::sqrt(0.5) - x[j]) / (sigma * std::sqrt(2.0)));
           break;
         }
         default: a[i][j] = up * up; break;
@@ -157,7 +157,7 @@ inline double activation_reference(Act act, double x) {
     case Act::relu: return std::max(x, 0.0);
     case Act::relu2: return std::max(x, 0.0) * std::max(x, 0.0);
     case Act::silu: return x / (1 + std::exp(-x));
-    case Act::gelu: return x * 0.5 * (1 + std::erf(x / std::sqrt(2.0)));
+    case Act::gelu: return x * 0.5 * std::erfc(-x / std::sqrt(2.0));  // 1 + erf cancels
     case Act::tanh: return std::tanh(x);
     case Act::sigmoid: return 1 / (1 + std::exp(-x));
     case Act::ns_sigmoid: return 0.5 + 0.5 / (1 + std::exp(-x));
@@ -166,7 +166,7 @@ inline double activation_reference(Act act, double x) {
     case Act::elu: return x > 0 ? x : std::expm1(x);
     case Act::elu1: return x > 0 ? x + 1 : std::exp(x);
     case Act::gelu_tanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
-    case Act::laplace: return 0.5 * (1 + std::erf((x - std::sqrt(0.5)) / std::sqrt(1 / (2 * std::acos(-1.0)))));
+    case Act::laplace: return 0.5 * std::erfc((std::sqrt(0.5) - x) / std::sqrt(1 / (2 * std::acos(-1.0))));
   }
   return NAN;
 }

@@ -47,7 +47,7 @@ double weight_of(Weighting weighting, double s) {
     case Weighting::relu2: return s > 0 ? s * s : 0;
     case Weighting::laplace: {
       const double mean = std::sqrt(0.5), deviation = std::sqrt(1 / (4 * std::acos(-1.0)));
-      return 0.5 * (1 + std::erf((s - mean) / (deviation * std::sqrt(2.0))));
+      return 0.5 * std::erfc((mean - s) / (deviation * std::sqrt(2.0)));
     }
     case Weighting::sigmoid: return 1 / (1 + std::exp(-s));
     case Weighting::linear: return s;
