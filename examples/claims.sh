@@ -22,6 +22,7 @@ say() { printf 'claims: %s\n' "$*"; }
 bad() { printf 'claims: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$root/examples/support/build_programs.sh"
 out=$root/build/claims only='' programs='' install=1 smoke=0 again=0
 while (($#)); do
   case $1 in
@@ -44,17 +45,9 @@ page() { python3 "$root/examples/claims/page.py" "$@"; }
 list=$(page --list ${only:+--only "$only"}) || exit 2 # lines: part, program, seconds, text or -
 mkdir -p "$out"
 
-cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 if [[ ! $programs ]]; then
   programs=$root/build/release/examples
-  if ((install)); then bash "$root/tests/install_deps.sh"; fi
-  generator=()
-  if [[ ! -f $root/build/release/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
-  say 'building a Release in build/release'
-  { cmake -S "$root" -B "$root/build/release" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release \
-    -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON &&
-    cmake --build "$root/build/release" --parallel "$cores" --target claims; } >"$out/build.log" 2>&1 ||
-    { tail -n 40 "$out/build.log" >&2; exit 1; }
+  build_programs claims
 fi
 data=$root/build/data
 if ((!smoke)) && cut -f4 <<<"$list" | grep -qx text; then bash "$root/examples/fetch_data.sh" "$data"; fi

@@ -17,6 +17,7 @@ say() { printf 'report: %s\n' "$*"; }
 bad() { printf 'report: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$root/examples/support/build_programs.sh"
 data=$root/build/data
 # name | arguments | pictures | title
 studies=(
@@ -47,16 +48,9 @@ while (($#)); do
 done
 mkdir -p "$out"
 
-cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 if [[ ! $programs ]]; then
   programs=$root/build/release/examples
-  if ((install)); then bash "$root/tests/install_deps.sh"; fi
-  generator=()
-  if [[ ! -f $root/build/release/CMakeCache.txt ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
-  say 'building a Release in build/release'
-  { cmake -S "$root" -B "$root/build/release" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release -DSLUICE_BUILD_TESTS=OFF -DSLUICE_BUILD_EXAMPLES=ON &&
-    cmake --build "$root/build/release" --parallel "$cores" --target "${studies[@]%%|*}"; } >"$out/build.log" 2>&1 ||
-    { tail -n 40 "$out/build.log" >&2; exit 1; }
+  build_programs "${studies[@]%%|*}"
 fi
 if ((!smoke)); then bash "$root/examples/fetch_data.sh" "$data"; fi
 

@@ -111,16 +111,18 @@ def check(folder):
                 bad(member, f"has the text of another: “{text[:60]}”")
 
 
+def verdict(found, wrong, praise):
+    """Prints what is wrong, or what was found and its praise; the exit status."""
+    good = "docs: " + ", ".join(f"{n} {what}" for what, n in found.items()) + praise
+    print("\n".join(wrong) or good)
+    return 1 if wrong else 0
+
+
 def main():
     check(pathlib.Path(sys.argv[1]))
     if min(found.values()) < 30:
         wrong.append(f"only {found} were found: this check is broken")
-    print(
-        "\n".join(wrong)
-        if wrong
-        else "docs: " + ", ".join(f"{n} {what}" for what, n in found.items()) + " say what the headers say"
-    )
-    return 1 if wrong else 0
+    return verdict(found, wrong, " say what the headers say")
 
 
 if __name__ == "__main__":

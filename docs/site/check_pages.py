@@ -18,7 +18,7 @@ import urllib.parse
 
 sys.dont_write_bytecode = True
 from api import OPTIONS
-from check import bare
+from check import bare, verdict
 from options import options_of
 from symbols import Symbols
 from topics import WITHOUT_PAGE
@@ -220,12 +220,7 @@ def main(out):
     check_options(out / "pages")
     if found["links"] < 3000 or found["declarations"] < 400 or found["options"] < 400 or found["symbols"] < 1000:
         wrong.append(f"only {found} were found: this check is broken")
-    print(
-        "\n".join(wrong)
-        if wrong
-        else "docs: " + ", ".join(f"{n} {what}" for what, n in found.items()) + " are where they belong"
-    )
-    return 1 if wrong else 0
+    return verdict(found, wrong, " are where they belong")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,14 @@ struct FormCase : FusedAttentionForm {
 
 constexpr const char* kWidth = "heads*(head_dim or dim // heads)";
 
+/// Q, K and V of `context` numbers, and the map behind `values` of them.
+void attention_maps(Layer& l, const char* context, const char* values) {
+  l.dense("q", "dim", "width", "qkv_bias")
+      .dense("k", context, "width", "qkv_bias")
+      .dense("v", context, values, "qkv_bias")
+      .dense("out", values, "dim", "out_bias", "", "project_out");
+}
+
 }  // namespace
 
 void add_gates(std::vector<Layer>& all) {
@@ -29,10 +37,7 @@ void add_gates(std::vector<Layer>& all) {
       .derive({{"width", kWidth}, {"scores", "width if granularity == 'elementwise' else heads"}})
       .input("x [batch, n, dim]")
       .key_mask()
-      .dense("q", "dim", "width", "qkv_bias")
-      .dense("k", "dim", "width", "qkv_bias")
-      .dense("v", "dim", "width", "qkv_bias")
-      .dense("out", "width", "dim", "out_bias", "", "project_out")
+      .also([](Layer& l) { attention_maps(l, "dim", "width"); })
       .dense("output_gate.map", "dim if output == 'from_input' else width", "scores", "True", "", "output != 'none'")
       .dense("query_gate.map", "dim", "scores", "True", "", "gate_query")
       .dense("key_gate.map", "dim", "scores", "True", "", "gate_key")
@@ -50,10 +55,7 @@ void add_gates(std::vector<Layer>& all) {
       .input("context [batch, n, c]")
       .input(Kind::boolean, "key_mask? [batch, n]", "of the context")
       .input(Kind::boolean, "query_mask? [batch, n if reading == 'literal' else m]", "the rows that pooled averages")
-      .dense("q", "dim", "width", "qkv_bias")
-      .dense("k", "c", "width", "qkv_bias")
-      .dense("v", "c", "value_width", "qkv_bias")
-      .dense("out", "value_width", "dim", "out_bias", "", "project_out")
+      .also([](Layer& l) { attention_maps(l, "c", "value_width"); })
       .dense("gate", "width", "width", "True", "", "gated")
       .dense("value_gate", "width", "value_width", "True", "", "gated and value_width != width")
       .parameter("alpha [1]", "", "not gated")
@@ -74,10 +76,7 @@ void add_gates(std::vector<Layer>& all) {
       .derive({{"width", kWidth}, {"scores", "width if gate == 'per_channel' else heads if gate == 'per_head' else 1"}})
       .input("x [batch, n, dim]")
       .key_mask()
-      .dense("q", "dim", "width", "qkv_bias")
-      .dense("k", "dim", "width", "qkv_bias")
-      .dense("v", "dim", "width", "qkv_bias")
-      .dense("out", "width", "dim", "out_bias", "", "project_out")
+      .also([](Layer& l) { attention_maps(l, "dim", "width"); })
       .dense("gate", "dim", "scores", "True", "Wg")
       .output("[batch, n, dim if project_out else width]");
   add(all, "fused_attention_form", "gates", "the mixture of fused_attention, of given q, k, v and gate",

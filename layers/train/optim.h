@@ -188,6 +188,17 @@ class Sgd final : public Optimizer {
   SgdOptions options_;
 };
 
+namespace detail {
+/// The options that Adam and LAMB share.
+void describe_moments(auto& o, auto& f) {
+  f("lr", o.lr, at_least(0), "learning rate");
+  f("beta1", o.beta1, share(), "of the mean of gradients");
+  f("beta2", o.beta2, share(), "of the mean of their squares");
+  f("eps", o.eps, at_least(0), "added to the root");
+  f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
+}
+}  // namespace detail
+
 struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -199,11 +210,7 @@ struct AdamOptions {
   ParameterGroups groups = {};        // parameters with their own rates
 
   static void describe(auto& o, auto& f) {
-    f("lr", o.lr, at_least(0), "learning rate");
-    f("beta1", o.beta1, share(), "of the mean of gradients");
-    f("beta2", o.beta2, share(), "of the mean of their squares");
-    f("eps", o.eps, at_least(0), "added to the root");
-    f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
+    detail::describe_moments(o, f);
     f("decoupled", o.decoupled, "AdamW; false adds weight_decay*w to the gradient");
   }
 };
@@ -235,11 +242,7 @@ struct LambOptions {
   ParameterFilter adapt = {};         // which parameters use the trust ratio; empty: all
 
   static void describe(auto& o, auto& f) {
-    f("lr", o.lr, at_least(0), "learning rate");
-    f("beta1", o.beta1, share(), "of the mean of gradients");
-    f("beta2", o.beta2, share(), "of the mean of their squares");
-    f("eps", o.eps, at_least(0), "added to the root");
-    f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
+    detail::describe_moments(o, f);
     f("bias_correction", o.bias_correction, "of both means");
   }
 };
