@@ -341,13 +341,14 @@ template <class Rows> void linear_attention_rows(Rows& rows) {
       "delta_net", kDocuments, R"({"dim": 4, "heads": 2, "chunk": 3})",
       {R"({"value_heads": 4, "key_dim": 3, "value_dim": 1, "beta_scale": 2, "output_gate": true})",
        R"({"qk_activation": "elu1", "qk_norm": "sum", "short_conv": 0, "dropout": 0.3})",
-       R"({"qk_activation": "identity", "use_beta": false, "norm_eps": 0.1})"});
+       R"({"qk_activation": "identity", "use_beta": false, "updates": 2, "norm_eps": 0.1})"});
   rows.template add<GatedDeltaNet>(
       "gated_delta_net", kDocuments, R"({"dim": 4, "heads": 2, "chunk": 3})",
-      {R"({"value_heads": 4, "key_dim": 3, "value_dim": 1, "beta_scale": 2, "output_gate": "sigmoid"})",
+      {R"({"value_heads": 4, "key_dim": 3, "value_dim": 1, "beta_scale": 2, "updates": 3, "output_gate": "sigmoid"})",
        R"({"short_conv": 0, "output_gate": "none", "norm_eps": 0.1, "dropout": 0.3})"});
   rows.template add<Kda>("kda", kDocuments, R"({"dim": 4, "heads": 2, "chunk": 3})",
                          {R"({"value_heads": 4, "key_dim": 3, "beta_scale": 2, "lower_bound": -5, "gate_bias": true})",
+                          R"({"updates": 2, "short_conv": 2})",
                           R"({"erase_write": true, "value_heads": 4, "rank": 3, "short_conv": 2, "dropout": 0.3})",
                           R"({"erase_write": true, "beta_scale": 2, "short_conv": 0, "norm_eps": 0.1})"});
   rows.template add<Mamba2>(

@@ -13,6 +13,20 @@
 
 namespace sluice {
 
+namespace {
+
+/// t [batch, n, updates·heads·c] as [batch, n·updates, heads, c].
+Tensor by_update(const Tensor& t, int64_t updates, int64_t heads) {
+  return reshape(t, {t.dim(0), t.dim(1) * updates, heads, t.dim(2) / (updates * heads)});
+}
+/// t [batch, n, …] in row `at` of every `updates`, zeros in the others.
+Tensor among_updates(const Tensor& t, int64_t updates, int64_t at) {
+  if (updates == 1 || !t.defined()) return t;
+  return flatten(pad(unsqueeze(t, 2), 2, at, updates - 1 - at), 1, 2);
+}
+
+}  // namespace
+
 void DeltaMixer::draw(const char* layer, DeltaOptions& o, Rng& rng, Act activation) {
   if (o.value_heads == 0) o.value_heads = o.heads;
   if (o.value_heads % o.heads != 0)
@@ -22,12 +36,13 @@ void DeltaMixer::draw(const char* layer, DeltaOptions& o, Rng& rng, Act activati
     o.key_dim = o.dim / o.heads;
   }
   if (o.value_dim == 0) o.value_dim = o.key_dim;
-  const int64_t keys = checked_mul(layer, o.heads, o.key_dim), values = checked_mul(layer, o.value_heads, o.value_dim);
+  const int64_t queries = checked_mul(layer, o.heads, o.key_dim), read = checked_mul(layer, o.value_heads, o.value_dim);
+  const int64_t keys = checked_mul(layer, o.updates, queries), values = checked_mul(layer, o.updates, read);
   const auto map = [&](int64_t in, int64_t to) { return Linear({in, to, false, o.init, o.dtype}, rng); };
-  q = map(o.dim, keys), k = map(o.dim, keys), v = map(o.dim, values), out = map(values, o.dim);
-  beta = map(o.dim, o.value_heads);
+  q = map(o.dim, queries), k = map(o.dim, keys), v = map(o.dim, values), out = map(read, o.dim);
+  beta = map(o.dim, checked_mul(layer, o.updates, o.value_heads));
   if (o.short_conv > 0)
-    conv = ShortConvolution({.dim = 2 * keys + values,
+    conv = ShortConvolution({.dim = checked_add(layer, checked_add(layer, queries, keys), values),
                              .width = o.short_conv,
                              .activation = activation == Act::silu ? Act::silu : Act::identity,
                              .dtype = o.dtype},
@@ -44,8 +59,8 @@ DeltaMixer::Rows DeltaMixer::rows(const DeltaOptions& o, const Call& call, Act a
   }
   const bool activated = conv.weight.defined() && conv.options.activation != Act::identity;
   if (!activated) queries = activate(activation, queries), keys = activate(activation, keys), values = silu(values);
-  return {unflatten(queries, -1, {o.heads, o.key_dim}), unflatten(keys, -1, {o.heads, o.key_dim}),
-          unflatten(values, -1, {o.value_heads, o.value_dim})};
+  return {by_update(queries, 1, o.heads), by_update(keys, o.updates, o.heads),
+          by_update(values, o.updates, o.value_heads)};
 }
 
 DeltaMixer::Rows DeltaMixer::unit_rows(const DeltaOptions& o, const Call& call, Act activation) const {
@@ -58,7 +73,7 @@ DeltaMixer::Rows DeltaMixer::unit_rows(const DeltaOptions& o, const Call& call, 
 }
 
 Tensor DeltaMixer::strength(const DeltaOptions& o, const Call& call) const {
-  const Tensor b = unsqueeze(sigmoid(beta(call.x)), -1);
+  const Tensor b = by_update(sigmoid(beta(call.x)), o.updates, o.value_heads);
   return o.beta_scale == 1 ? b : b * o.beta_scale;
 }
 
@@ -71,15 +86,21 @@ Tensor DeltaMixer::scanned(const DeltaOptions& o, Call& call, const Rows& x, con
     for (int64_t d = 2; d < t.rank(); ++d) rows.push_back(1);
     return masked_fill(t, reshape(marked, rows), value);
   };
-  const Tensor padding = call.key_mask().defined() ? logical_not(call.key_mask()) : Tensor(), starts = call.starts();
+  Tensor padding = call.key_mask().defined() ? logical_not(call.key_mask()) : Tensor();
+  const Tensor starts = call.starts();
   Tensor g = log_decay;
-  if (!g.defined() && starts.defined()) g = zeros({x.v.dim(0), x.v.dim(1), o.value_heads}, x.v.options());
+  if (!g.defined() && starts.defined()) g = zeros({x.q.dim(0), x.q.dim(1), o.value_heads}, x.v.options());
   g = filled(filled(g, padding, 0), starts, -std::numeric_limits<double>::infinity());
+  const int64_t n = x.q.dim(1), m = o.updates;
+  g = among_updates(g, m, 0);
+  if (m > 1 && padding.defined()) padding = repeat_interleave(padding, m, 1);
   const int64_t group = o.value_heads / o.heads;
   const Tensor keys = group > 1 ? repeat_interleave(x.k, group, 2) : x.k;
-  return call.delta_scan(transpose(x.q, 1, 2), transpose(x.k, 1, 2), transpose(filled(erase, padding, 0) * keys, 1, 2),
-                         transpose(filled(write, padding, 0) * x.v, 1, 2), g.defined() ? transpose(g, 1, 2) : g,
-                         {.chunk = o.chunk});
+  const Tensor read = call.delta_scan(transpose(among_updates(x.q, m, m - 1), 1, 2), transpose(x.k, 1, 2),
+                                      transpose(filled(erase, padding, 0) * keys, 1, 2),
+                                      transpose(filled(write, padding, 0) * x.v, 1, 2),
+                                      g.defined() ? transpose(g, 1, 2) : g, {.chunk = o.chunk});
+  return m == 1 ? read : select(unflatten(read, 2, {n, m}), 3, m - 1);
 }
 
 Tensor DeltaMixer::finish(const DeltaOptions& o, const Call& call, const Tensor& attended, const Tensor& gate,

@@ -4,6 +4,10 @@
 //   behind: y = (RMSNorm(o) ⊙ gate)·Wo, each value head normed by itself with one weight [dv]
 //
 // H heads of q and k serve HV value heads; value head i reads q and k of head ⌊i/(HV/H)⌋.
+//
+// With m `updates` a token writes m times, each time with a k, v and β of its own; its decay acts before the first, q
+// reads after the last (Siems et al. 2025, "DeltaProduct": a token's step of the state is a product of m Householder
+// matrices). It is the same scan over m·n rows, in which all but a token's first have g = 0, all but its last q = 0.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -23,6 +27,7 @@ struct DeltaOptions {
   int64_t value_dim = 0;    // dv of a value head; 0 means key_dim
   int64_t short_conv = 4;   // tokens of the convolution of q, k and v; 0: none
   double beta_scale = 1;    // c: with 2 a write may also turn what the state holds round
+  int64_t updates = 1;      // m of a token
   double norm_eps = 1e-5;
   int64_t chunk = 64;
   double dropout = 0;
@@ -38,6 +43,7 @@ struct DeltaOptions {
     f("short_conv", o.short_conv, between(0, 1024),
       "q, k and v pass a causal convolution over so many tokens; 0: none");
     f("beta_scale", o.beta_scale, between(0, 2), "c of beta = c sigmoid(x Wbeta)");
+    f("updates", o.updates, at_least(1), "m, writes of a token, each with k, v and beta of its own");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm of each head's output");
     f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
     f.training("dropout", o.dropout, share(), "on the output");
@@ -48,8 +54,8 @@ struct DeltaOptions {
 
 /// The maps that every layer of the family has. A layer derives from it and lists the members in its own `visit`.
 struct DeltaMixer {
-  Linear q, k, v, out;    // dim → H·dk, H·dk, HV·dv; HV·dv → dim
-  Linear beta;            // dim → HV
+  Linear q, k, v, out;    // dim → H·dk, m·H·dk, m·HV·dv; HV·dv → dim
+  Linear beta;            // dim → m·HV
   ShortConvolution conv;  // over the channels q | k | v
   Norm norm;              // of dv channels
 
@@ -64,10 +70,11 @@ struct DeltaMixer {
   }
 
  protected:
-  /// What the scan takes, by token.
+  /// What the scan takes, by token and update.
   struct Rows {
-    Tensor q, k;  // [batch, n, H, dk]
-    Tensor v;     // [batch, n, HV, dv]
+    Tensor q;  // [batch, n, H, dk]
+    Tensor k;  // [batch, n·m, H, dk]
+    Tensor v;  // [batch, n·m, HV, dv]
   };
   /// Makes the members. Throws ValueError, naming `layer`, for sizes that do not fit. Fills in the defaults of `o`.
   /// `activation` is that of q and k; v has SiLU.
@@ -76,11 +83,11 @@ struct DeltaMixer {
   Rows rows(const DeltaOptions& o, const Call& call, Act activation = Act::silu) const;
   /// The same with q and k of length 1 for each head, q times dk^{−1/2}. A row of zeros stays so.
   Rows unit_rows(const DeltaOptions& o, const Call& call, Act activation = Act::silu) const;
-  /// β [batch, n, HV, 1].
+  /// β [batch, n·m, HV, 1].
   Tensor strength(const DeltaOptions& o, const Call& call) const;
   /// The delta rule over all tokens so far, [batch, HV, n, dv]: erase is e ⊙ k, write is w ⊙ v, for gates e
-  /// [batch, n, HV, dk or 1] and w [batch, n, HV, dv or 1]; log_decay [batch, n, HV(, dk)] or undefined. Padding writes
-  /// nothing and decays nothing. A document begins with an empty state.
+  /// [batch, n·m, HV, dk or 1] and w [batch, n·m, HV, dv or 1]; log_decay [batch, n, HV(, dk)] or undefined. Padding
+  /// writes nothing and decays nothing. A document begins with an empty state.
   static Tensor scanned(const DeltaOptions& o, Call& call, const Rows& x, const Tensor& log_decay, const Tensor& erase,
                         const Tensor& write);
   /// y from what scanned() gave. `gate` [batch, n, HV·dv] are the logits of a factor φ; undefined: none.

@@ -31,9 +31,9 @@ Tensor DeltaNet::operator()(const Tensor& given, const Pass& pass) const {
     };
     x.q = shares(x.q) * (1 / std::sqrt(static_cast<double>(h.key_dim))), x.k = shares(x.k);
   }
-  const Tensor b = options.use_beta
-                       ? strength(h, call)
-                       : full({call.x.dim(0), call.x.dim(1), h.value_heads, 1}, h.beta_scale, call.x.options());
+  const Tensor b = options.use_beta ? strength(h, call)
+                                    : full({call.x.dim(0), call.x.dim(1) * h.updates, h.value_heads, 1}, h.beta_scale,
+                                           call.x.options());
   const Tensor o = scanned(h, call, x, {}, b, b);
   return finish(h, call, o, options.output_gate ? output_gate(call.x) : Tensor());
 }

@@ -12,6 +12,8 @@ namespace sluice {
 Kda::Kda(KdaOptions given, Rng& rng) : options(given) {
   KdaOptions& o = options;
   check_options("kda", o);
+  if (o.erase_write && o.heads.updates != 1)
+    fail<ValueError>("kda: erase_write needs updates=1, got ", o.heads.updates);
   draw("kda", o.heads, rng);
   const DeltaOptions& h = o.heads;
   if (o.rank == 0) o.rank = h.value_dim;

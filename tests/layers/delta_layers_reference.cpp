@@ -7,7 +7,7 @@ namespace {
 
 struct DeltaRows {
   Matrix x;
-  std::vector<Matrix> q, k, v;  // of heads, heads, value heads
+  std::vector<Matrix> q, k, v;  // of heads; of heads and of value heads for each update in turn
 };
 /// q | k | v of x with zeros in place of padding: through the maps, the convolution and the activations.
 DeltaRows delta_rows(const LayerFacts& l, const LayerSequence& s, const std::string& act) {
@@ -17,14 +17,14 @@ DeltaRows delta_rows(const LayerFacts& l, const LayerSequence& s, const std::str
     if (!s.real[i]) r.x[i].assign(r.x[i].size(), 0.0);
   Matrix q = dense(l, "q", r.x), k = dense(l, "k", r.x), v = dense(l, "v", r.x);
   if (l.size("short_conv") > 0) {
-    const std::size_t a = q[0].size(), e = v[0].size();
+    const std::size_t a = q[0].size(), b = k[0].size(), e = v[0].size();
     const Matrix y =
         short_convolution_reference(l.part("conv"), "identity", beside(beside(q, k), v), s.real, s.documents);
-    q = columns(y, 0, a), k = columns(y, a, a), v = columns(y, 2 * a, e);
+    q = columns(y, 0, a), k = columns(y, a, b), v = columns(y, a + b, e);
   }
   const std::size_t heads = l.size("heads"), value_heads = l.size("value_heads") ? l.size("value_heads") : heads;
-  r.q = heads_of(activated(q, act), heads), r.k = heads_of(activated(k, act), heads);
-  r.v = heads_of(activated(v, "silu"), value_heads);
+  r.q = heads_of(activated(q, act), heads), r.k = heads_of(activated(k, act), l.size("updates") * heads);
+  r.v = heads_of(activated(v, "silu"), l.size("updates") * value_heads);
   return r;
 }
 
@@ -36,25 +36,35 @@ std::vector<double> normalised(std::vector<double> row, bool l2) {
   return row;
 }
 
+/// One write of a value head at each token: v at k. `erase` has a number for each key channel, `write` for each value
+/// channel.
+struct Update {
+  Matrix k, v, erase, write;
+};
+
 /// The rows o of one value head, with a state that is written to token by token, and is empty where a document begins.
-/// `decay` and `erase` have a number for each key channel, `write` for each value channel.
-Matrix delta_head(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& decay, const Matrix& erase,
-                  const Matrix& write, const LayerSequence& s, bool l2) {
-  Matrix o = v, state(k[0].size(), std::vector<double>(v[0].size()));
+/// `decay` has a number for each key channel.
+Matrix delta_head(const Matrix& q, const std::vector<Update>& updates, const Matrix& decay, const LayerSequence& s,
+                  bool l2) {
+  const std::size_t dk = q[0].size(), dv = updates[0].v[0].size();
+  Matrix o, state(dk, std::vector<double>(dv));
   for (std::size_t t = 0; t < q.size(); ++t) {
     if (t > 0 && !s.documents.empty() && s.documents[t] != s.documents[t - 1])
-      state.assign(state.size(), std::vector<double>(v[t].size()));
-    const std::vector<double> key = normalised(k[t], l2), query = normalised(q[t], l2);
-    for (std::size_t c = 0; s.real[t] && !decay.empty() && c < key.size(); ++c)
+      state.assign(dk, std::vector<double>(dv));
+    for (std::size_t c = 0; s.real[t] && !decay.empty() && c < dk; ++c)
       for (double& x : state[c]) x *= std::exp(decay[t][c]);
-    for (std::size_t j = 0; j < v[t].size(); ++j) {
-      double said = 0;
-      for (std::size_t c = 0; c < key.size(); ++c) said += erase[t][c] * key[c] * state[c][j];
-      for (std::size_t c = 0; s.real[t] && c < key.size(); ++c) state[c][j] += key[c] * (write[t][j] * v[t][j] - said);
-      o[t][j] = 0;
-      for (std::size_t c = 0; c < key.size(); ++c)
-        o[t][j] += query[c] * state[c][j] / std::sqrt(static_cast<double>(key.size()));
+    for (const Update& u : updates) {
+      const std::vector<double> key = normalised(u.k[t], l2);
+      for (std::size_t j = 0; s.real[t] && j < dv; ++j) {
+        double said = 0;
+        for (std::size_t c = 0; c < dk; ++c) said += u.erase[t][c] * key[c] * state[c][j];
+        for (std::size_t c = 0; c < dk; ++c) state[c][j] += key[c] * (u.write[t][j] * u.v[t][j] - said);
+      }
     }
+    const std::vector<double> query = normalised(q[t], l2);
+    o.emplace_back(dv);
+    for (std::size_t j = 0; j < dv; ++j)
+      for (std::size_t c = 0; c < dk; ++c) o[t][j] += query[c] * state[c][j] / std::sqrt(static_cast<double>(dk));
   }
   return o;
 }
@@ -69,7 +79,8 @@ Matrix spread(const Matrix& x, std::size_t h, std::size_t width) {
 Matrix delta_layer(const LayerFacts& l, const LayerSequence& s, const std::string& kind) {
   const bool plain = kind == "delta_net", by_channel = kind == "kda";
   const DeltaRows r = delta_rows(l, s, plain ? l.text("qk_activation") : "silu");
-  const std::size_t group = r.v.size() / r.q.size(), dk = r.k[0][0].size(), dv = r.v[0][0].size();
+  const std::size_t m = l.size("updates"), value_heads = r.v.size() / m, heads_of_keys = r.q.size();
+  const std::size_t group = value_heads / heads_of_keys, dk = r.k[0][0].size(), dv = r.v[0][0].size();
   Matrix beta, z;
   if (plain && !l.yes("use_beta")) beta = Matrix(r.x.size(), std::vector<double>(r.v.size(), 1.0));
   else if (!by_channel || !l.yes("erase_write")) beta = activated(dense(l, "beta", r.x), "sigmoid");
@@ -78,8 +89,8 @@ Matrix delta_layer(const LayerFacts& l, const LayerSequence& s, const std::strin
                             bias = plain ? std::vector<double>() : l.values("dt_bias");
   const double scale = l.real("beta_scale");
   std::vector<Matrix> heads;
-  for (std::size_t h = 0; h < r.v.size(); ++h) {
-    Matrix decay, erase, write;
+  for (std::size_t h = 0; h < value_heads; ++h) {
+    Matrix decay;
     if (!plain) {
       decay = by_channel ? columns(z, h * dk, dk) : spread(z, h, dk);
       for (auto& row : decay)
@@ -89,17 +100,21 @@ Matrix delta_layer(const LayerFacts& l, const LayerSequence& s, const std::strin
           row[c] = bound <= 0 ? bound / (1 + std::exp(-rate * x)) : -rate * std::log1p(std::exp(x));
         }
     }
-    if (beta.empty()) {
-      erase = columns(activated(dense(l, "erase", r.x), "sigmoid"), h / group * dk, dk);
-      write = columns(activated(dense(l, "write", r.x), "sigmoid"), h * dv, dv);
-    } else {
-      erase = spread(beta, h, dk), write = spread(beta, h, dv);
+    std::vector<Update> updates;
+    for (std::size_t i = 0; i < m; ++i) {
+      Update u{r.k[i * heads_of_keys + h / group], r.v[i * value_heads + h], {}, {}};
+      if (beta.empty()) {
+        u.erase = columns(activated(dense(l, "erase", r.x), "sigmoid"), h / group * dk, dk);
+        u.write = columns(activated(dense(l, "write", r.x), "sigmoid"), h * dv, dv);
+      } else {
+        u.erase = spread(beta, i * value_heads + h, dk), u.write = spread(beta, i * value_heads + h, dv);
+      }
+      for (Matrix* gate : {&u.erase, &u.write})
+        for (auto& row : *gate)
+          for (double& x : row) x *= beta.empty() && gate == &u.write ? 1 : scale;
+      updates.push_back(std::move(u));
     }
-    for (Matrix* gate : {&erase, &write})
-      for (auto& row : *gate)
-        for (double& x : row) x *= beta.empty() && gate == &write ? 1 : scale;
-    const Matrix o =
-        delta_head(r.q[h / group], r.k[h / group], r.v[h], decay, erase, write, s, !plain || l.text("qk_norm") == "l2");
+    const Matrix o = delta_head(r.q[h / group], updates, decay, s, !plain || l.text("qk_norm") == "l2");
     heads.push_back(norm_of(l, "norm", "rms", l.real("norm_eps"), o));
   }
   Matrix y = joined(heads);
