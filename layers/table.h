@@ -24,6 +24,7 @@
 #include <sluice/layers/linear_attention/mamba2.h>
 #include <sluice/layers/linear_attention/retention.h>
 #include <sluice/layers/nn/gated_residual.h>
+#include <sluice/layers/nn/hyper_connection.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/moe.h>
@@ -40,7 +41,7 @@ namespace sluice {
 class AnyLayer {
  public:
   virtual ~AnyLayer() = default;
-  /// Calls the layer. For GatedResidual, F(x) is the context of the pass.
+  /// Calls the layer. For GatedResidual, F(x) is the context of the pass; for HyperConnection, F(x) is x.
   virtual Tensor operator()(const Tensor& x, const Pass& pass = {}) const = 0;
   /// The functions of layers/nn/module.h: state_dict(), load_state(), to(), save(), load_model().
   virtual std::vector<NamedTensor> state() const = 0;
@@ -129,6 +130,10 @@ template <class Rows> void nn_rows(Rows& rows) {
   rows.template add<GatedResidual>(
       "gated_residual", {.branch = true}, R"({"dim": 4})",
       {R"({"kind": "per_channel"})", R"({"kind": "input"})", R"({"kind": "input_token"})"});
+  rows.template add<HyperConnection>(
+      "hyper_connection", {}, R"({"dim": 2, "streams": 3, "iterations": 3})",
+      {R"({"streams": 1, "eps": 0.01, "norm_eps": 0.1})", R"({"kind": "gated", "norm_eps": 0.1})",
+       R"({"kind": "gated", "dim": 4, "streams": 2, "rank": 3})"});
 }
 
 template <class Rows> void gau_rows(Rows& rows) {

@@ -12,6 +12,7 @@ template <class M> class LayerOf final : public AnyLayer {
   explicit LayerOf(M m) : m_(std::move(m)) {}
   Tensor operator()(const Tensor& x, const Pass& pass) const override {
     if constexpr (std::is_same_v<M, GatedResidual>) return m_(x, pass.context.get());
+    else if constexpr (std::is_same_v<M, HyperConnection>) return m_(x, [](const Tensor& read) { return read; });
     else return m_(x, pass);
   }
   std::vector<NamedTensor> state() const override { return state_dict(m_); }

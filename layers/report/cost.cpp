@@ -47,6 +47,7 @@ LayerWidth layer_width(const Json& options) {
   LayerWidth w{number("in_dim") ? number("in_dim") : number("dim"),
                number("vocabulary") + (heads ? 0 : number("count")), number("context_dim")};
   if (number("groups") && !heads && !experts) w.width *= number("groups");  // dim is that of a group
+  if (number("streams")) w.width *= number("streams");                      // of a residual
   if (w.context == 0) w.context = w.width;
   return w;
 }

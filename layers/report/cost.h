@@ -13,6 +13,7 @@ namespace sluice {
 
 struct AttentionStack;
 struct GatedResidual;
+struct HyperConnection;
 struct GlobalLocalAttention;
 
 /// The cost of one layer for one sequence.
@@ -52,7 +53,7 @@ struct LayerWidth {
   int64_t context = 0;     // width of the context; without context_dim equal to `width`
 };
 /// Reads the sizes from the options that have the same names in all layers: dim or in_dim, vocabulary, context_dim, and
-/// in a layer without heads groups (of channels) and count (of tokens).
+/// in a layer without heads groups (of channels) and count (of tokens), streams of a residual.
 LayerWidth layer_width(const Json& options);
 
 namespace detail {
@@ -97,6 +98,7 @@ template <class M> int64_t context_width_of(const M& m) {
 template <class M> void run(const M& m, const CostInputs& in) {
   const Tensor& x = in.x;
   if constexpr (std::is_same_v<M, GatedResidual>) m(x, x);
+  else if constexpr (std::is_same_v<M, HyperConnection>) m(x, [](const Tensor& read) { return read; });
   else if constexpr (std::is_same_v<M, AttentionGate>)
     m(zeros(m.options.position == GatePosition::g5 ? Shape{1, x.dim(1), m.heads * m.head_dim}
                                                    : Shape{1, m.heads, x.dim(1), m.head_dim},

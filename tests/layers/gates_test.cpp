@@ -4,7 +4,9 @@
 
 #include <sluice/layers/attention/gated_attention.h>
 #include <sluice/layers/nn/gated_residual.h>
+#include <sluice/layers/nn/hyper_connection.h>
 #include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
 
 using namespace sluice;
@@ -67,4 +69,36 @@ TEST_CASE("gated residual: its gate, sizes, what is refused", "[gates]") {
   CHECK(count(GatedResidual({.dim = 5, .kind = ResidualGate::input_token}, rng)) == 6);
   CHECK(GatedResidual({.dim = 5, .kind = ResidualGate::input_token, .bias = 2}, rng).map.bias.item() == 2);
   CHECK_THROWS_WITH(GatedResidual({.dim = 0}, rng), Contains("gated_residual") && Contains("0"));
+}
+
+TEST_CASE("hyper-connections: rows and columns sum to 1, equal streams are a residual, what is refused", "[gates]") {
+  Rng rng(1);
+  Rand rand(2);
+  for (const int64_t s : {1, 2, 5}) {
+    HyperConnection c({.dim = 3, .streams = s, .iterations = 60, .eps = 1e-9, .dtype = f64}, rng);
+    const Tensor x = random_tensor({2, 4, 3}, f64, rand), equal = repeat(x, s, -1);
+    // As it begins the streams are x + F(x), but for `scale`, which is small. Of one stream σ(8) is read.
+    {
+      NoGrad guard;
+      fill_(c.scale, 0);
+    }
+    const auto branch = [](const Tensor& t) { return silu(t); };
+    CHECK(max_abs_diff(c(equal, branch), repeat(x + silu(s == 1 ? x / (1 + std::exp(-8)) : x), s, -1)) < 1e-7);
+    c = randomised(c, rand);
+    const Tensor h = random_tensor({2, 4, 3 * s}, f64, rand), other = random_tensor({2, 4, 3 * s}, f64, rand);
+    // With columns that sum to 1 the streams' sum is kept; with rows that do, equal streams stay equal.
+    const HyperConnection::Reading r = c.read(h);
+    CHECK(max_abs_diff(sum(r.kept, {-2}), sum(unflatten(h, -1, {s, 3}), {-2})) < 1e-6);
+    CHECK(max_abs_diff(c.read(equal).kept, unflatten(equal, -1, {s, 3})) < 1e-6);
+    CHECK(same_bits(c(h, branch), c.write(r, silu(r.x))));
+    CHECK_THROWS_WITH(c(narrow(h, 2, 0, 2), branch), Contains("hyper_connection") && Contains(str("= ", 3 * s)));
+    CHECK_THROWS_WITH(c.write(r, narrow(r.x, 1, 0, 1)), Contains("[2,1,3]") && Contains("[2,4,3]"));
+  }
+  CHECK_THROWS_WITH(HyperConnection({.dim = int64_t{1} << 62, .streams = 4}, rng), Contains("hyper_connection"));
+  // Of bf16 the weights of the mixture are computed in f32.
+  const HyperConnection half({.dim = 8, .dtype = bf16}, rng);
+  const Tensor h = to(random_tensor({1, 3, 32}, f64, rand), bf16);
+  const HyperConnection::Reading r = half.read(h);
+  CHECK(r.kept.dtype() == bf16);
+  CHECK(r.x.dtype() == bf16);
 }

@@ -57,6 +57,66 @@ Matrix gated_residual(const LayerFacts& l, const LayerSequence& s) {
   return y;
 }
 
+std::vector<double> rms(std::vector<double> row, double eps) {
+  double total = 0;
+  for (double x : row) total += x * x;
+  for (double& x : row) x /= std::sqrt(total / static_cast<double>(row.size()) + eps);
+  return row;
+}
+
+/// The branch is x itself.
+Matrix hyper_connection(const LayerFacts& l, const LayerSequence& q) {
+  const std::size_t s = l.size("streams"), d = q.x[0].size() / s;
+  const double eps = l.real("eps");
+  const auto sigma = [](double x) { return 1 / (1 + std::exp(-x)); };
+  Matrix y;
+  for (const std::vector<double>& h : q.x) {
+    std::vector<double> x(d, 0.0), post(s);
+    Matrix mixing(s, std::vector<double>(s, 0.0));
+    if (l.text("kind") == "gated") {
+      const std::vector<double> w = l.values("weight");
+      std::vector<double> u;
+      for (std::size_t i = 0; i < s; ++i)
+        for (double c :
+             rms({h.begin() + static_cast<long>(i * d), h.begin() + static_cast<long>(i * d + d)}, l.real("norm_eps")))
+          u.push_back(c * w[u.size()]);
+      Matrix low = dense(l, "down", {u});
+      for (double& c : low[0]) c = c / double(s) * sigma(c / double(s));
+      const Matrix gate = dense(l, "up", low), inject = dense(l, "map", {u});
+      for (std::size_t i = 0; i < s; ++i) {
+        for (std::size_t c = 0; c < d; ++c) x[c] += sigma(gate[0][i * d + c]) * u[i * d + c] / double(s);
+        post[i] = 2 * sigma(inject[0][i] / double(s)), mixing[i][i] = 1;
+      }
+    } else {
+      const std::vector<double> u = dense(l, "map", {rms(h, l.real("norm_eps"))})[0], b = l.values("base"),
+                                a = l.values("scale");
+      for (std::size_t i = 0; i < s; ++i) {
+        for (std::size_t c = 0; c < d; ++c) x[c] += (sigma(a[0] * u[i] + b[i]) + eps) * h[i * d + c];
+        post[i] = 2 * sigma(a[1] * u[s + i] + b[s + i]);
+        double total = 0;
+        for (std::size_t j = 0; j < s; ++j) {
+          const std::size_t at = 2 * s + i * s + j;
+          total += mixing[i][j] = std::exp(a[2] * u[at] + b[at]);
+        }
+        for (double& m : mixing[i]) m = m / total + eps;
+      }
+      for (std::size_t step = 0; step + 1 < 2 * l.size("iterations"); ++step)
+        for (std::size_t i = 0; i < s; ++i) {  // columns in even steps
+          double total = eps;
+          for (std::size_t j = 0; j < s; ++j) total += step % 2 ? mixing[i][j] : mixing[j][i];
+          for (std::size_t j = 0; j < s; ++j) (step % 2 ? mixing[i][j] : mixing[j][i]) /= total;
+        }
+    }
+    y.emplace_back();
+    for (std::size_t i = 0; i < s; ++i)
+      for (std::size_t c = 0; c < d; ++c) {
+        y.back().push_back(post[i] * x[c]);
+        for (std::size_t j = 0; j < s; ++j) y.back().back() += mixing[j][i] * h[j * d + c];
+      }
+  }
+  return y;
+}
+
 const bool registered[] = {
     register_reference("linear", [](const LayerFacts& l, const LayerSequence& s) { return dense(l, s.x); }),
     register_reference("embedding", embedding),
@@ -69,6 +129,7 @@ const bool registered[] = {
                          return short_convolution_reference(l, l.text("activation"), s.x, s.real, s.documents);
                        }),
     register_reference("gated_residual", gated_residual),
+    register_reference("hyper_connection", hyper_connection),
 };
 
 }  // namespace
