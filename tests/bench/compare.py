@@ -25,6 +25,7 @@ TOLERANCE = {"f32": 1e-4, "f64": 1e-12, "bf16": 5e-2}
 TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "jax": "JAX jit"}
 # Where a compiler has nothing to do, or would fold away what is measured.
 EAGER_ONLY = r"(tiny|memory|length)/|matmul/(mm|bmm)"
+SLUICE_ONLY = r"decode/"  # one model at two lengths of its context
 QUICK = (r"elementwise/(gelu|swiglu|swiglu_map|chain6|chain6_map|add)/|"
          r"op/(softmax|cross_entropy|layer_norm/4|transpose|embedding)|"
          r"matmul/(mm/2048x(512|768|3072)|mm_f64/1024|bmm|linear_gelu/2048x768)|layer/.*(x256|4x1024x512)$|"
@@ -88,7 +89,8 @@ class Comparison:
     def row(self, name):
         """{"name", "sluice": {...}, peer: {"seconds", "ratio", "error"} or {"failed"}}."""
         path = os.path.join(self.folder, "case.safetensors")
-        peers = [p for p in self.peers if p == "eager" or not re.match(EAGER_ONLY, name)]
+        peers = [] if re.match(SLUICE_ONLY, name) else [
+            p for p in self.peers if p == "eager" or not re.match(EAGER_ONLY, name)]
         if name.startswith("memory/"):
             return self.memory_row(name, path, peers)
         row = {"name": name, "sluice": self.sluice.ask("save", name, path)}

@@ -1,5 +1,5 @@
-// Layers, forward and backward, with gradients of x [batch, n, dim] and of every parameter. Heads are 64 wide; a
-// window, and a chunk of FLASH, has 256 tokens.
+// Layers, forward and backward, with gradients of x [batch, n, dim] and of every parameter. Heads are 64 wide, or as a
+// fourth size says; a fifth is the number of value heads to a head. A window, and a chunk of FLASH, has 256 tokens.
 #include "bench.h"
 
 namespace sluice::bench {
@@ -22,6 +22,11 @@ template <class Layer> Workload of_layer(Layer layer, const Sizes& z) {
 
 MultiHeadAttentionOptions heads_of(int64_t dim) {
   return {.heads = {.dim = dim, .heads = dim / kHead, .causal = true, .use_rope = true}};
+}
+
+DeltaOptions delta_of(const Sizes& z) {
+  const int64_t width = z.size() > 3 ? z[3] : kHead, group = z.size() > 4 ? z[4] : 1, value_heads = z[2] / width;
+  return {.dim = z[2], .heads = value_heads / group, .value_heads = value_heads, .key_dim = width};
 }
 
 struct Kind {
@@ -86,13 +91,53 @@ const Kind kKinds[] = {
     {"gated_delta_net",
      [](const Sizes& z) {
        Rng rng(1);
-       return of_layer(GatedDeltaNet(DeltaOptions{.dim = z[2], .heads = z[2] / kHead}, rng), z);
+       return of_layer(GatedDeltaNet(delta_of(z), rng), z);
      }},
     {"kda",
      [](const Sizes& z) {
        Rng rng(1);
-       return of_layer(Kda({.heads = {.dim = z[2], .heads = z[2] / kHead}, .lower_bound = -1.0}, rng),
+       return of_layer(Kda({.heads = delta_of(z), .lower_bound = -1.0}, rng),
                        z);  // a bound that peers can compute with
+     }},
+    {"mamba2",
+     [](const Sizes& z) {
+       Rng rng(1);
+       return of_layer(Mamba2({.dim = z[2], .head_dim = z.size() > 3 ? z[3] : kHead}, rng), z);
+     }},
+    {"mla",
+     [](const Sizes& z) {
+       Rng rng(1);
+       const int64_t width = z.size() > 3 ? z[3] : kHead;
+       return of_layer(Mla({.dim = z[2],
+                            .heads = z[2] / width,
+                            .nope_dim = width,
+                            .rope_dim = width / 2,
+                            .value_dim = width,
+                            .kv_rank = 4 * width,
+                            .rope = {.pairing = RopePairing::half}},
+                           rng),
+                       z);
+     }},
+    // attention() over each query's own block and 7 blocks of 64 keys before it, chosen once.
+    {"selected_keys",
+     [](const Sizes& z) {
+       constexpr int64_t block = 64, most = 8;
+       const int64_t b = z[0], n = z[1], width = z[3], blocks = (n + block - 1) / block;
+       Rng rng(1);
+       std::vector<NamedTensor> inputs;
+       for (const char* name : {"q", "k", "v"})
+         inputs.push_back({name, normal({b, z[2] / width, n, width}, 0, 1, rng, {f32, device}).requires_grad_()});
+       const Tensor scores = uniform({b, 1, n, blocks}, 0, 1, rng), own = unsqueeze(floor(arange(n) / 64.0), -1),
+                    past = arange(blocks) <= own;
+       const Tensor candidates = masked_fill(where(arange(blocks) == own, 2.0, scores), logical_not(past), -1.0),
+                    least = narrow(sort(candidates, -1, true).values, -1, std::min(most, blocks) - 1, 1);
+       const Tensor chosen = logical_and(candidates >= least, past);
+       inputs.push_back({"blocks", to(chosen, i32)});
+       const Tensor q = inputs[0].tensor, k = inputs[1].tensor, v = inputs[2].tensor;
+       Workload w = differentiated(
+           inputs, [=] { return attention(q, k, v, {.mask = {.causal = true, .blocks = chosen, .block = block}}); });
+       w.items = static_cast<double>(b * n);
+       return w;
      }},
     // attention() itself, causal, z[2] channels in heads.
     {"attention",
@@ -120,7 +165,12 @@ std::vector<Row> layer_rows() {
   std::vector<Row> rows;
   for (const Kind& k : kKinds)
     for (const Sizes& z : {Sizes{16, 128, 256}, Sizes{4, 1024, 512}, Sizes{1, 8192, 768}})
-      if (std::string(k.name) != "attention") rows.push_back(row_of("layer", k.name, z));
+      if (std::string(k.name) != "attention" && std::string(k.name) != "selected_keys")
+        rows.push_back(row_of("layer", k.name, z));
+  for (const char* kind : {"gated_delta_net", "kda", "mamba2", "mla", "selected_keys"})
+    rows.push_back(row_of("hybrid", kind, {2, 2048, 1024, 128}));
+  rows.push_back(row_of("hybrid", "selected_keys", {1, 16384, 1024, 128}));
+  for (const char* kind : {"gated_delta_net", "kda"}) rows.push_back(row_of("hybrid", kind, {4, 1024, 1024, 128, 2}));
   for (const char* kind : {"flash", "gau", "mha"})  // time against length
     for (int64_t n : {1024, 2048, 4096, 8192, 65536})
       if (n <= 8192 || std::string(kind) == "flash") rows.push_back(row_of("length", kind, {1, n, 256}));

@@ -17,20 +17,23 @@ struct Sizes {
   std::vector<int64_t> all() const { return {batch, n, dim, layers}; }
 };
 
-/// `gau` and `flash` stack their layer alone; `gated` is softmax attention with gate G1, then SwiGLU.
+/// `gau` and `flash` stack their layer alone; `gated` is softmax attention with gate G1, then SwiGLU; `delta` has Gated
+/// DeltaNet in its place, and `hybrid` in three blocks of four.
 MixerLm make_model(const std::string& kind, const Sizes& z) {
   Rng rng(1);
   std::vector<Mixer> mixers;
   for (int64_t i = 0; i < z.layers; ++i) {
     if (kind == "lm_gau") mixers.emplace_back(Gau({.dim = z.dim, .causal = true}, rng));
     else if (kind == "lm_flash") mixers.emplace_back(Flash({.dim = z.dim, .causal = true}, rng));
+    else if (kind == "lm_delta" || (kind == "lm_hybrid" && i % 4 != 3))
+      mixers.emplace_back(GatedDeltaNet(DeltaOptions{.dim = z.dim, .heads = z.dim / 64}, rng));
     else
       mixers.emplace_back(
           MultiHeadAttention({.heads = {.dim = z.dim, .heads = z.dim / 64, .causal = true, .use_rope = true},
                               .gates = {AttentionGateOptions{}}},
                              rng));
   }
-  const int64_t hidden = kind == "lm_gated" ? (z.dim * 8 / 3 + 7) / 8 * 8 : 0;
+  const int64_t hidden = kind != "lm_gau" && kind != "lm_flash" ? (z.dim * 8 / 3 + 7) / 8 * 8 : 0;
   MixerLm model(z.dim, std::move(mixers), hidden, 0.02, rng);
   to(model, model_dtype), to(model, device);
   return model;
@@ -74,7 +77,8 @@ Workload generation(const std::string& kind, const Sizes& z) {
   auto model = std::make_shared<MixerLm>(make_model(kind, z));
   auto stream = std::make_shared<Stream>();
   step(*model, full({z.batch, z.n}, 65, {i64, device}), *stream);
-  stream->each_tensor([&](const Tensor& rows) {  // [batch, heads, n, width]
+  stream->each_tensor([&](const Tensor& rows) {
+    if (rows.rank() != 4 || rows.dim(2) != z.n) return;  // the state of a scan
     Shape shape = rows.shape();
     shape[2] = z.n + 1;
     Tensor earlier = narrow(rows, 2, 0, z.n);
@@ -108,6 +112,8 @@ std::vector<Row> model_rows() {
   for (int64_t n : {256, 1024, 2048, 8192}) add("generate", generation, "lm_gated", {1, n, 512, 4});
   for (int64_t n : {256, 2048, 8192}) add("generate", generation, "lm_gated", {16, n, 256, 4});
   for (int64_t n : {256, 8192}) add("generate", generation, "lm_gau", {1, n, 512, 4});
+  for (const char* kind : {"lm_delta", "lm_hybrid", "lm_gated"})
+    for (int64_t n : {512, 32768}) add("decode", generation, kind, {1, n, 512, 4});
   return rows;
 }
 

@@ -43,6 +43,7 @@ class Torch:
         self.rms_norm = lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-5)
         self.linear = lambda x, w, b=None: F.linear(x, w.t(), b)
         self.attention = lambda q, k, v, causal=True: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        self.masked_attention = lambda q, k, v, seen: F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         self.contiguous = lambda x: x.contiguous()
         self.f32 = lambda x: x.float()  # where autocast's bf16 would not do
         self.amax = lambda x, dim: x.amax(dim)
@@ -178,6 +179,10 @@ class Jax:
         i, j = self.jnp.arange(n)[:, None], self.jnp.arange(n)[None]
         return ((j <= i) & (i - j < window)) / self.jnp.minimum(i + 1, window).astype(self.jnp.float32)
 
+    def masked_attention(self, q, k, v, seen):
+        scores = self.jnp.where(seen, q @ k.swapaxes(2, 3) * q.shape[-1]**-0.5, -math.inf)
+        return self.softmax(scores, -1) @ v
+
     def write(self, cache, position, row):
         return cache.at[:, :, position:position + 1].set(row)
 
@@ -242,6 +247,10 @@ def triangle(n):
 
 def strict_triangle(n):
     return np.tri(n, k=-1, dtype=bool)[:, :, None]
+
+
+def causal_pairs(n):
+    return np.tri(n, dtype=bool)
 
 
 def tokens_before(groups, chunk):
@@ -376,17 +385,25 @@ def identity(n):
     return np.eye(n, dtype=np.float32)
 
 
+def convolved(m, p, x):
+    """silu of a causal convolution over as many tokens as the weight has rows."""
+    w, n = p["conv.weight"], x.shape[1]
+    padded = m.cat([0 * x[:, :w.shape[0] - 1], x], 1)
+    y = sum(padded[:, i:i + n] * w[i] for i in range(w.shape[0]))
+    return m.silu(y if p.get("conv.bias") is None else y + p["conv.bias"])
+
+
 def delta_layer(m, p, x, decay, gate):
     # q | k | v through a causal convolution of four tokens and SiLU; q, k of length 1; the delta rule by chunks of 64:
     # (I + A) u = b v - (b k e^L) S for each chunk, the part without S solved for all chunks at once.
-    heads, n = x.shape[-1] // HEAD, x.shape[1]
-    qkv = m.cat([dense(m, p, name, x) for name in "qkv"], -1)
-    w = p["conv.weight"]
-    padded = m.cat([0 * qkv[:, :3], qkv], 1)
-    qkv = m.silu(sum(padded[:, i:i + n] * w[i] for i in range(4)))
-    q, k, v = (split_heads(t, heads) for t in (qkv[..., i * x.shape[-1]:(i + 1) * x.shape[-1]] for i in range(3)))
+    width, n = p["norm.weight"].shape[0], x.shape[1]
+    qkv = convolved(m, p, m.cat([dense(m, p, name, x) for name in "qkv"], -1))
+    sizes = [p[name + ".weight"].shape[1] for name in "qkv"]
+    q, k, v = (split_heads(t, size // width) for t, size in zip(m.split(qkv, sizes, -1), sizes))
+    heads = v.shape[1]
     unit = lambda t: t * ((t * t).sum(-1, keepdims=True) + 1e-6)**-0.5
-    q, k = unit(q) * HEAD**-0.5, unit(k)
+    shared = [i * q.shape[1] // heads for i in range(heads)]  # the head of q and k of each value head
+    q, k = (unit(q) * width**-0.5)[:, shared], unit(k)[:, shared]
     beta = m.sigmoid(dense(m, p, "beta", x)).swapaxes(1, 2)[..., None]
     c = min(64, n)
     cut = lambda t: t.reshape(t.shape[0], t.shape[1], n // c, c, t.shape[-1])
@@ -401,14 +418,14 @@ def delta_layer(m, p, x, decay, gate):
         a, pairs = ((k * m.exp(inside)) @ near) * lower * b, ((q * m.exp(inside)) @ near) * lower
     system = a * (lower - ones) + ones
     solved = m.solve_lower(system, m.cat([b * v, b * k * m.exp(inside)], -1))
-    values, keys = solved[..., :HEAD], solved[..., HEAD:]
+    values, keys = solved[..., :width], solved[..., width:]
     left, whole, far = k * m.exp(inside[..., -1:, :] - inside), m.exp(inside[..., -1, :])[..., None], q * m.exp(inside)
     state, outs = 0 * (k[:, :, 0].swapaxes(2, 3) @ v[:, :, 0]), []
     for i in range(n // c):
         u = values[:, :, i] - keys[:, :, i] @ state
         outs.append(far[:, :, i] @ state + pairs[:, :, i] @ u)
         state = whole[:, :, i] * state + left[:, :, i].swapaxes(2, 3) @ u
-    y = m.rms_norm(m.cat([o[:, :, None] for o in outs], 2).reshape(v.shape[0], heads, n, HEAD), p["norm.weight"])
+    y = m.rms_norm(m.cat([o[:, :, None] for o in outs], 2).reshape(v.shape[0], heads, n, width), p["norm.weight"])
     return dense(m, p, "out", merge_heads(y) * gate)
 
 
@@ -418,11 +435,54 @@ def gated_delta_net(m, p, x):
 
 
 def kda(m, p, x):
-    heads = x.shape[-1] // HEAD
+    heads = p["a_log"].shape[0]
     z = split_heads(dense(m, p, "decay_up", dense(m, p, "decay_down", x)) + p["dt_bias"], heads)
     decay = -m.sigmoid(m.exp(p["a_log"])[:, None, None] * z)
     gate = m.sigmoid(dense(m, p, "output_gate_up", dense(m, p, "output_gate_down", x)))
     return delta_layer(m, p, x, decay, gate)
+
+
+def mamba2(m, p, x):
+    # State space duality by chunks of 64 (Dao & Gu 2024): the scan with a learned decay for each head and token.
+    heads, n, inner = p["a_log"].shape[0], x.shape[1], p["out.weight"].shape[0]
+    mixed = p["conv.weight"].shape[1]
+    z, xbc, dt = m.split(dense(m, p, "in", x), [inner, mixed, heads], -1)
+    u, b, c = m.split(convolved(m, p, xbc), [inner, (mixed - inner) // 2, (mixed - inner) // 2], -1)
+    dt = m.softplus(dt + p["dt_bias"]).swapaxes(1, 2)[..., None]
+    u, size = split_heads(u, heads), min(64, n)
+    cut = lambda t: t.reshape(*t.shape[:2], n // size, size, t.shape[-1])
+    b, c, v, inside = cut(b[:, None]), cut(c[:, None]), cut(u * dt), m.cumsum(cut(-m.exp(p["a_log"])[:, None, None] * dt), 3)
+    lower, total = m.constant(triangle, size), inside[:, :, :, -1]
+    states = (b * m.exp(total[:, :, :, None] - inside)).swapaxes(3, 4) @ v
+    until = m.cumsum(total, 2)
+    kept = (until - total)[:, :, :, None] - until[:, :, None]
+    kept = m.exp(m.where(m.constant(strict_triangle, n // size), kept, -math.inf))[..., 0]
+    states = m.einsum("bhgj,bhjde->bhgde", kept, states)
+    pairs = (c @ b.swapaxes(3, 4)) * m.exp((inside - inside.swapaxes(3, 4)) * lower) * lower
+    y = (pairs @ v + (c * m.exp(inside)) @ states).reshape(u.shape) + u * p["d"][:, None, None]
+    return dense(m, p, "out", m.rms_norm(merge_heads(y) * m.silu(z), p["norm.weight"]))
+
+
+def mla(m, p, x):
+    # Expanded; v is padded to the width of k, because PyTorch's flash attention for CPUs needs one width.
+    rank = p["kv_norm.weight"].shape[0]
+    turned = p["kv_down.weight"].shape[1] - rank
+    heads = (p["q.weight"].shape[1] + p["out.weight"].shape[0] - p["kv_up.weight"].shape[1]) // turned
+    wide = p["out.weight"].shape[0] // heads
+    q = split_heads(dense(m, p, "q", x), heads)
+    c, shared = m.split(dense(m, p, "kv_down", x), [rank, turned], -1)
+    norm = c * m.rsqrt((c * c).mean(-1)[..., None] + 1e-6) * p["kv_norm.weight"]
+    kv = split_heads(dense(m, p, "kv_up", norm), heads)
+    straight = q.shape[-1] - turned
+    shared = rope(m, shared[:, None]) + 0 * kv[..., :turned]
+    q = m.cat([q[..., :straight], rope(m, q[..., straight:])], -1)
+    v = m.cat([kv[..., straight:], 0 * shared], -1)
+    return dense(m, p, "out", merge_heads(m.attention(q, m.cat([kv[..., :straight], shared], -1), v)[..., :wide]))
+
+
+def selected_keys(m, p):
+    seen = p["blocks"][..., [i // 64 for i in range(p["k"].shape[2])]] > 0
+    return m.masked_attention(p["q"], p["k"], p["v"], seen & m.constant(causal_pairs, p["k"].shape[2]))
 
 
 def language_model(m, p, tokens, kind, caches=None):
@@ -481,6 +541,9 @@ KINDS = {
     "gla": lambda m, p: gla(m, p, p["x"]),
     "gated_delta_net": lambda m, p: gated_delta_net(m, p, p["x"]),
     "kda": lambda m, p: kda(m, p, p["x"]),
+    "mamba2": lambda m, p: mamba2(m, p, p["x"]),
+    "mla": lambda m, p: mla(m, p, p["x"]),
+    "selected_keys": selected_keys,
     "attention": lambda m, p: m.attention(p["q"], p["k"], p["v"]),
 }
 KINDS.update(swiglu_map=KINDS["swiglu"], chain6_map=KINDS["chain6"], gated_mha=KINDS["mha"], mm_f64=KINDS["mm"],
