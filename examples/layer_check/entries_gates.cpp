@@ -68,6 +68,18 @@ void add_gates(std::vector<Layer>& all) {
       .parameter("weight [1 if kind == 'scalar' else dim]", "", "learned")
       .dense("map", "dim", "dim if kind == 'input' else 1", "True", "", "not learned")
       .output("[..., dim]");
+  add(all, "hyper_connection", "gates",
+      "x = sum_i pre_i * h_i; h_i = post_i * x + sum_j M_ji h_j, for the streams h_i: the branch is the identity",
+      "doubly_stochastic: Xie et al. 2025 (mHC); gated: M = 1 (Qwen4)")
+      .derive({{"width", "streams*dim"}, {"mixed", "kind == 'doubly_stochastic'"}, {"between", "rank or max(1, dim//4)"}})
+      .input("x [..., width]", "the streams, one behind another")
+      .dense("map", "width", "streams*(streams + 2) if mixed else streams", "False")
+      .parameter("base [streams*(streams + 2)]", "b", "mixed")
+      .parameter("scale [3]", "a", "mixed")
+      .parameter("weight [width]", "of the norm", "not mixed")
+      .dense("down", "width", "between", "False", "", "not mixed")
+      .dense("up", "between", "width", "False", "", "not mixed")
+      .output("[..., width]");
   add(all, "fused_attention", "gates",
       "y = (g * softmax(Q K'/sqrt d) V + (1 - g) * phi(Q) sum phi(k)'v / (phi(Q) sum phi(k) + eps)) Wo, phi = elu + 1, "
       "g = sigmoid(X Wg + b)",
