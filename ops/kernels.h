@@ -133,6 +133,13 @@ extern Kernel<void(Tensor& y, DropoutSpec spec)> attention_keep_mask;
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
                    Tensor& y)>
     linear_scan;
+/// y = causal_conv1d(x, weight, bias, before), x and y [..., n, c]; bias and before may be undefined.
+extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before, Tensor& y)>
+    causal_conv;
+/// Gradients from g, that of y; those that are undefined are not wanted.
+extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& before, const Tensor& g, Tensor& dx,
+                   Tensor& dweight, Tensor& dbias, Tensor& dbefore)>
+    causal_conv_backward;
 /// q, k, erase, write as delta_scan() takes them, last dim contiguous; g undefined, [batch, value_heads, n] or
 /// [batch, value_heads, n, dk]; out [batch, value_heads, n, dv], last dim contiguous. `state` holds S_0 and becomes
 /// S_n. `states` [batch, value_heads, chunks, dk, dv], if defined, receives S before each chunk. Without q `out`

@@ -46,7 +46,7 @@ void add_scan_cases(Cases& c) {
           return y;
         };
         row.shapes = {dims(1, 1, 1), dims(2, 2, 3), dims(0, 3, 2), dims(2, 0, 2), dims(2, 3, 0)};
-        if (width == 4) row.large = dims(2, 67, 37);
+        if (width == 4) row.large = dims(5, 205, 257);
         row.bitwise = false;
         c.push_back(row);
       }
