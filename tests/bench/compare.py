@@ -22,7 +22,9 @@ import tempfile
 import time
 
 TOLERANCE = {"f32": 1e-4, "f64": 1e-12, "bf16": 5e-2}
-TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "jax": "JAX jit"}
+TITLES = {"eager": "PyTorch eager", "compile": "torch.compile", "jax": "JAX jit", "transformers": "transformers",
+          "transformers_compile": "transformers, compiled"}
+PEERS = "eager,compile,jax"  # the others: with --peers, for rows of the delta family and Mamba-2
 # Where a compiler has nothing to do, or would fold away what is measured.
 EAGER_ONLY = r"(tiny|memory|length)/|matmul/(mm|bmm)"
 SLUICE_ONLY = r"decode/"  # one model at two lengths of its context
@@ -60,7 +62,7 @@ class Comparison:
         self.args, self.folder = args, tempfile.mkdtemp(prefix="sluice_bench_")
         self.peers = {}
         for peer in args.peers.split(","):
-            module = "jax" if peer == "jax" else "torch"
+            module = {"eager": "torch", "compile": "torch"}.get(peer, peer.split("_")[0])
             if peer == "jax" and (args.precision != "f32" or args.device != "cpu"):
                 print("JAX takes part in f32 on the CPU only: left out")
             elif not self.installed(module):
@@ -225,7 +227,7 @@ def main():
     parser.add_argument("--seconds", type=float, help="for each program and workload; 0.3, and 0.15 with --quick")
     parser.add_argument("--rounds", type=int, default=3, help="turns that the programs take")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--peers", default=",".join(TITLES))
+    parser.add_argument("--peers", default=PEERS, help=f"of {', '.join(TITLES)}")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="bf16: against torch.autocast")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: both on the same GPU")
     parser.add_argument("--out", help="file for the table")

@@ -29,9 +29,27 @@ DeltaOptions delta_of(const Sizes& z) {
   return {.dim = z[2], .heads = value_heads / group, .value_heads = value_heads, .key_dim = width};
 }
 
+Workload rule_of(const Sizes& z, bool channels) {
+  const int64_t b = z[0], n = z[1], width = z[3], group = z.size() > 4 ? z[4] : 1, heads = z[2] / width;
+  Rng rng(1);
+  const auto rows = [&](int64_t h) { return normal({b, h, n, width}, 0, 1, rng, {f32, device}); };
+  const auto unit = [&](const Tensor& t) { return (t / sqrt(sum(square(t), {-1}, keep))).detach().requires_grad_(); };
+  std::vector<NamedTensor> inputs{{"q", unit(rows(heads / group))}, {"k", unit(rows(heads / group))}};
+  inputs.push_back({"v", rows(heads).requires_grad_()});
+  inputs.push_back({"beta", uniform({b, heads, n}, 0, 1, rng, {f32, device}).requires_grad_()});
+  const Shape of_decay = channels ? Shape{b, heads, n, width} : Shape{b, heads, n};
+  inputs.push_back({"g", uniform(of_decay, -1, 0, rng, {f32, device}).requires_grad_()});
+  Workload w = differentiated(inputs, [=] {
+    return delta_rule(inputs[0].tensor, inputs[1].tensor, inputs[2].tensor, inputs[3].tensor, inputs[4].tensor).out;
+  });
+  w.items = static_cast<double>(b * n);
+  return w;
+}
+
 struct Kind {
   const char* name;
   Workload (*make)(const Sizes& z);
+  bool op = false;  // no layer
 };
 const Kind kKinds[] = {
     {"linear",
@@ -104,6 +122,10 @@ const Kind kKinds[] = {
        Rng rng(1);
        return of_layer(Mamba2({.dim = z[2], .head_dim = z.size() > 3 ? z[3] : kHead}, rng), z);
      }},
+    // The rule alone, with a decay of each head or, "channels", of each channel: z[2] channels of values in heads of
+    // z[3].
+    {"delta_rule", [](const Sizes& z) { return rule_of(z, false); }, true},
+    {"delta_rule_channels", [](const Sizes& z) { return rule_of(z, true); }, true},
     {"mla",
      [](const Sizes& z) {
        Rng rng(1);
@@ -127,9 +149,9 @@ const Kind kKinds[] = {
        std::vector<NamedTensor> inputs;
        for (const char* name : {"q", "k", "v"})
          inputs.push_back({name, normal({b, z[2] / width, n, width}, 0, 1, rng, {f32, device}).requires_grad_()});
-       const Tensor scores = uniform({b, 1, n, blocks}, 0, 1, rng), own = unsqueeze(floor(arange(n) / 64.0), -1),
-                    past = arange(blocks) <= own;
-       const Tensor candidates = masked_fill(where(arange(blocks) == own, 2.0, scores), logical_not(past), -1.0),
+       const Tensor scores = uniform({b, 1, n, blocks}, 0, 1, rng), place = to(arange(blocks), f32),
+                    own = unsqueeze(floor(to(arange(n), f32) / 64.0), -1), past = place <= own;
+       const Tensor candidates = masked_fill(where(place == own, 2.0, scores), logical_not(past), -1.0),
                     least = narrow(sort(candidates, -1, true).values, -1, std::min(most, blocks) - 1, 1);
        const Tensor chosen = logical_and(candidates >= least, past);
        inputs.push_back({"blocks", to(chosen, i32)});
@@ -138,7 +160,8 @@ const Kind kKinds[] = {
            inputs, [=] { return attention(q, k, v, {.mask = {.causal = true, .blocks = chosen, .block = block}}); });
        w.items = static_cast<double>(b * n);
        return w;
-     }},
+     },
+     true},
     // attention() itself, causal, z[2] channels in heads.
     {"attention",
      [](const Sizes& z) {
@@ -150,7 +173,8 @@ const Kind kKinds[] = {
        Workload w = differentiated(inputs, [=] { return attention(q, k, v, {.mask = {.causal = true}}); });
        w.items = static_cast<double>(z[0] * z[1]);
        return w;
-     }},
+     },
+     true},
 };
 
 Row row_of(const char* group, const std::string& kind, const Sizes& z) {
@@ -165,12 +189,14 @@ std::vector<Row> layer_rows() {
   std::vector<Row> rows;
   for (const Kind& k : kKinds)
     for (const Sizes& z : {Sizes{16, 128, 256}, Sizes{4, 1024, 512}, Sizes{1, 8192, 768}})
-      if (std::string(k.name) != "attention" && std::string(k.name) != "selected_keys")
-        rows.push_back(row_of("layer", k.name, z));
+      if (!k.op) rows.push_back(row_of("layer", k.name, z));
   for (const char* kind : {"gated_delta_net", "kda", "mamba2", "mla", "selected_keys"})
     rows.push_back(row_of("hybrid", kind, {2, 2048, 1024, 128}));
   rows.push_back(row_of("hybrid", "selected_keys", {1, 16384, 1024, 128}));
-  for (const char* kind : {"gated_delta_net", "kda"}) rows.push_back(row_of("hybrid", kind, {4, 1024, 1024, 128, 2}));
+  for (const char* kind : {"delta_rule", "delta_rule_channels"})
+    rows.push_back(row_of("hybrid", kind, {2, 2048, 1024, 128}));
+  for (const char* kind : {"gated_delta_net", "kda", "delta_rule", "delta_rule_channels"})
+    rows.push_back(row_of("hybrid", kind, {4, 1024, 1024, 128, 2}));
   for (const char* kind : {"flash", "gau", "mha"})  // time against length
     for (int64_t n : {1024, 2048, 4096, 8192, 65536})
       if (n <= 8192 || std::string(kind) == "flash") rows.push_back(row_of("length", kind, {1, n, 256}));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The workloads of sluice_bench in PyTorch and JAX, as a process that compare.py talks to.
 
-    python3 tests/bench/peers.py eager|compile|jax THREADS f32|bf16 cpu|cuda
+    python3 tests/bench/peers.py eager|compile|jax|transformers|transformers_compile THREADS f32|bf16 cpu|cuda
 
 A kind of workload stands once in sluice_bench and once here, under the same name, as one would write it with those
 libraries: attention by scaled_dot_product_attention, AdamW fused, relu² attention as a masked matrix, recurrences by
@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 
 import numpy as np
 
@@ -123,6 +124,29 @@ class Torch:
             with self.torch.no_grad(), self.context():
                 return [step(p, caches)[0]]
         return run
+
+
+class Transformers(Torch):
+    """The scans as the package transformers computes them where there is no GPU."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        from transformers.models.kimi_linear.modeling_kimi_linear import chunk_kimi_delta_attention
+        from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
+        from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
+        self.rules = torch_chunk_gated_delta_rule, chunk_kimi_delta_attention
+        self.ssd = mamba2_chunk_scan
+
+    def delta_rule(self, *tensors):  # [batch, heads, n, ...]; theirs are [batch, n, heads, ...]
+        q, k, v, g, beta = (t.swapaxes(1, 2) for t in tensors)
+        per_channel = g.shape[-1] > 1
+        return self.rules[per_channel](q, k, v, g if per_channel else g[..., 0], beta[..., 0])[0].swapaxes(1, 2)
+
+    def chunk_scan(self, u, dt, decay, b, c):
+        # Chunks of 256, as Mamba-2's configuration has them.
+        tokens = lambda t: t.swapaxes(1, 2)
+        y = self.ssd(tokens(u), tokens(dt)[..., 0], decay[:, 0, 0], b[:, :, None], c[:, :, None], chunk_size=256)
+        return tokens(y if self.torch.is_tensor(y) else y[0])
 
 
 class Jax:
@@ -393,21 +417,11 @@ def convolved(m, p, x):
     return m.silu(y if p.get("conv.bias") is None else y + p["conv.bias"])
 
 
-def delta_layer(m, p, x, decay, gate):
-    # q | k | v through a causal convolution of four tokens and SiLU; q, k of length 1; the delta rule by chunks of 64:
-    # (I + A) u = b v - (b k e^L) S for each chunk, the part without S solved for all chunks at once.
-    width, n = p["norm.weight"].shape[0], x.shape[1]
-    qkv = convolved(m, p, m.cat([dense(m, p, name, x) for name in "qkv"], -1))
-    sizes = [p[name + ".weight"].shape[1] for name in "qkv"]
-    q, k, v = (split_heads(t, size // width) for t, size in zip(m.split(qkv, sizes, -1), sizes))
-    heads = v.shape[1]
-    unit = lambda t: t * ((t * t).sum(-1, keepdims=True) + 1e-6)**-0.5
-    shared = [i * q.shape[1] // heads for i in range(heads)]  # the head of q and k of each value head
-    q, k = (unit(q) * width**-0.5)[:, shared], unit(k)[:, shared]
-    beta = m.sigmoid(dense(m, p, "beta", x)).swapaxes(1, 2)[..., None]
-    c = min(64, n)
+def delta_rule(m, q, k, v, g, beta):
+    # By chunks of 64: (I + A) u = b v - (b k e^L) S for each chunk, the part without S solved for all chunks at once.
+    n, c, width = q.shape[2], min(64, q.shape[2]), v.shape[-1]
     cut = lambda t: t.reshape(t.shape[0], t.shape[1], n // c, c, t.shape[-1])
-    q, k, v, b, g = (cut(t) for t in (q, k, v, beta, decay))
+    q, k, v, b, g = (cut(t) for t in (q * q.shape[-1]**-0.5, k, v, beta, g))
     lower, ones = m.constant(triangle, c), m.constant(identity, c)
     inside = m.cumsum(g, 3)
     if g.shape[-1] == 1:
@@ -425,8 +439,27 @@ def delta_layer(m, p, x, decay, gate):
         u = values[:, :, i] - keys[:, :, i] @ state
         outs.append(far[:, :, i] @ state + pairs[:, :, i] @ u)
         state = whole[:, :, i] * state + left[:, :, i].swapaxes(2, 3) @ u
-    y = m.rms_norm(m.cat([o[:, :, None] for o in outs], 2).reshape(v.shape[0], heads, n, width), p["norm.weight"])
-    return dense(m, p, "out", merge_heads(y) * gate)
+    return m.cat([o[:, :, None] for o in outs], 2).reshape(v.shape[0], v.shape[1], n, width)
+
+
+def delta_layer(m, p, x, decay, gate):
+    # q | k | v through a causal convolution of four tokens and SiLU; q, k of length 1; the delta rule.
+    qkv = convolved(m, p, m.cat([dense(m, p, name, x) for name in "qkv"], -1))
+    sizes, width = [p[name + ".weight"].shape[1] for name in "qkv"], p["norm.weight"].shape[0]
+    q, k, v = (split_heads(t, size // width) for t, size in zip(m.split(qkv, sizes, -1), sizes))
+    unit = lambda t: t * ((t * t).sum(-1, keepdims=True) + 1e-6)**-0.5
+    shared = [i * q.shape[1] // v.shape[1] for i in range(v.shape[1])]  # the head of q and k of each value head
+    beta = m.sigmoid(dense(m, p, "beta", x)).swapaxes(1, 2)[..., None]
+    y = getattr(m, "delta_rule", partial(delta_rule, m))(unit(q)[:, shared], unit(k)[:, shared], v, decay, beta)
+    return dense(m, p, "out", merge_heads(m.rms_norm(y, p["norm.weight"])) * gate)
+
+
+def delta_rule_alone(m, p):
+    heads, g = p["v"].shape[1], p["g"]
+    shared = [i * p["q"].shape[1] // heads for i in range(heads)]
+    q, k = p["q"][:, shared] * p["q"].shape[-1]**0.5, p["k"][:, shared]  # the layers' rule scales q
+    rule = getattr(m, "delta_rule", partial(delta_rule, m))
+    return rule(q, k, p["v"], g if len(g.shape) == 4 else g[..., None], p["beta"][..., None])
 
 
 def gated_delta_net(m, p, x):
@@ -442,16 +475,11 @@ def kda(m, p, x):
     return delta_layer(m, p, x, decay, gate)
 
 
-def mamba2(m, p, x):
+def chunk_scan(m, u, dt, decay, b, c):
     # State space duality by chunks of 64 (Dao & Gu 2024): the scan with a learned decay for each head and token.
-    heads, n, inner = p["a_log"].shape[0], x.shape[1], p["out.weight"].shape[0]
-    mixed = p["conv.weight"].shape[1]
-    z, xbc, dt = m.split(dense(m, p, "in", x), [inner, mixed, heads], -1)
-    u, b, c = m.split(convolved(m, p, xbc), [inner, (mixed - inner) // 2, (mixed - inner) // 2], -1)
-    dt = m.softplus(dt + p["dt_bias"]).swapaxes(1, 2)[..., None]
-    u, size = split_heads(u, heads), min(64, n)
+    n, size = u.shape[2], min(64, u.shape[2])
     cut = lambda t: t.reshape(*t.shape[:2], n // size, size, t.shape[-1])
-    b, c, v, inside = cut(b[:, None]), cut(c[:, None]), cut(u * dt), m.cumsum(cut(-m.exp(p["a_log"])[:, None, None] * dt), 3)
+    b, c, v, inside = cut(b[:, None]), cut(c[:, None]), cut(u * dt), m.cumsum(cut(decay * dt), 3)
     lower, total = m.constant(triangle, size), inside[:, :, :, -1]
     states = (b * m.exp(total[:, :, :, None] - inside)).swapaxes(3, 4) @ v
     until = m.cumsum(total, 2)
@@ -459,7 +487,16 @@ def mamba2(m, p, x):
     kept = m.exp(m.where(m.constant(strict_triangle, n // size), kept, -math.inf))[..., 0]
     states = m.einsum("bhgj,bhjde->bhgde", kept, states)
     pairs = (c @ b.swapaxes(3, 4)) * m.exp((inside - inside.swapaxes(3, 4)) * lower) * lower
-    y = (pairs @ v + (c * m.exp(inside)) @ states).reshape(u.shape) + u * p["d"][:, None, None]
+    return (pairs @ v + (c * m.exp(inside)) @ states).reshape(u.shape)
+
+
+def mamba2(m, p, x):
+    heads, inner, mixed = p["a_log"].shape[0], p["out.weight"].shape[0], p["conv.weight"].shape[1]
+    z, xbc, dt = m.split(dense(m, p, "in", x), [inner, mixed, heads], -1)
+    u, b, c = m.split(convolved(m, p, xbc), [inner, (mixed - inner) // 2, (mixed - inner) // 2], -1)
+    dt = m.softplus(dt + p["dt_bias"]).swapaxes(1, 2)[..., None]
+    u, decay = split_heads(u, heads), -m.exp(p["a_log"])[:, None, None]
+    y = getattr(m, "chunk_scan", partial(chunk_scan, m))(u, dt, decay, b, c) + u * p["d"][:, None, None]
     return dense(m, p, "out", m.rms_norm(merge_heads(y) * m.silu(z), p["norm.weight"]))
 
 
@@ -544,6 +581,8 @@ KINDS = {
     "mamba2": lambda m, p: mamba2(m, p, p["x"]),
     "mla": lambda m, p: mla(m, p, p["x"]),
     "selected_keys": selected_keys,
+    "delta_rule": delta_rule_alone,
+    "delta_rule_channels": delta_rule_alone,
     "attention": lambda m, p: m.attention(p["q"], p["k"], p["v"]),
 }
 KINDS.update(swiglu_map=KINDS["swiglu"], chain6_map=KINDS["chain6"], gated_mha=KINDS["mha"], mm_f64=KINDS["mm"],
@@ -601,7 +640,8 @@ def status_bytes(field):
 
 
 def serve(peer, threads, precision, device):
-    m = Jax(threads) if peer == "jax" else Torch(threads, peer == "compile", precision, device)
+    make = Transformers if peer.startswith("transformers") else Torch
+    m = Jax(threads) if peer == "jax" else make(threads, peer.endswith("compile"), precision, device)
     run = None
     for line in sys.stdin:
         command, name, rest = (line.split() + ["", ""])[:3]
