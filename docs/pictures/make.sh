@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Makes the pictures of docs/pictures again, each by the command that its line below names. Works from any folder.
+# Those of docs/pictures/claims come with their page, from examples/claims.sh.
 set -euo pipefail
 
 # picture | command, run in the top folder with the built programs in PATH | pages that show it

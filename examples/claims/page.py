@@ -15,11 +15,15 @@ import math
 import os
 import pathlib
 import platform
+import re
 import shutil
 import sys
+import textwrap
+import xml.etree.ElementTree as xml
 
 HERE = pathlib.Path(__file__).resolve().parent
 CLAIMS = 45
+COLUMNS = 120  # of prose, as tests/house/columns.sh asks
 VERDICTS = ("shown", "contradicted", "not visible", "paper only", "not measured", "smoke")
 # The first of these that a part has is the verdict of a claim in several parts.
 WORST = ("not measured", "smoke", "contradicted", "not visible", "paper only", "shown")
@@ -105,6 +109,23 @@ def cell(text):
     return text.replace("|", "\\|")
 
 
+def wrapped(line):
+    """Prose in lines of at most COLUMNS; what belongs to an item of a list stands under its text."""
+    if not line or line.startswith(("|", "!", "#")):
+        return [line]
+    # What would begin a heading, a list or a table at the start of a line stays behind the word before it.
+    kept = re.sub(r" (?=[#>|!]|(?:[-+*=]+|\d+[.)])(?: |$))", "\0", line)
+    lines = textwrap.wrap(kept, COLUMNS, subsequent_indent="  " if line.startswith("* ") else "",
+                          break_long_words=False, break_on_hyphens=False)
+    return [part.replace("\0", " ") for part in lines]
+
+
+def words_of(picture):
+    """What a picture shows, in its own words."""
+    title = xml.parse(picture).getroot().findtext("{http://www.w3.org/2000/svg}title") or picture.stem
+    return title.replace("[", "(").replace("]", ")")
+
+
 def sentence(text):
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
@@ -154,7 +175,7 @@ def table_lines(rows, found, verdicts):
     return lines + [""]
 
 
-def paragraph(row, found, verdict, pictures):
+def paragraph(row, found, verdict, out, pictures):
     source = row["source"].rstrip(".")
     lines = [f"## {row['id']}", "", row["claim"], "", f"Source: {source}; verdict: **{verdict}**.", ""]
     if "paper_only" in row:
@@ -167,7 +188,8 @@ def paragraph(row, found, verdict, pictures):
         lines += [f"* {f['name']}: {figure_text(f)}" for f in result["figures"]]
         lines += ["", f"`{result['command']}` took {result['seconds']:.1f} s.", ""]
         if result.get("picture"):
-            lines += [f"![{row['id']}]({pictures}/{result['picture']})", ""]
+            words = words_of(out / result["picture"])
+            lines += [f"![{row['id']}: {words}]({pictures}/{result['picture']})", ""]
     if row.get("note"):
         lines += [row["note"], ""]
     return lines
@@ -211,8 +233,8 @@ def write_page(rows, out, again, docs):
         lines = head(rows, verdicts, date) + table_lines(rows, found, verdicts)
         lines += errors(rows, verdicts) + second_run(rows, found, again)
         for row in rows:
-            lines += paragraph(row, found[row["id"]], verdicts[row["id"]], pictures)
-        return "\n".join(lines).rstrip() + "\n"
+            lines += paragraph(row, found[row["id"]], verdicts[row["id"]], out, pictures)
+        return "\n".join(part for line in lines for part in wrapped(line)).rstrip() + "\n"
 
     (out / "CLAIMS.md").write_text(page("."), encoding="utf-8")
     print(f"wrote {out / 'CLAIMS.md'}")
@@ -222,6 +244,8 @@ def write_page(rows, out, again, docs):
     elif docs:
         (docs / "CLAIMS.md").write_text(page("pictures/claims"), encoding="utf-8")
         (docs / "pictures/claims").mkdir(parents=True, exist_ok=True)
+        for old in (docs / "pictures/claims").glob("*.svg"):
+            old.unlink()
         for picture in (r["picture"] for f in found.values() for _, r in f if r and r.get("picture")):
             shutil.copy(out / picture, docs / "pictures/claims" / picture)
         print(f"wrote {docs / 'CLAIMS.md'}")

@@ -2,13 +2,23 @@
 """The page of claims.sh, from results made up here. Called by ctest: page_test.py SOURCE OUT"""
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
-source, out = map(pathlib.Path, sys.argv[1:])
+source, out = (pathlib.Path(p).resolve() for p in sys.argv[1:])
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(source / "tests/house"))
+from shown import failures, shown_by_pages  # noqa: E402
+
 script = source / "examples/claims/page.py"
 table = json.loads((source / "examples/claims/claims.json").read_text(encoding="utf-8"))
+
+
+TITLE = "Loss of [made-up] models"
+SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" role="img"><title>{TITLE}</title><desc>a made-up picture</desc>
+<style>@media(prefers-color-scheme:dark){{}}</style></svg>"""
 
 
 def result(part, verdict, value=2.0, spread=0.5):
@@ -33,12 +43,19 @@ def page(*options, fails=False):
 
 parts = [part.get("part", row["id"]) for row in table for part in row.get("measured", [])]
 assert len(parts) >= 20, "this test is broken"
-first, again, docs = out / "first", out / "again", out / "docs"
+first, again, tree = out / "first", out / "again", out / "tree"
+docs = tree / "docs"
 wrong = next(row for row in table if row.get("error"))["id"]
-write(first, [result(p, "contradicted" if p == wrong else "shown") for p in parts])
+made_up = [result(p, "contradicted" if p == wrong else "shown") for p in parts]
+made_up[0]["picture"] = "made_up.svg"
+# A long sentence, with what must not begin a line of Markdown in many of its places.
+made_up[1]["why"] = " ".join(f"the figure {n} - of {n}. places | # {n}" for n in range(40))
+write(first, made_up)
+(first / "made_up.svg").write_text(SVG, encoding="utf-8")
 write(again, [result(p, "shown", value=9.0 if p == "C1" else 2.4) for p in parts])
-shutil.rmtree(docs, ignore_errors=True)
-docs.mkdir(parents=True)
+shutil.rmtree(tree, ignore_errors=True)
+(docs / "pictures/claims").mkdir(parents=True)
+(docs / "pictures/claims/of_last_time.svg").write_text(SVG, encoding="utf-8")
 said = page("--out", first, "--again", again, "--docs", docs)
 text = (first / "CLAIMS.md").read_text(encoding="utf-8")
 assert "C1: a figure: 2.0 ± 0.5 %; as printed 3 %, then 9.0 ± 0.5" in text, "a figure that does not repeat"
@@ -49,6 +66,27 @@ assert f"* [{wrong}](#{wrong.lower()}), " in text, "an error of a source that th
 # docs gets a page when every row has a result.
 finished = all("measured" in row or "paper_only" in row for row in table)
 assert (docs / "CLAIMS.md").exists() == finished, said
+
+
+def columns():
+    return subprocess.run(["bash", source / "tests/house/columns.sh", docs / "CLAIMS.md"], capture_output=True, text=True)
+
+
+# The page obeys the rules of the house, which a longer line and a picture that nobody shows break.
+if finished:
+    assert columns().returncode == 0, columns().stdout
+    assert f"![{made_up[0]['claim']}: Loss of (made-up) models](pictures/claims/made_up.svg)" in (
+        docs / "CLAIMS.md").read_text(encoding="utf-8")
+    assert not shown_by_pages(tree) and not failures, failures
+    begin = re.findall(r"^ *(?:[#|>!]|[-+] |\d+\. ).*", (docs / "CLAIMS.md").read_text(encoding="utf-8"), re.M)
+    strange = [line for line in begin if not re.match(r"#{1,2} [A-Z]|\| |\|-|!\[C", line)]
+    assert not strange, strange
+    shutil.copy(docs / "pictures/claims/made_up.svg", docs / "pictures/claims/unseen.svg")
+    shown_by_pages(tree)
+    assert failures == ["docs/CLAIMS.md does not show unseen.svg"], failures
+    with open(docs / "CLAIMS.md", "a", encoding="utf-8") as file:
+        file.write("µ" * 121 + "\n")
+    assert "121 columns" in columns().stdout and columns().returncode == 1
 (first / f"{wrong}.json").unlink()
 (docs / "CLAIMS.md").unlink(missing_ok=True)
 assert wrong in page("--out", first, "--docs", docs) and not (docs / "CLAIMS.md").exists()

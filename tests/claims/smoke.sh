@@ -19,6 +19,10 @@ done
 rows=$(grep -c '^| \[C[0-9]*\](#c[0-9]*) |' "$out/CLAIMS.md")
 sections=$(grep -c '^## C[0-9]*$' "$out/CLAIMS.md")
 ((rows == 45 && sections == 45)) || bad "$rows rows and $sections sections of 45 claims"
+bash "$source/tests/house/columns.sh" "$out/CLAIMS.md"
+PYTHONPATH=$source/tests/house python3 -B -c 'import pathlib, sys, shown
+for picture in map(pathlib.Path, sys.argv[1:]): shown.form(picture.stem, picture.read_text(encoding="utf-8"))
+sys.exit("\n".join(shown.failures))' "$out"/*.svg
 [[ $(cd "$source/docs" && ls -l) == "$before" ]] || bad 'a smoke run wrote into docs'
 
 # --only measures what it names, and nothing else.

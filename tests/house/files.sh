@@ -60,12 +60,8 @@ while IFS= read -r line; do
 done < <(printf '%s\n' "${files[@]}" | grep '[.]md$' | xargs grep -soHE '\]\([A-Za-z.#][^() ]*\)')
 ((links > 100)) || bad "found only $links links: this test is broken"
 
-# The prose of pages has lines of at most 120 characters: tables, pictures and blocks of code are as wide as they are.
-while IFS= read -r page; do
-  LC_ALL=C tr -d '\200-\277' <"$page" | # one byte is left of each character
-    awk -v page="$page" '/^ *```/ { code = !code } !code && !/^ *[|!]/ && length($0) > 120 { print page ":" NR ": " length($0) " columns"; long = 1 }
-      END { exit long }' || failed=1
-done < <(printf '%s\n' "${files[@]}" | grep '[.]md$')
+# Prose keeps to the columns of code.
+printf '%s\n' "${files[@]}" | grep '[.]md$' | xargs bash tests/house/columns.sh || failed=1
 
 # A program in a README is compiled, and what it prints is compared; an example says what it prints (output.sh).
 work=$(mktemp -d)

@@ -1,31 +1,22 @@
 #!/usr/bin/env python3
 """The pictures of docs/pictures: pictures.py PROGRAMS SOURCE, in an empty folder.
 
-Each is listed in make.sh and shown by the pages that this names, says in words what it shows, has colours for light and
-for dark screens, and needs no other file. What can be drawn in no time is drawn again and compared: from the library,
-from the figures in docs/pictures/data, from tests/bench/README.md.
+Each is listed in make.sh and shown by the pages that this names, or is one of the page of claims (shown.py). What can
+be drawn in no time is drawn again and compared: from the library, from the figures in docs/pictures/data, from
+tests/bench/README.md.
 """
 import pathlib
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as xml
 
 PROGRAMS, SOURCE = (pathlib.Path(p).resolve() for p in sys.argv[1:3])
 FOLDER = SOURCE / "docs/pictures"
 SHADES = 6  # examples/gallery.cpp
-ANIMATED = "training"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(FOLDER))
 from draw import COLOURS  # noqa: E402
-
-failures = []
-
-
-def check(good, *words):
-    if not good:
-        failures.append(" ".join(map(str, words)))
-    return good
+from shown import check, failures, form, shown_by_pages  # noqa: E402
 
 
 def run(*command, out=None):
@@ -36,23 +27,6 @@ def run(*command, out=None):
     if out:
         pathlib.Path(out).write_bytes(result.stdout)
     return result.stdout.decode(errors="replace")
-
-
-def form(name, text):
-    """A picture by itself."""
-    size, limit = len(text.encode()), 300_000 if name == ANIMATED else 100_000
-    check(size < limit, f"{name}.svg has {size} bytes; {limit} are the limit")
-    root = xml.fromstring(text)
-    space = "{http://www.w3.org/2000/svg}"
-    for tag in ("title", "desc"):
-        check(len((root.findtext(space + tag) or "").split()) >= 3, f"{name}.svg has no {tag} for screen readers")
-    check(root.get("role") == "img", f"{name}.svg has not the role of a picture")
-    check("prefers-color-scheme:dark" in text, f"{name}.svg has no colours for dark screens")
-    check(not re.search(r"<(script|image|foreignObject)|@import|@font-face|url\((?!#)|href=['\"](?!#)", text),
-          f"{name}.svg needs something outside of it, which <img> does not load")
-    check((name == ANIMATED) == ("@keyframes" in text), f"{name}.svg: only {ANIMATED}.svg moves")
-    shapes = re.sub(r"<(title|desc|text)[\s\S]*?</\1>", "", text)
-    check("nan" not in shapes, f"{name}.svg has a coordinate that is no number")
 
 
 def grids(svg):
@@ -88,15 +62,7 @@ check(len(names) > 8, f"make.sh lists only {len(names)} pictures: this test is b
 found = sorted(p.stem for p in FOLDER.glob("*.svg"))
 check(sorted(names) == found, f"make.sh lists {sorted(names)}, docs/pictures has {found}")
 
-shown = {}
-for page in SOURCE.rglob("*.md"):
-    if any(part.startswith(("build", ".")) for part in page.relative_to(SOURCE).parts):
-        continue
-    for words, link in re.findall(r"!\[([^\]]*)\]\(([^)]+\.svg)\)", page.read_text(encoding="utf-8")):
-        where = page.relative_to(SOURCE).as_posix()
-        check((page.parent / link).resolve().parent == FOLDER, f"{where} shows {link}, which is none of docs/pictures")
-        check(len(words.split()) >= 3, f"{where}: {link} has no words for those who cannot see it")
-        shown.setdefault(pathlib.Path(link).stem, set()).add(where)
+shown = shown_by_pages(SOURCE)
 for name, _, pages in listed:
     missing = set(pages.split(",")) - shown.get(name, set())
     check(not missing, f"{' '.join(sorted(missing))} does not show {name}.svg, though make.sh says so")
