@@ -1,16 +1,11 @@
-// Which attention can look things up? Multi-query associative recall (Arora et al. 2023, "Zoology"):
-//
-//   k₁ v₁ k₂ v₂ … k_P v_P | k_π(1) v_π(1) … k_π(P) v_π(P)        all keys different, π a random order
-//
-// After each key of the second half the model has to name the value that went with it. Keys and values are drawn
-// anew for every sequence, so nothing can be learned by heart: the pairs must pass through the layer's memory.
+// Which attention can look things up? Multi-query associative recall (support/recall.h): after each key of the second
+// half the model has to name the value that went with it.
 //
 //   07_associative_recall [--steps N] [--seed S] [--smoke]        about a minute on two cores
 //
-// All models: embedding of 64 channels, half of them moved on by one token (so that a value knows its key), two
-// layers without positions or feed-forward parts, a map to the values. All see the same sequences, short lists first.
-#include "support/mixer.h"
+// All models have two layers without positions or feed-forward parts, and see the same sequences, short lists first.
 #include "support/options.h"
+#include "support/recall.h"
 
 #include <chrono>
 #include <cstdio>
@@ -20,56 +15,7 @@ using namespace sluice::examples;
 
 namespace {
 
-constexpr int64_t kKeys = 64, kValues = 16, kDim = 64;
-
-struct RecallModel {
-  static constexpr const char* type = "RecallModel";
-  Embedding embed;
-  std::vector<Mixer> mixers;
-  Norm norm;
-  Linear head;
-
-  RecallModel(std::vector<Mixer> layers, Rng& rng)
-      : embed({kKeys + kValues, kDim, 1}, rng), mixers(std::move(layers)), norm({kDim, NormKind::layer}),
-        head({kDim, kValues}, rng) {}
-
-  /// Tokens [batch, n] → logits [batch, n, values].
-  Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
-    const Tensor e = embed(tokens);
-    const Tensor before = Call(*this, "recall_model", e, kDim, pass).shift(e);  // token i − 1 at place i
-    Tensor x = cat({narrow(before, 2, 0, kDim / 2), narrow(e, 2, kDim / 2, kDim / 2)}, 2);
-    for (const Mixer& mixer : mixers) x = mixer(x, pass);
-    return head(norm(x));
-  }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("mixers", self.mixers), f("norm", self.norm), f("head", self.head);
-  }
-};
-
-struct Task {
-  Tensor tokens, values;  // [batch, 4·pairs], [batch, pairs]
-};
-
-Task random_task(int64_t pairs, int64_t batch, Rng& rng) {
-  std::vector<int64_t> tokens, values;
-  for (int64_t b = 0; b < batch; ++b) {
-    const std::vector<int64_t> key = permutation(kKeys, rng).to_vector<int64_t>();
-    const std::vector<int64_t> value = randint(0, kValues, {pairs}, rng).to_vector<int64_t>();
-    auto tell = [&](std::size_t i) { tokens.insert(tokens.end(), {key[i], kKeys + value[i]}); };
-    for (std::size_t i = 0; i < value.size(); ++i) tell(i);
-    for (int64_t i : permutation(pairs, rng).to_vector<int64_t>()) {
-      tell(static_cast<std::size_t>(i));
-      values.push_back(value[static_cast<std::size_t>(i)]);
-    }
-  }
-  return {Tensor::from(tokens, {batch, 4 * pairs}), Tensor::from(values, {batch, pairs})};
-}
-
-/// What the model answers to the keys of the second half: logits [batch, pairs, values].
-Tensor answers(const RecallModel& model, const Task& task) {
-  const int64_t n = task.tokens.dim(1);
-  return slice(model(task.tokens), 1, n / 2, n, 2);
-}
+constexpr int64_t kDim = kRecallDim;
 
 using Make = Mixer (*)(Rng&);
 Mixer softmax_attention(Rng& rng) {
@@ -139,42 +85,6 @@ const std::vector<Contestant> kContestants{
 };
 const std::vector<int64_t> kPairs{4, 8, 16, 32, 64};
 
-/// Updates of 1,024 tokens. Lengths take turns; first lists of 4 pairs only, from the last fifth on all.
-void train(const RecallModel& model, int64_t steps, uint64_t seed) {
-  Rng rng(seed);
-  Adam adam(parameters(model), {.beta2 = 0.95});
-  const Schedule rate = cosine_schedule({.lr = 8e-3, .warmup = 20, .total = steps + 20, .floor = 4e-4});
-  const int64_t lengths = static_cast<int64_t>(kPairs.size());
-  for (int64_t step = 0; step < steps; ++step) {
-    const int64_t known = std::min(lengths, 1 + lengths * step / steps);
-    const int64_t pairs = kPairs[static_cast<std::size_t>(step % known)];
-    const Task task = random_task(pairs, 256 / pairs, rng);
-    adam.zero_grad();
-    backward(cross_entropy(answers(model, task), task.values));
-    clip_grad_norm(adam.parameters(), 1.0);
-    adam.set_lr(rate(step));
-    adam.step();
-  }
-}
-
-double percent_right(const RecallModel& model, int64_t pairs, int64_t questions) {
-  NoGrad guard;
-  Rng rng(99);
-  const Task task = random_task(pairs, questions / pairs, rng);
-  return 100 * mean(to(eq(argmax(answers(model, task), -1), task.values), f32)).item();
-}
-
-/// What generation has to carry along for the layers after n tokens, in numbers.
-int64_t state_after(const RecallModel& model, int64_t n) {
-  int64_t numbers = 0;
-  for (const Mixer& mixer : model.mixers) {
-    Stream stream;
-    step(mixer, zeros({1, n, kDim}), stream);
-    numbers += stream.numel();
-  }
-  return numbers;
-}
-
 int program(int argc, char** argv) {
   int64_t steps = 700, seed = 1;
   bool smoke = false;
@@ -193,10 +103,10 @@ int program(int argc, char** argv) {
     Rng rng(static_cast<uint64_t>(seed));
     RecallModel model({c.first(rng), c.second(rng)}, rng);
     const auto start = std::chrono::steady_clock::now();
-    train(model, steps, static_cast<uint64_t>(seed) + 1000);
+    train_recall(model, steps, recall_lessons(kPairs, steps, static_cast<uint64_t>(seed) + 1000));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     std::printf("%-25s %9lld %9lld", c.name, (long long)count(model), (long long)state_after(model, 256));
-    for (int64_t pairs : kPairs) std::printf(" %6.1f", percent_right(model, pairs, smoke ? 64 : 2048));
+    for (int64_t pairs : kPairs) std::printf(" %6.1f", percent_recalled(model, pairs, smoke ? 64 : 2048));
     std::printf(" %8.1f\n", seconds);
     std::fflush(stdout);
   }

@@ -14,7 +14,7 @@ usage: examples/claims.sh [--only C2[,C6…]] [--out FOLDER] [--programs FOLDER]
                      than their spread
   --smoke            tiny sizes and no verdicts, to test programs and page
   --no-install       use the machine as it is, without apt-get install
-The seconds of all claims add up to 82 minutes; trainings that they share run once. The page is
+The seconds of all claims add up to 86 minutes; trainings that they share run once. The page is
 FOLDER/CLAIMS.md, and docs/CLAIMS.md once every claim has a result.
 TEXT
 }

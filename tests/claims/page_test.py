@@ -41,8 +41,12 @@ def page(*options, fails=False):
     return done.stderr if fails else done.stdout
 
 
-parts = [part.get("part", row["id"]) for row in table for part in row.get("measured", [])]
+measured = [(row, part) for row in table for part in row.get("measured", [])]
+parts = [part.get("part", row["id"]) for row, part in measured]
 assert len(parts) >= 20, "this test is broken"
+minutes = f"{round(sum(part['seconds'] for _, part in measured) / 60)} minutes"
+for page_with_time in ("examples/claims.sh", "examples/claims/README.md"):
+    assert minutes in (source / page_with_time).read_text(encoding="utf-8"), f"{page_with_time} does not say {minutes}"
 first, again, tree = out / "first", out / "again", out / "tree"
 docs = tree / "docs"
 wrong = next(row for row in table if row.get("error"))["id"]

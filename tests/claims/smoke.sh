@@ -18,7 +18,8 @@ for part in $parts; do
 done
 rows=$(grep -c '^| \[C[0-9]*\](#c[0-9]*) |' "$out/CLAIMS.md")
 sections=$(grep -c '^## C[0-9]*$' "$out/CLAIMS.md")
-((rows == 45 && sections == 45)) || bad "$rows rows and $sections sections of 45 claims"
+claims=$(grep -c '"id":' "$source/examples/claims/claims.json")
+((claims > 40 && rows == claims && sections == claims)) || bad "$rows rows and $sections sections of $claims claims"
 bash "$source/tests/house/columns.sh" "$out/CLAIMS.md"
 PYTHONPATH=$source/tests/house python3 -B -c 'import pathlib, sys, shown
 for picture in map(pathlib.Path, sys.argv[1:]): shown.form(picture.stem, picture.read_text(encoding="utf-8"))
