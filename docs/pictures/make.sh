@@ -14,7 +14,7 @@ python3 docs/pictures/terminal.py record docs/pictures/data/training.json gau_lm
 python3 docs/pictures/terminal.py draw docs/pictures/data/training.json docs/pictures/training.svg|examples/README.md"
   "curve|\
 gau_lm --text build/data/jargon.txt --minutes 3 --evals 10 --out build/pictures && \
-cp build/pictures/curve.svg docs/pictures/curve.svg|examples/README.md"
+cp build/pictures/curve.svg docs/pictures/curve.svg|examples/MEASURED.md"
   "speed|\
 python3 docs/pictures/plots.py speed tests/bench/README.md docs/pictures/speed.svg|tests/bench/README.md"
   "length|\

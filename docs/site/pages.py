@@ -196,7 +196,11 @@ def navigation(pages):
             *matching(r"docs/how/.*\.md"),
             {"Rooms": [entry(f"{room}/README.md", room) for room in ("core", "ops", "autograd", "parallel", "cuda")]},
         ],
-        "Performance": [entry("tests/bench/README.md", "Benchmarks"), *matching(r"docs/PERFORMANCE\.md")],
+        "Performance": [
+            entry("tests/bench/README.md", "Benchmarks"),
+            *matching(r"docs/PERFORMANCE\.md"),
+            *matching(r".*/MEASURED\.md"),
+        ],
         "Reliability": [
             entry("docs/RELIABILITY.md", "Reliability"),
             entry("docs/PLATFORMS.md"),
