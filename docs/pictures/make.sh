@@ -19,7 +19,7 @@ cp build/pictures/curve.svg docs/pictures/curve.svg|examples/MEASURED.md"
 python3 docs/pictures/plots.py speed tests/bench/README.md docs/pictures/speed.svg|tests/bench/README.md"
   "length|\
 length > docs/pictures/data/length.txt && \
-python3 docs/pictures/plots.py length docs/pictures/data/length.txt docs/pictures/length.svg|tests/bench/README.md"
+python3 docs/pictures/plots.py length docs/pictures/data/length.txt docs/pictures/length.svg|tests/bench/MEASURED.md"
   "gates|\
 gates --text build/data/jargon.txt > docs/pictures/data/gates.json && \
 python3 docs/pictures/plots.py gates docs/pictures/data/gates.json docs/pictures/gates.svg|layers/README.md"

@@ -194,6 +194,7 @@ def navigation(pages):
         ],
         "How it works": [
             *matching(r"docs/how/.*\.md"),
+            *matching(r".*/(ADD_AN?_.*|RUNNING)\.md"),
             {"Rooms": [entry(f"{room}/README.md", room) for room in ("core", "ops", "autograd", "parallel", "cuda")]},
         ],
         "Performance": [

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sluice beside PyTorch (eager, torch.compile) and JAX (jit): the tables of README.md in this folder.
+"""Sluice beside PyTorch (eager, torch.compile) and JAX (jit): the tables of README.md and MEASURED.md in this folder.
 
     python3 tests/bench/compare.py build/bench/tests/bench/sluice_bench [--quick] [--only REGEX] [--out TABLE.md]
 

@@ -109,10 +109,10 @@ void snippet(Rng& rng) {
 }
 }  // namespace layers_models_readme
 
-namespace ops_readme {
+namespace ops_add_an_op {
 using namespace sluice;
-#include "ops_README_1.inc"
-}  // namespace ops_readme
+#include "ops_ADD_AN_OP_1.inc"
+}  // namespace ops_add_an_op
 
 namespace parallel_readme {
 using namespace sluice;
