@@ -33,6 +33,12 @@ docs/how/3-attention.md"
   "scan_chunks|\
 picture_data > build/pictures/data.json && \
 python3 docs/pictures/engines.py scan_chunks build/pictures/data.json docs/pictures/scan_chunks.svg|docs/how/4-scan.md"
+  "maps|\
+python3 docs/pictures/drawings.py maps docs/how/2-maps.md docs/pictures/maps.svg|docs/how/2-maps.md"
+  "gemm|\
+python3 docs/pictures/drawings.py gemm ops/MEASURED.md docs/pictures/gemm.svg|docs/how/5-gemm.md"
+  "streams|\
+python3 docs/pictures/drawings.py streams examples/MEASURED.md docs/pictures/streams.svg|docs/how/6-streams.md"
 )
 
 usage() {
