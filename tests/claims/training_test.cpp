@@ -2,6 +2,7 @@
 #include "claims/bigram_backcopy.h"
 #include "claims/small_lm.h"
 #include "claims/training.h"
+#include "support/recall.h"
 #include "support/catch.h"
 
 #include <filesystem>
@@ -115,6 +116,34 @@ TEST_CASE("claims: what look_inside finds") {
     CHECK(largest_difference(in, out) <= 2.001e-3);
     CHECK(largest_difference(in, out) > 1e-3);
   });
+}
+
+TEST_CASE("claims: recall asks for what was told") {
+  Rng rng(7);
+  const int64_t pairs = 5, filler = 6, n = 4 * pairs + filler;
+  const RecallTask task = recall_task(pairs, 3, rng, filler);
+  REQUIRE(task.tokens.shape() == Shape{3, n});
+  REQUIRE(task.values.shape() == Shape{3, pairs});
+  const auto tokens = task.tokens.to_vector<int64_t>(), values = task.values.to_vector<int64_t>();
+  for (int64_t b = 0; b < 3; ++b) {
+    const auto at = [&](int64_t i) { return tokens[static_cast<std::size_t>(b * n + i)]; };
+    std::map<int64_t, int64_t> told;
+    for (int64_t i = 0; i < 2 * pairs; i += 2) told[at(i)] = at(i + 1);
+    REQUIRE(static_cast<int64_t>(told.size()) == pairs);
+    for (int64_t i = 2 * pairs; i < 2 * pairs + filler; ++i) CHECK(at(i) == kRecallFiller);
+    for (int64_t i = 0; i < pairs; ++i) {
+      const int64_t key = at(2 * pairs + filler + 2 * i), value = at(2 * pairs + filler + 2 * i + 1);
+      CHECK(key < kRecallKeys);
+      CHECK(told.at(key) == value);
+      CHECK(values[static_cast<std::size_t>(b * pairs + i)] == value - kRecallKeys);
+    }
+  }
+  const auto layer = [&] { return DeltaNet({.dim = kRecallDim, .heads = 4, .short_conv = 0}, rng); };
+  const RecallModel model({layer(), layer()}, rng, true);
+  const Tensor logits = model(task.tokens), asked = answers(model, task);
+  for (int64_t i = 0; i < pairs; ++i)
+    CHECK(largest_difference(select(asked, 1, i), select(logits, 1, n - 2 * pairs + 2 * i)) == 0);
+  CHECK(state_after(model, 30) == 2 * kRecallDim * kRecallDim / 4);
 }
 
 TEST_CASE("claims: trials keep their runs, pair their seeds and stop in time") {
