@@ -2,6 +2,7 @@
 #pragma once
 
 #include "support/catch.h"
+#include "support/folders.h"
 #include "support/temp_folder.h"
 
 #include <sluice/parallel/mpi/world.h>
@@ -22,7 +23,7 @@
 
 namespace sluice::testing {
 
-/// What `program` writes to std::cout, run in an empty folder.
+/// What `program` writes to std::cout, run in a folder that has the project's `examples` and nothing else.
 inline std::string printed_by(const std::function<void()>& program) {
   struct Place {
     std::ostringstream printed;
@@ -32,9 +33,10 @@ inline std::string printed_by(const std::function<void()>& program) {
     Place() { format.copyfmt(std::cout), std::cout.copyfmt(std::ios(nullptr)); }  // no program sees another's boolalpha
     ~Place() { std::cout.rdbuf(out), std::cout.copyfmt(format), std::filesystem::current_path(folder); }
   };
-  const TempFolder empty;
+  const TempFolder folder;
+  std::filesystem::create_directory_symlink(source_folder() + "/examples", folder / "examples");
   Place place;
-  std::filesystem::current_path(empty / ".");
+  std::filesystem::current_path(folder / ".");
   program();
   return place.printed.str();
 }
