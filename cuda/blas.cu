@@ -62,6 +62,8 @@ const Library* library() {
     if (l.create(&l.handle) != CUBLAS_STATUS_SUCCESS || l.preference_create(&l.preference) != CUBLAS_STATUS_SUCCESS)
       return nullptr;
     l.preference_set(l.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
+    const uint32_t sums = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;  // the parts of a sum are never added in bf16
+    l.preference_set(l.preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums);
     if (cudaMalloc(&l.workspace, kWorkspace) != cudaSuccess) return cudaGetLastError(), nullptr;  // not from the pool
     return &l;
   }();
@@ -90,7 +92,7 @@ uint32_t alignment(const void* p) {
   return static_cast<uint32_t>(at & (~at + 1));
 }
 
-using Key = std::array<int64_t, 18>;
+using Key = std::array<int64_t, 19>;
 std::mutex choosing;
 std::map<Key, cublasLtMatmulAlgo_t> chosen;  // kept, because the heuristic takes tens of microseconds
 
@@ -121,7 +123,8 @@ bool blas(const BlasProduct& p) {
   const MatrixLayout b(*l, type, plain(p.right) ? p.m : p.k, plain(p.right) ? p.k : p.m, p.right.ld, p.batch,
                        p.b_stride);
   const MatrixLayout a(*l, type, plain(p.left) ? p.k : p.n, plain(p.left) ? p.n : p.k, p.left.ld, p.batch, p.a_stride);
-  const MatrixLayout c(*l, result, p.m, p.n, p.m, p.batch, p.c_stride);
+  const int64_t c_ld = p.c_ld ? p.c_ld : p.m;
+  const MatrixLayout c(*l, result, p.m, p.n, c_ld, p.batch, p.c_stride);
 
   // As in PyTorch, the alignment of the result includes that of the bias.
   const uint32_t align_a = alignment(p.a), align_b = alignment(p.b), align_c = alignment(p.c);
@@ -136,6 +139,7 @@ bool blas(const BlasProduct& p) {
                 p.k,
                 p.left.ld,
                 p.right.ld,
+                c_ld,
                 p.batch,
                 p.a_stride,
                 p.b_stride,

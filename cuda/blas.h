@@ -22,6 +22,8 @@ struct BlasProduct {
   int64_t batch = 1, a_stride = 0, b_stride = 0, c_stride = 0;
   Precision precision = Precision::f32;
   bool accumulate = false;  // c += instead of c =
+  int64_t c_ld = 0;         // from row to row of c; 0: m
+  bool any_size = false;    // the emulated device leaves small products to gemm.cuh, to test it; not these
 };
 /// Computes the product. False if it cannot: there is no library, or none of its kernels takes these sizes.
 bool blas(const BlasProduct& p);

@@ -8,13 +8,15 @@ namespace sluice::cuda {
 
 namespace {
 
+int64_t ld_of(const BlasProduct& p) { return p.c_ld ? p.c_ld : p.m; }
+
 template <class T> void products(const BlasProduct& p) {
   for (int64_t i = 0; i < p.batch; ++i) {
     T* c = static_cast<T*>(p.c) + i * p.c_stride;
     sluice::detail::gemm(p.left.trans, p.right.trans, p.n, p.m, p.k, T(1), static_cast<const T*>(p.a) + i * p.a_stride,
-                         p.left.ld, static_cast<const T*>(p.b) + i * p.b_stride, p.right.ld, T(p.accumulate), c, p.m,
-                         p.precision);
-    if (p.bias) sluice::detail::add_bias(c, p.n, p.m, p.m, static_cast<const T*>(p.bias));
+                         p.left.ld, static_cast<const T*>(p.b) + i * p.b_stride, p.right.ld, T(p.accumulate), c,
+                         ld_of(p), p.precision);
+    if (p.bias) sluice::detail::add_bias(c, p.n, p.m, ld_of(p), static_cast<const T*>(p.bias));
   }
 }
 
@@ -35,15 +37,18 @@ template <class T> void products_of_bf16(const BlasProduct& p) {
     sluice::detail::gemm(sluice::detail::Trans::no, sluice::detail::Trans::no, p.n, p.m, p.k, 1.0f, a.data(), p.k,
                          b.data(), p.m, 0.0f, y.data(), p.m, Precision::f32);
     T* c = static_cast<T*>(p.c) + i * p.c_stride;
-    for (int64_t e = 0; e < p.n * p.m; ++e)
-      c[e] = T(y[static_cast<std::size_t>(e)] + (p.bias ? to_float(static_cast<const T*>(p.bias)[e % p.m]) : 0.0f));
+    for (int64_t e = 0; e < p.n * p.m; ++e) {
+      T& to = c[e / p.m * ld_of(p) + e % p.m];
+      to = T(y[static_cast<std::size_t>(e)] + (p.bias ? to_float(static_cast<const T*>(p.bias)[e % p.m]) : 0.0f) +
+             (p.accumulate ? to_float(to) : 0.0f));
+    }
   }
 }
 
 }  // namespace
 
 bool blas(const BlasProduct& p) {
-  if (p.n * p.m * p.k < int64_t{1} << 18) return false;  // small products test the kernel of gemm.cuh
+  if (!p.any_size && p.n * p.m * p.k < int64_t{1} << 18) return false;  // small products test the kernel of gemm.cuh
   enqueue([p] {
     if (p.dtype == bf16) return p.result == bf16 ? products_of_bf16<BFloat16>(p) : products_of_bf16<float>(p);
     if (p.dtype == f64) products<double>(p);
