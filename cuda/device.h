@@ -109,10 +109,15 @@ __device__ inline float exp2_approx(float x) {
 /// The backend's stream (runtime.cu).
 cudaStream_t stream();
 
+/// Throws DeviceError for a launch after which the runtime says `status`; `before`: what it said before (runtime.cu).
+[[noreturn]] void fail_launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes, cudaError_t before,
+                              cudaError_t status);
+
 /// Runs a kernel on the current device. DeviceError with the kernel's name if the launch is refused. Errors of the
 /// running kernel come at a later call, or here with CUDA_LAUNCH_BLOCKING=1 in the environment.
 template <class... P>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
+  const cudaError_t before = cudaPeekAtLastError();
   cudaError_t status = cudaSuccess;
   if (shared_bytes > 48 * 1024)  // more than 48 KiB needs this attribute
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
@@ -120,12 +125,15 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
     kernel<<<grid, block, shared_bytes, stream()>>>(args...);
     status = cudaGetLastError();
   }
-  if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, which the next launch would report otherwise
-  const char* name = "a kernel";
-  if (cudaFuncGetName(&name, reinterpret_cast<const void*>(kernel)) != cudaSuccess) cudaGetLastError();
-  throw DeviceError(str("cuda: cannot launch ", name, " (", grid.x, "x", grid.y, "x", grid.z, " blocks of ", block.x,
-                        " threads, ", shared_bytes, " bytes) — ", cudaGetErrorString(status)));
+  if (status != cudaSuccess)
+    fail_launch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, before, status);
+}
+
+/// Loads the code of a kernel. Otherwise its first launch does, which is no work that a graph may record.
+template <class... P> void load(void (*kernel)(P...)) {
+  cudaFuncAttributes unused;
+  if (const cudaError_t status = cudaFuncGetAttributes(&unused, kernel); status != cudaSuccess)
+    fail_launch(reinterpret_cast<const void*>(kernel), dim3(0), dim3(0), 0, cudaSuccess, status);
 }
 
 #else
@@ -167,8 +175,10 @@ inline float exp2_approx(float x) { return std::exp2(x); }
 /// Does `work` now, or, while a graph is recorded, at each replay.
 void enqueue(std::function<void()> work);
 
+template <class... P> void load(void (*kernel)(P...)) { emulator::load(reinterpret_cast<const void*>(kernel)); }
 template <class... P>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
+  load(kernel);
   enqueue([=] { emulator::run(grid, block, shared_bytes, [&] { kernel(args...); }); });
 }
 

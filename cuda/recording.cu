@@ -114,6 +114,7 @@ std::unique_ptr<DeviceGraph> record(const std::function<void()>& f) {
   if (!current.compare_exchange_strong(none, graph.get()))
     fail<DeviceError>("cuda: a graph is being recorded; one at a time");
   try {
+    load(check_indices_kernel), load(any_found_kernel);  // no step that is run launches them
     begin_recording();
     f();
     graph->recorded = end_recording();

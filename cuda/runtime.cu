@@ -1,6 +1,7 @@
 #include <sluice/cuda/runtime.h>
 
 #include <sluice/core/error.h>
+#include <sluice/cuda/launch_error.h>
 #include <sluice/cuda/recording.h>
 #include <sluice/cuda/warpgroup.h>
 
@@ -9,6 +10,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <string_view>
 
 namespace sluice::cuda {
 
@@ -110,6 +113,39 @@ cudaStream_t stream() {
     return s;
   }();
   return it;
+}
+
+namespace {
+
+/// True for errors of kernels that ran. They stay: every later call returns them.
+bool of_running_kernel(cudaError_t status) {
+  switch (status) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorMisalignedAddress: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+void fail_launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes, cudaError_t before,
+                 cudaError_t status) {
+  cudaGetLastError();  // clears the error, which the next launch would report otherwise
+  const char *name = "a kernel", *blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+  if (cudaFuncGetName(&name, kernel) != cudaSuccess) cudaGetLastError();
+  throw DeviceError(launch_error({.kernel = str(name, " (", grid.x, "x", grid.y, "x", grid.z, " blocks of ", block.x,
+                                                " threads, ", shared_bytes, " bytes)"),
+                                  .status = cudaGetErrorString(status),
+                                  .before = before != cudaSuccess && before == status,
+                                  .running = of_running_kernel(status),
+                                  .blocking = blocking && std::string_view(blocking) == "1"}));
 }
 
 void copy_to_device(void* to, const void* from, std::size_t bytes) {

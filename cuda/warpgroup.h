@@ -20,6 +20,13 @@ constexpr int kWarpgroup = 128;
 /// Numbers in a row of a matrix in shared memory.
 constexpr int kBoxColumns = 64;
 
+/// True if a block can give registers on: one warpgroup keeps `few` a thread, and `groups` more get `many`. ptxas gives
+/// each thread of a launch as many. With more asked for than there are, the last warpgroup would wait for ever.
+constexpr bool registers_suffice(int few, int many, int groups) {
+  const int threads = (1 + groups) * kWarpgroup, launched = 64 * 1024 / threads / 8 * 8;
+  return (few + many * groups) * kWarpgroup <= launched * threads;
+}
+
 /// The place of number `column` < 64 of row `row` in a swizzled matrix.
 __device__ inline int swizzled(int row, int column) {
   return row * kBoxColumns + ((column / 8 ^ row % 8) * 8 | column % 8);

@@ -26,6 +26,8 @@ template <int D> struct WgmmaTile {
   static constexpr int has_q = 0, has_k = 1, has_v = has_k + stages, read_k = has_v + stages, read_v = read_k + stages,
                        barriers = read_v + stages;
   static constexpr std::size_t bytes = end * sizeof(BFloat16) + barriers * sizeof(uint64_t);
+  static constexpr int few_registers = 24, many_registers = 240;
+  static_assert(registers_suffice(few_registers, many_registers, kConsumers));
 };
 
 /// Starts to copy rows [first, first + `rows`) of a slab, box after box.
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   __syncthreads();
 
   if (group == 0) {
-    fewer_registers<24>();
+    fewer_registers<Tile::few_registers>();
     if (thread == 0 && tiles > 0) {
       const int slab = batch * p.kv_heads + head / (p.heads / p.kv_heads);
       mbarrier_arrive_expecting(barrier + Tile::has_q, Tile::query_bytes);
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     }
     return;
   }
-  more_registers<240>();
+  more_registers<Tile::many_registers>();
 
   const AttentionHead<BFloat16, D, D, Out> h(p, batch, head);
   const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4;

@@ -37,6 +37,7 @@ template <int D, bool by_keys> struct WgmmaBackwardTile {
   static constexpr int has_own = 0, has = 1, read = has + stages;
   // registers of each thread of warpgroup 0, and of the other warpgroups: 168 on average
   static constexpr int few_registers = by_keys && D == 64 ? 40 : 24, many_registers = by_keys && D == 64 ? 232 : 240;
+  static_assert(registers_suffice(few_registers, many_registers, kConsumers));
   static constexpr std::size_t bytes = (barriers + read + stages) * sizeof(uint64_t);
 };
 

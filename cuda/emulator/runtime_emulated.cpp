@@ -6,13 +6,15 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <vector>
 
 namespace sluice::cuda {
 
 namespace {
 
-std::atomic<int64_t> live = 0, peak = 0;
+std::atomic<int64_t> live = 0, peak = 0, first_loads = 0;
 
 std::vector<std::function<void()>>* tape = nullptr;  // the recorded calls, in order; null: none are recorded
 
@@ -65,6 +67,15 @@ void abandon_recording() noexcept {
   delete tape;
   tape = nullptr;
 }
+
+void emulator::load(const void* kernel) {
+  static std::mutex mutex;
+  static std::set<const void*> loaded;
+  const std::lock_guard lock(mutex);
+  if (loaded.insert(kernel).second && tape) ++first_loads;
+}
+int64_t emulator::first_loads_recorded() { return first_loads; }
+
 void enqueue(std::function<void()> work) {
   if (tape) tape->push_back(std::move(work));
   else work();
