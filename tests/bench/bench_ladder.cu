@@ -39,18 +39,23 @@ template <class T> struct Numbers {
     std::normal_distribution<float> normal;
     std::vector<T> host(n);
     for (T& x : host) x = T(normal(source));
-    check(cudaMemcpy(data, host.data(), n * sizeof(T), cudaMemcpyHostToDevice));
+    fill(host);
   }
-  explicit Numbers(const std::vector<T>& host) : Numbers(host.size()) {
-    check(cudaMemcpy(data, host.data(), count * sizeof(T), cudaMemcpyHostToDevice));
-  }
+  explicit Numbers(const std::vector<T>& host) : Numbers(host.size()) { fill(host); }
   Numbers(const Numbers&) = delete;
   ~Numbers() { cudaFree(data); }
   std::vector<float> values() const {
     std::vector<T> host(count);
+    check(cudaMemcpyAsync(host.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost, stream()));
     check(cudaStreamSynchronize(stream()));
-    check(cudaMemcpy(host.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost));
     return {host.begin(), host.end()};
+  }
+
+ private:
+  /// On the stream of the kernels, which waits for no other.
+  void fill(const std::vector<T>& host) {
+    check(cudaMemcpyAsync(data, host.data(), count * sizeof(T), cudaMemcpyHostToDevice, stream()));
+    check(cudaStreamSynchronize(stream()));
   }
 };
 
