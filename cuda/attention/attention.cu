@@ -72,22 +72,6 @@ __device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared
   }
 }
 
-/// The end of a row of the forward pass: adds the sink, and gives the factor of the row's sum and lse.
-template <class T> struct RowEnd {
-  T factor = 1, lse = 0;
-  __device__ RowEnd(const AttentionView<T>& a, int64_t head, T top, T total) {
-    constexpr T inf = std::numeric_limits<T>::infinity();
-    if (a.weighting != Weighting::softmax) return;
-    if (a.sink) {
-      const T extra = a.sink[head * a.sink_head], now = extra > top ? extra : top, shift = now == -inf ? T(0) : now;
-      factor = top == -inf ? T(0) : math::exp(top - shift);
-      total = total * factor + math::exp(extra - shift), top = now;
-    }
-    factor = total == T(0) ? T(0) : factor / total;
-    lse = total == T(0) ? -inf : (top == -inf ? T(0) : top) + math::log(total);
-  }
-};
-
 /// A block has up to four warps. It takes rows of a head (queries, or keys for dk and dv) and a piece of the columns.
 template <class T, Pass pass>
 __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Target<T> out) {

@@ -107,6 +107,22 @@ template <class T> struct PairGradient {
   }
 };
 
+/// The end of a row of the forward pass: adds the sink, and gives the factor of the row's sum and lse.
+template <class T> struct RowEnd {
+  T factor = 1, lse = 0;
+  __device__ RowEnd(const AttentionView<T>& a, int64_t head, T top, T total) {
+    constexpr T inf = std::numeric_limits<T>::infinity();
+    if (a.weighting != Weighting::softmax) return;
+    if (a.sink) {
+      const T extra = a.sink[head * a.sink_head], now = extra > top ? extra : top, shift = now == -inf ? T(0) : now;
+      factor = top == -inf ? T(0) : math::exp(top - shift);
+      total = total * factor + math::exp(extra - shift), top = now;
+    }
+    factor = total == T(0) ? T(0) : factor / total;
+    lse = total == T(0) ? -inf : (top == -inf ? T(0) : top) + math::log(total);
+  }
+};
+
 /// The place of a thread in its block, for the work on a tile.
 struct TileThread {
   int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);

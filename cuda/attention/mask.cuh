@@ -59,7 +59,7 @@ struct MaskView {
   }
   /// The keys that query `row` may see by the rules that give an interval: causal, and window without global positions.
   /// Both ends grow with the row.
-  __device__ Span keys_of(int64_t row) const {
+  SLUICE_FN Span keys_of(int64_t row) const {
     const int64_t p = row + n - m;
     Span s{0, n};
     if (causal) s.end = clipped(p + 1, n);
@@ -78,7 +78,7 @@ struct MaskView {
     return {s.begin, s.end < s.begin ? s.begin : s.end};
   }
   /// The keys that any of `count` queries from `row` on may see; the queries that may see any of `count` keys from col.
-  __device__ Span keys_of(int64_t row, int64_t count) const {
+  SLUICE_FN Span keys_of(int64_t row, int64_t count) const {
     return {keys_of(row).begin, keys_of(row + count - 1).end};
   }
   __device__ Span queries_of(int64_t col, int64_t count) const {
@@ -90,7 +90,7 @@ struct MaskView {
   }
 
  private:
-  static __device__ int64_t clipped(int64_t i, int64_t end) { return i < 0 ? 0 : i < end ? i : end; }
+  static SLUICE_FN int64_t clipped(int64_t i, int64_t end) { return i < 0 ? 0 : i < end ? i : end; }
 };
 
 /// A mask for kernels: its view, valid while this object lives, and the table of global positions on the device.
