@@ -2,8 +2,12 @@
 #include <sluice/cuda/attention/bf16.h>
 #include <sluice/cuda/attention/gate_backward.cuh>
 #include <sluice/cuda/attention/mma.cuh>
+#include <sluice/cuda/attention/products.h>
 #include <sluice/cuda/attention/wgmma_backward.cuh>
 #include <sluice/ops/gemm/precision.h>
+
+#include <array>
+#include <atomic>
 
 namespace sluice::cuda {
 
@@ -12,15 +16,24 @@ namespace {
 constexpr int64_t kLongest = int64_t{1} << 30;  // positions are int, and sums of two of them
 constexpr int64_t kMostHeads = 65535;           // the limit of a grid's y and z
 
+std::array<std::atomic<int64_t>, 3> served{};
+/// Counts a call; false if the general tiles must serve it.
+bool count(AttentionServer by) {
+  ++served[static_cast<std::size_t>(by)];
+  return by != AttentionServer::tiles;
+}
+bool count(bool by_products) { return count(by_products ? AttentionServer::products : AttentionServer::tiles); }
+
+/// True if the rungs serve the call under Precision::bf16.
 bool serves(const sluice::detail::AttentionCall& c) {
   const AttentionOptions& o = c.options;
   const AttentionMask& mask = o.mask;
   const int64_t batch = c.q.dim(0), heads = c.q.dim(1), m = c.q.dim(2), n = c.k.dim(2), d = c.q.dim(3);
-  return precision() == Precision::bf16 && c.q.dtype() == f32 && (d == 64 || d == 128) && c.v.dim(3) == d && m >= 16 &&
-         n >= 16 && m <= kLongest && n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 &&
-         heads <= kMostHeads && !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined() &&
-         o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 && (mask.window == 0 || mask.global.empty()) &&
-         !mask.query_segments.defined() && !mask.blocks.defined() && !mask.dense.defined() &&
+  return c.q.dtype() == f32 && (d == 64 || d == 128) && c.v.dim(3) == d && m >= 16 && n >= 16 && m <= kLongest &&
+         n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 && heads <= kMostHeads && !o.bias.defined() &&
+         !o.relative_bias.defined() && !o.row_scale.defined() && o.softcap == 0 && o.dropout == 0 &&
+         mask.dilation == 1 && (mask.window == 0 || mask.global.empty()) && !mask.query_segments.defined() &&
+         !mask.blocks.defined() && !mask.dense.defined() &&
          (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
          (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
 }
@@ -126,8 +139,12 @@ void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloa
 
 }  // namespace
 
+int64_t attention_calls(AttentionServer by) { return served[static_cast<std::size_t>(by)]; }
+
 bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
-  if (!serves(c)) return false;
+  const bool rounds = precision() == Precision::bf16;
+  if (!rounds || !serves(c)) return count(rounds && attention_by_products(c, out, lse));
+  count(AttentionServer::rungs);
   const Operands x(c);
   AttentionProblem<BFloat16, float> p{.q = x.q.get(),
                                       .k = x.k.get(),
@@ -154,10 +171,12 @@ bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor&
 
 bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tensor& g, const Tensor& lse,
                              const Tensor& delta, sluice::detail::AttentionGradients& out) {
-  if (!serves(c) || out.bias.defined() || out.relative.defined()) {
+  const bool rounds = precision() == Precision::bf16;
+  if (!rounds || !serves(c) || out.bias.defined() || out.relative.defined()) {
     if (c.gated.defined()) fail("attention: the tensor cores gated q=", c.q, ", and do not serve its gradients");
-    return false;
+    return count(rounds && attention_backward_by_products(c, g, lse, delta, out));
   }
+  count(AttentionServer::rungs);
   const Operands x(c);
   Scratch<BFloat16> gradient(static_cast<std::size_t>(g.numel()));
   if (gates(c)) through_gate(c, g, gradient.get(), out);

@@ -5,10 +5,15 @@
 
 namespace sluice::cuda {
 
+/// What served a call: the general tiles, rungs 3 and 4, or products of matrices.
+enum class AttentionServer { tiles, rungs, products };
+/// Calls so far, forward and backward.
+int64_t attention_calls(AttentionServer by);
+
 /// The slots attention and attention_backward on tensor cores. False for a call that the general tiles must serve:
-/// another dtype or precision, d and dv not both 64 or both 128, fewer than 16 queries or keys, or any option or rule
-/// of the mask beside causal, window, a key mask for all heads, and a sink. Gates are applied if the weighting is
-/// softmax or relu².
+/// another dtype or precision, or fewer than 16 queries or keys. Rungs 3 and 4 serve d = dv = 64 or 128 with a causal
+/// mask, a window, a key mask for all heads and a sink; they apply gates if the weighting is softmax or relu². All else
+/// goes to products.h.
 bool attention_bf16(const sluice::detail::AttentionCall& call, Tensor& out, Tensor& lse);
 bool attention_backward_bf16(const sluice::detail::AttentionCall& call, const Tensor& g, const Tensor& lse,
                              const Tensor& delta, sluice::detail::AttentionGradients& out);

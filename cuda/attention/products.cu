@@ -1,0 +1,299 @@
+// Attention on tensor cores for what the rungs refuse: GAU's values wider than its keys, biases, row scales, dropout,
+// caps, any mask and width. Scores and weights of a slice of queries stand in memory:
+//
+//   S = Q Kᵀ    P = w(S) ⊙ Z, rounded    O = P V
+//   backward    S = Q Kᵀ    dP = G Vᵀ    dS = ρ P ⊙ (dP ⊙ Z − δ) or ρ φ'(S) ⊙ dP ⊙ Z
+//               dV += (P ⊙ Z)ᵀ G    dQ = (scale · dS ⊙ cap') K    dK += (scale · dS ⊙ cap')ᵀ Q
+//
+// The products are cuBLASLt's (blas.h), from operands rounded to bf16, with sums in f32. One kernel between them does
+// the rest: forward `weigh_rows`, backward `differentiate_rows`. Slices follow each other in one order, so results
+// always have the same bits. Slices of a causal mask or a window have only the keys that one of their queries sees.
+//
+// On tensor cores 0 · NaN is NaN. So the rounded operands have 0 in place of what is not finite, and their rows are
+// marked. Scores of marked rows are computed number by number, and `add_marked` adds what the zeros hid to O and dV. A
+// weight of 0 takes nothing from a NaN.
+//
+// What limits it: memory. Scores are written in f32 and read once (softmax: twice), 10 bytes a pair forward and 24
+// backward; a value's column costs a pair 2 operations. So the wider the values, the less that counts.
+#include <sluice/cuda/attention/products.h>
+
+#include <sluice/cuda/attention/products.cuh>
+#include <sluice/cuda/blas.h>
+#include <sluice/cuda/kernels.h>
+
+namespace sluice::cuda {
+
+int64_t attention_products_bytes = int64_t{256} << 20;
+
+namespace {
+
+using sluice::detail::AttentionCall;
+using sluice::detail::Trans;
+
+constexpr int64_t kLeastRows = 16;        // of a slice, of a call, and of its keys
+constexpr int64_t kCutRows = 1024;        // rows of a slice that sees a part of the keys
+constexpr int64_t kMostMatrices = 65535;  // of one product
+constexpr int64_t kOperands = 4;          // q, k, v, g
+
+constexpr int64_t padded_to_8(int64_t n) { return (n + 7) / 8 * 8; }  // rows of bf16 begin at 16-byte addresses
+
+void clear(int* flags, int64_t n) {
+  for_each(n, [=] __device__(int64_t i) { flags[i] = 0; });
+}
+
+/// An operand [batch, heads, rows, width], rounded.
+class Rounded {
+ public:
+  Rounded(const Tensor& x, int* any)
+      : ld(padded_to_8(x.dim(3))), all_(x.dim(0) * x.dim(1) * x.dim(2)), numbers_(static_cast<std::size_t>(all_ * ld)),
+        marks_(static_cast<std::size_t>(all_)),
+        view{HeadRows<const float>(x), marks_.get(), any, x.dim(1), x.dim(2), x.dim(3)} {
+    for_each_row(all_, ld, RoundAndMark{view, numbers_.get(), ld});
+  }
+  /// Row `row` of head `head`, counted over the batch.
+  const BFloat16* at(int64_t head, int64_t row) const { return numbers_.get() + (head * view.rows + row) * ld; }
+
+  const int64_t ld;
+
+ private:
+  const int64_t all_;
+  const Scratch<BFloat16> numbers_;
+  const Scratch<uint8_t> marks_;
+
+ public:
+  const Marked view;
+};
+
+/// y_r += Σ_c w_rc x_c over the marked rows c of x, of their numbers that are not finite in bf16: `rows` rows of y and
+/// `cols` of x in each matrix of a slice. A warp takes a row of y; without marks it ends at once.
+struct AddMarked {
+  Slice s;
+  int64_t kv_heads, rows, cols, y_row, x_row;  // y_row, x_row: of a matrix's first rows
+  const BFloat16* weights;
+  int64_t y_step, x_step;  // from weight to weight
+  Marked x;
+  int64_t x_group, x_member;  // head of x: key head · x_group + x_member
+  HeadRows<float> y;
+  int64_t y_group, y_member;
+};
+__global__ void __launch_bounds__(kThreads) add_marked(AddMarked p) {
+  if (*p.x.any == 0) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < p.s.count * p.rows;
+       r += int64_t{gridDim.x} * kTeams) {
+    const int64_t matrix = p.s.first + r / p.rows, b = matrix / p.kv_heads, kv = matrix % p.kv_heads,
+                  head = kv * p.x_group + p.x_member;
+    float* const y = p.y.at(b, kv * p.y_group + p.y_member, p.y_row + r % p.rows);
+    const BFloat16* const w = p.weights + r / p.rows * p.s.rows * p.s.ld + r % p.rows * p.y_step;
+    for (int64_t c = 0; c < p.cols; ++c) {
+      const float weight = to_float(w[c * p.x_step]);
+      if (weight == 0 || !p.x.marked(b, head, p.x_row + c)) continue;
+      const float* const from = p.x.exact.at(b, head, p.x_row + c);
+      for (int64_t e = lane; e < p.x.width; e += kWarp)
+        if (const BFloat16 number(from[e]); (number.bits & 0x7f80) == 0x7f80) y[e] += weight * to_float(number);
+    }
+  }
+}
+
+/// A matrix of a product for each matrix of a slice.
+struct Side {
+  const BFloat16* at;
+  int64_t stride;  // from matrix to matrix
+  sluice::detail::Operand read;
+};
+struct Sum {
+  float* at;
+  int64_t stride, ld;
+  bool adds = false;
+};
+/// to [n, m] = left [n, k] right [k, m], or += for a sum that adds. False if cuBLASLt is not there.
+bool multiply(const Side& left, const Side& right, const Sum& to, int64_t n, int64_t m, int64_t k, int64_t count) {
+  return blas({.dtype = bf16,
+               .result = f32,
+               .n = n,
+               .m = m,
+               .k = k,
+               .a = left.at,
+               .left = left.read,
+               .b = right.at,
+               .right = right.read,
+               .bias = nullptr,
+               .c = to.at,
+               .batch = count,
+               .a_stride = left.stride,
+               .b_stride = right.stride,
+               .c_stride = to.stride,
+               .accumulate = to.adds,
+               .c_ld = to.ld,
+               .any_size = true});
+}
+
+/// A call, its rounded operands, and its slices.
+class Products {
+ public:
+  Products(const AttentionCall& c, const DeviceMask& mask) : a(c, mask.view), any_(kOperands) {
+    int* const any = any_.get();
+    clear(any, kOperands);
+    q.emplace(c.q, any), k.emplace(c.k, any + 1), v.emplace(c.v, any + 2);
+  }
+
+  /// f(slice) for all slices, of which each takes `bytes` for a pair; `results` are the tensors that products write.
+  /// False as soon as f is false.
+  template <class F> bool each_slice(int64_t bytes, std::initializer_list<const Tensor*> results, F f) const {
+    bool merges = true;  // a product may go from one batch to the next
+    for (const Tensor* x : results)
+      merges &= !x->defined() || a.batch == 1 || a.kv_heads == 1 || x->strides()[0] == x->dim(1) * x->strides()[1];
+    const int64_t row_bytes = padded_to_8(a.n) * bytes, limit = attention_products_bytes, all = a.batch * a.kv_heads;
+    int64_t rows = std::min(a.m, limit / row_bytes);
+    if (a.mask.causal || a.mask.windowed) rows = std::min(rows, kCutRows);
+    if (rows < a.m) rows = rows / kLeastRows * kLeastRows;
+    const int64_t most = std::clamp<int64_t>(limit / (rows * row_bytes), 1, kMostMatrices);
+    for (int64_t first = 0, count = 0; first < all; first += count) {
+      count = std::min(most, merges ? all - first : a.kv_heads - first % a.kv_heads);
+      for (int64_t member = 0; member < a.group; ++member)
+        for (int64_t row = 0; row < a.m; row += rows) {
+          Slice s{first, count, member, row, std::min(rows, a.m - row), 0, 0, 0};
+          const Span seen = a.mask.keys_of(row, s.rows);
+          s.col = std::min(seen.begin, a.n - 1) / 64 * 64;  // products begin at whole lines of memory
+          s.cols = std::max<int64_t>(1, seen.end - s.col), s.ld = padded_to_8(s.cols);
+          if (!f(s)) return false;
+        }
+    }
+    return true;
+  }
+  /// The most numbers that a slab of each_slice() has.
+  std::size_t slab(int64_t bytes) const {
+    return static_cast<std::size_t>(
+        std::min(attention_products_bytes / bytes, a.batch * a.kv_heads * a.m * padded_to_8(a.n)));
+  }
+
+  // Sides of products: rows of a slice of q or g, its keys, its weights; transposed as a product needs them.
+  Side queries(const Rounded& x, const Slice& s) const {
+    return {x.at(s.first * a.group + s.member, s.row), a.group * a.m * x.ld, {Trans::no, x.ld}};
+  }
+  Side keys(const Rounded& x, const Slice& s, Trans trans) const {
+    return {x.at(s.first, s.col), a.n * x.ld, {trans, x.ld}};
+  }
+  static Side pairs(const BFloat16* w, const Slice& s, Trans trans) { return {w, s.rows * s.ld, {trans, s.ld}}; }
+  static Sum scores(float* to, const Slice& s) { return {to, s.rows * s.ld, s.ld}; }
+  /// Rows of a result whose heads are key heads · group + member.
+  Sum rows(const HeadRows<float>& x, const Slice& s, int64_t row, int64_t group, int64_t member,
+           bool adds = false) const {
+    const int64_t b = s.first / a.kv_heads, head = s.first % a.kv_heads * group + member;
+    return {x.base + b * x.batch + head * x.head + row * x.row, a.kv_heads == 1 ? x.batch : x.head * group, x.row,
+            adds};
+  }
+
+  bool score(const Slice& s, float* to) const {
+    return multiply(queries(*q, s), keys(*k, s, Trans::yes), scores(to, s), s.rows, s.cols, a.d, s.count);
+  }
+  int* any(int i) const { return any_.get() + i; }
+
+  AttentionView<float> a;
+  std::optional<Rounded> q, k, v;
+
+ private:
+  const Scratch<int> any_;
+};
+
+/// True for calls that slices can serve: `bytes` for a pair.
+bool fits(const AttentionCall& c, int64_t bytes) {
+  const int64_t m = c.q.dim(2), n = c.k.dim(2);
+  return c.q.dtype() == f32 && m >= kLeastRows && n >= kLeastRows && c.q.dim(3) > 0 && c.v.dim(3) > 0 &&
+         c.q.dim(0) > 0 && c.k.dim(1) > 0 && kLeastRows * padded_to_8(n) * bytes <= attention_products_bytes;
+}
+
+constexpr int64_t kForwardBytes = sizeof(float) + sizeof(BFloat16), kBackwardBytes = 2 * kForwardBytes;
+
+}  // namespace
+
+bool attention_by_products(const AttentionCall& call, Tensor& out, Tensor& lse) {
+  if (!fits(call, kForwardBytes)) return false;
+  const DeviceMask mask(call.options.mask, call.q.dim(0), call.q.dim(1), call.q.dim(2), call.k.dim(2));
+  const Products x(call, mask);
+  const AttentionView<float>& a = x.a;
+  const HeadRows<float> y(out);
+  const Scratch<float> scores(x.slab(kForwardBytes));
+  const Scratch<BFloat16> weights(x.slab(kForwardBytes));
+  const auto kernel = a.weighting == Weighting::softmax ? &weigh_rows<true> : &weigh_rows<false>;
+  return x.each_slice(kForwardBytes, {&out}, [&](const Slice& s) {
+    if (!x.score(s, scores.get())) return false;
+    launch(kernel, blocks_for(s.count * s.rows), dim3(kThreads), 0, a, s, x.q->view, x.k->view, scores.get(),
+           weights.get(), data_or_null<float>(lse));
+    if (!multiply(x.pairs(weights.get(), s, Trans::no), x.keys(*x.v, s, Trans::no),
+                  x.rows(y, s, s.row, a.group, s.member), s.rows, a.dv, s.cols, s.count))
+      return false;
+    launch(add_marked, blocks_for(s.count * s.rows), dim3(kThreads), 0,
+           AddMarked{.s = s,
+                     .kv_heads = a.kv_heads,
+                     .rows = s.rows,
+                     .cols = s.cols,
+                     .y_row = s.row,
+                     .x_row = s.col,
+                     .weights = weights.get(),
+                     .y_step = s.ld,
+                     .x_step = 1,
+                     .x = x.v->view,
+                     .x_group = 1,
+                     .x_member = 0,
+                     .y = y,
+                     .y_group = a.group,
+                     .y_member = s.member});
+    return true;
+  });
+}
+
+bool attention_backward_by_products(const AttentionCall& call, const Tensor& g_in, const Tensor& lse,
+                                    const Tensor& delta, sluice::detail::AttentionGradients& out) {
+  if (!fits(call, kBackwardBytes)) return false;
+  const DeviceMask mask(call.options.mask, call.q.dim(0), call.q.dim(1), call.q.dim(2), call.k.dim(2));
+  Products x(call, mask);
+  AttentionView<float>& a = x.a;
+  a.g = HeadRows<const float>(g_in), a.lse = data_or_null<float>(lse), a.delta = data_or_null<float>(delta);
+  const Rounded g(g_in, x.any(3));
+  const HeadRows<float> dq(out.dq), dk(out.dk), dv(out.dv);
+  for (Tensor* sum : {&out.dk, &out.dv})
+    if (sum->defined()) fill(*sum, 0);
+  const std::size_t size = x.slab(kBackwardBytes);
+  const Scratch<float> scores(size), dp(size);
+  const Scratch<BFloat16> weights(size), ds(size);
+  const auto kernel = a.weighting == Weighting::softmax ? &differentiate_rows<true> : &differentiate_rows<false>;
+  return x.each_slice(kBackwardBytes, {&out.dq, &out.dk, &out.dv}, [&](const Slice& s) {
+    if (!x.score(s, scores.get()) ||
+        !multiply(x.queries(g, s), x.keys(*x.v, s, Trans::yes), x.scores(dp.get(), s), s.rows, s.cols, a.dv, s.count))
+      return false;
+    launch(kernel, blocks_for(s.count * s.rows), dim3(kThreads), 0, a, s, x.q->view, x.k->view, g.view, x.v->view,
+           scores.get(), dp.get(), weights.get(), ds.get(), data_or_null<float>(out.bias), out.relative.defined());
+    if (out.relative.defined())  // the whole gradient goes into the first split
+      add_diagonals(a, s, dp.get(), data_of<float>(out.relative), out.relative.dim(2) * out.relative.dim(3));
+    if (dq.base && !multiply(x.pairs(ds.get(), s, Trans::no), x.keys(*x.k, s, Trans::no),
+                             x.rows(dq, s, s.row, a.group, s.member), s.rows, a.d, s.cols, s.count))
+      return false;
+    if (dk.base && !multiply(x.pairs(ds.get(), s, Trans::yes), x.queries(*x.q, s), x.rows(dk, s, s.col, 1, 0, true),
+                             s.cols, a.d, s.rows, s.count))
+      return false;
+    if (!dv.base) return true;
+    if (!multiply(x.pairs(weights.get(), s, Trans::yes), x.queries(g, s), x.rows(dv, s, s.col, 1, 0, true), s.cols,
+                  a.dv, s.rows, s.count))
+      return false;
+    launch(add_marked, blocks_for(s.count * s.cols), dim3(kThreads), 0,
+           AddMarked{.s = s,
+                     .kv_heads = a.kv_heads,
+                     .rows = s.cols,
+                     .cols = s.rows,
+                     .y_row = s.col,
+                     .x_row = s.row,
+                     .weights = weights.get(),
+                     .y_step = 1,
+                     .x_step = s.ld,
+                     .x = g.view,
+                     .x_group = a.group,
+                     .x_member = s.member,
+                     .y = dv,
+                     .y_group = 1,
+                     .y_member = 0});
+    return true;
+  });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,208 @@
+// The kernels of products.cu, between its products: rounding of operands, weights of scores and their gradients.
+#pragma once
+
+#include <sluice/cuda/attention/general.cuh>
+#include <sluice/cuda/rows/rows.cuh>
+
+namespace sluice::cuda {
+
+constexpr int kGroup = 4;                 // neighbouring keys that a thread takes: one block of dropout's words
+constexpr int kTeams = kThreads / kWarp;  // rows of a block
+
+/// Rows [row, row + rows) of query heads, with keys [col, col + cols): of matrices [first, first + count), a matrix for
+/// each key head of each batch. Of the query heads that share a key head it has number `member`.
+struct Slice {
+  int64_t first, count, member, row, rows, col, cols, ld;  // ld: numbers in a row of scores and weights
+};
+
+/// An operand for kernels: the numbers as they are, and which rows have numbers that are not finite in bf16.
+struct Marked {
+  HeadRows<const float> exact;
+  const uint8_t* marks;  // [batch, heads, rows]
+  const int* any;        // not 0 if any row is marked
+  int64_t heads, rows, width;
+  __device__ bool marked(int64_t b, int64_t h, int64_t r) const { return marks[(b * heads + h) * rows + r] != 0; }
+};
+
+struct AnyOf {
+  __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a | b; }
+};
+/// Rounds a row to bf16, with 0 for what is not finite then, and zeros up to `ld`. Limited by memory.
+struct RoundAndMark {
+  Marked x;
+  BFloat16* to;
+  int64_t ld;
+  template <int threads> __device__ void operator()(int64_t row) const {
+    const float* const from = x.exact.at(row / x.rows / x.heads, row / x.rows % x.heads, row % x.rows);
+    auto* const pairs = reinterpret_cast<uint32_t*>(to + row * ld);
+    uint32_t mark = 0;
+    for (int64_t i = 2 * rank_in_team<threads>(); i < ld; i += 2 * threads) {
+      uint32_t pair = pack_bf16(i < x.width ? from[i] : 0.0f, i + 1 < x.width ? from[i + 1] : 0.0f);
+      if ((pair & 0x7f80u) == 0x7f80u) pair &= 0xffff0000u, mark = 1;
+      if ((pair & 0x7f800000u) == 0x7f800000u) pair &= 0xffffu, mark = 1;
+      pairs[i / 2] = pair;
+    }
+    mark = over_team<threads>(mark, AnyOf{});
+    if (rank_in_team<threads>() != 0) return;
+    const_cast<uint8_t*>(x.marks)[row] = static_cast<uint8_t>(mark);
+    if (mark) *const_cast<int*>(x.any) = 1;  // every writer writes 1
+  }
+};
+
+/// The place of a row of a slice in its call.
+struct RowOfSlice {
+  int64_t b, h, kv, i;
+  Span seen;
+  bool odd;  // some scores need numbers that are not finite
+  __device__ RowOfSlice(const AttentionView<float>& a, const Slice& s, int64_t r, bool any_marked) : odd(any_marked) {
+    const int64_t matrix = s.first + r / s.rows;
+    b = matrix / a.kv_heads, kv = matrix % a.kv_heads, h = kv * a.group + s.member, i = s.row + r % s.rows;
+    seen = a.mask.keys_of(i);
+  }
+  __device__ bool sees(const AttentionView<float>& a, int64_t j) const {
+    return seen.holds(j) && (a.mask.only_span || a.mask.allowed(b, h, i, j));
+  }
+  /// x_i · y_j: `product` unless a row is marked.
+  __device__ float dot(float product, const Marked& x, const Marked& y, int64_t j) const {
+    if (!odd || (!x.marked(b, h, i) && !y.marked(b, kv, j))) return product;
+    const float *u = x.exact.at(b, h, i), *w = y.exact.at(b, kv, j);
+    float sum = 0;
+    for (int64_t e = 0; e < x.width; ++e) sum += u[e] * w[e];
+    return sum;
+  }
+};
+
+struct alignas(16) FourFloats {
+  float x[kGroup];
+};
+struct alignas(8) FourRounded {
+  uint32_t pair[2];
+};
+__device__ inline FourRounded rounded(const float (&x)[kGroup]) {
+  return {{pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3])}};
+}
+
+/// P ⊙ Z in bf16 from the scores' products, and lse. A warp takes a row, a thread four neighbouring keys at a time.
+template <bool softmax>
+__global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, Slice s, Marked q, Marked k,
+                                                       const float* products, BFloat16* weights, float* lse) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const bool odd = *q.any != 0 || *k.any != 0;
+  for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < s.count * s.rows;
+       r += int64_t{gridDim.x} * kTeams) {
+    const RowOfSlice row(a, s, r, odd);
+    // Scores of keys from col + c on; −∞ at hidden ones, whose bits are not set in the result.
+    const auto scores = [&](float(&y)[kGroup], int64_t c) {
+      const FourFloats four = *reinterpret_cast<const FourFloats*>(products + r * s.ld + c);
+      unsigned seen = 0;
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) {
+        const int64_t j = s.col + c + e;
+        const bool mine = c + e < s.cols && row.sees(a, j);
+        y[e] = mine ? a.score(row.b, row.h, row.i, j, row.dot(four.x[e], q, k, j))
+                    : -std::numeric_limits<float>::infinity();
+        seen |= unsigned{mine} << e;
+      }
+      return seen;
+    };
+    float shift = 0, factor = 1, y[kGroup];
+    if constexpr (softmax) {
+      constexpr float inf = std::numeric_limits<float>::infinity();
+      float top = -inf, total = 0;
+      for (int64_t c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
+        scores(y, c);
+        float now = top;
+#pragma unroll
+        for (int e = 0; e < kGroup; ++e) now = y[e] > now ? y[e] : now;
+        shift = now == -inf ? 0.0f : now, total *= math::exp(top - shift), top = now;
+#pragma unroll
+        for (int e = 0; e < kGroup; ++e) total += math::exp(y[e] - shift);
+      }
+      const float all = max_over_lanes(top);
+      shift = all == -inf ? 0.0f : all;
+      total = sum_over_lanes(total * math::exp(top - shift));
+      const RowEnd<float> end(a, row.h, all, total);
+      factor = end.factor;
+      if (lane == 0) lse[a.row_of(row.b, row.h, row.i)] = end.lse;
+    }
+    for (int64_t c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
+      const unsigned seen = scores(y, c);
+      sluice::detail::PhiloxWords words{};
+      if (a.drops && seen) words = a.words(row.b, row.h, row.i, s.col + c);
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) {
+        if (!(seen >> e & 1)) {
+          y[e] = 0;
+          continue;
+        }
+        y[e] = softmax ? math::exp(y[e] - shift) * factor : weight_and_slope(a.weighting, y[e]).v;
+        if (a.drops) y[e] *= a.kept(words, e);
+      }
+      *reinterpret_cast<FourRounded*>(weights + r * s.ld + c) = rounded(y);
+    }
+  }
+}
+
+/// P ⊙ Z and scale · dS ⊙ cap' in bf16 from the products of the scores and of dP; the gradient of a bias; and dS in f32
+/// in place of dP if `keeps`. A warp takes a row.
+template <bool softmax>
+__global__ void __launch_bounds__(kThreads)
+    differentiate_rows(AttentionView<float> a, Slice s, Marked q, Marked k, Marked g, Marked v, const float* products,
+                       float* dp, BFloat16* weights, BFloat16* ds, float* bias, bool keeps) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const bool odd = *q.any != 0 || *k.any != 0 || *g.any != 0 || *v.any != 0;
+  for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < s.count * s.rows;
+       r += int64_t{gridDim.x} * kTeams) {
+    const RowOfSlice row(a, s, r, odd);
+    const int64_t at = a.row_of(row.b, row.h, row.i);
+    const float lse = softmax ? a.lse[at] : 0.0f, delta = softmax ? a.delta[at] : 0.0f,
+                rho = a.rho(row.b, row.h, row.i);
+    for (int64_t c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
+      const int64_t place = r * s.ld + c;
+      const FourFloats of_s = *reinterpret_cast<const FourFloats*>(products + place);
+      FourFloats of_dp = *reinterpret_cast<const FourFloats*>(dp + place);
+      unsigned seen = 0;
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) seen |= unsigned{c + e < s.cols && row.sees(a, s.col + c + e)} << e;
+      sluice::detail::PhiloxWords words{};
+      if (a.drops && seen) words = a.words(row.b, row.h, row.i, s.col + c);
+      float w[kGroup], d[kGroup];
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e) {
+        const int64_t j = s.col + c + e;
+        if (!(seen >> e & 1)) {
+          w[e] = d[e] = of_dp.x[e] = 0;
+          continue;
+        }
+        const float dot = row.dot(of_s.x[e], q, k, j);
+        const PairGradient<float> p(a, a.score(row.b, row.h, row.i, j, dot), row.dot(of_dp.x[e], g, v, j),
+                                    a.drops ? a.kept(words, e) : 1.0f, lse, delta, rho);
+        w[e] = p.weight, d[e] = p.ds * a.slope(dot) * a.scale, of_dp.x[e] = p.ds;
+        if (bias) bias[at * a.n + j] = p.ds;
+      }
+      *reinterpret_cast<FourRounded*>(weights + place) = rounded(w);
+      *reinterpret_cast<FourRounded*>(ds + place) = rounded(d);
+      if (keeps) *reinterpret_cast<FourFloats*>(dp + place) = of_dp;
+    }
+  }
+}
+
+/// Adds a slice's dS along its diagonals to the gradient of a relative bias. A thread takes an entry of the table.
+inline void add_diagonals(const AttentionView<float>& a, const Slice& s, const float* ds, float* relative,
+                          int64_t of_head) {
+  const int64_t entries = s.cols + s.rows - 1, least = s.col - (s.row + s.rows - 1) + a.m - 1;
+  const int64_t m = a.m, kv_heads = a.kv_heads, group = a.group;
+  for_each(s.count * entries, [=] __device__(int64_t index) {
+    const int64_t in_slice = index / entries, entry = least + index % entries, matrix = s.first + in_slice;
+    const int64_t shift = entry - (m - 1) + s.row - s.col;  // the column of the slice's first row
+    const int64_t begin = shift < 0 ? -shift : 0, end = s.cols - shift < s.rows ? s.cols - shift : s.rows;
+    const float* const at = ds + in_slice * s.rows * s.ld + shift;
+    float sum = 0;
+    for (int64_t i = begin; i < end; ++i) sum += at[i * s.ld + i];
+    relative[(matrix / kv_heads * kv_heads * group + matrix % kv_heads * group + s.member) * of_head + entry] += sum;
+  });
+}
+
+inline dim3 blocks_for(int64_t rows) { return grid_of((rows + kTeams - 1) / kTeams); }
+
+}  // namespace sluice::cuda
