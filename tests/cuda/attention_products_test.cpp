@@ -1,0 +1,217 @@
+// Attention on tensor cores for every option, by products of matrices: random calls against f64 on the CPU, slices, NaN
+// behind the mask and before it, and which of the three ways serves a call.
+#include "attention_slots.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/cuda/attention/bf16.h>
+#include <sluice/cuda/attention/products.h>
+#include <sluice/cuda/emulator/emulator.h>
+#include <sluice/layers/gau/flash.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/ops/gemm/precision.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using cuda::AttentionServer;
+
+namespace {
+
+/// Calls that each way served since this object was made.
+struct Served {
+  static int64_t all(AttentionServer by) { return cuda::attention_calls(by); }
+  int64_t tiles = all(AttentionServer::tiles), rungs = all(AttentionServer::rungs),
+          products = all(AttentionServer::products);
+  std::string text() const {
+    return str("tiles ", all(AttentionServer::tiles) - tiles, ", rungs ", all(AttentionServer::rungs) - rungs,
+               ", products ", all(AttentionServer::products) - products);
+  }
+};
+
+/// Fewer bytes for scores than usual, until the end of the scope.
+struct SlabScope {
+  const int64_t before = cuda::attention_products_bytes;
+  explicit SlabScope(int64_t bytes) { cuda::attention_products_bytes = bytes; }
+  ~SlabScope() { cuda::attention_products_bytes = before; }
+};
+
+const SampleLimits kLimits{.sizes = {16, 17, 31, 33, 64, 65, 97}, .width = 9};
+
+/// Operands that bf16 holds exactly.
+AttentionSample rounded(AttentionSample s) {
+  for (Tensor* x : {&s.q, &s.k, &s.v}) *x = to(to(*x, bf16), f64);
+  return s;
+}
+SlotResults on_device(const AttentionSample& s, bool heads_inside, const Tensor& poison = {}) {
+  PrecisionScope scope(Precision::bf16);
+  return run_slots(s.in(f32), Device::cuda(), heads_inside, poison);
+}
+
+/// Within 2^-7 in L2: weights, and the gradients of scores and results, are rounded to 8 bits.
+void check_near(const std::vector<Tensor>& got, const std::vector<Tensor>& want, const std::string& text) {
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const std::vector<double> x = to(got[i], f64).to_vector<double>(), y = want[i].to_vector<double>();
+    double off = 0, size = 0;
+    int64_t astray = 0;
+    for (std::size_t e = 0; e < x.size(); ++e) {
+      if (x[e] == y[e]) continue;  // infinities, too: lse of a row that sees nothing
+      astray += !std::isfinite(x[e]) || !std::isfinite(y[e]);
+      off += (x[e] - y[e]) * (x[e] - y[e]), size += y[e] * y[e];
+    }
+    INFO(text << ": result " << i << " is off by " << std::sqrt(off) << " of " << std::sqrt(size));
+    CHECK(astray == 0);
+    CHECK(off <= 0x1p-14 * size + 1e-12);
+  }
+}
+void check(const AttentionSample& s, bool heads_inside) {
+  const SlotResults want = run_slots(s, cpu, false), got = on_device(s, heads_inside);
+  check_near(got.forward, want.forward, s.text() + ", forward");
+  check_near(got.backward, want.backward, s.text() + ", backward");
+}
+
+}  // namespace
+
+TEST_CASE("cuda attention by products: random calls are near those in f64, forward and backward", "[cuda]") {
+  Rand rand(41);
+  const Served before;
+  for (int i = 0; i < 60; ++i) check(rounded(random_attention(rand, kLimits)), i % 2);
+  CHECK(before.text() == "tiles 0, rungs 0, products 120");
+}
+
+TEST_CASE("cuda attention by products: slices of queries and of heads", "[cuda]") {
+  Rand rand(42);
+  for (int i = 0; i < 40; ++i) {
+    const AttentionSample s = rounded(random_attention(rand, kLimits));
+    const int64_t least = 16 * 12 * ((s.k.dim(2) + 7) / 8 * 8);  // 16 rows in the backward pass
+    const SlabScope scope(i % 2 ? least : 3 * least);
+    const Served before;
+    check(s, i % 3 == 0);
+    CHECK(before.text() == "tiles 0, rungs 0, products 2");
+  }
+  const SlabScope scope(16 * 12 * 24 - 1);
+  const Served before;
+  check(rounded(plain_attention(rand, {1, 2, 17, 3}, 1, 24, 5)), false);  // forward 16 rows still fit
+  CHECK(before.text() == "tiles 1, rungs 0, products 1");
+}
+
+TEST_CASE("cuda attention by products: GAU's widths", "[cuda]") {
+  Rand rand(43);
+  for (const auto& [d, dv] : {std::pair<int64_t, int64_t>{64, 128}, {128, 256}, {1, 33}, {129, 64}}) {
+    AttentionSample s = plain_attention(rand, {2, 1, 80, d}, 1, 80, dv);
+    s.options.weighting = Weighting::relu2, s.options.mask.causal = true;
+    s.options.row_scale = random_tensor({80}, f64, rand, 0.2, 1.5);
+    s.options.relative_bias = random_tensor({1, 159}, f64, rand), s.options.dropout = 0.1;
+    check(rounded(s), false);
+  }
+}
+
+TEST_CASE("cuda attention by products: NaN behind the mask stays there", "[cuda]") {
+  Rand rand(44);
+  int hidden_keys = 0, hidden_queries = 0;
+  for (int i = 0; i < 40; ++i) {
+    AttentionSample s = random_attention(rand, kLimits);
+    const Tensor visible = s.visible();
+    const int64_t kv_heads = s.k.dim(1), group = s.q.dim(1) / kv_heads;
+    const Tensor unseen = logical_not(any(unflatten(any(visible, {2}), 1, {kv_heads, group}), {2})),
+                 blind = logical_not(any(visible, {3}));
+    const SlotResults want = on_device(s, false);
+    hidden_keys += any(unseen).item() != 0, hidden_queries += any(blind).item() != 0;
+    s.k = filled(s.k, expand(unsqueeze(unseen, 3), s.k.shape()), NAN);
+    s.v = filled(s.v, expand(unsqueeze(unseen, 3), s.v.shape()), INFINITY);
+    s.q = filled(s.q, expand(unsqueeze(blind, 3), s.q.shape()), NAN);
+    const SlotResults got = on_device(s, false, blind);
+    check_all_same(got.forward, want.forward, s.text());
+    check_all_same(got.backward, want.backward, s.text());
+  }
+  CHECK(hidden_keys > 10);
+  CHECK(hidden_queries > 10);
+}
+
+TEST_CASE("cuda attention by products: NaN reaches those who see it, and nobody else", "[cuda]") {
+  Rand rand(45);
+  for (Weighting weighting : {Weighting::softmax, Weighting::sigmoid, Weighting::linear})
+    for (const bool whole_key : {false, true}) {
+      AttentionSample s = plain_attention(rand, {2, 4, 40, 6}, 2, 33, 11);
+      s.options.weighting = weighting, s.options.mask.causal = true;
+      const SlotResults want = on_device(s, true);
+      Tensor where = zeros({33, 11}, {.dtype = boolean});  // of v: one number, or the row, and then of k, too
+      for (int64_t e = 0; e < 11; ++e) where.mutable_data<bool>()[20 * 11 + e] = whole_key || e == 3;
+      s.v = filled(s.v, expand(where, s.v.shape()), whole_key ? NAN : INFINITY);
+      if (whole_key) s.k = filled(s.k, expand(narrow(where, 1, 0, 6), s.k.shape()), NAN);
+      const SlotResults got = on_device(s, true);
+      const Tensor sees = expand(unsqueeze(reshape(narrow(s.visible(), 3, 20, 1), {2, 4, 40}), 3), {2, 4, 40, 11}),
+                   reached = logical_and(sees, expand(narrow(where, 0, 20, 1), sees.shape()));
+      const std::string text = str("weighting ", static_cast<int>(weighting), whole_key ? ", a key" : ", a number");
+      check_all_same({filled(got.forward[0], reached, 0)}, {filled(want.forward[0], reached, 0)}, text);
+      CHECK_FALSE(any(logical_and(isfinite(got.forward[0]), reached)).item() != 0);
+      // A query that sees it has no gradient; the others keep theirs.
+      const Tensor rows = narrow(sees, 3, 0, 6);
+      check_all_same({filled(got.backward[0], rows, 0)}, {filled(want.backward[0], rows, 0)}, text + ", dq");
+      CHECK_FALSE(any(logical_and(isfinite(got.backward[0]), rows)).item() != 0);
+    }
+}
+
+TEST_CASE("cuda attention by products: a gradient of NaN reaches the keys that the query sees", "[cuda]") {
+  Rand rand(46);
+  AttentionSample s = plain_attention(rand, {1, 2, 30, 6}, 1, 30, 11);
+  s.options.weighting = Weighting::sigmoid, s.options.mask.causal = true;
+  const SlotResults want = on_device(s, false);
+  Tensor poison = zeros({1, 2, 30}, {.dtype = boolean});
+  poison.mutable_data<bool>()[30 + 12] = true;  // of the second head
+  const SlotResults got = on_device(s, false, poison);
+  Tensor seen = zeros({1, 1, 30, 1}, {.dtype = boolean});
+  for (int64_t j = 0; j <= 12; ++j) seen.mutable_data<bool>()[j] = true;
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {  // dk, dv
+    const Tensor rows = expand(seen, want.backward[i].shape());
+    check_all_same({filled(got.backward[i], rows, 0)}, {filled(want.backward[i], rows, 0)}, "hidden");
+    CHECK_FALSE(any(logical_and(isfinite(got.backward[i]), rows)).item() != 0);
+  }
+}
+
+TEST_CASE("cuda attention by products: the same bits in every schedule", "[cuda]") {
+  Rand rand(47);
+  for (int i = 0; i < 6; ++i) {
+    AttentionSample s = random_attention(rand, kLimits);
+    if (i % 2) s.v = filled(s.v, expand(s.v < -0.98, s.v.shape()), INFINITY);
+    const SlabScope scope(16 * 12 * 104 * 3);
+    const SlotResults first = on_device(s, false);
+    for (uint64_t seed : {1, 2, 3}) {
+      cuda::emulator::set_schedule(seed);
+      const SlotResults again = on_device(s, false);
+      cuda::emulator::set_schedule(0);
+      check_all_same(again.forward, first.forward, s.text());
+      check_all_same(again.backward, first.backward, s.text());
+    }
+  }
+}
+
+TEST_CASE("cuda attention by products: GAU, FLASH and cross GAU train on tensor cores", "[cuda]") {
+  const Device gpu = Device::cuda();
+  PrecisionScope scope(Precision::bf16);
+  Rng rng(3);
+  const auto served = [&](auto layer, int64_t n, auto pass) {
+    to(layer, gpu);
+    const Tensor x = to(normal({2, n, 24}, 0, 1, rng), gpu).requires_grad_();
+    const Served before;
+    backward(sum(square(layer(x, pass))));
+    return before.text();
+  };
+  for (const GauKind kind :
+       {GauKind::su, GauKind::paper_eq, GauKind::lucid, GauKind::softmax, GauKind::softmax_plus, GauKind::laplace})
+    for (const bool causal : {false, true}) {
+      INFO("kind " << static_cast<int>(kind) << ", causal " << causal);
+      const GauOptions o{.dim = 24, .key_dim = 16, .kind = kind, .causal = causal, .attention_dropout = 0.1};
+      CHECK(served(Gau(o, rng), 40, Pass{.rng = &rng}) == "tiles 0, rungs 0, products 2");
+    }
+  for (const GauBias bias : {GauBias::toeplitz, GauBias::rope, GauBias::t5})
+    CHECK(served(Gau({.dim = 24, .key_dim = 16, .causal = true, .bias = bias}, rng), 40, Pass{}) ==
+          "tiles 0, rungs 0, products 2");
+  CHECK(served(Gau({.dim = 24, .key_dim = 16, .heads = 2, .causal = true, .window = 9}, rng), 40, Pass{}) ==
+        "tiles 0, rungs 0, products 2");
+  CHECK(served(Flash({.dim = 24, .key_dim = 16, .chunk = 16, .causal = true, .bias = GauBias::toeplitz}, rng), 48,
+               Pass{}) == "tiles 0, rungs 0, products 2");
+  const Tensor context = to(normal({2, 20, 24}, 0, 1, rng), gpu);
+  CHECK(served(CrossGau({.dim = 24, .key_dim = 16}, rng), 40, Pass{.context = context}) ==
+        "tiles 0, rungs 0, products 2");
+}
