@@ -13,8 +13,8 @@
 // marked. Scores of marked rows are computed number by number, and `add_marked` adds what the zeros hid to O and dV. A
 // weight of 0 takes nothing from a NaN.
 //
-// What limits it: memory. Scores are written in f32 and read once (softmax: twice), 10 bytes a pair forward and 24
-// backward; a value's column costs a pair 2 operations. So the wider the values, the less that counts.
+// What limits it: memory. A pair takes 12 bytes forward (softmax 16, which reads scores twice) and 26 backward; a
+// column of a key or a value costs it 2 operations forward. So the wider the values, the less that counts.
 #include <sluice/cuda/attention/products.h>
 
 #include <sluice/cuda/attention/products.cuh>
