@@ -95,6 +95,19 @@ TEST_CASE("cuda attention by products: slices of queries and of heads", "[cuda]"
   CHECK(before.text() == "tiles 1, rungs 0, products 1");
 }
 
+TEST_CASE("cuda attention by products: slices whose keys begin later", "[cuda]") {
+  Rand rand(48);
+  for (Weighting weighting : {Weighting::softmax, Weighting::relu2})
+    for (const bool causal : {false, true}) {
+      AttentionSample s = plain_attention(rand, {2, 4, 150, 5}, 2, 210, 7);
+      AttentionOptions& o = s.options;
+      o.weighting = weighting, o.mask.causal = causal, o.mask.window = 20, o.dropout = 0.2;
+      o.bias = random_tensor({150, 210}, f64, rand), o.relative_bias = random_tensor({4, 359}, f64, rand);
+      const SlabScope scope(32 * 12 * 216);
+      check(rounded(s), causal);
+    }
+}
+
 TEST_CASE("cuda attention by products: GAU's widths", "[cuda]") {
   Rand rand(43);
   for (const auto& [d, dv] : {std::pair<int64_t, int64_t>{64, 128}, {128, 256}, {1, 33}, {129, 64}}) {
@@ -154,14 +167,15 @@ TEST_CASE("cuda attention by products: NaN reaches those who see it, and nobody 
 
 TEST_CASE("cuda attention by products: a gradient of NaN reaches the keys that the query sees", "[cuda]") {
   Rand rand(46);
-  AttentionSample s = plain_attention(rand, {1, 2, 30, 6}, 1, 30, 11);
+  AttentionSample s = plain_attention(rand, {1, 2, 40, 6}, 1, 40, 11);
   s.options.weighting = Weighting::sigmoid, s.options.mask.causal = true;
+  const SlabScope scope(16 * 12 * 40);
   const SlotResults want = on_device(s, false);
-  Tensor poison = zeros({1, 2, 30}, {.dtype = boolean});
-  poison.mutable_data<bool>()[30 + 12] = true;  // of the second head
+  Tensor poison = zeros({1, 2, 40}, {.dtype = boolean});
+  poison.mutable_data<bool>()[40 + 22] = true;  // of the second head, in the second slice
   const SlotResults got = on_device(s, false, poison);
-  Tensor seen = zeros({1, 1, 30, 1}, {.dtype = boolean});
-  for (int64_t j = 0; j <= 12; ++j) seen.mutable_data<bool>()[j] = true;
+  Tensor seen = zeros({1, 1, 40, 1}, {.dtype = boolean});
+  for (int64_t j = 0; j <= 22; ++j) seen.mutable_data<bool>()[j] = true;
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {  // dk, dv
     const Tensor rows = expand(seen, want.backward[i].shape());
     check_all_same({filled(got.backward[i], rows, 0)}, {filled(want.backward[i], rows, 0)}, "hidden");
