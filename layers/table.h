@@ -269,6 +269,12 @@ template <class Rows> void attention_rows(Rows& rows) {
       "moba_attention", kMasked, R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4, "block": 2, "topk": 2})",
       {R"({"block": 3, "topk": 1, "use_rope": true, "dropout": 0.3})",
        R"({"kv_heads": 1, "block": 1, "topk": 3, "value_dim": 3, "residual": true, "attention_dropout": 0.3})"});
+  rows.template add<MsaAttention>(
+      "msa_attention", kMasked, R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4, "block": 2, "count": 2})",
+      {R"({"block": 3, "count": 2, "local": 2, "use_rope": true, "rope_rot_dim": 2, "index_dim": 5, "norm_eps": 0.1,
+           "dropout": 0.3})",
+       R"({"shared_choice": true, "qk_norm": false, "use_rope": true, "rope_xpos": 8, "attention_dropout": 0.3})",
+       R"({"kv_heads": 1, "block": 1, "count": 3, "value_dim": 3, "index_dim": 2, "residual": true})"});
   rows.template add<DiffAttention>(
           "diff_attention", kDocuments, R"({"dim": 8, "heads": 4, "kv_heads": 2, "head_dim": 4, "causal": true})",
           {R"({"version": 1})", R"({"version": 1, "pairing": "halves", "norm": "rms_plain", "norm_eps": 0.1})",

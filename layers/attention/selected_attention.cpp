@@ -15,14 +15,16 @@ namespace sluice {
 
 namespace {
 
-/// f(k, v, options) with all keys and values that this rank's queries may see.
-template <class F> Tensor over_all_keys(const Tensor& k, const Tensor& v, const SelectedOptions& o, F f) {
-  if (!in_sequence()) return f(k, v, o);
-  const detail::SequenceKeys x = detail::fetch_keys(k, v, {.mask = {.causal = true, .keys = o.keys}});
+/// f(rows, options) with the rows [batch, ·, n, ·] of all keys that this rank's queries may see.
+template <class F> Tensor over_all_keys(std::vector<Tensor> rows, const SelectedOptions& o, F f) {
+  if (!in_sequence()) return f(rows, o);
+  const AttentionMask mask{.causal = true, .keys = o.keys};
+  RowRange seen;
   SelectedOptions here = o;
-  here.keys = x.options.mask.keys;
+  here.keys = detail::fetch_mask(mask, rows[0].dim(2), rows[0].device(), seen).keys;
+  for (Tensor& x : rows) x = detail::fetch_keys_of(x, 2, mask);
   SequenceScope uncut;
-  return f(x.k, x.v, here);
+  return f(rows, here);
 }
 
 /// attention() to the chosen blocks.
@@ -97,7 +99,8 @@ Tensor nsa_attention(const Tensor& q, const Tensor& own_k, const Tensor& own_v, 
   check_nsa(op, s), check_operands(op, q, own_k, own_v, options);
   if (gates.shape() != Shape{q.dim(0), q.dim(1), q.dim(2), 3})
     fail(op, ": gates=", gates, " do not fit q=", q, "; need [batch, heads, m, 3]");
-  return over_all_keys(own_k, own_v, options, [&](const Tensor& k, const Tensor& v, const SelectedOptions& o) {
+  return over_all_keys({own_k, own_v}, options, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
+    const Tensor &k = rows[0], &v = rows[1];
     const int64_t n = k.dim(2), m = q.dim(2);
     const BlockMeans means = block_means(k, s.block, s.stride, o.keys);
     const Tensor values = block_means(v, s.block, s.stride, o.keys).rows;
@@ -126,11 +129,46 @@ Tensor moba_blocks(const Tensor& q, const Tensor& k, const MobaSizes& s, const S
   });
 }
 
-Tensor moba_attention(const Tensor& q, const Tensor& own_k, const Tensor& own_v, const MobaSizes& sizes,
+Tensor moba_attention(const Tensor& q, const Tensor& k, const Tensor& v, const MobaSizes& sizes,
                       const SelectedOptions& options, Rng* rng) {
-  check_options("moba_attention", sizes), check_operands("moba_attention", q, own_k, own_v, options);
-  return over_all_keys(own_k, own_v, options, [&](const Tensor& k, const Tensor& v, const SelectedOptions& o) {
-    return attend_to_blocks(q, k, v, moba_blocks(q, k, sizes, o), sizes.block, o, rng);
+  check_options("moba_attention", sizes), check_operands("moba_attention", q, k, v, options);
+  return over_all_keys({k, v}, options, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
+    return attend_to_blocks(q, rows[0], rows[1], moba_blocks(q, rows[0], sizes, o), sizes.block, o, rng);
+  });
+}
+
+// -- MSA -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void check_msa(const char* op, const MsaSizes& s) {
+  check_options(op, s);
+  if (s.local > s.count) fail<ValueError>(op, ": count=", s.count, " blocks must hold local=", s.local);
+}
+
+}  // namespace
+
+Tensor msa_blocks(const Tensor& index_q, const Tensor& index_k, const MsaSizes& s, const SelectedOptions& o) {
+  check_msa("msa_blocks", s), check_operands("msa_blocks", index_q, index_k, index_k, o);
+  NoGrad guard;
+  Tensor scores = block_maxima(index_q, index_k, s.block, o.keys);
+  if (s.shared_choice) scores = max(scores, {1}, keep);
+  return choose_blocks(scores, index_k.dim(2) - index_q.dim(2), {s.block, s.count, 0, s.local}, o.keys);
+}
+
+Tensor msa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q, const Tensor& index_k,
+                     const MsaSizes& sizes, const SelectedOptions& options, Rng* rng) {
+  const char* op = "msa_attention";
+  check_msa(op, sizes), check_operands(op, q, k, v, options);
+  const auto fits = [&](const Tensor& x, int64_t heads, int64_t rows) {
+    return x.rank() == 4 && x.dim(0) == q.dim(0) && x.dim(1) == heads && x.dim(2) == rows;
+  };
+  if (!fits(index_q, k.dim(1), q.dim(2)) || !fits(index_k, 1, k.dim(2)))
+    fail(op, ": index_q=", index_q, ", index_k=", index_k, " do not fit q=", q, ", k=", k,
+         "; need [batch, kv_heads, m, di], [batch, 1, n, di]");
+  return over_all_keys({k, v, index_k}, options, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
+    const Tensor blocks = msa_blocks(index_q, rows[2], sizes, o);
+    return attend_to_blocks(q, rows[0], rows[1], blocks, sizes.block, o, rng);
   });
 }
 
@@ -154,6 +192,18 @@ Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Ke
 
 // -- layers --------------------------------------------------------------------------------------------------------
 
+namespace {
+
+/// The output of a layer: f(rows, options) makes the attended values of its rows for all tokens so far; `fresh` are
+/// those of x.
+template <class F>
+Tensor finished(const HeadsOptions& h, const Heads& heads, Call& call, const std::vector<Tensor>& fresh, F f) {
+  const SelectedOptions o{.keys = call.key_mask(), .dropout = h.attention_dropout};
+  return heads.finish(h, f(call.rows(fresh), o), call.x, call.rng());
+}
+
+}  // namespace
+
 NsaAttention::NsaAttention(NsaAttentionOptions o, Rng& rng)
     : options(checked_layer("nsa_attention", o)), heads(options.heads, rng) {
   check_nsa("nsa_attention", o.sizes);
@@ -166,10 +216,10 @@ Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "nsa_attention", given, h.dim, pass);
   const auto [q, k, v] = heads.project(h, call.x, call.first());
-  const std::vector<Tensor> rows = call.rows({k, v});
   const Tensor gates = sigmoid(detail::split_heads(gate(call.x), h.heads));
-  const SelectedOptions o{.keys = call.key_mask(), .dropout = h.attention_dropout};
-  return heads.finish(h, nsa_attention(q, rows[0], rows[1], gates, options.sizes, o, call.rng()), call.x, call.rng());
+  return finished(h, heads, call, {k, v}, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
+    return nsa_attention(q, rows[0], rows[1], gates, options.sizes, o, call.rng());
+  });
 }
 
 MobaAttention::MobaAttention(MobaAttentionOptions o, Rng& rng)
@@ -181,9 +231,62 @@ Tensor MobaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "moba_attention", given, h.dim, pass);
   const auto [q, k, v] = heads.project(h, call.x, call.first());
-  const std::vector<Tensor> rows = call.rows({k, v});
-  const SelectedOptions o{.keys = call.key_mask(), .dropout = h.attention_dropout};
-  return heads.finish(h, moba_attention(q, rows[0], rows[1], options.sizes, o, call.rng()), call.x, call.rng());
+  return finished(h, heads, call, {k, v}, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
+    return moba_attention(q, rows[0], rows[1], options.sizes, o, call.rng());
+  });
+}
+
+namespace {
+
+/// RoPE of MSA's index.
+RopeOptions rope_of_index(const HeadsOptions& h) {
+  RopeOptions rope = h.rope;
+  if (rope.rot_dim == 0) rope.rot_dim = h.head_dim;
+  return rope;
+}
+
+/// The heads of map(x), each normed and then, with use_rope, turned.
+Tensor side(const HeadsOptions& h, const Tensor& x, const Linear& map, const Norm& norm, int64_t heads,
+            const RopeOptions& rope, int64_t position) {
+  const Tensor y = norm(detail::split_heads(map(x), heads));
+  return h.use_rope ? detail::rope_from(y, rope, position) : y;
+}
+
+}  // namespace
+
+MsaAttention::MsaAttention(MsaAttentionOptions given, Rng& rng)
+    : options(checked_layer("msa_attention", given)), heads(options.heads, rng) {
+  MsaAttentionOptions& o = options;
+  check_msa("msa_attention", o.sizes);
+  HeadsOptions& h = o.heads;
+  h.causal = true;
+  if (o.index_dim == 0) o.index_dim = h.head_dim;
+  if (h.use_rope) detail::check_rope("msa_attention", rope_of_index(h), "index_dim", o.index_dim);
+  index_q = Linear({h.dim, h.kv_heads * o.index_dim, false, h.init, h.dtype}, rng);
+  index_k = Linear({h.dim, o.index_dim, false, h.init, h.dtype}, rng);
+  const auto rms = [&](int64_t width) { return Norm({width, NormKind::rms, o.norm_eps, h.dtype}); };
+  if (o.qk_norm) q_norm = rms(h.head_dim), k_norm = rms(h.head_dim);
+  index_q_norm = rms(o.index_dim), index_k_norm = rms(o.index_dim);
+}
+
+MsaAttention::Index MsaAttention::index(const Tensor& x, int64_t position) const {
+  const HeadsOptions& h = options.heads;
+  const RopeOptions rope = rope_of_index(h);
+  return {side(h, x, index_q, index_q_norm, h.kv_heads, rope, position),
+          side(h, x, index_k, index_k_norm, 1, rope.of_keys(), position)};
+}
+
+Tensor MsaAttention::operator()(const Tensor& given, const Pass& pass) const {
+  const HeadsOptions& h = options.heads;
+  Call call(*this, "msa_attention", given, h.dim, pass);
+  const Tensor q = side(h, call.x, heads.q, q_norm, h.heads, h.rope, call.first()),
+               k = side(h, call.x, heads.k, k_norm, h.kv_heads, h.rope.of_keys(), call.first()),
+               v = detail::split_heads(heads.v(call.x), h.kv_heads);
+  const auto [index_of_q, index_of_k] = index(call.x, call.first());
+  const std::vector<Tensor> fresh{k, v, index_of_k.detach()};
+  return finished(h, heads, call, fresh, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
+    return msa_attention(q, rows[0], rows[1], index_of_q.detach(), rows[2], options.sizes, o, call.rng());
+  });
 }
 
 }  // namespace sluice

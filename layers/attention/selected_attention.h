@@ -9,15 +9,18 @@
 //         o_win: to a window
 //   MoBA  the `topk` blocks with the largest q·(mean key), the query's own always among them; each query head chooses
 //         for itself (Lu et al. 2025, "MoBA", arXiv 2502.13189, §2.2)
+//   MSA   the `count` blocks that hold the largest index scores, the last `local` ones always among them. An index has a
+//         query for each KV head and one key, of their own maps and norms (MiniMax-M3, 2026)
 //   DSA   the `topk` keys with the largest index score, for all heads (DeepSeek-AI 2025, "DeepSeek-V3.2", §2.1);
 //         as a layer: MlaOptions::topk
 //
 // q is [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv]; all is causal, aligned at the end.
 // Blocks are counted from the first key, padding included. Means and scores take the real keys of a block, and a block
-// of padding is never chosen. The scores are O(m·n/stride) or O(m·n/block); those of DSA are O(m·n).
+// of padding is never chosen. The scores are O(m·n/stride) or O(m·n/block); those of MSA and DSA are O(m·n).
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
+#include <sluice/layers/nn/norm.h>
 #include <sluice/layers/nn/pass.h>
 #include <sluice/ops/attention/key_selection.h>
 
@@ -25,7 +28,7 @@
 
 namespace sluice {
 
-/// What NSA and MoBA share.
+/// What NSA, MoBA and MSA share.
 struct SelectedOptions {
   std::optional<double> scale = std::nullopt;  // of q·k in attention; default 1/√d
   Tensor keys = {};                            // bool [batch or 1, n]: false marks padding
@@ -70,6 +73,25 @@ struct MobaSizes {
 Tensor moba_blocks(const Tensor& q, const Tensor& k, const MobaSizes& sizes, const SelectedOptions& options = {});
 Tensor moba_attention(const Tensor& q, const Tensor& k, const Tensor& v, const MobaSizes& sizes,
                       const SelectedOptions& options = {}, Rng* rng = nullptr);
+
+/// Blocks of MSA; those of MiniMax-M3.
+struct MsaSizes {
+  int64_t block = 128, count = 16, local = 1;
+  bool shared_choice = false;
+
+  static void describe(auto& o, auto& f) {
+    f("block", o.block, at_least(1), "keys of a block");
+    f("count", o.count, at_least(1), "blocks of a query, local ones included");
+    f("local", o.local, at_least(1), "last blocks up to a query's own, always selected");
+    f("shared_choice", o.shared_choice, "all KV heads have the same blocks, by the largest of their scores");
+  }
+};
+/// The selected blocks, bool [batch, kv_heads, m, ⌈n/block⌉], with a shared choice [batch, 1, m, ⌈n/block⌉], of the
+/// index queries [batch, kv_heads, m, di] and keys [batch, 1, n, di]. Throws ValueError for local > count.
+Tensor msa_blocks(const Tensor& index_q, const Tensor& index_k, const MsaSizes& sizes,
+                  const SelectedOptions& options = {});
+Tensor msa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q, const Tensor& index_k,
+                     const MsaSizes& sizes, const SelectedOptions& options = {}, Rng* rng = nullptr);
 
 /// attention() to the `topk` keys with the largest index score among those that causality, padding and documents of the
 /// mask allow. Its pairs and blocks restrict the attention alone.
@@ -128,6 +150,51 @@ struct MobaAttention {
   MobaAttention(MobaAttentionOptions o, Rng& rng);
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
+};
+
+struct MsaAttentionOptions {
+  using Layer = struct MsaAttention;
+  HeadsOptions heads;  // the layer sets causal = true
+  MsaSizes sizes = {};
+  int64_t index_dim = 0;  // di; 0 means head_dim
+  bool qk_norm = true;
+  double norm_eps = 1e-6;
+
+  static void describe(auto& o, auto& f) {
+    f.nested("", o.heads);
+    f.nested("", o.sizes);
+    f("index_dim", o.index_dim, at_least(0), "di, channels of the index's queries and of its key; 0: head_dim");
+    f("qk_norm", o.qk_norm, "RMSNorm of each head of q and k, before RoPE; one weight [dk] for all heads");
+    f("norm_eps", o.norm_eps, at_least(0), "of all norms");
+  }
+};
+
+/// RoPE turns as many channels of the index as of q and k. A stream keeps index_dim numbers per token more.
+struct MsaAttention {
+  static constexpr const char* type = "MsaAttention";
+  MsaAttentionOptions options;
+  Heads heads;
+  Norm q_norm, k_norm;
+  Linear index_q, index_k;  // dim → kv_heads·di; dim → di
+  Norm index_q_norm, index_k_norm;
+
+  MsaAttention() = default;
+  /// Throws ValueError for options that do not fit.
+  MsaAttention(MsaAttentionOptions o, Rng& rng);
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+
+  struct Index {
+    Tensor q, k;  // [batch, kv_heads, n, di], [batch, 1, n, di]
+  };
+  /// The operands of msa_blocks() for x [batch, n, dim]. The choice has no gradient: what trains the index is a loss on
+  /// their products. `position` is the position of the first token.
+  Index index(const Tensor& x, int64_t position = 0) const;
+  static void visit(auto& self, auto&& f) {
+    Heads::visit(self.heads, f);
+    f("q_norm", self.q_norm), f("k_norm", self.k_norm);
+    f("index_q", self.index_q), f("index_k", self.index_k);
+    f("index_q_norm", self.index_q_norm), f("index_k_norm", self.index_k_norm);
+  }
 };
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include <sluice/layers/attention/selected_attention.h>
 #include <sluice/layers/report/cost.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
@@ -49,6 +50,10 @@ TEST_CASE("selected: all keys chosen = causal attention; one block = its own", "
   const AttentionMask own{.causal = true, .query_segments = blocks, .key_segments = blocks};
   same(moba_attention(x.q, x.k, x.v, {.block = 16, .topk = 1}), attention(x.q, x.k, x.v, {.mask = own}));
   Rand rand(4);
+  const Tensor msa_q = random_tensor({2, 2, n, 3}, f64, rand), msa_k = random_tensor({2, 1, n, 3}, f64, rand);
+  same(msa_attention(x.q, x.k, x.v, msa_q, msa_k, {.block = 16, .count = 10}), causal);
+  same(msa_attention(x.q, x.k, x.v, msa_q, msa_k, {.block = 16, .count = 1}), attention(x.q, x.k, x.v, {.mask = own}));
+  CHECK(max_abs_diff(msa_attention(x.q, x.k, x.v, msa_q, msa_k, {.block = 16, .count = 5}), causal) > 1e-2);
   const KeyIndex index{random_tensor({2, 3, n, 4}, f64, rand), random_tensor({2, n, 4}, f64, rand),
                        random_tensor({2, n, 3}, f64, rand)};
   same(dsa_attention(x.q, x.k, x.v, index, n), causal);
@@ -77,6 +82,7 @@ TEST_CASE("selected: streams in any pieces", "[layers][selected][stream]") {
   const HeadsOptions heads{.dim = 12, .heads = 4, .kv_heads = 2, .head_dim = 6, .use_rope = true, .dtype = f64};
   const NsaAttention nsa({heads, {.block = 8, .stride = 4, .select = 16, .count = 4, .window = 20}}, rng);
   const MobaAttention moba({heads, {.block = 16, .topk = 3}}, rng);
+  const MsaAttention msa({heads, {.block = 16, .count = 3, .local = 2}, 8}, rng);
   const Mla dsa({.dim = 12,
                  .heads = 3,
                  .nope_dim = 6,
@@ -94,13 +100,21 @@ TEST_CASE("selected: streams in any pieces", "[layers][selected][stream]") {
     for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{1}, {150, 1, 1, 3}, {64, 5, 80}})
       CHECK(max_abs_diff(streamed(layer, x, pieces), y) <= 1e-12 * max_abs(y));
   };
-  check(nsa), check(moba), check(dsa);
+  check(nsa), check(moba), check(msa), check(dsa);
   Stream stream;
   step(dsa, x, stream);
   CHECK(stream.numel() == 2 * 200 * (7 + 4 + 6));  // latent, rotary key, key of the index
-  for (const NamedTensor& p : parameters(dsa))
-    if (p.name.starts_with("indexer."))
-      CHECK_FALSE(grad({sum(dsa(x))}, {p.tensor}, {.allow_unused = true})[0].defined());
+  Stream of_msa;
+  step(msa, x, of_msa);
+  CHECK(of_msa.numel() == 2 * 200 * (2 * (6 + 6) + 8));
+  const auto choice_has_no_gradient = [&](const auto& layer, const char* index) {
+    for (const NamedTensor& p : parameters(layer))
+      if (p.name.starts_with(index))
+        CHECK_FALSE(grad({sum(layer(x))}, {p.tensor}, {.allow_unused = true})[0].defined());
+  };
+  choice_has_no_gradient(dsa, "indexer."), choice_has_no_gradient(msa, "index_");
+  const auto [index_q, index_k] = msa.index(x);  // what a loss reads
+  CHECK(grad({sum(square(matmul(index_q, transpose(index_k, 2, 3))))}, {msa.index_k.weight})[0].defined());
 }
 
 TEST_CASE("selected: what does not fit", "[layers][selected]") {
@@ -109,9 +123,14 @@ TEST_CASE("selected: what does not fit", "[layers][selected]") {
   CHECK_THROWS_WITH(NsaAttention({heads, {.block = 32, .stride = 12}}, rng),
                     Contains("nsa_attention") && Contains("stride=12") && Contains("block=32"));
   CHECK_THROWS_WITH(NsaAttention({heads, {.count = 2}}, rng), Contains("count=2") && Contains("local=2"));
+  CHECK_THROWS_WITH(MsaAttention({heads, {.count = 2, .local = 3}}, rng),
+                    Contains("msa_attention") && Contains("count=2") && Contains("local=3"));
+  CHECK_THROWS_WITH(MsaAttention({{.dim = 8, .heads = 2, .use_rope = true}, {}, 2}, rng),
+                    Contains("msa_attention") && Contains("index_dim=2"));
   CHECK_THROWS_WITH(Mla({.dim = 8, .topk = 3}, rng), Contains("mla") && Contains("topk=3") && Contains("q_rank"));
   const Operands x = operands(5);
   CHECK_THROWS_AS(nsa_attention(x.q, x.k, x.v, zeros({2, 4, 5, 2}, {f64}), {}), ShapeError);
+  CHECK_THROWS_WITH(msa_attention(x.q, x.k, x.v, x.q, x.k, {}), Contains("index_q") && Contains("kv_heads"));
   CHECK_THROWS_AS(moba_attention(narrow(x.q, 0, 0, 1), x.k, x.v, {}), ShapeError);
   const MobaAttention moba({heads, {}}, rng);
   CHECK_THROWS_WITH(moba(zeros({1, 4, 8}), {.segments = zeros({1, 4}, {i64})}), Contains("segments"));

@@ -65,6 +65,40 @@ Matrix moba_attention(const LayerFacts& l, const LayerSequence& s) {
   });
 }
 
+/// The scores of a block are those of its keys up to the query, and the largest counts.
+Matrix msa_attention(const LayerFacts& l, const LayerSequence& s) {
+  const std::size_t n = s.x.size(), block = l.size("block"), kv_heads = l.size("kv_heads"),
+                    group = l.size("heads") / kv_heads;
+  const double eps = l.real("norm_eps");
+  const auto side = [&](const std::string& name, std::size_t heads, bool keys, bool of_index) {
+    std::vector<Matrix> y = heads_of(dense(l, name, s.x), heads);
+    for (Matrix& h : y) {
+      if (of_index || l.yes("qk_norm")) h = norm_of(l, name + "_norm", "rms", eps, h);
+      if (!l.yes("use_rope")) continue;
+      // As many channels of the index turn as of a head.
+      const std::size_t turning = of_index && l.size("rope_rot_dim") == 0 ? l.size("head_dim") : h[0].size();
+      h = beside(turned(l, columns(h, 0, turning), keys), columns(h, turning, h[0].size() - turning));
+    }
+    return y;
+  };
+  const std::vector<Matrix> index_q = side("index_q", kv_heads, false, true), index_k = side("index_k", 1, true, true);
+  std::vector<Matrix> scores(kv_heads, Matrix(n, std::vector<double>(n / block + 1, kHidden)));
+  for (std::size_t h = 0; h < kv_heads; ++h)
+    for (std::size_t i = 0; i < n; ++i)
+      for (std::size_t j = 0; j <= i; ++j)
+        for (std::size_t to = 0; to < kv_heads; ++to)
+          if (s.real[j] && (to == h || l.yes("shared_choice")))
+            scores[to][i][j / block] = std::max(scores[to][i][j / block], dot(index_q[h][i], index_k[0][j]));
+  const HeadRows rows{side("q", l.size("heads"), false, false), side("k", kv_heads, true, false),
+                      heads_of(dense(l, "v", s.x), kv_heads)};
+  return by_heads(l, s, rows, [&](std::size_t head, const Matrix& q, const Matrix& k, const Matrix& v) {
+    std::vector<Marks> blocks;
+    for (std::size_t i = 0; i < n; ++i)
+      blocks.push_back(chosen(s, i, scores[head / group][i], block, l.size("count"), 0, l.size("local")));
+    return to_blocks(s, q, k, v, blocks, block);
+  });
+}
+
 Matrix nsa_attention(const LayerFacts& l, const LayerSequence& s) {
   const std::size_t n = s.x.size(), block = l.size("block"), stride = l.size("stride"), select = l.size("select"),
                     window = l.size("window"), heads = l.size("heads"), kv_heads = l.size("kv_heads"),
@@ -121,7 +155,8 @@ Matrix nsa_attention(const LayerFacts& l, const LayerSequence& s) {
 }
 
 const bool registered[] = {register_reference("nsa_attention", nsa_attention),
-                           register_reference("moba_attention", moba_attention)};
+                           register_reference("moba_attention", moba_attention),
+                           register_reference("msa_attention", msa_attention)};
 
 }  // namespace
 
