@@ -264,7 +264,11 @@ template <class Rows> void attention_rows(Rows& rows) {
           "window": 3, "local": 1})",
       {R"({"block": 4, "stride": 2, "select": 4, "count": 2, "initial": 0, "use_rope": true, "dropout": 0.3})",
        R"({"kv_heads": 4, "block": 1, "select": 1, "count": 4, "local": 3, "value_dim": 3, "qkv_bias": true})",
-       R"({"kv_heads": 1, "block": 3, "stride": 3, "select": 3, "window": 1, "attention_dropout": 0.3})"});
+       R"({"kv_heads": 1, "block": 3, "stride": 3, "select": 3, "window": 1, "attention_dropout": 0.3})",
+       R"({"separate_keys": true, "compression": "linear", "use_rope": true, "value_dim": 3, "qkv_bias": true})",
+       R"({"kv_heads": 1, "separate_keys": true, "compression": "mlp", "compression_hidden": 3, "block": 3, "stride": 1,
+           "attention_dropout": 0.3})",
+       R"({"compression": "mlp", "block": 2, "stride": 2, "select": 4, "dropout": 0.3})"});
   rows.template add<MobaAttention>(
       "moba_attention", kMasked, R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4, "block": 2, "topk": 2})",
       {R"({"block": 3, "topk": 1, "use_rope": true, "dropout": 0.3})",

@@ -45,7 +45,7 @@ void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tens
 
 /// Which means queries row … row + rows − 1 of m see: those whose last key is not later, bool [batch or 1, 1, rows,
 /// means].
-Tensor seen_means(const BlockMeans& means, const NsaSizes& s, int64_t first, int64_t rows) {
+Tensor seen_means(const BlockRows& means, const NsaSizes& s, int64_t first, int64_t rows) {
   const TensorOptions whole{i64, means.rows.device()};
   const Tensor last =
       arange(means.rows.dim(2), whole) * static_cast<double>(s.stride) + static_cast<double>(s.block - 1);
@@ -54,7 +54,7 @@ Tensor seen_means(const BlockMeans& means, const NsaSizes& s, int64_t first, int
                               : unflatten(seen, 0, {1, 1, rows});
 }
 
-Tensor nsa_blocks_of(const Tensor& q, const BlockMeans& means, const NsaSizes& s, int64_t n, const SelectedOptions& o) {
+Tensor nsa_blocks_of(const Tensor& q, const BlockRows& means, const NsaSizes& s, int64_t n, const SelectedOptions& o) {
   NoGrad guard;
   const int64_t m = q.dim(2), kv_heads = means.rows.dim(1), group = q.dim(1) / std::max<int64_t>(1, kv_heads);
   const int64_t blocks = n / s.select + (n % s.select != 0), count = means.rows.dim(2);
@@ -93,25 +93,37 @@ Tensor nsa_blocks(const Tensor& q, const Tensor& k, const NsaSizes& sizes, const
   return nsa_blocks_of(q, block_means(k, sizes.block, sizes.stride, o.keys), sizes, k.dim(2), o);
 }
 
-Tensor nsa_attention(const Tensor& q, const Tensor& own_k, const Tensor& own_v, const Tensor& gates, const NsaSizes& s,
-                     const SelectedOptions& options, Rng* rng) {
+Tensor nsa_attention(const Tensor& q, const NsaKeys& x, const Tensor& gates, const NsaSizes& s,
+                     const SelectedOptions& o, Rng* rng) {
   const char* op = "nsa_attention";
-  check_nsa(op, s), check_operands(op, q, own_k, own_v, options);
+  check_nsa(op, s), check_operands(op, q, x.selected_k, x.selected_v, o);
   if (gates.shape() != Shape{q.dim(0), q.dim(1), q.dim(2), 3})
     fail(op, ": gates=", gates, " do not fit q=", q, "; need [batch, heads, m, 3]");
-  return over_all_keys({own_k, own_v}, options, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
-    const Tensor &k = rows[0], &v = rows[1];
-    const int64_t n = k.dim(2), m = q.dim(2);
-    const BlockMeans means = block_means(k, s.block, s.stride, o.keys);
-    const Tensor values = block_means(v, s.block, s.stride, o.keys).rows;
-    const AttentionOptions compressed{
-        .scale = o.scale, .mask = {.dense = seen_means(means, s, n - m, m)}, .dropout = o.dropout};
-    const AttentionOptions near{
-        .scale = o.scale, .mask = {.causal = true, .window = s.window, .keys = o.keys}, .dropout = o.dropout};
-    const Tensor blocks = nsa_blocks_of(q, means, s, n, o);
-    const auto gate = [&](int64_t branch) { return narrow(gates, 3, branch, 1); };
-    return gate(0) * attention(q, means.rows, values, compressed, rng) +
-           gate(1) * attend_to_blocks(q, k, v, blocks, s.select, o, rng) + gate(2) * attention(q, k, v, near, rng);
+  const int64_t n = x.selected_k.dim(2), m = q.dim(2), blocks = n < s.block ? 0 : (n - s.block) / s.stride + 1;
+  const Tensor& compressed = x.compressed_k.rows;
+  if (x.window_k.shape() != x.selected_k.shape() || x.window_v.dim(2) != n || compressed.rank() != 4 ||
+      compressed.dim(2) != blocks || x.compressed_v.dim(2) != blocks)
+    fail(op, ": keys of the branches do not fit — got compressed ", compressed, ", ", x.compressed_v, ", selected ",
+         x.selected_k, ", ", x.selected_v, ", window ", x.window_k, ", ", x.window_v, "; need ", blocks,
+         " compressed rows and ", n, " of the others");
+  const AttentionOptions to_compressed{
+      .scale = o.scale, .mask = {.dense = seen_means(x.compressed_k, s, n - m, m)}, .dropout = o.dropout};
+  const AttentionOptions near{
+      .scale = o.scale, .mask = {.causal = true, .window = s.window, .keys = o.keys}, .dropout = o.dropout};
+  const Tensor chosen = nsa_blocks_of(q, x.compressed_k, s, n, o);
+  const auto gate = [&](int64_t branch) { return narrow(gates, 3, branch, 1); };
+  return gate(0) * attention(q, compressed, x.compressed_v, to_compressed, rng) +
+         gate(1) * attend_to_blocks(q, x.selected_k, x.selected_v, chosen, s.select, o, rng) +
+         gate(2) * attention(q, x.window_k, x.window_v, near, rng);
+}
+
+Tensor nsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gates, const NsaSizes& s,
+                     const SelectedOptions& options, Rng* rng) {
+  check_nsa("nsa_attention", s), check_operands("nsa_attention", q, k, v, options);
+  return over_all_keys({k, v}, options, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
+    const auto means = [&](const Tensor& x) { return block_means(x, s.block, s.stride, o.keys); };
+    const NsaKeys keys{means(rows[0]), means(rows[1]).rows, rows[0], rows[1], rows[0], rows[1]};
+    return nsa_attention(q, keys, gates, s, o, rng);
   });
 }
 
@@ -194,6 +206,13 @@ Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Ke
 
 namespace {
 
+/// The heads of map(x), each normed and then, with use_rope, turned.
+Tensor side(const HeadsOptions& h, const Tensor& x, const Linear& map, const Norm& norm, int64_t heads,
+            const RopeOptions& rope, int64_t position) {
+  const Tensor y = norm(detail::split_heads(map(x), heads));
+  return h.use_rope ? detail::rope_from(y, rope, position) : y;
+}
+
 /// The output of a layer: f(rows, options) makes the attended values of its rows for all tokens so far; `fresh` are
 /// those of x.
 template <class F>
@@ -204,21 +223,50 @@ Tensor finished(const HeadsOptions& h, const Heads& heads, Call& call, const std
 
 }  // namespace
 
-NsaAttention::NsaAttention(NsaAttentionOptions o, Rng& rng)
-    : options(checked_layer("nsa_attention", o)), heads(options.heads, rng) {
+NsaAttention::NsaAttention(NsaAttentionOptions given, Rng& rng)
+    : options(checked_layer("nsa_attention", given)), heads(options.heads, rng) {
+  const NsaAttentionOptions& o = options;
   check_nsa("nsa_attention", o.sizes);
-  HeadsOptions& h = options.heads;
-  h.causal = true;
+  options.heads.causal = true;
+  const HeadsOptions& h = o.heads;
+  const auto rows = [&](int64_t width) {
+    return Linear({h.dim, h.kv_heads * width, h.qkv_bias, h.init, h.dtype}, rng);
+  };
+  if (o.separate_keys) {
+    compressed_k = rows(h.head_dim), compressed_v = rows(h.value_dim);
+    window_k = rows(h.head_dim), window_v = rows(h.value_dim);
+  }
+  const auto compression = [&](int64_t width) {
+    return BlockCompression(
+        {h.kv_heads, width, o.sizes.block, o.sizes.stride, o.compression, o.compression_hidden, h.init, h.dtype}, rng);
+  };
+  k_compression = compression(h.head_dim), v_compression = compression(h.value_dim);
   gate = Linear({h.dim, 3 * h.heads, false, h.init, h.dtype}, rng);
 }
 
 Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "nsa_attention", given, h.dim, pass);
-  const auto [q, k, v] = heads.project(h, call.x, call.first());
-  const Tensor gates = sigmoid(detail::split_heads(gate(call.x), h.heads));
-  return finished(h, heads, call, {k, v}, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
-    return nsa_attention(q, rows[0], rows[1], gates, options.sizes, o, call.rng());
+  const Tensor& x = call.x;
+  const auto [q, k, v] = heads.project(h, x, call.first());
+  const Tensor gates = sigmoid(detail::split_heads(gate(x), h.heads));
+  std::vector<Tensor> fresh{k, v};
+  if (options.separate_keys)
+    for (const auto& [of_k, of_v] : {std::pair{&compressed_k, &compressed_v}, std::pair{&window_k, &window_v}}) {
+      fresh.push_back(side(h, x, *of_k, {}, h.kv_heads, h.rope.of_keys(), call.first()));
+      fresh.push_back(detail::split_heads((*of_v)(x), h.kv_heads));
+    }
+  return finished(h, heads, call, fresh, [&](const std::vector<Tensor>& own, const SelectedOptions& here) {
+    return over_all_keys(own, here, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
+      const std::size_t at = options.separate_keys ? 2 : 0;  // of the compressed branch, and from it to the window's
+      const NsaKeys keys{k_compression(rows[at], o.keys),
+                         v_compression(rows[at + 1], o.keys).rows,
+                         rows[0],
+                         rows[1],
+                         rows[2 * at],
+                         rows[2 * at + 1]};
+      return nsa_attention(q, keys, gates, options.sizes, o, call.rng());
+    });
   });
 }
 
@@ -243,13 +291,6 @@ RopeOptions rope_of_index(const HeadsOptions& h) {
   RopeOptions rope = h.rope;
   if (rope.rot_dim == 0) rope.rot_dim = h.head_dim;
   return rope;
-}
-
-/// The heads of map(x), each normed and then, with use_rope, turned.
-Tensor side(const HeadsOptions& h, const Tensor& x, const Linear& map, const Norm& norm, int64_t heads,
-            const RopeOptions& rope, int64_t position) {
-  const Tensor y = norm(detail::split_heads(map(x), heads));
-  return h.use_rope ? detail::rope_from(y, rope, position) : y;
 }
 
 }  // namespace

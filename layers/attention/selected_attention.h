@@ -2,14 +2,16 @@
 // among its own and earlier ones (ops/attention/key_selection.h). The choice has no gradient.
 //
 //   NSA   o = g_c·o_cmp + g_s·o_sel + g_w·o_win (Yuan et al. 2025, "Native Sparse Attention", arXiv 2502.11089, §3)
-//         o_cmp: attention to means of whole blocks of `block` keys, every `stride` keys
+//         o_cmp: attention to one row for each whole block of `block` keys, every `stride` keys: their mean, or a
+//                learned map of them (block_compression.h)
 //         o_sel: to `count` blocks of `select` keys, whose score is the sum of the weights that the heads of a KV head
-//                give the means, each counted by its overlap in strides; the first `initial` blocks and the last
+//                give these rows, each counted by its overlap in strides; the first `initial` blocks and the last
 //                `local` ones are always among them
 //         o_win: to a window
 //   MoBA  the `topk` blocks with the largest q·(mean key), the query's own always among them; each query head chooses
 //         for itself (Lu et al. 2025, "MoBA", arXiv 2502.13189, §2.2)
-//   MSA   the `count` blocks that hold the largest index scores, the last `local` ones always among them. An index has a
+//   MSA   the `count` blocks that hold the largest index scores, the last `local` ones always among them. An index has
+//   a
 //         query for each KV head and one key, of their own maps and norms (MiniMax-M3, 2026)
 //   DSA   the `topk` keys with the largest index score, for all heads (DeepSeek-AI 2025, "DeepSeek-V3.2", §2.1);
 //         as a layer: MlaOptions::topk
@@ -19,6 +21,7 @@
 // of padding is never chosen. The scores are O(m·n/stride) or O(m·n/block); those of MSA and DSA are O(m·n).
 #pragma once
 
+#include <sluice/layers/attention/block_compression.h>
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/nn/pass.h>
@@ -37,7 +40,7 @@ struct SelectedOptions {
 
 /// Sizes of NSA; those of the paper.
 struct NsaSizes {
-  int64_t block = 32, stride = 16;  // keys of a mean, and from one to the next; stride divides block and select
+  int64_t block = 32, stride = 16;  // keys of a compressed block, from one to the next; stride divides block and select
   int64_t select = 64, count = 16;  // keys of a chosen block; blocks of a query, initial and local ones included
   int64_t window = 512;
   int64_t initial = 1, local = 2;
@@ -56,8 +59,18 @@ struct NsaSizes {
 void check_nsa(const char* op, const NsaSizes& sizes);
 /// The selected blocks, bool [batch, kv_heads, m, ⌈n/select⌉].
 Tensor nsa_blocks(const Tensor& q, const Tensor& k, const NsaSizes& sizes, const SelectedOptions& options = {});
-/// `gates` [batch, heads, m, 3]: of the compressed, selected and window branch.
+/// `gates` [batch, heads, m, 3]: of the compressed, selected and window branch. The branches share k and v.
 Tensor nsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gates, const NsaSizes& sizes,
+                     const SelectedOptions& options = {}, Rng* rng = nullptr);
+/// Keys and values of each branch of NSA.
+struct NsaKeys {
+  BlockRows compressed_k;         // of the whole blocks, [batch, kv_heads, blocks, d]
+  Tensor compressed_v;            // [batch, kv_heads, blocks, dv]
+  Tensor selected_k, selected_v;  // [batch, kv_heads, n, ·]
+  Tensor window_k, window_v;      // the same
+};
+/// The keys are those of the whole sequence, also where the queries are a piece of it.
+Tensor nsa_attention(const Tensor& q, const NsaKeys& keys, const Tensor& gates, const NsaSizes& sizes,
                      const SelectedOptions& options = {}, Rng* rng = nullptr);
 
 /// Blocks of MoBA.
@@ -105,18 +118,27 @@ struct NsaAttentionOptions {
   using Layer = struct NsaAttention;
   HeadsOptions heads;  // the layer sets causal = true
   NsaSizes sizes = {};
+  bool separate_keys = false;
+  Compression compression = Compression::mean;
+  int64_t compression_hidden = 0;
 
   static void describe(auto& o, auto& f) {
     f.nested("", o.heads);
     f.nested("", o.sizes);
+    f("separate_keys", o.separate_keys, "each branch has keys and values of its own, as in the paper");
+    f("compression", o.compression, "a block's row: the mean of its keys, or a linear map or an MLP of all of them");
+    f("compression_hidden", o.compression_hidden, at_least(0), "of mlp, its hidden layer; 0: block*head_dim");
   }
 };
 
-/// All branches share keys and values. The gates are σ(x·Wg), three for every head.
+/// The gates are σ(x·Wg), three for every head. Keys are compressed after RoPE. With separate_keys a stream keeps three
+/// times as many numbers.
 struct NsaAttention {
   static constexpr const char* type = "NsaAttention";
   NsaAttentionOptions options;
-  Heads heads;
+  Heads heads;                                            // k and v are those of the selected branch
+  Linear compressed_k, compressed_v, window_k, window_v;  // with separate_keys
+  BlockCompression k_compression, v_compression;
   Linear gate;  // dim → heads·3, per head [compressed | selected | window]
 
   NsaAttention() = default;
@@ -125,6 +147,9 @@ struct NsaAttention {
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);
+    f("compressed_k", self.compressed_k), f("compressed_v", self.compressed_v);
+    f("window_k", self.window_k), f("window_v", self.window_v);
+    f("k_compression", self.k_compression), f("v_compression", self.v_compression);
     f("gate", self.gate);
   }
 };

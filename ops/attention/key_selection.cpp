@@ -92,7 +92,7 @@ Tensor choose_blocks(const Tensor& given, int64_t first, const BlockChoice& o, c
   return topk_mask(masked_fill(detail::widened(given.detach()), always, kInf), o.count, TopKTies::index, allowed);
 }
 
-BlockMeans block_means(const Tensor& x, int64_t block, int64_t stride, const Tensor& keys) {
+BlockRows block_means(const Tensor& x, int64_t block, int64_t stride, const Tensor& keys) {
   const char* op = "block_means";
   check_dtypes(op, {&x});
   if (x.rank() != 4) fail(op, ": got x=", x, "; need [batch, heads, n, d]");

@@ -27,15 +27,15 @@ struct BlockChoice {
 /// and ValueError for sizes that do not fit.
 Tensor choose_blocks(const Tensor& scores, int64_t first, const BlockChoice& choice, const Tensor& keys = {});
 
-/// Means over blocks of rows.
-struct BlockMeans {
+/// One row for each block of rows.
+struct BlockRows {
   Tensor rows;  // [batch, heads, blocks, d]
   Tensor real;  // bool [batch or 1, blocks]: blocks with a real row; undefined: all
 };
 /// The means of rows [i·stride, i·stride + block) of x [batch, heads, n, d], whole blocks only. Only the rows that
 /// `keys` (bool [batch or 1, n]; undefined: all) marks as real count. Differentiable. Throws ValueError unless stride
 /// divides block.
-BlockMeans block_means(const Tensor& x, int64_t block, int64_t stride, const Tensor& keys = {});
+BlockRows block_means(const Tensor& x, int64_t block, int64_t stride, const Tensor& keys = {});
 
 /// The largest q·k of each block among the keys up to the query and real, −∞ for none: q [batch, heads, m, d],
 /// k [batch, 1 or heads, n, d] → [batch, heads, m, ⌈n/block⌉] (MiniMax-M3). No gradient.

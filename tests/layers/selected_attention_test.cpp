@@ -12,6 +12,7 @@
 #include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
 
 using namespace sluice;
@@ -73,6 +74,35 @@ TEST_CASE("selected: the blocks are those of a mask of pairs, and have no gradie
   const std::vector<Tensor> leaves{x.q, x.k, x.v}, got = grad({sum(square(a))}, leaves),
                                                    want = grad({sum(square(b))}, leaves);
   for (std::size_t i = 0; i < leaves.size(); ++i) same(got[i], want[i]);
+}
+
+TEST_CASE("nsa: equal keys of the branches are shared ones, and an even linear compression is the mean",
+          "[layers][selected]") {
+  Rand rand(6);
+  const Tensor x = random_tensor({2, 90, 12}, f64, rand);
+  const auto made = [](bool separate, Compression compression) {
+    Rng rng(2);
+    return NsaAttention({{.dim = 12, .heads = 4, .kv_heads = 2, .head_dim = 6, .use_rope = true, .dtype = f64},
+                         {.block = 8, .stride = 4, .select = 16, .count = 4, .window = 20},
+                         separate,
+                         compression},
+                        rng);
+  };
+  const NsaAttention shared = made(false, Compression::mean);
+  NsaAttention separate = made(true, Compression::mean), linear = made(false, Compression::linear);
+  separate.heads = linear.heads = shared.heads, separate.gate = linear.gate = shared.gate;
+  CHECK(max_abs_diff(separate(x), shared(x)) > 1e-2);
+  separate.compressed_k = separate.window_k = shared.heads.k;
+  separate.compressed_v = separate.window_v = shared.heads.v;
+  same(separate(x), shared(x));
+  CHECK(max_abs_diff(linear(x), shared(x)) > 1e-2);
+  for (BlockCompression* c : {&linear.k_compression, &linear.v_compression}) {
+    c->position = zeros_like(c->position);
+    c->in = repeat(unsqueeze(eye(6, 6, {f64}) * (1.0 / 8), 0), 8, 1);
+    c->in = cat({c->in, c->in}, 0);
+  }
+  same(linear(x), shared(x));
+  CHECK_THROWS_WITH(linear.k_compression(zeros({1, 3, 8, 6}, {f64})), Contains("block_compression") && Contains("2"));
 }
 
 TEST_CASE("selected: streams in any pieces", "[layers][selected][stream]") {

@@ -99,11 +99,43 @@ Matrix msa_attention(const LayerFacts& l, const LayerSequence& s) {
   });
 }
 
+/// φ of the rows from `from` on, with the weights of KV head `kv`.
+std::vector<double> compressed(const LayerFacts& l, const std::string& part, std::size_t kv, const Matrix& x,
+                               const LayerSequence& s, std::size_t from) {
+  const std::size_t block = l.size("block"), width = x[0].size(), kv_heads = l.size("kv_heads");
+  if (l.text("compression") == "mean") return mean_of(x, s, from, block);
+  const std::vector<double> position = l.values(part + ".position");
+  std::vector<double> row;
+  for (std::size_t b = 0; b < block; ++b)
+    for (std::size_t c = 0; c < width; ++c)
+      row.push_back(s.real[from + b] ? x[from + b][c] + position[(kv * block + b) * width + c] : 0);
+  const auto map = [&](const std::string& name, const std::vector<double>& in) {
+    const std::vector<double> w = l.values(part + name);
+    const std::size_t out = w.size() / kv_heads / in.size();
+    std::vector<double> y(out, 0.0);
+    for (std::size_t a = 0; a < in.size(); ++a)
+      for (std::size_t c = 0; c < out; ++c) y[c] += in[a] * w[(kv * in.size() + a) * out + c];
+    return y;
+  };
+  row = map(".in", row);
+  if (l.text("compression") == "linear") return row;
+  for (double& v : row) v = std::max(v, 0.0);
+  return map(".out", row);
+}
+
 Matrix nsa_attention(const LayerFacts& l, const LayerSequence& s) {
   const std::size_t n = s.x.size(), block = l.size("block"), stride = l.size("stride"), select = l.size("select"),
                     window = l.size("window"), heads = l.size("heads"), kv_heads = l.size("kv_heads"),
                     group = heads / kv_heads, means = n < block ? 0 : (n - block) / stride + 1;
   const HeadRows rows = projected(l, s);
+  HeadRows cmp = rows, win = rows;  // of the other branches
+  if (l.yes("separate_keys"))
+    for (auto& [branch, name] :
+         {std::pair{&cmp, std::string("compressed_")}, std::pair{&win, std::string("window_")}}) {
+      branch->k = heads_of(dense(l, name + "k", s.x), kv_heads),
+      branch->v = heads_of(dense(l, name + "v", s.x), kv_heads);
+      for (Matrix& k : branch->k) k = l.yes("use_rope") ? turned(l, k, true) : k;
+    }
   const Matrix gates = activated(dense(l, "gate", s.x), "sigmoid");
   std::vector<Matrix> y;
   for (std::size_t kv = 0; kv < kv_heads; ++kv) {
@@ -111,10 +143,11 @@ Matrix nsa_attention(const LayerFacts& l, const LayerSequence& s) {
     Matrix mean_k, mean_v;
     Marks real;
     for (std::size_t c = 0; c < means; ++c) {
-      const std::vector<double> mean = mean_of(k, s, c * stride, block);
-      real.push_back(!mean.empty());
-      mean_k.push_back(mean.empty() ? std::vector<double>(k[0].size()) : mean);
-      mean_v.push_back(mean.empty() ? std::vector<double>(v[0].size()) : mean_of(v, s, c * stride, block));
+      real.push_back(!mean_of(k, s, c * stride, block).empty());
+      mean_k.push_back(real[c] ? compressed(l, "k_compression", kv, cmp.k[kv], s, c * stride)
+                               : std::vector<double>(k[0].size()));
+      mean_v.push_back(real[c] ? compressed(l, "v_compression", kv, cmp.v[kv], s, c * stride)
+                               : std::vector<double>(v[0].size()));
     }
     const auto score = [&](const Matrix& q) {
       return [&](std::size_t i, std::size_t c) {
@@ -137,17 +170,16 @@ Matrix nsa_attention(const LayerFacts& l, const LayerSequence& s) {
     }
     for (std::size_t h = kv * group; h < (kv + 1) * group; ++h) {
       const Matrix& q = rows.q[h];
-      const Matrix compressed =
-                       means > 0 ? softmax_of(n, mean_v, score(q)) : Matrix(n, std::vector<double>(v[0].size())),
+      const Matrix coarse = means > 0 ? softmax_of(n, mean_v, score(q)) : Matrix(n, std::vector<double>(v[0].size())),
                    selected = to_blocks(s, q, k, v, blocks, select),
-                   near = softmax_of(n, v, [&](std::size_t i, std::size_t j) {
-                     return s.real[j] && j <= i && i - j < window ? scaled_dot(q[i], k[j]) : kHidden;
+                   near = softmax_of(n, win.v[kv], [&](std::size_t i, std::size_t j) {
+                     return s.real[j] && j <= i && i - j < window ? scaled_dot(q[i], win.k[kv][j]) : kHidden;
                    });
-      Matrix o = compressed;
+      Matrix o = coarse;
       for (std::size_t i = 0; i < n; ++i)
         for (std::size_t c = 0; c < o[i].size(); ++c)
-          o[i][c] = gates[i][3 * h] * compressed[i][c] + gates[i][3 * h + 1] * selected[i][c] +
-                    gates[i][3 * h + 2] * near[i][c];
+          o[i][c] =
+              gates[i][3 * h] * coarse[i][c] + gates[i][3 * h + 1] * selected[i][c] + gates[i][3 * h + 2] * near[i][c];
       y.push_back(o);
     }
   }

@@ -61,7 +61,7 @@ TEST_CASE("selection: means of blocks, of the real rows alone", "[attention][sel
   const Array a = array_of(x), real = array_of(keys);
   for (const auto& [block, stride] : {std::pair<int64_t, int64_t>{4, 2}, {6, 2}, {5, 5}, {1, 1}, {23, 1}, {24, 8}})
     for (const bool padded : {false, true}) {
-      const BlockMeans got = block_means(x, block, stride, padded ? keys : Tensor());
+      const BlockRows got = block_means(x, block, stride, padded ? keys : Tensor());
       const int64_t blocks = n < block ? 0 : (n - block) / stride + 1;
       REQUIRE(got.rows.shape() == Shape{2, 2, blocks, d});
       REQUIRE(got.real.defined() == padded);
