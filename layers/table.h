@@ -257,7 +257,10 @@ template <class Rows> void attention_rows(Rows& rows) {
        R"({"heads": 1, "rope_dim": 0})",
        R"({"q_rank": 3, "topk": 3, "index_heads": 3, "index_dim": 5, "form": "absorbed"})",
        R"({"q_rank": 2, "topk": 2, "index_heads": 2, "index_dim": 6, "index_pairing": "interleaved", "causal": false,
-           "rope_frequencies": [1, 0.3], "q_factor": 1.5})"});
+           "rope_frequencies": [1, 0.3], "q_factor": 1.5})",
+       R"({"q_rank": 3, "raw_latent": true, "gate": "elementwise", "topk": 3, "index_heads": 3, "index_dim": 5})",
+       R"({"q_rank": 5, "raw_latent": true, "gate": "headwise", "q_factor": 1.1, "sink": true})",
+       R"({"gate": "elementwise", "sink": true, "rope_pairing": "half", "form": "absorbed", "kv_rank": 3})"});
   rows.template add<NsaAttention>(
       "nsa_attention", kMasked,
       R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4, "block": 2, "stride": 1, "select": 2, "count": 3,

@@ -1,6 +1,7 @@
 #include <sluice/layers/attention/mla.h>
 
 #include <sluice/layers/attention/selected_attention.h>
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
@@ -17,24 +18,35 @@ MlaOptions yarn_mla(MlaOptions o, double factor, int64_t length, double mscale) 
   return o;
 }
 
+namespace {
+
+/// Logits of the gate that stand behind each head's q.
+int64_t width_with_q(const MlaOptions& o) {
+  return !o.raw_latent || o.gate == MlaGate::none ? 0 : o.gate == MlaGate::headwise ? 1 : o.value_dim;
+}
+
+}  // namespace
+
 Mla::Mla(MlaOptions given, Rng& rng) : options(given) {
   const MlaOptions& o = options;
   check_options("mla", o);
   if (o.use_rope) detail::check_rope("mla", o.rope, "rope_dim", o.rope_dim);
   const auto map = [&](int64_t in, int64_t to) { return Linear({in, to, false, o.init, o.dtype}, rng); };
   const auto rms = [&](int64_t width) { return Norm({width, NormKind::rms, o.norm_eps, o.dtype}); };
-  const int64_t queries = o.heads * (o.nope_dim + o.rope_dim);
+  if (o.q_rank == 0 && (o.topk > 0 || o.raw_latent))
+    fail<ValueError>("mla: topk=", o.topk, ", raw_latent=", o.raw_latent, " read the queries' latent: need a q_rank");
+  const int64_t queries = o.heads * (o.nope_dim + o.rope_dim + width_with_q(o));
   if (o.q_rank == 0) q = map(o.dim, queries);
-  else q_down = map(o.dim, o.q_rank), q_norm = rms(o.q_rank), q_up = map(o.q_rank, queries);
+  else q_down = map(o.dim, o.q_rank), q_norm = rms(o.q_rank), q_up = map((o.raw_latent ? 2 : 1) * o.q_rank, queries);
   kv_down = map(o.dim, o.kv_rank + o.rope_dim), kv_norm = rms(o.kv_rank);
   if (o.rope_norm && o.rope_dim > 0) rope_norm = rms(o.rope_dim);
   kv_up = map(o.kv_rank, o.heads * (o.nope_dim + o.value_dim));
   const auto of_gate = o.gate == MlaGate::headwise ? GateGranularity::headwise : GateGranularity::elementwise;
-  if (o.gate != MlaGate::none)
+  if (o.gate != MlaGate::none && !o.raw_latent)
     gate = AttentionGate({.granularity = of_gate, .init = o.init}, o.dim, o.heads, o.value_dim, rng, o.dtype);
+  if (o.sink) sink = init_vector(o.heads, 0, o.dtype);
   out = map(o.heads * o.value_dim, o.dim);
   if (o.topk == 0) return;
-  if (o.q_rank == 0) fail<ValueError>("mla: topk=", o.topk, " needs a q_rank: the indexer reads the queries' latent");
   RopeOptions rope = o.rope;
   rope.rot_dim = rope.rot_dim > 0 ? rope.rot_dim : o.rope_dim, rope.pairing = o.index_pairing;
   indexer =
@@ -54,18 +66,20 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
   call.check_causal(o.causal);
   const Tensor& x = call.x;
   const int64_t position = call.first(), dn = o.nope_dim, r = o.kv_rank;
-  const Tensor z = o.q_rank == 0 ? Tensor() : q_norm(q_down(x)) * o.q_factor, mixed = o.q_rank == 0 ? q(x) : q_up(z);
-  const std::vector<Tensor> qs = split(detail::split_heads(mixed, o.heads), {dn, o.rope_dim}, -1);
+  const Tensor raw = o.q_rank == 0 ? Tensor() : q_down(x), z = o.q_rank == 0 ? raw : q_norm(raw) * o.q_factor;
+  const Tensor mixed = o.q_rank == 0 ? q(x) : q_up(o.raw_latent ? cat({z, raw}, -1) : z);
+  const std::vector<Tensor> qs = split(detail::split_heads(mixed, o.heads), {dn, o.rope_dim, width_with_q(o)}, -1);
   const Tensor q_r = o.use_rope ? detail::rope_from(qs[1], o.rope, position) : qs[1];
   std::vector<Tensor> kept{unsqueeze(latents(x, position), 1)};  // [batch, 1, n, r + dr]
   KeyIndex index;
-  if (o.topk > 0) index = indexer(x, z, position), kept.push_back(unsqueeze(index.k, 1));
+  if (o.topk > 0) index = indexer(x, o.raw_latent ? raw : z, position), kept.push_back(unsqueeze(index.k, 1));
   kept = call.rows(kept);
   if (o.topk > 0) index.k = squeeze(kept[1], 1);
   const Tensor rows = kept[0];
   AttentionOptions a{.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(dn + o.rope_dim))),
                      .mask = call.mask(),
                      .bias = pass.bias,
+                     .sink = sink,
                      .dropout = o.attention_dropout};
   a.mask.causal = o.causal;
   const auto attend = [&](const Tensor& queries, const Tensor& keys, const Tensor& values) {
@@ -91,7 +105,7 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
     const Tensor shared = expand(narrow(rows, -1, r, o.rope_dim), {x.dim(0), o.heads, rows.dim(2), o.rope_dim});
     y = attend(cat({qs[0], q_r}, -1), cat({kv[0], shared}, -1), kv[1]);
   }
-  if (o.gate != MlaGate::none) y = gate(y, x);
+  if (o.gate != MlaGate::none) y = o.raw_latent ? glu(y, qs[2]) : gate(y, x);
   return Dropout{o.dropout}(out(detail::merge_heads(y)), call.rng());
 }
 

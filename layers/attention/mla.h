@@ -6,6 +6,8 @@
 //   [k_n | v] = c·Wukv                  per head, widths dn and dv
 //   y = softmax((q_n·k_n + q_r·κ)/√(dn + dr))·v [⊙ σ(x·Wg)]·Wo
 //
+// With raw_latent (A.X-K2) q and the gate's logits are one map of [RMSNorm(z) | z], z = x·Wdq, per head [q | gate].
+//
 // Expanded, this is attention() with k = [k_n | κ]. Absorbed, Wuk stands on the side of the queries and Wuv behind the
 // sum, q_n·k_n = (q_n·Wukᵀ)·c, so that all heads read one KV head [c | κ] whose values are c. The two forms differ in
 // rounding and cost alone. By itself a layer takes the one with fewer products: expanded for a whole sequence, absorbed
@@ -28,8 +30,9 @@ enum class MlaForm { cheapest, expanded, absorbed };
 constexpr const char* choices(MlaForm) { return "cheapest expanded absorbed"; }
 
 /// Sizes are DeepSeek-V2-Lite's; V3 has q_rank = 1536. By options: Kimi Linear (use_rope = false), MiniCPM3
-/// (RopePairing::half), Ling 3 (headwise gate), Hy4 (half, elementwise gate), dots3 (headwise gate, rope_norm, factors
-/// √(dim/rank)). DeepSeek-V3.2 has topk = 2048; GLM-5 and dots3 turn the index interleaved.
+/// (RopePairing::half), Ling 3 (headwise gate), Hy4 (half, elementwise gate, sink), dots3 (headwise gate, rope_norm,
+/// factors √(dim/rank)), A.X-K2 (raw_latent, elementwise gate). DeepSeek-V3.2, Hy4 and A.X-K2 have topk = 2048; GLM-5,
+/// Mistral and dots3 turn the index interleaved.
 struct MlaOptions {
   using Layer = struct Mla;
   int64_t dim, heads = 1;
@@ -39,6 +42,8 @@ struct MlaOptions {
   RopeOptions rope = {.pairing = RopePairing::interleaved};
   std::optional<double> scale = std::nullopt;  // of the scores; default (dn + dr)^{−1/2}
   MlaGate gate = MlaGate::none;
+  bool raw_latent = false;             // q and gate read [RMSNorm(z) | z], and an indexer z. Needs q_rank
+  bool sink = false;                   // a learned score per head without a value: e^s/(e^sink + Σ e^s)
   bool rope_norm = false;              // RMSNorm of κ, before RoPE
   double norm_eps = 1e-6;              // of all norms
   double q_factor = 1, kv_factor = 1;  // multiply the normed latents
@@ -63,6 +68,8 @@ struct MlaOptions {
     f.nested("rope_", o.rope);
     f("scale", o.scale, any_number(), "of the scores; null: (dn + dr)^(-1/2)");
     f("gate", o.gate, "sigmoid(x Wg) on the attended values: one for every head or every channel");
+    f("raw_latent", o.raw_latent, "one map makes q and the gate of [RMSNorm(z) | z], z = x Wdq; an indexer reads z");
+    f("sink", o.sink, "a learned score of every head without a value, e^s/(e^sink + sum e^s)");
     f("rope_norm", o.rope_norm, "RMSNorm of the rotary key, before RoPE");
     f("norm_eps", o.norm_eps, at_least(0), "of the norms");
     f("q_factor", o.q_factor, any_number(), "times the queries' normed latent; sqrt(dim/q_rank) in dots3");
@@ -86,12 +93,13 @@ MlaOptions yarn_mla(MlaOptions o, double factor, int64_t length, double mscale =
 struct Mla {
   static constexpr const char* type = "Mla";
   MlaOptions options;
-  Linear q, q_down, q_up;  // dim → h·(dn + dr), or dim → q_rank → h·(dn + dr)
-  Linear kv_down, kv_up;   // dim → r + dr, [c | κ]; r → h·(dn + dv), per head [k_n | v]
+  Linear q, q_down, q_up;  // dim → h·(dn + dr), or dim → q_rank → h·(dn + dr); raw: 2·q_rank → h·(dn + dr + gate)
+  Linear kv_down, kv_up;  // dim → r + dr, [c | κ]; r → h·(dn + dv), per head [k_n | v]
   Norm q_norm, kv_norm, rope_norm;
-  AttentionGate gate;
-  Linear out;       // h·dv → dim
-  Indexer indexer;  // with topk
+  AttentionGate gate;  // unless it comes with q
+  Tensor sink;         // [h]
+  Linear out;          // h·dv → dim
+  Indexer indexer;     // with topk
 
   Mla() = default;
   /// Throws ValueError for options that do not fit.
@@ -106,7 +114,7 @@ struct Mla {
   static void visit(auto& self, auto&& f) {
     f("q", self.q), f("q_down", self.q_down), f("q_norm", self.q_norm), f("q_up", self.q_up);
     f("kv_down", self.kv_down), f("kv_norm", self.kv_norm), f("rope_norm", self.rope_norm), f("kv_up", self.kv_up);
-    f("gate", self.gate.map), f("out", self.out), f("indexer", self.indexer);
+    f("gate", self.gate.map), f("sink", self.sink), f("out", self.out), f("indexer", self.indexer);
   }
 };
 

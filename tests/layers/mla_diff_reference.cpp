@@ -58,28 +58,36 @@ Matrix mla(const LayerFacts& l, const LayerSequence& s) {
   std::vector<std::vector<bool>> chosen;
   if (dr > 0 && l.yes("rope_norm")) k_rope = norm_of(l, "rope_norm", "rms", eps, k_rope);
   if (dr > 0) k_rope = rotated(l, k_rope, true);
+  const bool raw = l.yes("raw_latent");
   if (l.size("q_rank") > 0) {
-    const Matrix latent = norm_of(l, "q_norm", "rms", eps, dense(l, "q_down", s.x));
-    mixed = dense(l, "q_up", scaled(latent, l.real("q_factor")));
-    if (l.size("topk") > 0) chosen = indexed(l, s, scaled(latent, l.real("q_factor")));
+    const Matrix z = dense(l, "q_down", s.x), latent = scaled(norm_of(l, "q_norm", "rms", eps, z), l.real("q_factor"));
+    mixed = dense(l, "q_up", raw ? beside(latent, z) : latent);
+    if (l.size("topk") > 0) chosen = indexed(l, s, raw ? z : latent);
   } else {
     mixed = dense(l, "q", s.x);
   }
   const std::vector<Matrix> q = heads_of(mixed, heads), kv = heads_of(dense(l, "kv_up", c), heads);
+  const std::vector<double> sinks = l.yes("sink") ? l.values("sink") : std::vector<double>(heads, kHidden);
   std::vector<Matrix> y;
   for (std::size_t h = 0; h < heads; ++h) {
     const Matrix q_nope = columns(q[h], 0, dn), k_nope = columns(kv[h], 0, dn), v = columns(kv[h], dn, dv);
     const Matrix q_rope = dr > 0 ? rotated(l, columns(q[h], dn, dr), false) : columns(q[h], dn, dr);
-    y.push_back(softmax_of(s.x.size(), v, [&](std::size_t i, std::size_t j) {
-      if (!sees(l, s, h, i, j) || (!chosen.empty() && !chosen[i][j])) return kHidden;
-      return scale * (dot(q_nope[i], k_nope[j]) + dot(q_rope[i], k_rope[j])) + (s.bias.empty() ? 0 : s.bias[i][j]);
-    }));
+    y.push_back(softmax_of(
+        s.x.size(), v,
+        [&](std::size_t i, std::size_t j) {
+          if (!sees(l, s, h, i, j) || (!chosen.empty() && !chosen[i][j])) return kHidden;
+          return scale * (dot(q_nope[i], k_nope[j]) + dot(q_rope[i], k_rope[j])) + (s.bias.empty() ? 0 : s.bias[i][j]);
+        },
+        sinks[h]));
   }
-  if (l.text("gate") != "none") {
-    const Matrix g = activated(dense(l, "gate", s.x), "sigmoid");
-    for (std::size_t h = 0; h < heads; ++h)
+  if (const std::string& gate = l.text("gate"); gate != "none") {
+    const std::size_t width = gate == "headwise" ? 1 : dv;
+    for (std::size_t h = 0; h < heads; ++h) {
+      const Matrix logits = raw ? columns(q[h], dn + dr, width) : columns(dense(l, "gate", s.x), h * width, width),
+                   g = activated(logits, "sigmoid");
       for (std::size_t i = 0; i < s.x.size(); ++i)
-        for (std::size_t e = 0; e < dv; ++e) y[h][i][e] *= g[i][l.text("gate") == "headwise" ? h : h * dv + e];
+        for (std::size_t e = 0; e < dv; ++e) y[h][i][e] *= g[i][e % width];
+    }
   }
   return dense(l, "out", joined(y));
 }

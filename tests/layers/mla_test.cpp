@@ -8,9 +8,13 @@
 #include <sluice/layers/report/cost.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
+#include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/layers/train/models.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 
@@ -201,4 +205,32 @@ TEST_CASE("mla: options that do not fit are errors that name them", "[layers][ml
   const Mla mla(o, rng);
   Stream stream;
   CHECK_THROWS_WITH(step(mla, zeros({1, 2, 48}, {f64}), stream), Contains("mla: only a causal layer can be streamed"));
+}
+
+TEST_CASE("mla: a latent as it is, and a sink, where they are something else", "[layers][mla]") {
+  Rand rand(4);
+  const Tensor x = random_tensor({2, 70, 48}, f64, rand);
+  MlaOptions o = options_of(MlaForm::expanded);
+  o.q_rank = 29, o.gate = MlaGate::elementwise;
+  Rng rng(5);
+  const Mla plain(o, rng);
+  o.raw_latent = o.sink = true;
+  Mla raw(o, rng);
+  CHECK(raw.q_up.weight.shape() == Shape{2 * 29, 3 * (24 + 16 + 20)});
+  CHECK(parameters(raw).size() == parameters(plain).size());  // a sink for the gate's map
+  // q of the normed latent alone, and a gate of x through the latent as it is.
+  raw.q_down = plain.q_down, raw.q_norm = plain.q_norm, raw.kv_down = plain.kv_down, raw.kv_norm = plain.kv_norm;
+  raw.kv_up = plain.kv_up, raw.out = plain.out;
+  const Tensor wg = random_tensor({29, 3 * 20}, f64, rand), q = unflatten(plain.q_up.weight, 1, {3, 40}),
+               gate = unflatten(wg, 1, {3, 20});
+  raw.q_up.weight =
+      cat({flatten(cat({q, zeros_like(gate)}, -1), 1, 2), flatten(cat({zeros_like(q), gate}, -1), 1, 2)}, 0);
+  Mla other = plain;
+  other.gate.map.weight = matmul(plain.q_down.weight, wg);
+  raw.sink = full({3}, -INFINITY, {f64});
+  CHECK(max_abs_diff(raw(x), other(x)) <= 1e-12 * max_abs(other(x)));
+  raw.sink = zeros({3}, {f64});
+  CHECK(max_abs_diff(raw(x), other(x)) > 1e-3);
+  o.q_rank = 0;
+  CHECK_THROWS_WITH(Mla(o, rng), Contains("raw_latent") && Contains("q_rank"));
 }
