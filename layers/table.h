@@ -239,12 +239,15 @@ template <class Rows> void attention_rows(Rows& rows) {
       {R"({"reading": "pooled", "value_dim": 3, "context_dim": 5, "attention_dropout": 0.3})",
        R"({"reading": "flamingo", "qkv_bias": true, "out_bias": true})"});
   rows.template add<ForgettingAttention>(
-          "forgetting_attention", kMasked, R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
+          "forgetting_attention", kDocuments, R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
           {R"({"kv_heads": 4, "use_rope": true, "rope_rot_dim": 2, "attention_dropout": 0.3})",
            R"({"kv_heads": 1, "value_dim": 2, "qkv_bias": true, "residual": true, "dropout": 0.3})",
            R"({"kv_shift": true, "qk_norm": true, "output_norm": true, "output_gate": true, "value_dim": 2})",
            R"({"kv_shift": true, "qk_norm": true, "shared_qk_norm": true, "qk_norm_eps": 0.1, "output_norm": true,
-           "output_norm_eps": 0.2, "use_rope": true, "rope_rot_dim": 2})"})
+           "output_norm_eps": 0.2, "use_rope": true, "rope_rot_dim": 2})",
+           R"({"gate": "learned", "decay_first": 1, "decay_last": 5, "attention_dropout": 0.3})",
+           R"({"gate": "fixed", "kv_heads": 1, "decay_first": 3, "decay_last": 0.5})",
+           R"({"gate": "none", "kv_shift": true, "kv_heads": 4})"})
       .nonlinear_after_dropout = Json::Object{{"output_norm", true}};
   rows.template add<Mla>(
       "mla", {.key_mask = true, .segments = true, .scores = true, .streams = true},

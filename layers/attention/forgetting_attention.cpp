@@ -3,18 +3,40 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
 
 namespace sluice {
 
+namespace {
+
+/// b_f [heads]. With decay times T, σ(b_f) = e^{−1/T}.
+Tensor initial_bias(const ForgettingAttentionOptions& o) {
+  const int64_t heads = o.heads.heads;
+  if (o.decay_first == 0) return init_vector(heads, o.gate_bias, o.heads.dtype);
+  std::vector<double> bias;
+  for (int64_t h = 0; h < heads; ++h) {
+    const double share = heads == 1 ? 0 : static_cast<double>(h) / static_cast<double>(heads - 1);
+    const double time = o.decay_first * std::pow(o.decay_last / o.decay_first, share);
+    bias.push_back(-1 / time - std::log(-std::expm1(-1 / time)));
+  }
+  return to(Tensor::from(bias, {heads}), o.heads.dtype).requires_grad_();
+}
+
+}  // namespace
+
 ForgettingAttention::ForgettingAttention(ForgettingAttentionOptions o, Rng& rng)
     : options(checked_layer("forgetting_attention", o)), heads(options.heads, rng) {
   HeadsOptions& h = options.heads;
   h.causal = true;
-  forget = Linear({h.dim, h.heads, true, h.init, h.dtype}, rng);
-  forget.bias = init_vector(h.heads, options.gate_bias, h.dtype);
+  if ((o.decay_first > 0) != (o.decay_last > 0))
+    fail<ValueError>("forgetting_attention: decay times of both ends or of none — got decay_first=", o.decay_first,
+                     ", decay_last=", o.decay_last);
+  if (o.gate == ForgetGate::input) forget = Linear({h.dim, h.heads, true, h.init, h.dtype}, rng);
+  if (o.gate != ForgetGate::none) forget.bias = initial_bias(o);
+  if (o.gate == ForgetGate::fixed) forget.bias = forget.bias.detach();
   if (o.kv_shift)
     for (Linear* shift : {&k_shift, &v_shift}) *shift = Linear({h.dim, h.kv_heads, false, h.init, h.dtype}, rng);
   if (o.qk_norm) {
@@ -39,8 +61,10 @@ namespace {
 Tensor shifted(Call& call, const Linear& map, const Tensor& rows, int64_t heads) {
   const Tensor& real = call.key_mask();
   const Tensor now = real.defined() ? masked_fill(rows, unsqueeze(logical_not(real), -1), 0) : rows;
+  Tensor before = call.shift(now);
+  if (const Tensor starts = call.starts(); starts.defined()) before = masked_fill(before, unsqueeze(starts, -1), 0);
   const auto parts = [&](const Tensor& t) { return unflatten(t, -1, {heads, t.dim(-1) / heads}); };
-  return flatten(lerp(parts(now), parts(call.shift(now)), unsqueeze(sigmoid(map(call.x)), -1)), -2, -1);
+  return flatten(lerp(parts(now), parts(before), unsqueeze(sigmoid(map(call.x)), -1)), -2, -1);
 }
 
 /// A norm of each of `heads` parts of a row, which has weights for all of them or for one.
@@ -49,7 +73,29 @@ Tensor normed(const Norm& norm, const Tensor& rows, int64_t heads) {
   return flatten(norm(unflatten(rows, -1, {heads, norm.options.dim})), -2, -1);
 }
 
+/// Tensors of `dtype` whose sum is w; its gradient goes through the last. Where products round to bf16, three have the
+/// 24 bits of f32, and products with 1 are exact.
+std::vector<Tensor> parts_of(const Tensor& w, DType dtype) {
+  std::vector<Tensor> parts;
+  Tensor rest = w;
+  for (int i = 0; i < 2 && dtype != f64 && precision_of(dtype) == Precision::bf16; ++i) {
+    const Tensor high = to(rest.detach(), bf16);
+    parts.push_back(to(high, dtype)), rest = rest - to(high, rest.dtype());
+  }
+  parts.push_back(to(rest, dtype));
+  return parts;
+}
+
 }  // namespace
+
+Tensor ForgettingAttention::decays(Call& call) const {
+  // In f32 for bf16: sums of many small numbers.
+  Tensor z = detail::widened(forget.bias);
+  if (forget.weight.defined()) z = linear(detail::widened(call.x), detail::widened(forget.weight), z);
+  Tensor log_f = neg(softplus(neg(expand(z, {call.x.dim(0), call.x.dim(1), z.dim(-1)}))));  // log σ
+  if (call.key_mask().defined()) log_f = masked_fill(log_f, unsqueeze(logical_not(call.key_mask()), -1), 0);
+  return transpose(call.running_sum(log_f, 1), 1, 2);
+}
 
 Tensor ForgettingAttention::operator()(const Tensor& given, const Pass& pass) const {
   const ForgettingAttentionOptions& o = options;
@@ -61,17 +107,20 @@ Tensor ForgettingAttention::operator()(const Tensor& given, const Pass& pass) co
   if (o.kv_shift) xk = shifted(call, k_shift, xk, h.kv_heads), xv = shifted(call, v_shift, xv, h.kv_heads);
   if (o.qk_norm) xq = normed(q_norm, xq, h.heads), xk = normed(k_norm, xk, h.kv_heads);
   const auto [q, k, v] = Heads::arranged(h, xq, xk, xv, call.first());
-  Tensor log_f = neg(softplus(neg(transpose(forget(x), 1, 2))));  // log σ, [batch, heads, n]
-  if (call.key_mask().defined()) log_f = masked_fill(log_f, unsqueeze(logical_not(call.key_mask()), 1), 0);
-  const Tensor c = call.running_sum(log_f, 2);
-  // Query head g·group + r has √dk in its column r, where KV head g has the −c_j of this query head: the scale 1/√dk
-  // of the scores cancels.
+  const AttentionMask mask{.causal = true, .query_segments = call.segments(), .key_segments = call.segments()};
   const double scale = 1 / std::sqrt(static_cast<double>(h.head_dim));
-  const Tensor columns = transpose(reshape(neg(c), {batch, h.kv_heads, group, n}), 2, 3);
-  const Tensor own = reshape(expand(eye(group, group, x.options()), {h.kv_heads, group, group}), {h.heads, 1, group});
-  const Tensor queries = cat({q, expand(own * (1 / scale), {batch, h.heads, n, group})}, -1);
-  Tensor y = detail::merge_heads(call.attend(
-      queries, cat({k, columns}, -1), v, {.scale = scale, .mask = {.causal = true}, .dropout = h.attention_dropout}));
+  std::vector<Tensor> queries{q}, keys{k};
+  if (o.gate != ForgetGate::none) {
+    // Query head g·group + r has 1 in its column r, where KV head g has −c_j·√dk of this query head.
+    const Tensor w = neg(decays(call)) * (1 / scale);
+    const Tensor own = reshape(expand(eye(group, group, x.options()), {h.kv_heads, group, group}), {h.heads, 1, group});
+    for (const Tensor& part : parts_of(w, x.dtype())) {
+      keys.push_back(transpose(reshape(part, {batch, h.kv_heads, group, n}), 2, 3));
+      queries.push_back(expand(own, {batch, h.heads, n, group}));
+    }
+  }
+  Tensor y = detail::merge_heads(
+      call.attend(cat(queries, -1), cat(keys, -1), v, {.scale = scale, .mask = mask, .dropout = h.attention_dropout}));
   if (o.output_norm) y = output_norm(y);
   if (o.output_gate) y = glu(y, output_gate(x));
   return heads.finish(h, detail::split_heads(y, h.heads), x, call.rng());

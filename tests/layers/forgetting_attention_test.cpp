@@ -32,3 +32,46 @@ TEST_CASE("forgetting attention: the Pro block", "[heads]") {
   const Tensor y = pro(padded, {.key_mask = mask}), z = pro(other, {.key_mask = mask});
   CHECK(max(abs(masked_fill(y - z, unsqueeze(logical_not(mask), -1), 0))).item() == 0);
 }
+
+TEST_CASE("forgetting attention: far into a text, rounded products", "[heads][bf16]") {
+  // c falls by 0.7 a token, to −420, where numbers of bf16 are 2 apart.
+  Rng rng(3);
+  const ForgettingAttention f({.heads = {.dim = 16, .heads = 4, .kv_heads = 2, .head_dim = 6}}, rng);
+  const Tensor x = to(to(normal({1, 600, 16}, 0, 1, rng), bf16), f32);
+  const auto last = [](const Tensor& y) { return to(narrow(y, 1, 500, 100), f32); };
+  ForgettingAttention half = clone(f);
+  to(half, bf16), to(f, bf16), to(f, f32);  // both with weights of bf16
+  const Tensor want = last(f(x));
+  const double largest = max(abs(want)).item();
+  CHECK(max(abs(last(half(to(x, bf16))) - want)).item() < 0.03 * largest);
+  PrecisionScope scope(Precision::bf16);
+  CHECK(max(abs(last(f(x)) - want)).item() < 0.03 * largest);
+}
+
+TEST_CASE("forgetting attention: gates that do not read x", "[heads]") {
+  Rng rng(3);
+  const HeadsOptions heads = checked_heads("forgetting_attention", {.dim = 6, .heads = 3, .head_dim = 4, .dtype = f64});
+  const auto made = [&](ForgetGate gate, double first, double last) {
+    Rng same(5);
+    return ForgettingAttention({.heads = heads, .gate = gate, .decay_first = first, .decay_last = last}, same);
+  };
+  const ForgettingAttention learned = made(ForgetGate::learned, 2, 32), fixed = made(ForgetGate::fixed, 2, 32),
+                            none = made(ForgetGate::none, 0, 0);
+  // Weights fall to 1/e in 2, 8 and 32 tokens.
+  const Tensor decay = neg(log(sigmoid(learned.forget.bias)));
+  CHECK(max(abs(decay - Tensor::from(std::vector<double>{0.5, 0.125, 0.03125}, {3}))).item() < 1e-12);
+  CHECK(count(learned) == count(none) + 3);
+  CHECK(count(fixed) == count(none));
+  const Tensor x = normal({2, 9, 6}, 0, 1, rng, {f64});
+  CHECK(max(abs(learned(x) - fixed(x))).item() == 0);
+  // Decays that do not depend on the data are a bias by distance, as ALiBi's.
+  const Tensor p = arange(9, {f64});
+  const Tensor bias = unsqueeze(unsqueeze(neg(decay), -1), -1) * (unsqueeze(p, 1) - unsqueeze(p, 0));
+  const auto [q, k, v] = fixed.heads.project(fixed.options.heads, x);
+  const auto attended = [&](const Tensor& added) {
+    return fixed.heads.finish(heads, attention(q, k, v, {.mask = {.causal = true}, .bias = added}), x);
+  };
+  CHECK(max(abs(fixed(x) - attended(bias))).item() < 1e-13);
+  CHECK(max(abs(none(x) - attended({}))).item() < 1e-13);
+  CHECK_THROWS_WITH(made(ForgetGate::input, 2, 0), Contains("forgetting_attention") && Contains("decay_last=0"));
+}

@@ -265,21 +265,26 @@ Matrix gated_cross_attention(const LayerFacts& l, const LayerSequence& s) {
   return y;
 }
 
-/// Rows of the heads [heads][n][width], each mixed with the row before it, which counts as 0 where it is padding.
+/// Rows of the heads [heads][n][width], each mixed with the row before it, which counts as 0 where it is padding or of
+/// another document.
 void shift_heads(const LayerFacts& l, const LayerSequence& s, const char* map, std::vector<Matrix>& heads) {
   const Matrix logit = dense(l, map, s.x);
   for (std::size_t h = 0; h < heads.size(); ++h)
     for (std::size_t t = s.x.size(); t-- > 0;)  // from the last one, so that the row before is still as it was
       for (std::size_t c = 0; c < heads[h][t].size(); ++c) {
         const double share = 1 / (1 + std::exp(-logit[t][h]));
-        const double before = t > 0 && s.real[t - 1] ? heads[h][t - 1][c] : 0;
+        const bool same = s.documents.empty() || t == 0 || s.documents[t] == s.documents[t - 1];
+        const double before = t > 0 && s.real[t - 1] && same ? heads[h][t - 1][c] : 0;
         heads[h][t][c] = share * before + (1 - share) * heads[h][t][c];
       }
 }
 
 /// The scores decrease by log f of every token after the key up to the query; padding forgets nothing.
 Matrix forgetting_attention(const LayerFacts& l, const LayerSequence& s) {
-  const Matrix f = activated(dense(l, "forget", s.x), "sigmoid");
+  const std::string& gate = l.text("gate");
+  const Matrix f = gate == "none"    ? Matrix(s.x.size(), std::vector<double>(l.size("heads"), 1.0))
+                   : gate == "input" ? activated(dense(l, "forget", s.x), "sigmoid")
+                                     : activated(Matrix(s.x.size(), l.values("forget.bias")), "sigmoid");
   HeadRows rows = projected(l, s, false);
   if (l.yes("kv_shift")) shift_heads(l, s, "k_shift", rows.k), shift_heads(l, s, "v_shift", rows.v);
   const auto normed = [&](const char* name, double eps, const std::vector<Matrix>& heads) {
@@ -296,7 +301,7 @@ Matrix forgetting_attention(const LayerFacts& l, const LayerSequence& s) {
     const Matrix q = turn ? turned(l, rows.q[h], false) : rows.q[h];
     const Matrix k = turn ? turned(l, rows.k[h / group], true) : rows.k[h / group];
     y.push_back(softmax_of(q.size(), rows.v[h / group], [&](std::size_t i, std::size_t j) {
-      if (!s.real[j] || j > i) return kHidden;
+      if (!s.real[j] || j > i || (!s.documents.empty() && s.documents[i] != s.documents[j])) return kHidden;
       double score = scaled_dot(q[i], k[j]);
       for (std::size_t t = j + 1; t <= i; ++t)
         if (s.real[t]) score += std::log(f[t][h]);
