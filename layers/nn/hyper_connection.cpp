@@ -49,11 +49,13 @@ HyperConnection::Reading HyperConnection::read(const Tensor& h) const {
   if (h.rank() < 1 || h.dim(-1) != s * o.dim)
     fail("hyper_connection: got h=", h, "; need [..., streams*dim = ", s * o.dim, "]");
   const Tensor streams = unflatten(h, -1, {s, o.dim});
+  const auto in_h = [&](const Tensor& t) { return to(t, h.dtype()); };
   if (o.kind == HyperKind::gated) {
-    const Tensor u = rms_norm(streams, {}, o.norm_eps) * unflatten(weight, 0, {s, o.dim}), flat = flatten(u, -2, -1);
+    const Tensor read = weight.dtype() == f32 ? detail::widened(streams) : streams;
+    const Tensor u = rms_norm(read, {}, o.norm_eps) * unflatten(weight, 0, {s, o.dim}), flat = flatten(u, -2, -1);
     const double share = 1 / static_cast<double>(s);
     const Tensor gate = unflatten(sigmoid(up(silu(down(flat) * share))), -1, {s, o.dim});
-    return {mean(gate * u, {-2}), streams, unsqueeze(sigmoid(map(flat) * share) * 2.0, -1)};
+    return {in_h(mean(gate * u, {-2})), streams, in_h(unsqueeze(sigmoid(map(flat) * share) * 2.0, -1))};
   }
   // In f32 for h of bf16, too: M is a product of many small changes.
   const Tensor u = matmul(rms_norm(detail::widened(h), {}, o.norm_eps), detail::widened(map.weight)),
@@ -63,7 +65,6 @@ HyperConnection::Reading HyperConnection::read(const Tensor& h) const {
   };
   const Tensor pre = sigmoid(part(0, 0, s)) + o.eps, post = sigmoid(part(1, s, s)) * 2.0,
                mixing = doubly_stochastic(unflatten(part(2, 2 * s, s * s), -1, {s, s}), o.iterations, o.eps);
-  const auto in_h = [&](const Tensor& t) { return to(t, h.dtype()); };
   return {squeeze(matmul(in_h(unsqueeze(pre, -2)), streams), -2), matmul(in_h(transpose(mixing, -2, -1)), streams),
           in_h(unsqueeze(post, -1))};
 }

@@ -13,6 +13,8 @@
 //
 //   u_i = RMS(H_i) ⊙ w_i      x = mean_i σ(silu(u·W↓/s)·W↑)_i ⊙ u_i      post = 2σ(u·W/s)
 //
+// Weights that stay f32 beside h of bf16, as in DeepSeek-V4, mix in f32.
+//
 // One stream repeated s times begins the model, repeat(x, s, -1); the mean of the streams, or another reading,
 // ends it.
 #pragma once

@@ -101,4 +101,16 @@ TEST_CASE("hyper-connections: rows and columns sum to 1, equal streams are a res
   const HyperConnection::Reading r = half.read(h);
   CHECK(r.kept.dtype() == bf16);
   CHECK(r.x.dtype() == bf16);
+  // Weights that stay f32 beside h of bf16 give what they give for h in f32, rounded once.
+  for (const HyperKind kind : {HyperKind::doubly_stochastic, HyperKind::gated}) {
+    HyperConnection c = randomised(HyperConnection({.dim = 8, .kind = kind, .dtype = f64}, rng), rand);
+    to(c, f32);
+    const HyperConnection::Reading got = c.read(h), want = c.read(to(h, f32));
+    CHECK(same_bits(got.post, to(want.post, bf16)));
+    if (kind == HyperKind::gated) CHECK(same_bits(got.x, to(want.x, bf16)));
+    else CHECK(max_abs_diff(to(got.x, f32), want.x) <= 0x1p-7 * max_abs(want.x));
+    const Tensor y = c(h, [](const Tensor& t) { return t; });
+    CHECK(y.dtype() == bf16);
+    for (const Tensor& g : grad({sum(to(y, f32))}, {c.map.weight})) CHECK(g.dtype() == f32);
+  }
 }
