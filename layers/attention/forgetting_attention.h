@@ -10,8 +10,8 @@
 // columns in its cache of keys. c grows along the text, and near tokens differ in it by little: where products round
 // their operands to bf16, three columns hold the parts of its 24 bits.
 //
-// The gates that the paper compares with: f = σ(b_f) for all tokens, where b_f is trained or fixed and begins with decay
-// times that differ by head; and none, which is softmax attention.
+// The gates that the paper compares with: f = σ(b_f) for all tokens, where b_f is trained or fixed and begins with
+// decay times that differ by head; and none, which is softmax attention.
 //
 // The paper's Pro block adds four options. kv_shift: k_t ← α_t k_{t−1} + (1 − α_t) k_t with α = σ(x·W) for each KV
 // head, and v likewise. qk_norm: RMSNorm of each head of q and k. output_norm: RMSNorm of each head of y. output_gate:
@@ -79,6 +79,8 @@ struct ForgettingAttention {
   ForgettingAttention() = default;
   /// Throws ValueError for options that do not fit.
   ForgettingAttention(ForgettingAttentionOptions o, Rng& rng);
+  /// All other options have their defaults.
+  ForgettingAttention(HeadsOptions o, Rng& rng) : ForgettingAttention(ForgettingAttentionOptions{.heads = o}, rng) {}
 
   /// x [batch, n, dim] → the same shape (width heads·dv without project_out). Padding forgets nothing: its f_t is 1. A
   /// document is a run of equal segments. A stream keeps kv_heads·(dk + dv) + heads numbers per token, in bf16

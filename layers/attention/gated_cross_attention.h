@@ -45,6 +45,8 @@ struct GatedCrossAttention {
 
   GatedCrossAttention() = default;
   GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng);
+  /// All other options have their defaults.
+  GatedCrossAttention(HeadsOptions o, Rng& rng) : GatedCrossAttention(GatedCrossAttentionOptions{.heads = o}, rng) {}
 
   /// x [batch, n, dim] → the same shape (width heads·dv without project_out), with the pass's context
   /// [batch, k, context_dim]. With a residual, `flamingo` initially returns x. `pooled` averages the real rows of

@@ -144,6 +144,8 @@ struct NsaAttention {
   NsaAttention() = default;
   /// Throws ValueError for options that do not fit.
   NsaAttention(NsaAttentionOptions o, Rng& rng);
+  /// All other options have their defaults.
+  NsaAttention(HeadsOptions o, Rng& rng) : NsaAttention(NsaAttentionOptions{.heads = o}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) {
     Heads::visit(self.heads, f);
@@ -173,6 +175,8 @@ struct MobaAttention {
   MobaAttention() = default;
   /// Throws ValueError for options that do not fit.
   MobaAttention(MobaAttentionOptions o, Rng& rng);
+  /// All other options have their defaults.
+  MobaAttention(HeadsOptions o, Rng& rng) : MobaAttention(MobaAttentionOptions{.heads = o}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
 };
@@ -206,6 +210,8 @@ struct MsaAttention {
   MsaAttention() = default;
   /// Throws ValueError for options that do not fit.
   MsaAttention(MsaAttentionOptions o, Rng& rng);
+  /// All other options have their defaults.
+  MsaAttention(HeadsOptions o, Rng& rng) : MsaAttention(MsaAttentionOptions{.heads = o}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   struct Index {
