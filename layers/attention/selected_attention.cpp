@@ -1,6 +1,7 @@
 #include <sluice/layers/attention/selected_attention.h>
 
 #include <sluice/core/node.h>
+#include <sluice/layers/attention/gathered_keys.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
@@ -197,6 +198,8 @@ Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Ke
   AttentionOptions o = options;
   AttentionMask candidates = o.mask;
   candidates.dense = candidates.blocks = Tensor(), candidates.block = 0;
+  if (detail::prefers_gathered_keys(q, k, topk, o, rng && o.dropout > 0))
+    return attention_to_keys(q, k, v, index_keys(index, topk, candidates), o);
   const Tensor chosen = index_mask(index, topk, candidates);
   o.mask.dense = o.mask.dense.defined() ? logical_and(o.mask.dense, chosen) : chosen;
   return attention(q, k, v, o, rng);

@@ -107,7 +107,8 @@ Tensor msa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                      const MsaSizes& sizes, const SelectedOptions& options = {}, Rng* rng = nullptr);
 
 /// attention() to the `topk` keys with the largest index score among those that causality, padding and documents of the
-/// mask allow. Its pairs and blocks restrict the attention alone.
+/// mask allow. Its pairs and blocks restrict the attention alone. Gathers the keys where that is faster
+/// (gathered_keys.h), else masks pairs.
 Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const KeyIndex& index, int64_t topk,
                      const AttentionOptions& options = {.mask = {.causal = true}}, Rng* rng = nullptr);
 

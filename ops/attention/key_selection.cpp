@@ -4,6 +4,8 @@
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/index/sort.h>
 #include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
@@ -141,18 +143,37 @@ Tensor index_scores(const KeyIndex& index) {
   return to(sum(s * unsqueeze(transpose(w, 1, 2), -1), {1}), index.q.dtype());
 }
 
-Tensor index_mask(const KeyIndex& index, int64_t top, const AttentionMask& mask) {
-  check_index("index_mask", index);
-  if (top < 1) fail<ValueError>("index_mask: top must be positive — got ", top);
+namespace {
+
+/// Joins f(scores, visible) over some rows of index_scores() [batch, 1, rows, n] at a time; `visible`, of the same
+/// rows, is undefined if all pairs are.
+template <class F> Tensor by_index(const char* op, const KeyIndex& index, int64_t top, const AttentionMask& mask, F f) {
+  check_index(op, index);
+  if (top < 1) fail<ValueError>(op, ": top must be positive — got ", top);
   const int64_t batch = index.q.dim(0), heads = index.q.dim(1), m = index.q.dim(2), n = index.k.dim(1);
   const Tensor visible = mask.unrestricted() ? Tensor() : visible_pairs(mask, batch, 1, m, n, index.q.device());
-  if (visible.defined() && visible.dim(1) > 1) fail<ValueError>("index_mask: mask must be the same for all heads");
+  if (visible.defined() && visible.dim(1) > 1) fail<ValueError>(op, ": mask must be the same for all heads");
   const Tensor q = detail::widened(index.q), k = detail::widened(index.k), w = detail::widened(index.w);
   const int64_t size = std::clamp<int64_t>((1 << 22) / std::max<int64_t>(1, batch * heads * n), 1, 128);
   return detail::by_rows(m, size, [&](int64_t row, int64_t rows) {
     const Tensor s = index_scores({narrow(q, 2, row, rows), k, narrow(w, 1, row, rows)});
-    return topk_mask(unsqueeze(s, 1), top, TopKTies::index,
-                     visible.defined() ? narrow(visible, 2, row, rows) : visible);
+    return f(unsqueeze(s, 1), visible.defined() ? narrow(visible, 2, row, rows) : visible);
+  });
+}
+
+}  // namespace
+
+Tensor index_mask(const KeyIndex& index, int64_t top, const AttentionMask& mask) {
+  return by_index("index_mask", index, top, mask,
+                  [&](const Tensor& s, const Tensor& visible) { return topk_mask(s, top, TopKTies::index, visible); });
+}
+
+Tensor index_keys(const KeyIndex& index, int64_t top, const AttentionMask& mask) {
+  return by_index("index_keys", index, top, mask, [&](const Tensor& s, const Tensor& visible) {
+    const Tensor hidden = visible.defined() ? logical_not(expand(visible, s.shape())) : visible;
+    const Tensor places =
+        topk(hidden.defined() ? masked_fill(s, hidden, -kInf) : s, std::min(top, s.dim(-1)), -1).indices;
+    return hidden.defined() ? masked_fill(places, gather(hidden, -1, places), -1) : places;
   });
 }
 

@@ -3,7 +3,7 @@
 // may see fewer than it may choose keeps them all.
 //
 //   blocks   scores of ⌈n/B⌉ blocks of B keys → choose_blocks() → AttentionMask::blocks
-//   tokens   index_scores() → index_mask() → AttentionMask::dense
+//   tokens   index_scores() → index_mask() → AttentionMask::dense, or index_keys(): their numbers
 #pragma once
 
 #include <sluice/ops/attention/attention_mask.h>
@@ -54,6 +54,8 @@ Tensor index_scores(const KeyIndex& index);
 /// The `top` best keys of each row of index_scores() among those that `mask` allows, bool [batch, 1, m, n]. `mask` must
 /// be the same for all heads. Computes some rows of scores at a time.
 Tensor index_mask(const KeyIndex& index, int64_t top, const AttentionMask& mask);
+/// The same keys by number, the best first: i64 [batch, 1, m, min(top, n)], −1 behind those of a row with fewer.
+Tensor index_keys(const KeyIndex& index, int64_t top, const AttentionMask& mask);
 
 namespace detail {
 /// Joins f(row, rows), tensors with `rows` rows in dim 2, over pieces of at most `size` of m rows. Without history.

@@ -40,6 +40,10 @@ void add_selection_calls(OpCalls& calls) {
     const KeyIndex index = drawn_index(d);
     return index_mask(index, d.get<int64_t>(), {.causal = d.chance(0.5)});
   });
+  add("index_keys", [](Draw& d) {
+    const KeyIndex index = drawn_index(d);
+    return index_keys(index, d.get<int64_t>(), {.causal = d.chance(0.5)});
+  });
 }
 
 }  // namespace sluice::testing

@@ -5,6 +5,7 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/layers/attention/gathered_keys.h>
 #include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/selected_attention.h>
 #include <sluice/layers/report/cost.h>
@@ -14,6 +15,8 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
+
+#include <array>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -125,12 +128,18 @@ TEST_CASE("selected: streams in any pieces", "[layers][selected][stream]") {
                  .index_dim = 6,
                  .dtype = f64},
                 rng);
+  MlaOptions few = dsa.options;  // whose keys are gathered
+  few.topk = 1, few.form = MlaForm::absorbed;
+  const Mla gathering(few, rng);
+  CHECK(detail::prefers_gathered_keys(zeros({1, 3, 200, 1}), zeros({1, 1, 200, 1}), 1, {.mask = {.causal = true}},
+                                      false));
+  same(gathering(x), gathering(x, {.mask = ones({1}, {boolean})}));  // a mask of pairs keeps it from that
   const auto check = [&](const auto& layer) {
     const Tensor y = layer(x);
     for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{1}, {150, 1, 1, 3}, {64, 5, 80}})
       CHECK(max_abs_diff(streamed(layer, x, pieces), y) <= 1e-12 * max_abs(y));
   };
-  check(nsa), check(moba), check(msa), check(dsa);
+  check(nsa), check(moba), check(msa), check(dsa), check(gathering);
   Stream stream;
   step(dsa, x, stream);
   CHECK(stream.numel() == 2 * 200 * (7 + 4 + 6));  // latent, rotary key, key of the index
@@ -145,6 +154,64 @@ TEST_CASE("selected: streams in any pieces", "[layers][selected][stream]") {
   choice_has_no_gradient(dsa, "indexer."), choice_has_no_gradient(msa, "index_");
   const auto [index_q, index_k] = msa.index(x);  // what a loss reads
   CHECK(grad({sum(square(matmul(index_q, transpose(index_k, 2, 3))))}, {msa.index_k.weight})[0].defined());
+}
+
+TEST_CASE("selected: gathered keys = a mask of pairs, gradients of two orders included", "[layers][selected]") {
+  Rand rand(8);
+  for (const auto& [n, m, kv_heads] : {std::array<int64_t, 3>{190, 190, 1}, {150, 40, 2}, {9, 9, 2}}) {
+    INFO(n << " keys, " << m << " queries");
+    const Tensor q = random_tensor({2, 8, m, 6}, f64, rand), k = random_tensor({2, kv_heads, n, 6}, f64, rand),
+                 v = random_tensor({2, kv_heads, n, 5}, f64, rand), c = random_tensor({2, 8, m, 5}, f64, rand);
+    Tensor sink = random_tensor({8}, f64, rand);
+    const KeyIndex index{random_tensor({2, 3, m, 4}, f64, rand), random_tensor({2, n, 4}, f64, rand),
+                         random_tensor({2, m, 3}, f64, rand)};
+    const Tensor real = random_tensor({2, n}, f64, rand) > -0.7;
+    const AttentionMask candidates{.causal = true, .keys = real};
+    const int64_t top = 11;
+    AttentionOptions o{.scale = 0.7, .softcap = 3, .sink = sink};
+    AttentionOptions dense = o;
+    dense.mask = {.dense = index_mask(index, top, candidates)};
+    const std::vector<Tensor> leaves{q, k, v, sink};
+    for (Tensor t : leaves) t.requires_grad_();
+    const auto results = [&](const Tensor& y) {
+      std::vector<Tensor> all{y}, first = grad({sum(y * c)}, leaves, {.create_graph = true});
+      Tensor total = sum(square(first[0]));
+      for (std::size_t i = 1; i < first.size(); ++i) total = total + sum(square(first[i]));
+      for (const Tensor& g : first) all.push_back(g);
+      for (const Tensor& g : grad({total}, leaves)) all.push_back(g);
+      return all;
+    };
+    const std::vector<Tensor> got = results(attention_to_keys(q, k, v, index_keys(index, top, candidates), o)),
+                              want = results(attention(q, k, v, dense));
+    for (std::size_t i = 0; i < want.size(); ++i)
+      CHECK(max_abs_diff(got[i], want[i]) <= 1e-12 * (1 + max_abs(want[i])));
+  }
+  {  // in several parts
+    const int64_t n = 500, top = 220;
+    const Tensor q = random_tensor({1, 4, n, 64}, f64, rand), k = random_tensor({1, 1, n, 64}, f64, rand),
+                 v = random_tensor({1, 1, n, 48}, f64, rand), c = random_tensor({1, 4, n, 48}, f64, rand);
+    const KeyIndex index{random_tensor({1, 2, n, 4}, f64, rand), random_tensor({1, n, 4}, f64, rand),
+                         random_tensor({1, n, 2}, f64, rand)};
+    const std::vector<Tensor> leaves{q, k, v};
+    for (Tensor t : leaves) t.requires_grad_();
+    const Tensor got = attention_to_keys(q, k, v, index_keys(index, top, {.causal = true})),
+                 want = attention(q, k, v, {.mask = {.dense = index_mask(index, top, {.causal = true})}});
+    same(got, want);
+    const std::vector<Tensor> a = grad({sum(got * c)}, leaves), b = grad({sum(want * c)}, leaves);
+    for (std::size_t i = 0; i < leaves.size(); ++i) same(a[i], b[i]);
+  }
+  // What is taken: many heads of few KV heads, and few keys of many; else, and where options ask for pairs, a mask.
+  const Tensor q = zeros({1, 16, 4096, 4}), k = zeros({1, 1, 4096, 4}), own = zeros({1, 16, 4096, 4});
+  const AttentionOptions causal{.mask = {.causal = true}};
+  CHECK(detail::prefers_gathered_keys(q, k, 256, causal, false));
+  CHECK_FALSE(detail::prefers_gathered_keys(q, k, 2048, causal, false));
+  CHECK_FALSE(detail::prefers_gathered_keys(q, own, 256, causal, false));
+  CHECK_FALSE(detail::prefers_gathered_keys(q, k, 256, causal, true));
+  AttentionOptions biased = causal;
+  biased.bias = zeros({1});
+  CHECK_FALSE(detail::prefers_gathered_keys(q, k, 256, biased, false));
+  CHECK_THROWS_WITH(attention_to_keys(q, k, k, zeros({1, 1, 3, 2}, {i64})), Contains("keys=[1,1,3,2]"));
+  CHECK_THROWS_AS(attention_to_keys(q, zeros({1, 3, 5, 4}), k, zeros({1, 1, 4096, 2}, {i64})), ShapeError);
 }
 
 TEST_CASE("selected: what does not fit", "[layers][selected]") {

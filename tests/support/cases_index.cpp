@@ -341,6 +341,22 @@ void add_index_cases(Cases& c) {
   OpCase* scores =
       row("index_scores", "", operands, [](const In& x) { return index_scores({x[0], x[1], x[2]}); }, scores_of, false);
   scores->bitwise = false;
+  row("index_keys", "", operands, [](const In& x) { return index_keys({x[0], x[1], x[2]}, 3, {.causal = true}); },
+      [=](const Arrays& xs) {  // query i of 3 sees the first i + 2 of 4 keys
+        const Array s = scores_of(xs)[0];
+        Array y({2, 1, 3, 3});
+        each_index({2, 3}, [&](const Dims& i) {
+          std::vector<int64_t> best;
+          for (int64_t j = 0; j < i[1] + 2; ++j) best.push_back(j);
+          std::stable_sort(best.begin(), best.end(),
+                           [&](int64_t a, int64_t b) { return s({i[0], i[1], a}) > s({i[0], i[1], b}); });
+          best.resize(3, -1);
+          for (int64_t r = 0; r < 3; ++r)
+            y({i[0], 0, i[1], r}) = static_cast<double>(best[static_cast<std::size_t>(r)]);
+        });
+        return Arrays{y};
+      },
+      true)->flat = "whole numbers";
   row("index_mask", "", operands, [](const In& x) { return index_mask({x[0], x[1], x[2]}, 1, {}); },
       [=](const Arrays& xs) {
         const Array s = scores_of(xs)[0];
