@@ -1,14 +1,18 @@
-// The delta rule step by step: a thread has a column of the state, in global memory, where the columns of a head's
-// threads lie side by side. Right for every option, in f32 and f64. What limits it: the state is read and written twice
-// a step, from the cache if it fits, and steps wait for each other. Its gradients run composed of ops; there is no
-// kernel for them, nor one by chunks.
+// The slot of delta_scan, in f32 and f64: by tiles (delta.cuh), and step by step for the few tokens of a stream.
 #include <sluice/cuda/kernels.h>
-#include <sluice/cuda/tensors.h>
+#include <sluice/cuda/scan/delta_mma.cuh>
+#include <sluice/cuda/scan/delta_prepare.cuh>
+#include <sluice/cuda/scan/delta_sweep.cuh>
+#include <sluice/ops/gemm/precision.h>
 
 namespace sluice::cuda {
 
 namespace {
 
+constexpr int64_t kFewSteps = 4;  // up to so many, tiles cost more than steps
+
+/// A thread has a column of the state, in global memory, where the columns of a head's threads lie side by side. What
+/// limits it: the state is read and written twice a step, from the cache if it fits, and steps wait for each other.
 template <class T> struct DeltaColumn {
   HeadRows<const T> q, k, erase, write;
   HeadRows<T> out;
@@ -40,34 +44,90 @@ template <class T> struct DeltaColumn {
   }
 };
 
+template <class T>
+void by_steps(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
+              int64_t chunk, Tensor& out, Tensor& state, Tensor& states) {
+  const int64_t heads = erase.dim(1), n = k.dim(2);
+  for_each(erase.dim(0) * heads * write.dim(3), DeltaColumn<T>{.q = HeadRows<const T>(q.defined() ? q : k),
+                                                               .k = HeadRows<const T>(k),
+                                                               .erase = HeadRows<const T>(erase),
+                                                               .write = HeadRows<const T>(write),
+                                                               .out = HeadRows<T>(out),
+                                                               .g = data_or_null<T>(g),
+                                                               .state = data_of<T>(state),
+                                                               .states = data_or_null<T>(states),
+                                                               .heads = heads,
+                                                               .group = heads / k.dim(1),
+                                                               .n = n,
+                                                               .dk = k.dim(3),
+                                                               .dv = write.dim(3),
+                                                               .chunk = chunk,
+                                                               .chunks = (n - 1) / chunk + 1,
+                                                               .channels = !g.defined()    ? 0
+                                                                           : g.rank() == 3 ? 1
+                                                                                           : k.dim(3),
+                                                               .by_channel = g.defined() && g.rank() == 4,
+                                                               .reads = q.defined()});
+}
+
+/// compute(view, states) prepares the tiles of a launch and goes through them.
+template <int N, class T, class Stored, class Compute>
+void by_tiles(DeltaView<T, Stored> s, int64_t batch, Tensor& state, Tensor& states, Compute compute) {
+  s.span = heads_at_once(s, batch, s.template prepared<N>());
+  const Scratch<T> memory(static_cast<std::size_t>(s.span * s.template prepared<N>()));
+  s.template set_prepared<N>(memory.get());
+  T *const all = data_of<T>(state), *const kept = data_or_null<T>(states);
+  const int64_t size = s.dk * s.dv;
+  const auto heads = static_cast<int>(batch * s.heads);
+  for (; s.first_head < heads; s.first_head += s.span) {
+    s.span = std::min(s.span, heads - s.first_head);
+    compute(s, DeltaStates<T>{.state = all + s.first_head * size,
+                              .kept = kept ? kept + s.first_head * s.cut.chunks * size : nullptr,
+                              .every = s.cut.parts});
+  }
+}
+
+/// True if tensor cores serve the call. As on the CPU, decays of keys stay exact, and so does u alone. Calls that a
+/// tile cannot hold, or that would not fill one, go to the other kernels.
+bool on_tensor_cores(const Tensor& q, const Tensor& k, const Tensor& write, const Tensor& g) {
+  return precision() == Precision::bf16 && q.defined() && k.dtype() == f32 && (!g.defined() || g.rank() == 3) &&
+         k.dim(2) >= 16 && k.dim(3) >= 16 && k.dim(3) <= 128 && write.dim(3) >= 16;
+}
+
 }  // namespace
 
 void delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
                 int64_t chunk, Tensor& out, Tensor& state, Tensor& states) {
-  const int64_t heads = erase.dim(1), n = k.dim(2);
-  dispatch_float("delta_scan", k.dtype(), [&]<class T>() {
-    for_each(erase.dim(0) * heads * write.dim(3),
-             DeltaColumn<T>{.q = HeadRows<const T>(q.defined() ? q : k),
-                            .k = HeadRows<const T>(k),
-                            .erase = HeadRows<const T>(erase),
-                            .write = HeadRows<const T>(write),
-                            .out = HeadRows<T>(out),
-                            .g = data_or_null<T>(g),
-                            .state = data_of<T>(state),
-                            .states = states.defined() ? data_of<T>(states) : nullptr,
-                            .heads = heads,
-                            .group = heads / k.dim(1),
-                            .n = n,
-                            .dk = k.dim(3),
-                            .dv = write.dim(3),
-                            .chunk = chunk,
-                            .chunks = (n - 1) / chunk + 1,
-                            .channels = !g.defined()    ? 0
-                                        : g.rank() == 3 ? 1
-                                                        : k.dim(3),
-                            .by_channel = g.defined() && g.rank() == 4,
-                            .reads = q.defined()});
+  if (k.dim(2) <= kFewSteps)
+    return dispatch_float("delta_scan", k.dtype(),
+                          [&]<class T>() { by_steps<T>(q, k, erase, write, g, chunk, out, state, states); });
+  if (on_tensor_cores(q, k, write, g)) {
+    using View = DeltaView<float, BFloat16>;
+    const auto compute = [&](const View& s, const DeltaStates<float>& x) {
+      delta_prepare_mma(s);
+      s.key_tiles == 1 ? delta_sweep_mma<64>(s, HeadRows<float>(out), x)
+                       : delta_sweep_mma<128>(s, HeadRows<float>(out), x);
+    };
+    return by_tiles<kScanMmaSteps>(View(q, k, erase, write, g, chunk, kScanMmaSteps), k.dim(0), state, states, compute);
+  }
+  with_delta_tile(k, write, g, [&]<class T, int N, ScanDecay decay>() {
+    by_tiles<N>(DeltaView<T>(q, k, erase, write, g, chunk, N), k.dim(0), state, states,
+                [&](const DeltaView<T>& s, const DeltaStates<T>& x) {
+                  delta_prepare<T, N, decay>(s), delta_sweep<T, N, decay>(s, HeadRows<T>(out), x);
+                });
   });
 }
+
+// For delta_scan_backward.cu.
+#define SLUICE_DELTA(T, N, decay)                                \
+  template void delta_prepare<T, N, decay>(const DeltaView<T>&); \
+  template void delta_sweep<T, N, decay>(const DeltaView<T>&, HeadRows<T>, DeltaStates<T>);
+#define SLUICE_DELTA_DECAYS(T, N)       \
+  SLUICE_DELTA(T, N, ScanDecay::none)   \
+  SLUICE_DELTA(T, N, ScanDecay::scalar) \
+  SLUICE_DELTA(T, N, ScanDecay::keys)
+SLUICE_DELTA_DECAYS(float, 32)
+SLUICE_DELTA_DECAYS(float, 64)
+SLUICE_DELTA_DECAYS(double, 32)
 
 }  // namespace sluice::cuda

@@ -76,10 +76,8 @@ __device__ inline void store_number(BFloat16* to, float x) { to->bits = static_c
 /// place of this lane's row in the first two pieces, for row = 0. On the diagonal A is 0 for later steps; their v may
 /// be NaN, and must not count.
 template <int columns, bool diagonal>
-__device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], const float (&high)[4], Shared<BFloat16> v,
-                                  int place, int row, int piece, Shared<BFloat16> mine) {
-  const uint32_t w[1][4] = {
-      {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]), pack_bf16(high[2], high[3])}};
+__device__ void scan_add_weighted(float (&acc)[8][4], const uint32_t (&w)[1][4], Shared<BFloat16> v, int place, int row,
+                                  int piece, Shared<BFloat16> mine) {
   uint32_t f[4][4], bad = 0;
 #pragma unroll
   for (int d = 0; d < 4; ++d) {
@@ -94,6 +92,13 @@ __device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], con
 #pragma unroll
   for (int d = 0; d < 4; ++d)
     mma_m16n8k16(acc[2 * d], w[0], f[d][0], f[d][1]), mma_m16n8k16(acc[2 * d + 1], w[0], f[d][2], f[d][3]);
+}
+template <int columns, bool diagonal>
+__device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], const float (&high)[4], Shared<BFloat16> v,
+                                  int place, int row, int piece, Shared<BFloat16> mine) {
+  const uint32_t w[1][4] = {
+      {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]), pack_bf16(high[2], high[3])}};
+  scan_add_weighted<columns, diagonal>(acc, w, v, place, row, piece, mine);
 }
 
 /// A block for each 64·halves columns of each head and piece. Rows of operands must be 16-byte aligned and padded with

@@ -83,9 +83,10 @@ template <class Tile, class T> __device__ void carry_to_end(Shared<T> x, Shared<
   }
 }
 
-/// A_tj with decays of keys, and q_t ∘ e^{L_t} in place of q_t.
+/// A_tj with decays of keys, added to `a` if `more`, and q_t ∘ e^{L_t} in place of q_t. Up to 16 steps.
 template <class Tile, class T>
-__device__ void weigh_by_keys(Shared<T> q, Shared<T> k, Shared<T> factor, Shared<T> a, int count, int channels) {
+__device__ void weigh_by_keys(Shared<T> q, Shared<T> k, Shared<T> factor, Shared<T> a, int count, int channels,
+                              bool more = false) {
   const int t = static_cast<int>(threadIdx.x) / Tile::parts, part = static_cast<int>(threadIdx.x) % Tile::parts;
   T w[Tile::part / 4][4], x[4];
 #pragma unroll
@@ -105,13 +106,39 @@ __device__ void weigh_by_keys(Shared<T> q, Shared<T> k, Shared<T> factor, Shared
       for (int i = 0; i < 4; ++i) w[p][i] = forget(w[p][i], x[i]);
     }
     sum = sum_over_lanes<Tile::parts>(sum);
-    if (part == 0) a[t * Tile::ld_a + j] = sum;
+    if (part == 0) a[t * Tile::ld_a + j] = more ? a[t * Tile::ld_a + j] + sum : sum;
   }
   if (part == 0)
     for (int j = count; j < up_to_4(count); ++j) a[t * Tile::ld_a + j] = T(0);
 #pragma unroll
   for (int p = 0; p < Tile::part / 4; ++p)
     if (const int c = part * Tile::part + 4 * p; t < count && c < channels) store_4(q + t * Tile::ld + c, w[p]);
+}
+
+/// sum[r][s] += Σ_c q_tc k_jc for t = first + r and j = tx + s·across < end. scaled(y, j, c) may scale the four numbers
+/// y of k_j from channel c on.
+template <class Tile, class T, class Scaled>
+__device__ void add_dots(T (&sum)[Tile::rows][Tile::rows], Shared<T> q, Shared<T> k, int first, int end, int channels,
+                         Scaled scaled) {
+  constexpr int rows = Tile::rows;
+  const int tx = static_cast<int>(threadIdx.x) % Tile::across;
+#pragma unroll 1
+  for (int c = 0; c < channels; c += 4) {
+    T x[rows][4], y[4];
+#pragma unroll
+    for (int r = 0; r < rows; ++r) load_4(x[r], q + (first + r) * Tile::ld + c);
+#pragma unroll
+    for (int s = 0; s < rows; ++s) {
+      const int j = tx + s * Tile::across;
+      if (j >= end) continue;
+      load_4(y, k + j * Tile::ld + c);
+      scaled(y, j, c);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[r][s] += x[r][i] * y[i];
+    }
+  }
 }
 
 /// A_tj without decays of keys: weight(t, j) q_t·k_j for j <= t, else 0. Thread (ty, tx) has rows first … first + rows
@@ -123,22 +150,7 @@ __device__ void weigh(Shared<T> q, Shared<T> k, Shared<T> a, int count, int chan
             first = static_cast<int>(threadIdx.x) / Tile::across * rows;
   if (first >= count) return;
   T sum[rows][rows] = {};
-#pragma unroll 1
-  for (int c = 0; c < channels; c += 4) {
-    T x[rows][4], y[4];
-#pragma unroll
-    for (int r = 0; r < rows; ++r) load_4(x[r], q + (first + r) * Tile::ld + c);
-#pragma unroll
-    for (int s = 0; s < rows; ++s) {
-      const int j = tx + s * Tile::across;
-      if (j > first + rows - 1) continue;
-      load_4(y, k + j * Tile::ld + c);
-#pragma unroll
-      for (int r = 0; r < rows; ++r)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[r][s] += x[r][i] * y[i];
-    }
-  }
+  add_dots<Tile>(sum, q, k, first, first + rows, channels, [](T(&)[4], int, int) {});
 #pragma unroll
   for (int r = 0; r < rows; ++r)
 #pragma unroll
