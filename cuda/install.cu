@@ -61,6 +61,7 @@ const bool installed = [] {
 
   put(kernel::linear_scan, &linear_scan, Bf16::native);
   put(kernel::delta_scan, &delta_scan);
+  put(kernel::delta_scan_backward, &delta_scan_backward);
 
   put(kernel::sgd, &sgd, Bf16::native);
   put(kernel::adam, &adam, Bf16::native);

@@ -71,8 +71,9 @@ decltype(kernel::attention_keep_mask)::Function attention_keep_mask;
 // scan/linear_scan.cu
 decltype(kernel::linear_scan)::Function linear_scan;
 
-// scan/delta_scan.cu
+// scan/delta_scan*.cu
 decltype(kernel::delta_scan)::Function delta_scan;
+decltype(kernel::delta_scan_backward)::Function delta_scan_backward;
 
 // optim.cu
 decltype(kernel::sgd)::Function sgd;
