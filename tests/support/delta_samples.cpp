@@ -56,6 +56,13 @@ DeltaSample DeltaSample::in(DType dtype) const {
   return s;
 }
 
+DeltaSample DeltaSample::in(Device device) const {
+  DeltaSample s = *this;
+  for (Tensor* x : {&s.q, &s.k, &s.v, &s.beta, &s.decay, &s.initial})
+    if (x->defined()) *x = to(*x, device);
+  return s;
+}
+
 std::string DeltaSample::text() const {
   return str("q", q, " v", v, decay.defined() ? str(" decay", decay) : "", initial.defined() ? " continued" : "",
              " chunk ", options.chunk);
@@ -113,8 +120,8 @@ std::vector<Tensor> run_delta(const DeltaSample& s, bool differentiable) {
                s0 = leaf(s.initial);
   const DeltaScanResult y = delta_rule(q, k, v, beta, g, s0, s.options);
   Rand rand(5);
-  const Tensor gy = random_tensor(y.out.shape(), y.out.dtype(), rand),
-               gs = random_tensor(y.state.shape(), y.state.dtype(), rand);
+  const auto cotangent = [&](const Tensor& x) { return to(random_tensor(x.shape(), x.dtype(), rand), x.device()); };
+  const Tensor gy = cotangent(y.out), gs = cotangent(y.state);
   std::vector<Tensor> all = grad({y.out, y.state}, leaves, {.create_graph = differentiable, .grad_outputs = {gy, gs}});
   all.insert(all.begin(), {y.out.detach(), y.state.detach()});
   return all;

@@ -24,6 +24,7 @@ struct DeltaSample {
   DeltaScanOptions options;
 
   DeltaSample in(DType dtype) const;
+  DeltaSample in(Device device) const;
   std::string text() const;
   Tensor erase() const;  // βk, for each value head
   Tensor write() const;  // βv
