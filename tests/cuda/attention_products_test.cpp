@@ -147,6 +147,7 @@ TEST_CASE("cuda attention by products: NaN reaches those who see it, and nobody 
     for (const bool whole_key : {false, true}) {
       AttentionSample s = plain_attention(rand, {2, 4, 40, 6}, 2, 33, 11);
       s.options.weighting = weighting, s.options.mask.causal = true;
+      const SlabScope scope(16 * 12 * 40);  // queries that see the key stand in two slices
       const SlotResults want = on_device(s, true);
       Tensor where = zeros({33, 11}, {.dtype = boolean});  // of v: one number, or the row, and then of k, too
       for (int64_t e = 0; e < 11; ++e) where.mutable_data<bool>()[20 * 11 + e] = whole_key || e == 3;
