@@ -1,5 +1,5 @@
-// A gallery of attention: who attends to whom in a line of text, as twelve pictures in one SVG. A row of a picture is a
-// token that reads, a column a token that is read; both are the letters of `text`. Every picture is drawn from the
+// A gallery of attention: who attends to whom in a line of text, as fourteen pictures in one SVG. A row of a picture is
+// a token that reads, a column a token that is read; both are the letters of `text`. Every picture is drawn from the
 // library's own weights: with the unit matrix as values, an attention returns its matrix of weights, A·I = A.
 //
 //   gallery [--out FILE] [--smoke]
@@ -61,6 +61,12 @@ std::vector<Picture> pictures() {
           {.direction = LinearDirection::causal, .normalize = LinearNormalize::none, .log_decay = log_decay});
     };
   };
+  auto delta = [](const Tensor& log_decay) {  // keys of length 1, as the rule wants them
+    return [=](const Tensor& q, const Tensor& k, const Tensor& unit) {
+      const Tensor key = k / sqrt(sum(square(k), {-1}, true));
+      return delta_rule(q, key, unit, full({1, 1, n}, 0.5), log_decay).out;
+    };
+  };
   return {
       {"softmax", "causal", masked(causal)},
       {"window", "9 keys", masked({.causal = true, .window = 9})},
@@ -77,6 +83,8 @@ std::vector<Picture> pictures() {
       {"linear", "elu + 1", linear({})},
       {"retention", "fades evenly", linear(full({1, 1, n}, -0.1))},
       {"gated linear", "fades at blanks", linear(fading(1.2))},
+      {"delta rule", "β = ½", delta({})},
+      {"gated delta", "fades at blanks", delta(fading(1.2))},
       {"forgetting", "fades at blanks",
        [](const Tensor& q, const Tensor& k, const Tensor& unit) {
          const Tensor c = cumsum(fading(1.2), -1);
@@ -85,7 +93,7 @@ std::vector<Picture> pictures() {
   };
 }
 
-const int shades = 6, cell = 2, side = 64 * cell, step_x = side + 12, step_y = side + 44, columns = 6;
+const int shades = 6, cell = 2, side = 64 * cell, step_x = side + 12, step_y = side + 44, columns = 7;
 
 /// The squares of A [n, n] as lines one wide, one path a shade: 1 … shades for positive weights, the same with a minus
 /// for negative ones. A shade is proportional to the root of a weight's share of the largest in its row.
@@ -120,18 +128,18 @@ int program(int argc, char** argv) {
   OptionList o;
   o("out", out, "the picture");
   o("smoke", smoke, "as without: it takes no time");
-  parse_flags("gallery", "draws who attends to whom, for twelve kinds of attention", o, argc, argv);
+  parse_flags("gallery", "draws who attends to whom, for fourteen kinds of attention", o, argc, argv);
 
   const std::vector<Picture> all = pictures();
   const int rows = static_cast<int>(all.size() + columns - 1) / columns;
   const Tensor x = letters(), unit = reshape(eye(n), {1, 1, n, n});
   std::ostringstream svg;
   svg << "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 " << columns * step_x + 12 << " " << rows * step_y + 8
-      << "' role='img' font-family='system-ui, sans-serif'>\n<title>Who attends to whom: twelve kinds of attention "
+      << "' role='img' font-family='system-ui, sans-serif'>\n<title>Who attends to whom: fourteen kinds of attention "
          "over the "
          "line “"
       << text
-      << "”</title>\n<desc>Twelve squares of weights. A row is a letter that reads, a column a letter that is "
+      << "”</title>\n<desc>Fourteen squares of weights. A row is a letter that reads, a column a letter that is "
          "read.</desc>\n"
          "<style>.g{fill:#eef1f5}.p{stroke:#0b5394}.n{stroke:#c2410c}.t{fill:#1f2328;font-size:13px}"
          ".s{fill:#656d76;font-size:11px}@media(prefers-color-scheme:dark){.g{fill:#161b22}.p{stroke:#79c0ff}"
