@@ -1,5 +1,6 @@
 // Not run by itself: what the library computes, as a hash of its bits, one line for each row of the op table, golden
 // case and sample of a layer. tests/same_bits.sh compares the lines of two commits.
+#include "../examples/layer_check/run.h"
 #include "golden/golden.h"
 #include "support/catch.h"
 #include "support/op_cases.h"
@@ -70,10 +71,11 @@ void ops() {
 }
 
 void golden() {
-  for (const GoldenCase& c : golden_cases())
+  for (const GoldenRun& run : golden_runs())
     for (const DType dtype : {f64, f32})
-      line(str("golden ", c.name, " ", dtype), [&](Hash& hash) {
-        for (const auto& [label, got] : find_runner(c.name)->run(c, dtype)) hash.add(label), hash.add(got);
+      line(str("golden ", run.name, ", ", run.results[0].array, run.label, " ", dtype), [&](Hash& hash) {
+        for (const auto& [name, got] : layer_check::run_case(run.file, {.dtype = dtype}).tensors)
+          hash.add(name), hash.add(got);
       });
 }
 

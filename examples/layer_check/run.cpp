@@ -33,7 +33,7 @@ Parts sorted(const SafeTensors& file, DType dtype) {
   Parts parts;
   std::vector<std::string> unexpected;
   for (const auto& [name, given] : file.tensors) {
-    const Tensor x = is_float(given.dtype()) ? to(given, dtype) : given;
+    const Tensor x = is_float(given.dtype()) ? to(given.detach(), dtype) : given;
     if (name.starts_with(kInput)) parts.inputs[name.substr(kInput.size())] = x;
     else if (name.starts_with(kParam)) parts.parameters[name.substr(kParam.size())] = x;
     else if (name == kCotangent) parts.cotangents[""] = x;

@@ -1,83 +1,52 @@
-// Reference cases computed by an independent float64 program: data/index.json names them, and every array
-// is a file of raw little-endian float64. A file that knows how to run some of them registers a runner; one
-// test then runs every case of the index, so that a case without a runner is a failure.
+// Reference cases: inputs, weights and results that independent float64 programs computed. data/index.json says of each
+// which layer of layer_check computes it, with which options, and which of its arrays are which tensors; a new case is
+// an entry there. golden_test.cpp runs all of them in process, tests/layer_check three through its binary.
+//
+//   "safetensors": "next/mla.safetensors"             a file with layer, options and tensors in layer_check's names; or
+//   "layer", "config", "lead"                         inputs have so many sizes 1 in front of those of their arrays
+//   "tensors": {"param.in.weight": "wu | wv | wz"}    what layer_check gets; a mask is true above 0.5
+//   "expect": {"output": "out + x"}                   what it must write
+//   "runs": [{"label": "streamed", "config": …}, …]   ways to compute the case: what they change of the entry, or add
+//   "f32": 1e-4                                       what f32 may differ by, relative to the largest number; else 1e-5
+//   "arrays": {"wu": {"file": …, "shape": …}, …}      files of raw little-endian float64
+//
+// A tensor is a list of numbers, or columns of terms side by side ("a | b") that are sums ("a + b"). A term is an
+// array; "zeros ROWS COLUMNS"; "eye ROWS COLUMNS K", columns of the identity matrix from the K-th on; "matrix w", the
+// Toeplitz matrix b_ij = w[n − 1 + j − i]; "diagonals b", its w; or "diagonal_sums g", the gradient of w that belongs
+// to b's.
 #pragma once
 
-#include <sluice/autograd/engine.h>
 #include <sluice/core/tensor.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/core/text/safetensors.h>
 
-#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace sluice::testing {
 
-class GoldenCase {
- public:
-  GoldenCase(const void* entry, std::string name) : name(std::move(name)), entry_(entry) {}
-  std::string name;
-
-  /// The array as a constant of that dtype; IOError when the case has none of this name, or the file is
-  /// not as long as the index says.
-  Tensor get(const std::string& array, DType dtype = f64) const;
-  bool has(const std::string& array) const;
-  std::vector<std::string> arrays() const;
-  /// Entries of `meta`; `otherwise` where the case has none.
-  std::string text(const std::string& key, const std::string& otherwise = {}) const;
-  double number(const std::string& key, double otherwise = 0) const;
-
- private:
-  const void* entry_;  // its JSON value
+struct GoldenResult {
+  std::string name;   // as layer_check writes it: "output", "grad.input.x"
+  std::string array;  // what the index expects
+  Tensor want;
+  double tolerance, tolerance_f32;  // of |got − want|
 };
 
-/// All cases of the index, in its order.
-const std::vector<GoldenCase>& golden_cases();
-const GoldenCase& golden_case(std::string_view name);
+/// One way to compute a case.
+struct GoldenRun {
+  std::string name;   // of the case
+  std::string label;  // " (streamed)"; may be empty
+  SafeTensors file;   // as layer_check reads it
+  std::vector<GoldenResult> results;
 
-/// What a runner computed, by the name of the array that it must equal; "out (by hand)" is compared with
-/// "out".
-using GoldenResults = std::vector<std::pair<std::string, Tensor>>;
-struct GoldenRunner {
-  std::string prefix;  // of the names of its cases; the longest one wins
-  std::function<GoldenResults(const GoldenCase&, DType)> run;
-  double tolerance = 1e-9;      // f64: |got − want|
-  double tolerance_f32 = 1e-5;  // f32: |got − want| / max |want|
+  /// The largest |got − want|, where layer_check wrote `got`; rows of padding are not compared. Infinite for a NaN, for
+  /// another number of elements, and for a result that is not there.
+  double error(const GoldenResult& result, const std::map<std::string, Tensor>& written) const;
 };
-/// The gradients of a gated attention unit's output, asked of the layer, and again of the `inputs` (array, tensor) of a
-/// function that computes it by hand.
-template <class Layer, class Hand>
-GoldenResults unit_gradients(const GoldenCase& c, DType dtype, const Layer& layer, const Tensor& x, const Tensor& out,
-                             const Hand& by_hand, const std::vector<std::pair<std::string, Tensor*>>& inputs) {
-  const GradOptions options{.grad_outputs = {c.get("cot", dtype)}};
-  const std::vector<Tensor> g = grad({out}, {x, layer.in.weight, layer.out.weight, layer.gamma, layer.beta}, options);
-  const int64_t e = layer.options.expansion, s = layer.options.key_dim;
-  GoldenResults results{{"out", out},
-                        {"d_x", g[0]},
-                        {"d_wu", narrow(g[1], 1, 0, e)},
-                        {"d_wv", narrow(g[1], 1, e, e)},
-                        {"d_wz", narrow(g[1], 1, 2 * e, s)},
-                        {"d_wo", g[2]},
-                        {"d_gamma", g[3]},
-                        {"d_beta", g[4]}};
-  std::vector<Tensor> wanted;
-  for (const auto& [array, tensor] : inputs) wanted.push_back(tensor->requires_grad_());
-  const std::vector<Tensor> hands = grad({by_hand(c)}, wanted, options);
-  for (std::size_t i = 0; i < inputs.size(); ++i) results.emplace_back(inputs[i].first + " (by hand)", hands[i]);
-  return results;
-}
 
-/// Returns true, so that a namespace-scope constant can hold the registration.
-bool register_golden(GoldenRunner runner);
-const GoldenRunner* find_runner(const std::string& case_name);
-
-/// One line of golden_table.txt, which is written and printed when the program ends.
-struct GoldenRow {
-  std::string name;  // case, array
-  double error = 0, tolerance = 0, error_f32 = 0, tolerance_f32 = 0;
-};
-void note_golden(GoldenRow row);
+/// The runs of a case, or of all, in the order of the index. IOError for no such case, for a name that is no array of
+/// its case, and for a file that is not as long as the index says.
+std::vector<GoldenRun> golden_runs(std::string_view name = {});
 
 }  // namespace sluice::testing

@@ -4,8 +4,6 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
-#include <sluice/ops/shape/view.h>
-
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -65,16 +63,6 @@ std::string error_of(const Case& c) {
   CHECK(run.err.starts_with("layer_check: "));
   CHECK(files.folder.count() == 1);  // the case
   return run.err;
-}
-
-Tensor batched(const Tensor& x) { return unsqueeze(x, 0); }
-Tensor unbatched(const Tensor& x) { return select(x, 0, 0); }
-Tensor lifted(const Tensor& x) { return unsqueeze(unsqueeze(x, 0), 0); }
-Tensor lowered(const Tensor& x) { return select(select(x, 0, 0), 0, 0); }
-
-void check_golden(const GoldenCase& c, const std::string& array, const Tensor& got, double tolerance) {
-  INFO("golden case " << c.name << ", " << array);
-  CHECK(max_abs_diff(got, c.get(array)) < tolerance);
 }
 
 }  // namespace sluice::testing

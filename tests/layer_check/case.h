@@ -1,8 +1,6 @@
 // Runs the layer_check binary on a case, as a script would.
 #pragma once
 
-#include "golden/golden.h"
-
 #include <sluice/core/text/safetensors.h>
 
 #include <map>
@@ -26,19 +24,5 @@ struct Case {
 std::map<std::string, Tensor> outputs(const Case& c);
 /// The one line on stderr; fails the test if the binary succeeds, prints more, or leaves a file behind.
 std::string error_of(const Case& c);
-
-/// [n, w] → [1, n, w], and back.
-Tensor batched(const Tensor& x);
-Tensor unbatched(const Tensor& x);
-/// [n, w] → [1, 1, n, w], and back.
-Tensor lifted(const Tensor& x);
-Tensor lowered(const Tensor& x);
-
-/// |got − the golden array| < tolerance everywhere; names both in the message.
-void check_golden(const GoldenCase& c, const std::string& array, const Tensor& got, double tolerance = 1e-9);
-/// Golden gradients are central differences, good to about 1e-8.
-inline void check_gradient(const GoldenCase& c, const std::string& array, const Tensor& got) {
-  check_golden(c, array, got, 1e-6);
-}
 
 }  // namespace sluice::testing

@@ -6,6 +6,7 @@
 #include "support/folders.h"
 
 #include <sluice/core/text/json.h>
+#include <sluice/core/text/print.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
@@ -338,4 +339,28 @@ TEST_CASE("layer_check: damaged files are errors, and nothing is written", "[lay
   CHECK(same_bits(before.tensors.at("output"), after.tensors.at("output")));
   save_safetensors(in, {c.tensors, {{"layer", "gau"}, {"config", c.config}}});
   CHECK_THAT(layer_check(in + " " + folder / "no/such/folder/out").err, Contains("no/such/folder"));
+}
+
+TEST_CASE("layer_check: every form takes a decay that broadcasts, as the listing says", "[layer_check]") {
+  using Arrays = std::map<std::string, Tensor>;
+  Rand rand(7);
+  const auto positive = [&](const Shape& shape) { return random_tensor(shape, f64, rand, 0.1, 0.9); };
+  const Arrays t{{"input.phi_q", positive({2, 3, 4, 5})},
+                 {"input.phi_k", positive({2, 3, 4, 5})},
+                 {"input.v", positive({2, 3, 4, 2})},
+                 {"cotangent", positive({2, 3, 4, 2})}};
+  for (const Shape& shape : {Shape{3, 1}, {4}, {}, {2, 1, 4}}) {
+    Arrays given = t;
+    given["input.log_decay"] = neg(positive(shape));
+    std::map<std::string, Arrays> results;
+    for (const char* form : {"chunked", "quadratic", "recurrent"})
+      results[form] = outputs({"linear_attention_form",
+                               R"({"direction": "causal", "chunk": 2, "form": ")" + std::string(form) + "\"}", given});
+    for (const auto& [form, got] : results)
+      for (const char* name :
+           {"output", "grad.input.phi_q", "grad.input.phi_k", "grad.input.v", "grad.input.log_decay"}) {
+        INFO(form << ' ' << name << " with log_decay " << shape);
+        CHECK(max_abs_diff(got.at(name), results["quadratic"].at(name)) < 1e-11);
+      }
+  }
 }
