@@ -48,7 +48,7 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
   if (o.kind == GauKind::rownorm && q_in.dtype() == bf16) {  // f32: the slopes of the quotient nearly cancel
     GauAttentionOptions wide = o;
     wide.bias = detail::widened(o.bias), wide.relative_bias = detail::widened(o.relative_bias);
-    return to(gau_attention(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), wide, rng), bf16);
+    return detail::in_f32(gau_attention, q_in, k_in, v_in, wide, rng);
   }
   AttentionOptions given{
       .weighting = Weighting::relu2, .mask = o.mask, .bias = o.bias, .relative_bias = o.relative_bias};

@@ -76,8 +76,7 @@ Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads) {
 }  // namespace detail
 
 Tensor attention_map(const Tensor& q_in, const Tensor& k_in, const AttentionOptions& given) {
-  if (q_in.dtype() == bf16)
-    return to(attention_map(to(q_in, f32), detail::widened(k_in), detail::widened(given)), bf16);
+  if (q_in.dtype() == bf16) return detail::in_f32(attention_map, q_in, k_in, detail::widened(given));
   auto [q, k, v, o, rank] = detail::attention_operands("attention_map", q_in, k_in, k_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
   return detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
@@ -85,10 +84,7 @@ Tensor attention_map(const Tensor& q_in, const Tensor& k_in, const AttentionOpti
 
 Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
                            Rng* rng) {
-  if (q_in.dtype() == bf16)
-    return to(
-        attention_reference(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), detail::widened(given), rng),
-        bf16);
+  if (q_in.dtype() == bf16) return detail::in_f32(attention_reference, q_in, k_in, v_in, detail::widened(given), rng);
   auto [q, k, v, o, rank] = detail::attention_operands("attention_reference", q_in, k_in, v_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
   Tensor w = detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
@@ -103,9 +99,7 @@ Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor&
 Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, TileOrder order, int64_t rows,
                           int64_t cols, const AttentionOptions& given) {
   if (q_in.dtype() == bf16)
-    return to(attention_in_order(to(q_in, f32), detail::widened(k_in), detail::widened(v_in), order, rows, cols,
-                                 detail::widened(given)),
-              bf16);
+    return detail::in_f32(attention_in_order, q_in, k_in, v_in, order, rows, cols, detail::widened(given));
   auto [q, k, v, o, rank] = detail::attention_operands("attention_in_order", q_in, k_in, v_in, given);
   if (rows < 1 || cols < 1) fail<ValueError>("attention_in_order: tiles must be positive — got ", rows, "×", cols);
   rows = std::min(rows, std::max<int64_t>(1, q.dim(2))), cols = std::min(cols, std::max<int64_t>(1, k.dim(2)));

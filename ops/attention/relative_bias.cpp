@@ -43,7 +43,7 @@ Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions o
 Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n) {
   if (slopes.rank() != 1) fail("relative_alibi: slopes=", slopes, "; need [heads]");
   detail::check_float("relative_alibi", slopes);
-  if (slopes.dtype() == bf16) return to(relative_alibi(to(slopes, f32), m, n), bf16);
+  if (slopes.dtype() == bf16) return detail::in_f32(relative_alibi, slopes, m, n);
   return unsqueeze(slopes, 1) *
          (abs(to(distances("relative_alibi", m, n, slopes.dim(0), slopes.device()), slopes.dtype())) * -1.0);
 }
@@ -65,7 +65,7 @@ Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, Rop
   if (a.dtype() != b.dtype() || !is_float(a.dtype()))
     fail<DTypeError>("relative_rope: needs f32, f64 or bf16 vectors of one dtype — got a=", a.dtype(), a,
                      ", b=", b.dtype(), b);
-  if (a.dtype() == bf16) return to(relative_rope(to(a, f32), to(b, f32), m, n, options), bf16);
+  if (a.dtype() == bf16) return detail::in_f32(relative_rope, a, b, m, n, options);
   const int64_t turned = detail::rope_width("relative_rope", a, options);
   // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩, with xPos, too
   const Tensor d = distances("relative_rope", m, n, a.dim(0), a.device());

@@ -114,7 +114,7 @@ void check_equal(const char* op, const Tensor& a, const Tensor& b) {
 /// f(x, more…) of each element, reduced. Sums of bf16 are f32, and rounded once.
 template <class F, class... More> Tensor reduced(F f, Reduction reduction, const Tensor& x, const More&... more) {
   if (reduction != Reduction::none && x.dtype() == bf16)
-    return to(reduced(f, reduction, to(x, f32), detail::widened(more)...), bf16);
+    return detail::in_f32([&](const auto&... xs) { return reduced(f, reduction, xs...); }, x, more...);
   const Tensor each = map(f, x, more...);
   if (reduction == Reduction::none) return each;
   return reduction == Reduction::sum ? sum(each) : mean(each);
@@ -224,7 +224,7 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reducti
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
   check_equal("kl_div", log_q, p);
   if (reduction != Reduction::mean) return reduced(formula::KlTerm{}, reduction, log_q, p);
-  if (log_q.dtype() == bf16) return to(kl_div(to(log_q, f32), detail::widened(p), reduction), bf16);
+  if (log_q.dtype() == bf16) return detail::in_f32(kl_div, log_q, p, reduction);
   const int64_t width = log_q.rank() ? log_q.dim(-1) : 1;
   const double rows = width ? static_cast<double>(log_q.numel() / width) : 0;
   return reduced(formula::KlTerm{}, Reduction::sum, log_q, p) * (1.0 / rows);

@@ -174,7 +174,7 @@ Tensor scale_norm(const Tensor& x, const Tensor& g, double eps, ScaleNormForm fo
   if (g.numel() != 1) fail("scale_norm: needs one scalar g — got g=", g, " for x=", x);
   if (g.dtype() != x.dtype()) fail<DTypeError>("scale_norm: x is ", x.dtype(), ", g is ", g.dtype());
   detail::check_float("scale_norm", x);
-  if (x.dtype() == bf16) return to(scale_norm(to(x, f32), to(g, f32), eps, form), bf16);
+  if (x.dtype() == bf16) return detail::in_f32(scale_norm, x, g, eps, form);
   Tensor scalar = reshape(g, {});
   if (form == ScaleNormForm::rms) return normalise("scale_norm", x, {}, {}, {false, eps}) * scalar;
   if (!(eps >= 0)) fail<ValueError>("scale_norm: eps must not be negative — got ", eps);

@@ -150,7 +150,7 @@ Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correc
 
 Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   detail::check_float("logsumexp", x);
-  if (x.dtype() == bf16) return to(logsumexp(to(x, f32), dims_in, keep_dims), bf16);
+  if (x.dtype() == bf16) return detail::in_f32(logsumexp, x, dims_in, keep_dims);
   Shape dims = wrap_dims("logsumexp", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   constexpr double inf = std::numeric_limits<double>::infinity();
   Tensor y;
@@ -175,7 +175,7 @@ Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 
 Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   detail::check_float("norm", x);
-  if (x.dtype() == bf16) return to(norm(to(x, f32), dims_in, keep_dims), bf16);
+  if (x.dtype() == bf16) return detail::in_f32(norm, x, dims_in, keep_dims);
   Shape dims = wrap_dims("norm", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   Tensor y;
   {
@@ -194,7 +194,7 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 
 Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   detail::check_float("prod", x);
-  if (x.dtype() == bf16) return to(prod(to(x, f32), dims_in, keep_dims), bf16);
+  if (x.dtype() == bf16) return detail::in_f32(prod, x, dims_in, keep_dims);
   Shape dims = wrap_dims("prod", dims_in, x.rank());
   Tensor y = x;
   // A tree of multiplications: halves of the dim are multiplied until one entry is left. Its gradient

@@ -127,8 +127,7 @@ Tensor with_rows_before(const Tensor& x, const Tensor& before, int64_t width) {
 }
 
 Tensor composed(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before) {
-  if (x.dtype() == bf16)
-    return to(composed(to(x, f32), detail::widened(weight), detail::widened(bias), detail::widened(before)), bf16);
+  if (x.dtype() == bf16) return detail::in_f32(composed, x, weight, bias, before);
   const int64_t width = weight.dim(0);
   const Tensor rows = with_rows_before(x, before, width);
   Tensor y;

@@ -97,9 +97,7 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
     fail("linear_scan_state: initial=", initial, " does not fit k=", k, ", v=", v, "; need [batch, heads, m, e]");
   if (initial.defined() && initial.dtype() != k.dtype())
     fail<DTypeError>("linear_scan_state: initial is ", initial.dtype(), " beside k of ", k.dtype());
-  if (k.dtype() == bf16)
-    return to(linear_scan_state(to(k, f32), detail::widened(v), detail::widened(log_decay), detail::widened(initial)),
-              bf16);
+  if (k.dtype() == bf16) return detail::in_f32(linear_scan_state, k, v, log_decay, initial);
   Tensor keys = k;
   if (g.defined()) {  // Σ_{s > j} g_s
     Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});
@@ -120,7 +118,7 @@ Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& l
     fail<DTypeError>("linear_scan_carry: initial is ", initial.dtype(), " beside q of ", q.dtype());
   const Tensor g = checked_decay("linear_scan_carry", q, q, q, log_decay, {});
   checked_numel("linear_scan_carry", {q.dim(0), q.dim(1), q.dim(2), initial.dim(3)});
-  if (q.dtype() == bf16) return to(linear_scan_carry(to(q, f32), to(initial, f32), detail::widened(log_decay)), bf16);
+  if (q.dtype() == bf16) return detail::in_f32(linear_scan_carry, q, initial, log_decay);
   if (!g.defined()) return matmul(q, initial);
   Tensor kept = exp(cumsum(g, 2));
   return matmul(q * (g.rank() == 3 ? unsqueeze(kept, -1) : kept), initial);

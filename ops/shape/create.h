@@ -59,6 +59,14 @@ Tensor filled(const char* op, const Shape& shape, double value, TensorOptions op
 /// x in f32 if x is bf16, else x itself. An op made of several ops computes on widened inputs and rounds once, by
 /// to(y, dtype).
 inline Tensor widened(const Tensor& x) { return x.defined() && x.dtype() == bf16 ? to(x, f32) : x; }
+/// op(xs…) in f32, rounded once to bf16: how an op made of several ops computes bf16. Tensors among xs are widened.
+template <class Op, class... X> Tensor in_f32(const Op& op, const X&... xs) {
+  const auto wide = [](const auto& x) {
+    if constexpr (std::same_as<decltype(x), const Tensor&>) return widened(x);
+    else return x;
+  };
+  return to(op(wide(xs)...), bf16);
+}
 }  // namespace detail
 
 }  // namespace sluice

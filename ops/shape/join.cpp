@@ -173,7 +173,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   int d = wrap_dim("fold", dim, rank);
   if (!is_integer(windows.dtype()) && !is_float(windows.dtype()))
     fail<DTypeError>("fold: needs f32, f64, bf16, i64 or i32 — got ", windows.dtype(), " of shape ", windows);
-  if (windows.dtype() == bf16) return to(fold(to(windows, f32), dim, length, step), bf16);
+  if (windows.dtype() == bf16) return detail::in_f32(fold, windows, dim, length, step);
   int64_t count = windows.shape()[d], size = windows.shape()[rank];
   if (step < 1 || length < 0 || (length < size ? count != 0 : (length - size) / step != count - 1))
     fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);
