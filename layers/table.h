@@ -23,6 +23,7 @@
 #include <sluice/layers/linear_attention/linear_attention.h>
 #include <sluice/layers/linear_attention/mamba2.h>
 #include <sluice/layers/linear_attention/retention.h>
+#include <sluice/layers/linear_attention/rwkv7.h>
 #include <sluice/layers/nn/gated_residual.h>
 #include <sluice/layers/nn/hyper_connection.h>
 #include <sluice/layers/nn/linear.h>
@@ -371,6 +372,7 @@ template <class Rows> void linear_attention_rows(Rows& rows) {
   rows.template add<Kda>("kda", kDocuments, R"({"dim": 4, "heads": 2, "chunk": 3})",
                          {R"({"value_heads": 4, "key_dim": 3, "beta_scale": 2, "lower_bound": -5, "gate_bias": true})",
                           R"({"updates": 2, "short_conv": 2})",
+                          R"({"full_rank": true, "lower_bound": -5, "value_heads": 4, "value_dim": 3})",
                           R"({"erase_write": true, "value_heads": 4, "rank": 3, "short_conv": 2, "dropout": 0.3})",
                           R"({"erase_write": true, "beta_scale": 2, "short_conv": 0, "norm_eps": 0.1})"});
   rows.template add<Mamba2>(
@@ -378,6 +380,10 @@ template <class Rows> void linear_attention_rows(Rows& rows) {
           {R"({"heads": 0, "head_dim": 2, "groups": 1, "dt_limit": [0.5, 0.8], "norm_before_gate": true})",
            R"({"short_conv": 0, "norm": false, "d_per_channel": true})",
            R"({"short_conv": 2, "conv_bias": false, "norm_eps": 0.1, "dt_limit": [0.6, "inf"]})"})
+      .bare = {{"head_dim", 4}};
+  rows.template add<Rwkv7>("rwkv7", kDocuments, R"({"dim": 6, "head_dim": 3, "chunk": 3})",
+                           {R"({"dim": 8, "head_dim": 4, "decay_rank": 2, "rate_rank": 3, "gate_rank": 5})",
+                            R"({"head_dim": 6, "norm_eps": 0.1, "value_residual": true, "value_rank": 2})"})
       .bare = {{"head_dim", 4}};
 }
 
