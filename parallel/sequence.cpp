@@ -122,6 +122,9 @@ Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
 // count.
 Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                      const LinearScanOptions& o) {
+  if (in_sequence() && v.dtype() == bf16)  // decays of whole pieces would be rounded, and states
+    return to(sequence_scan(detail::widened(q), detail::widened(k), detail::widened(v), detail::widened(log_decay), o),
+              bf16);
   const Tensor here = linear_scan(q, k, v, log_decay, o);
   if (!in_sequence()) return here;
   if (o.decay_on_values) fail<ValueError>("sequence_scan: decay_on_values cannot be cut over ranks");

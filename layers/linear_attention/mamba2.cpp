@@ -2,6 +2,7 @@
 
 #include <sluice/layers/nn/heads.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
@@ -40,12 +41,15 @@ Mamba2::Operands Mamba2::operands(const Call& call) const {
   const auto of_heads = [&](const Tensor& t) {
     return repeat_interleave(detail::split_heads(t, o.groups), o.heads / o.groups, 1);
   };
-  Tensor dt = transpose(clamp(softplus(maps[2] + dt_bias), o.dt_limit[0], o.dt_limit[1]), 1, 2);
+  // Δ, its decay and Δ·x in f32 for bf16: what a rounded exponent is off by adds up over all tokens.
+  Tensor dt = transpose(
+      clamp(softplus(detail::widened(maps[2]) + detail::widened(dt_bias)), o.dt_limit[0], o.dt_limit[1]), 1, 2);
   if (hidden.defined()) dt = masked_fill(dt, unsqueeze(hidden, 1), 0);
-  Tensor log_decay = dt * neg(exp(unsqueeze(a_log, -1)));
+  Tensor log_decay = dt * neg(exp(detail::widened(unsqueeze(a_log, -1))));
   if (starts.defined()) log_decay = masked_fill(log_decay, unsqueeze(starts, 1), -INFINITY);
   const Tensor x = detail::split_heads(xbc[0], o.heads);
-  return {maps[0], x, of_heads(xbc[2]), of_heads(xbc[1]), x * unsqueeze(dt, -1), log_decay};
+  const Tensor written = to(detail::widened(x) * unsqueeze(dt, -1), x.dtype());
+  return {maps[0], x, of_heads(xbc[2]), of_heads(xbc[1]), written, log_decay};
 }
 
 Tensor Mamba2::operator()(const Tensor& given, const Pass& pass) const {

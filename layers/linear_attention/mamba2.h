@@ -62,7 +62,7 @@ struct Mamba2 {
   Mamba2Options options{};
   Linear in, out;         // W_in, W_out; no biases
   ShortConvolution conv;  // over the channels x | B | C
-  Tensor dt_bias, a_log;  // [heads]
+  Tensor dt_bias, a_log;  // [heads], of dtype exact(dtype)
   Tensor d;               // [heads] or [heads·head_dim]
   Norm norm;
 
@@ -78,7 +78,7 @@ struct Mamba2 {
     Tensor z;          // [batch, n, heads·head_dim]
     Tensor x;          // [batch, heads, n, head_dim]
     Tensor q, k, v;    // of the scan: C, B, Δ·x, [batch, heads, n, ·]
-    Tensor log_decay;  // Δ·A, [batch, heads, n]
+    Tensor log_decay;  // Δ·A, [batch, heads, n]; f32 for x of bf16
   };
   /// Of the tokens of the call. linear_scan_state() of k, v and log_decay is the transpose of h after all of them.
   Operands operands(const Call& call) const;

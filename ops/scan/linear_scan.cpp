@@ -27,7 +27,7 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
                      ", v=", v.dtype(), v);
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   if (!log_decay.defined()) return {};
-  if (log_decay.dtype() != q.dtype())
+  if (log_decay.dtype() != q.dtype() && !(log_decay.dtype() == f32 && q.dtype() == bf16))
     fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside q=", q.dtype(), q);
   Shape scalar{q.dim(0), q.dim(1), q.dim(2)}, channels = scalar;
   channels.push_back(o.decay_on_values ? v.dim(3) : q.dim(3));
@@ -69,8 +69,8 @@ struct LinearScan final : Node {
       if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
       grads[3] = cumsum(o.reverse ? to - from : from - to, 2, {.reverse = true});
     }
-    for (Tensor& grad : grads)
-      if (grad.defined()) grad = sluice::to(grad, dtype);
+    for (std::size_t i = 0; i < 4; ++i)
+      if (grads[i].defined()) grads[i] = sluice::to(grads[i], i == 3 ? saved(3).dtype() : dtype);
     return grads;
   }
 };

@@ -103,7 +103,27 @@ TEST_CASE("Mamba-2: initial steps, decays and gains", "[mamba2]") {
   CHECK((min(m.d).item() == 1 && max(m.d).item() == 1));
   const Mamba2 wide({.dim = 8, .head_dim = 4, .d_per_channel = true, .dtype = bf16}, rng);
   CHECK(wide.d.shape() == Shape{16});
-  for (const NamedTensor& t : state_dict(wide)) CHECK((t.tensor.requires_grad() && t.tensor.dtype() == bf16));
+  for (const NamedTensor& t : state_dict(wide)) {
+    INFO(t.name);
+    CHECK(t.tensor.requires_grad());
+    CHECK(t.tensor.dtype() == (t.name == "a_log" || t.name == "dt_bias" ? f32 : bf16));
+  }
+}
+
+TEST_CASE("Mamba-2: in bf16 steps and decays are not rounded", "[mamba2]") {
+  Rng rng(3);
+  const Mamba2 m({.dim = 6, .heads = 4, .head_dim = 3, .state = 5, .dtype = bf16}, rng);
+  NoGrad guard;
+  Tensor steps = narrow(m.in.weight.detach(), 1, m.in.weight.dim(1) - 4, 4);
+  fill_(steps, 0);  // Δ = softplus(dt_bias) at every token
+  const Tensor x = to(numbers({1, 7, 6}, 5), bf16);
+  const Pass pass;
+  const Mamba2::Operands o = m.operands(Call(m, "mamba2", x, 6, pass));
+  const Tensor want = neg(exp(to(m.a_log.detach(), f64)) * softplus(to(m.dt_bias.detach(), f64)));
+  CHECK(o.log_decay.dtype() == f32);
+  CHECK(o.v.dtype() == bf16);
+  const Tensor off = to(o.log_decay, f64) - reshape(want, {1, 4, 1});
+  CHECK(max_abs(off / reshape(want, {1, 4, 1})) < 1e-6);  // bf16 would be 4e-3 off
 }
 
 TEST_CASE("Mamba-2: costs", "[mamba2][cost]") {
