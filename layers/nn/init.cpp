@@ -39,12 +39,12 @@ Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {
 Tensor init_vector(int64_t n, double value, DType dtype) { return full({n}, value, initial(dtype)).requires_grad_(); }
 
 Tensor init_a_log(int64_t n, double low, double high, Rng& rng, DType dtype) {
-  return to(log(uniform({n}, low, high, rng, initial(f64))), dtype).requires_grad_();
+  return to(log(uniform({n}, low, high, rng, initial(f64))), exact(dtype)).requires_grad_();
 }
 
 Tensor init_dt_bias(int64_t n, Rng& rng, DType dtype) {
   const Tensor dt = exp(uniform({n}, std::log(0.001), std::log(0.1), rng, initial(f64)));
-  return to(log(expm1(dt)), dtype).requires_grad_();  // the inverse of softplus
+  return to(log(expm1(dt)), exact(dtype)).requires_grad_();  // the inverse of softplus
 }
 
 Tensor init_normal(const Shape& shape, double std, Rng& rng, DType dtype) {

@@ -34,14 +34,18 @@ struct Init {
   }
 };
 
+/// The dtype of what a layer of `dtype` does not round to bf16: exponents of decays, whose errors add up over all
+/// tokens, and biases that decide between near scores.
+inline DType exact(DType dtype) { return dtype == bf16 ? f32 : dtype; }
 /// A trained weight of shape [in, out]. Throws ShapeError unless in >= 1 and out >= 1.
 Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);
 /// A trained vector [n] whose elements are all `value`.
 Tensor init_vector(int64_t n, double value, DType dtype = f32);
 /// A trained vector [n], the logarithms of independent values from U(low, high): A_log of the decays e^{−Δ·e^{A_log}}.
+/// Its dtype is exact(dtype).
 Tensor init_a_log(int64_t n, double low, double high, Rng& rng, DType dtype = f32);
 /// A trained vector [n], the bias in Δ = softplus(z + dt_bias). At z = 0 the logarithms of Δ are independent and
-/// uniform between those of 0.001 and 0.1, as in the code of Mamba (Gu & Dao 2023).
+/// uniform between those of 0.001 and 0.1, as in the code of Mamba (Gu & Dao 2023). Its dtype is exact(dtype).
 Tensor init_dt_bias(int64_t n, Rng& rng, DType dtype = f32);
 /// A trained tensor with independent N(0, std²) values.
 Tensor init_normal(const Shape& shape, double std, Rng& rng, DType dtype = f32);

@@ -78,8 +78,8 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state, bo
 }
 
 namespace {
-/// Replaces the memory of each tensor by that of f(tensor), which may have another dtype or device. All owners of the
-/// tensor see the change. Checks all tensors before the first one changes.
+/// Replaces the memory of each tensor by that of f(tensor, name), which may have another dtype or device. All owners of
+/// the tensor see the change. Checks all tensors before the first one changes.
 template <class F> void become(const Members& m, F f) {
   NoGrad guard;
   struct Change {
@@ -90,12 +90,12 @@ template <class F> void become(const Members& m, F f) {
   for (const auto& s : m.slots) {
     const Tensor& x = *s.tensor;
     if (!seen.insert(x.ref().get()).second) continue;
-    const Tensor now = f(x.detach());
+    const Tensor now = f(x.detach(), s.name);
     if (now.dtype() == x.dtype() && now.device() == x.device()) continue;
     if (!x.is_leaf())
       fail<AutogradError>("to: \"", s.name, "\" ", x, " is the result of ", x.impl().history->name(),
                           "; only leaves are converted");
-    changes.push_back({x, now, x.grad().defined() ? f(x.grad().detach()) : Tensor()});
+    changes.push_back({x, now, x.grad().defined() ? f(x.grad().detach(), s.name) : Tensor()});
   }
   for (Change& c : changes) replace_memory(c.at, c.now, std::move(c.grad));
 }
@@ -103,11 +103,11 @@ template <class F> void become(const Members& m, F f) {
 
 void convert(const Members& m, DType dtype) {
   if (!is_float(dtype)) fail<DTypeError>("to: a module computes in f32, f64 or bf16 — got ", dtype);
-  become(m, [=](const Tensor& x) { return is_float(x.dtype()) ? sluice::to(x, dtype) : x; });
+  become(m, [=](const Tensor& x, const std::string&) { return is_float(x.dtype()) ? sluice::to(x, dtype) : x; });
 }
 void move(const Members& m, Device device) {
   if (device == meta) return unshare(m, meta);  // other owners may still need the values
-  become(m, [=](const Tensor& x) { return sluice::to(x, device); });
+  become(m, [=](const Tensor& x, const std::string&) { return sluice::to(x, device); });
 }
 void unshare(const Members& m, std::optional<Device> device) {
   NoGrad guard;
@@ -211,11 +211,12 @@ std::map<std::string, Tensor> open_model(const std::string& path, const char* ty
 }
 
 void check_model(const Members& m, const std::map<std::string, Tensor>& state) {
-  for (const auto& [name, x] : state)
-    if (is_float(x.dtype())) {
-      convert(m, x.dtype());  // the saved model may have had another dtype than its options
-      break;
-    }
+  // The saved model may have had other dtypes than its options say.
+  become(m, [&](const Tensor& x, const std::string& name) {
+    const auto saved = state.find(name);
+    const bool both = saved != state.end() && is_float(x.dtype()) && is_float(saved->second.dtype());
+    return both ? sluice::to(x, saved->second.dtype()) : x;
+  });
   check_state(m, state);
 }
 void fill_model(const Members& m, const std::map<std::string, Tensor>& state) {

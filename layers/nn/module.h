@@ -118,7 +118,7 @@ std::map<std::string, Tensor> open_model(const std::string& path, const char* ty
 /// Renames the tensors of an old file to the names in m. Layers with a Heads had the names query, key and value for q,
 /// k and v before. Also renames longer names that begin with a former name ("w.m" of an optimiser).
 void take_former_names(const Members& m, std::map<std::string, Tensor>& file);
-/// Converts m to the dtype of the first floating-point tensor of the state. Throws IOError unless the state fits.
+/// Converts the tensors of m to the dtypes of the state. Throws IOError unless the state fits.
 void check_model(const Members& m, const std::map<std::string, Tensor>& state);
 void fill_model(const Members& m, const std::map<std::string, Tensor>& state);
 std::string summary_of(const Members& m);

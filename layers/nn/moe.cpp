@@ -63,7 +63,7 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
                      " experts of top_groups=", o.top_groups, " groups");
   if (o.hidden == 0) o.hidden = o.dim;
   router = Linear({o.dim, o.experts, o.logit_bias, o.init, o.dtype}, rng);
-  if (o.router_bias) router_bias = zeros({o.experts}, {o.dtype});
+  if (o.router_bias) router_bias = zeros({o.experts}, {exact(o.dtype)});
   const auto drawn = [&](int64_t in, int64_t out) {
     std::vector<Tensor> each;
     for (int64_t e = 0; e < o.experts; ++e) each.push_back(init_weight(in, out, o.init, rng, o.dtype).detach());

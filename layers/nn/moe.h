@@ -84,8 +84,8 @@ struct ExpertMaps {
 struct Moe {
   static constexpr const char* type = "Moe";
   MoeOptions options{};
-  Linear router;  // Wr
-  Tensor router_bias;
+  Linear router;       // Wr
+  Tensor router_bias;  // of dtype exact(dtype)
   ExpertMaps gate, up, down;
   Linear shared_gate_proj, shared_up, shared_down, shared_gate;
 

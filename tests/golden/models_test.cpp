@@ -115,6 +115,56 @@ TEST_CASE("models: in bf16 logits differ by bf16's rounding", "[golden][models]"
   }
 }
 
+TEST_CASE("models: beside matrices of bf16, biases of the router and decays stay as the files have them", "[models]") {
+  TempFolder folder;
+  for (const std::string family : {"deepseek_v3", "afmoe", "kimi_linear", "mamba2", "qwen3_next"}) {
+    INFO(family);
+    SafeTensors file = load_safetensors(folder_of(family) + "/model.safetensors");
+    std::map<std::string, Tensor> exact;  // by the last part of the name, of the first block that has it
+    for (auto& [name, x] : file.tensors) {
+      const std::string last = name.substr(name.rfind('.') + 1);
+      if (last != "e_score_correction_bias" && last != "expert_bias" && last != "A_log" && last != "dt_bias") continue;
+      x = to(x, f32) + 1.0 / 1024;  // no number of bf16
+      exact.emplace(last, x);
+    }
+    REQUIRE(!exact.empty());
+    save_safetensors(folder / "model.safetensors", file);
+    std::filesystem::copy_file(folder_of(family) + "/config.json", folder / "config.json",
+                               std::filesystem::copy_options::overwrite_existing);
+    const Decoder model = load_model_files(folder / "");
+    CHECK(model.embedding.weight.dtype() == bf16);
+    std::map<std::string, std::string> ours{
+        {"router_bias", family == "afmoe" ? "expert_bias" : "e_score_correction_bias"},
+        {"a_log", "A_log"},
+        {"dt_bias", "dt_bias"}};
+    std::size_t compared = 0;
+    for (const NamedTensor& t : state_dict(model)) {
+      const auto theirs = ours.find(t.name.substr(t.name.rfind('.') + 1));
+      if (theirs == ours.end()) continue;
+      INFO(t.name);
+      const Tensor& want = exact.at(theirs->second);
+      REQUIRE(t.tensor.dtype() == f32);
+      CHECK(max_abs_diff(t.tensor.detach(), reshape(want, t.tensor.shape())) == 0);
+      ours.erase(theirs), ++compared;
+    }
+    CHECK(compared == exact.size());
+    NoGrad guard;
+    const Tensor tokens = load_safetensors(folder_of(family) + "/expected.safetensors").tensors.at("stream"),
+                 y = model(tokens);
+    CHECK(y.dtype() == bf16);
+    Stream stream;
+    CHECK(step(model, tokens, stream).dtype() == bf16);
+    save(model, folder / "saved");  // a file of several dtypes
+    const Decoder back = load_model_files(folder / "", {.map = false});
+    for (const NamedTensor& t : parameters(back)) {
+      Tensor weight = t.tensor.detach();
+      fill_(weight, 0);
+    }
+    load(back, folder / "saved");
+    CHECK(same_bits(back(tokens), y));
+  }
+}
+
 TEST_CASE("models: mapped weights are the copied ones, and train", "[models]") {
   const std::string path = folder_of("qwen3_next") + "/model.safetensors", before = read_file(path);
   const Decoder copied = load_model_files(folder_of("qwen3_next"), {.map = false});
