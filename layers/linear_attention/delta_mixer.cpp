@@ -19,13 +19,20 @@ namespace {
 Tensor by_update(const Tensor& t, int64_t updates, int64_t heads) {
   return reshape(t, {t.dim(0), t.dim(1) * updates, heads, t.dim(2) / (updates * heads)});
 }
-/// t [batch, n, …] in row `at` of every `updates`, zeros in the others.
-Tensor among_updates(const Tensor& t, int64_t updates, int64_t at) {
+
+}  // namespace
+
+Tensor detail::among_updates(const Tensor& t, int64_t updates, int64_t at) {
   if (updates == 1 || !t.defined()) return t;
   return flatten(pad(unsqueeze(t, 2), 2, at, updates - 1 - at), 1, 2);
 }
 
-}  // namespace
+Tensor detail::filled_tokens(const Tensor& t, const Tensor& marked, double value) {
+  if (!t.defined() || !marked.defined()) return t;
+  Shape rows{t.dim(0), t.dim(1)};
+  for (int64_t d = 2; d < t.rank(); ++d) rows.push_back(1);
+  return masked_fill(t, reshape(marked, rows), value);
+}
 
 void DeltaMixer::draw(const char* layer, DeltaOptions& o, Rng& rng, Act activation) {
   if (o.value_heads == 0) o.value_heads = o.heads;
@@ -79,26 +86,20 @@ Tensor DeltaMixer::strength(const DeltaOptions& o, const Call& call) const {
 
 Tensor DeltaMixer::scanned(const DeltaOptions& o, Call& call, const Rows& x, const Tensor& log_decay,
                            const Tensor& erase, const Tensor& write) {
-  // t [batch, n, …] with `value` where the token is marked.
-  const auto filled = [](const Tensor& t, const Tensor& marked, double value) {
-    if (!t.defined() || !marked.defined()) return t;
-    Shape rows{t.dim(0), t.dim(1)};
-    for (int64_t d = 2; d < t.rank(); ++d) rows.push_back(1);
-    return masked_fill(t, reshape(marked, rows), value);
-  };
+  using detail::among_updates, detail::filled_tokens;
   Tensor padding = call.key_mask().defined() ? logical_not(call.key_mask()) : Tensor();
   const Tensor starts = call.starts();
   Tensor g = log_decay;
   if (!g.defined() && starts.defined()) g = zeros({x.q.dim(0), x.q.dim(1), o.value_heads}, x.v.options());
-  g = filled(filled(g, padding, 0), starts, -std::numeric_limits<double>::infinity());
+  g = filled_tokens(filled_tokens(g, padding, 0), starts, -std::numeric_limits<double>::infinity());
   const int64_t n = x.q.dim(1), m = o.updates;
   g = among_updates(g, m, 0);
   if (m > 1 && padding.defined()) padding = repeat_interleave(padding, m, 1);
   const int64_t group = o.value_heads / o.heads;
   const Tensor keys = group > 1 ? repeat_interleave(x.k, group, 2) : x.k;
   const Tensor read = call.delta_scan(transpose(among_updates(x.q, m, m - 1), 1, 2), transpose(x.k, 1, 2),
-                                      transpose(filled(erase, padding, 0) * keys, 1, 2),
-                                      transpose(filled(write, padding, 0) * x.v, 1, 2),
+                                      transpose(filled_tokens(erase, padding, 0) * keys, 1, 2),
+                                      transpose(filled_tokens(write, padding, 0) * x.v, 1, 2),
                                       g.defined() ? transpose(g, 1, 2) : g, {.chunk = o.chunk});
   return m == 1 ? read : select(unflatten(read, 2, {n, m}), 3, m - 1);
 }

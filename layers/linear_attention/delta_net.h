@@ -74,7 +74,7 @@ struct GatedDeltaNet : DeltaMixer {
   static constexpr const char* type = "GatedDeltaNet";
   GatedDeltaNetOptions options;
   Linear decay;           // Wa, dim → HV
-  Tensor a_log, dt_bias;  // [HV]
+  Tensor a_log, dt_bias;  // [HV], of dtype exact(dtype)
   Linear output_gate;     // Wg, dim → HV·dv
 
   GatedDeltaNet() = default;

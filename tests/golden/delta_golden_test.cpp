@@ -76,8 +76,7 @@ TEST_CASE("golden: Gated DeltaNet, Kimi Delta Attention, and their states", "[go
     const Golden g(name);
     const Opened<Kda> layer(loaded<Kda, KdaOptions>(g));
     const Tensor x = g.input("x");
-    const auto y =
-        layer.results("kda", x, layer.output_gate_up(layer.output_gate_down(x)), Act::sigmoid, g.input("key_mask"));
+    const auto y = layer.results("kda", x, layer.gate_logits(x), Act::sigmoid, g.input("key_mask"));
     g.check(y, state_dict(static_cast<const Kda&>(layer)));
   }
 }

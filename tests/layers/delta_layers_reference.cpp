@@ -84,7 +84,9 @@ Matrix delta_layer(const LayerFacts& l, const LayerSequence& s, const std::strin
   Matrix beta, z;
   if (plain && !l.yes("use_beta")) beta = Matrix(r.x.size(), std::vector<double>(r.v.size(), 1.0));
   else if (!by_channel || !l.yes("erase_write")) beta = activated(dense(l, "beta", r.x), "sigmoid");
-  if (!plain) z = by_channel ? dense(l, "decay_up", dense(l, "decay_down", r.x)) : dense(l, "decay", r.x);
+  const bool full = by_channel && l.yes("full_rank");
+  const auto inner = [&](const char* map) { return full ? r.x : dense(l, map, r.x); };
+  if (!plain) z = by_channel ? dense(l, "decay_up", inner("decay_down")) : dense(l, "decay", r.x);
   const std::vector<double> a = plain ? std::vector<double>() : l.values("a_log"),
                             bias = plain ? std::vector<double>() : l.values("dt_bias");
   const double scale = l.real("beta_scale");
@@ -118,7 +120,7 @@ Matrix delta_layer(const LayerFacts& l, const LayerSequence& s, const std::strin
     heads.push_back(norm_of(l, "norm", "rms", l.real("norm_eps"), o));
   }
   Matrix y = joined(heads);
-  if (by_channel) y = product(y, activated(dense(l, "output_gate_up", dense(l, "output_gate_down", r.x)), "sigmoid"));
+  if (by_channel) y = product(y, activated(dense(l, "output_gate_up", inner("output_gate_down")), "sigmoid"));
   else if (plain ? l.yes("output_gate") : l.text("output_gate") != "none")
     y = product(y, activated(dense(l, "output_gate", r.x), plain ? "silu" : l.text("output_gate")));
   return dense(l, "out", y);
