@@ -37,8 +37,8 @@ namespace sluice::cuda::emulator {
 /// Runs `kernel` for every thread of every block. DeviceError as above, or for a launch that no GPU of compute
 /// capability 9.0 accepts.
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& kernel);
-/// Notes that a GPU has the kernel's code from now on. first_loads_recorded() counts the kernels that came first while a
-/// graph was recorded, when a GPU may refuse to load code (runtime_emulated.cpp).
+/// Notes that a GPU has the kernel's code from now on. first_loads_recorded() counts the kernels that came first while
+/// a graph was recorded, when a GPU may refuse to load code (runtime_emulated.cpp).
 void load(const void* kernel);
 int64_t first_loads_recorded();
 /// Sets the seed for the order of blocks, warps and lanes. A correct kernel gives the same bits for each seed.

@@ -71,7 +71,8 @@ void add_gates(std::vector<Layer>& all) {
   add(all, "hyper_connection", "gates",
       "x = sum_i pre_i * h_i; h_i = post_i * x + sum_j M_ji h_j, for the streams h_i: the branch is the identity",
       "doubly_stochastic: Xie et al. 2025 (mHC); gated: M = 1 (Qwen4)")
-      .derive({{"width", "streams*dim"}, {"mixed", "kind == 'doubly_stochastic'"}, {"between", "rank or max(1, dim//4)"}})
+      .derive(
+          {{"width", "streams*dim"}, {"mixed", "kind == 'doubly_stochastic'"}, {"between", "rank or max(1, dim//4)"}})
       .input("x [..., width]", "the streams, one behind another")
       .dense("map", "width", "streams*(streams + 2) if mixed else streams", "False")
       .parameter("base [streams*(streams + 2)]", "b", "mixed")
