@@ -89,9 +89,12 @@ void c46(const Run& run, Result& r) {
   }
   r.verdict = all(parts);
   const auto said = [&](const char* kind) {
-    return text(t.mean(arm_of(kind, 4), "recalled")) + " and " + text(t.mean(arm_of(kind, 1), "recalled"));
+    std::string all;
+    for (const int64_t h : heads)
+      all += (h == 4 ? "" : h == 1 ? " and " : ", ") + text(t.mean(arm_of(kind, h), "recalled"));
+    return all;
   };
-  r.why = "with four heads and with one, DeltaNet names " + said("DeltaNet") + " % of the values, GLA " + said("GLA") +
+  r.why = "with four heads, two and one, DeltaNet names " + said("DeltaNet") + " % of the values, GLA " + said("GLA") +
           ", RetNet " + said("RetNet") + ", Mamba-2 " + said("Mamba-2 with convolution") +
           "; linear attention, which divides by the sum of its weights, " + said("linear attention");
   r.size = "more seeds, or longer training";
