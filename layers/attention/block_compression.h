@@ -14,9 +14,11 @@
 
 namespace sluice {
 
+/// How a block becomes one row.
 enum class Compression { mean, linear, mlp };
 constexpr const char* choices(Compression) { return "mean linear mlp"; }
 
+/// Sizes of the rows and blocks, and the kind of φ.
 struct BlockCompressionOptions {
   int64_t heads, width;   // KV heads, channels of a row
   int64_t block, stride;  // rows of a block, and from one to the next
@@ -37,6 +39,7 @@ struct BlockCompressionOptions {
   }
 };
 
+/// φ with its weights.
 struct BlockCompression {
   static constexpr const char* type = "BlockCompression";
   BlockCompressionOptions options{};

@@ -24,6 +24,7 @@
 
 namespace sluice {
 
+/// What f_t is made of.
 enum class ForgetGate {
   input,    // σ(x_t·W_f + b_f)
   learned,  // σ(b_f)

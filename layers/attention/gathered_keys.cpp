@@ -82,15 +82,13 @@ Tensor attention_to_keys(const Tensor& q, const Tensor& k, const Tensor& v, cons
   return cat(y, 2);
 }
 
-bool detail::prefers_gathered_keys(const Tensor& q, const Tensor& k, int64_t count, const AttentionOptions& o,
-                                   bool drops) {
-  if (drops || q.device().kind != DeviceKind::cpu || q.rank() != 4 || k.rank() != 4 || o.mask.dense.defined() ||
-      o.mask.blocks.defined() || o.bias.defined() || o.relative_bias.defined() || o.row_scale.defined())
-    return false;
-  const auto m = static_cast<double>(q.dim(2)), n = static_cast<double>(k.dim(2)),
-             seen = o.mask.causal ? std::max(n / 2, n - m / 2) : n;  // on average
-  return static_cast<double>(count) * (static_cast<double>(q.dim(1)) + kCopy * static_cast<double>(k.dim(1))) <
-         static_cast<double>(q.dim(1)) * seen;
+bool detail::may_gather_keys(const AttentionOptions& o, Device device, bool drops) {
+  return !drops && device.kind == DeviceKind::cpu && !o.mask.dense.defined() && !o.mask.blocks.defined() &&
+         !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined();
+}
+
+double detail::gathered_pairs(int64_t heads, int64_t kv_heads, int64_t count) {
+  return static_cast<double>(count) * (1 + kCopy * static_cast<double>(kv_heads) / static_cast<double>(heads));
 }
 
 }  // namespace sluice

@@ -18,10 +18,10 @@ Tensor attention_to_keys(const Tensor& q, const Tensor& k, const Tensor& v, cons
                          const AttentionOptions& options = {});
 
 namespace detail {
-/// True if attention_to_keys() with lists of `count` keys takes these options, and is faster than attention() with a
-/// mask of pairs, by the times of either on a CPU.
-bool prefers_gathered_keys(const Tensor& q, const Tensor& k, int64_t count, const AttentionOptions& options,
-                           bool drops);
+/// True if attention_to_keys() takes these options; on a CPU alone, where its time is known. `drops`: with dropout.
+bool may_gather_keys(const AttentionOptions& options, Device device, bool drops);
+/// How many pairs of a query and a key attention() computes in the time of one query's `count` gathered keys, per head.
+double gathered_pairs(int64_t heads, int64_t kv_heads, int64_t count);
 }  // namespace detail
 
 }  // namespace sluice

@@ -1,11 +1,13 @@
 #include <sluice/layers/attention/mla.h>
 
+#include <sluice/layers/attention/gathered_keys.h>
 #include <sluice/layers/attention/selected_attention.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace sluice {
@@ -88,11 +90,16 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
   };
 
   // Products per head and sequence: n·r·(dn + dv) + m·n·(dn + dr + dv) expanded, m·r·(dn + dv) + m·n·(2r + dr)
-  // absorbed.
+  // absorbed. Where chosen keys are gathered, fewer take the place of n, of which a causal query sees half.
   const auto [few, all] = call.extent(rows);
+  const bool gathers = o.topk > 0 && detail::may_gather_keys(a, x.device(), call.rng() && a.dropout > 0);
   const auto m = static_cast<double>(few), n = static_cast<double>(all), wide = static_cast<double>(dn + o.value_dim),
-             rank = static_cast<double>(r);
-  const bool cheaper = (m - n) * rank * wide + m * n * (2 * rank - wide) < 0;
+             rank = static_cast<double>(r), turned = static_cast<double>(o.rope_dim);
+  const auto keys_for = [&](int64_t kv_heads) {
+    return gathers ? std::min(n, (o.causal ? 2 : 1) * detail::gathered_pairs(o.heads, kv_heads, o.topk)) : n;
+  };
+  const bool cheaper =
+      (m - n) * rank * wide + m * (keys_for(1) * (2 * rank + turned) - keys_for(o.heads) * (wide + turned)) < 0;
   const Tensor c = narrow(rows, -1, 0, r);
   Tensor y;
   if (o.form == MlaForm::absorbed || (o.form == MlaForm::cheapest && cheaper)) {

@@ -187,6 +187,16 @@ Tensor msa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 
 // -- DSA -----------------------------------------------------------------------------------------------------------
 
+namespace {
+
+/// Of n keys, how many m queries see on average.
+double seen_keys(int64_t queries, int64_t keys, bool causal) {
+  const auto m = static_cast<double>(queries), n = static_cast<double>(keys);
+  return causal ? std::max(n / 2, n - m / 2) : n;
+}
+
+}  // namespace
+
 Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const KeyIndex& index, int64_t topk,
                      const AttentionOptions& options, Rng* rng) {
   if (in_sequence()) {
@@ -198,7 +208,8 @@ Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Ke
   AttentionOptions o = options;
   AttentionMask candidates = o.mask;
   candidates.dense = candidates.blocks = Tensor(), candidates.block = 0;
-  if (detail::prefers_gathered_keys(q, k, topk, o, rng && o.dropout > 0))
+  if (q.rank() == 4 && k.rank() == 4 && detail::may_gather_keys(o, q.device(), rng && o.dropout > 0) &&
+      detail::gathered_pairs(q.dim(1), k.dim(1), topk) < seen_keys(q.dim(2), k.dim(2), o.mask.causal))
     return attention_to_keys(q, k, v, index_keys(index, topk, candidates), o);
   const Tensor chosen = index_mask(index, topk, candidates);
   o.mask.dense = o.mask.dense.defined() ? logical_and(o.mask.dense, chosen) : chosen;

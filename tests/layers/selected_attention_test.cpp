@@ -129,11 +129,13 @@ TEST_CASE("selected: streams in any pieces", "[layers][selected][stream]") {
                  .dtype = f64},
                 rng);
   MlaOptions few = dsa.options;  // whose keys are gathered
-  few.topk = 1, few.form = MlaForm::absorbed;
+  few.topk = 2, few.form = MlaForm::absorbed;
   const Mla gathering(few, rng);
-  CHECK(detail::prefers_gathered_keys(zeros({1, 3, 200, 1}), zeros({1, 1, 200, 1}), 1, {.mask = {.causal = true}},
-                                      false));
+  CHECK(detail::gathered_pairs(3, 1, 2) < 100);
   same(gathering(x), gathering(x, {.mask = ones({1}, {boolean})}));  // a mask of pairs keeps it from that
+  Mla cheapest = gathering;
+  cheapest.options.form = MlaForm::cheapest;
+  CHECK(max_abs_diff(cheapest(x), gathering(x)) == 0);
   const auto check = [&](const auto& layer) {
     const Tensor y = layer(x);
     for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{1}, {150, 1, 1, 3}, {64, 5, 80}})
@@ -200,18 +202,19 @@ TEST_CASE("selected: gathered keys = a mask of pairs, gradients of two orders in
     const std::vector<Tensor> a = grad({sum(got * c)}, leaves), b = grad({sum(want * c)}, leaves);
     for (std::size_t i = 0; i < leaves.size(); ++i) same(a[i], b[i]);
   }
-  // What is taken: many heads of few KV heads, and few keys of many; else, and where options ask for pairs, a mask.
-  const Tensor q = zeros({1, 16, 4096, 4}), k = zeros({1, 1, 4096, 4}), own = zeros({1, 16, 4096, 4});
-  const AttentionOptions causal{.mask = {.causal = true}};
-  CHECK(detail::prefers_gathered_keys(q, k, 256, causal, false));
-  CHECK_FALSE(detail::prefers_gathered_keys(q, k, 2048, causal, false));
-  CHECK_FALSE(detail::prefers_gathered_keys(q, own, 256, causal, false));
-  CHECK_FALSE(detail::prefers_gathered_keys(q, k, 256, causal, true));
-  AttentionOptions biased = causal;
-  biased.bias = zeros({1});
-  CHECK_FALSE(detail::prefers_gathered_keys(q, k, 256, biased, false));
+  const AttentionOptions plain{.mask = {.causal = true}};
+  CHECK(detail::may_gather_keys(plain, cpu, false));
+  CHECK_FALSE(detail::may_gather_keys(plain, cpu, true));
+  CHECK_FALSE(detail::may_gather_keys(plain, meta, false));
+  AttentionOptions biased = plain, masked = plain;
+  biased.bias = zeros({1}), masked.mask.dense = ones({1}, {boolean});
+  CHECK_FALSE(detail::may_gather_keys(biased, cpu, false));
+  CHECK_FALSE(detail::may_gather_keys(masked, cpu, false));
+  CHECK(detail::gathered_pairs(16, 1, 256) < 2048);  // many heads of one KV head, and few keys of 4,096
+  CHECK(detail::gathered_pairs(16, 16, 256) > 2048);
+  const Tensor q = zeros({1, 16, 9, 4}), k = zeros({1, 1, 9, 4});
   CHECK_THROWS_WITH(attention_to_keys(q, k, k, zeros({1, 1, 3, 2}, {i64})), Contains("keys=[1,1,3,2]"));
-  CHECK_THROWS_AS(attention_to_keys(q, zeros({1, 3, 5, 4}), k, zeros({1, 1, 4096, 2}, {i64})), ShapeError);
+  CHECK_THROWS_AS(attention_to_keys(q, zeros({1, 3, 5, 4}), k, zeros({1, 1, 9, 2}, {i64})), ShapeError);
 }
 
 TEST_CASE("selected: what does not fit", "[layers][selected]") {
