@@ -1,9 +1,9 @@
 #include <sluice/layers/attention/forgetting_attention.h>
 
+#include <sluice/ops/attention/exact_parts.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
@@ -73,19 +73,6 @@ Tensor normed(const Norm& norm, const Tensor& rows, int64_t heads) {
   return flatten(norm(unflatten(rows, -1, {heads, norm.options.dim})), -2, -1);
 }
 
-/// Tensors of `dtype` whose sum is w; its gradient goes through the last. Where products round to bf16, three have the
-/// 24 bits of f32, and products with 1 are exact.
-std::vector<Tensor> parts_of(const Tensor& w, DType dtype) {
-  std::vector<Tensor> parts;
-  Tensor rest = w;
-  for (int i = 0; i < 2 && dtype != f64 && precision_of(dtype) == Precision::bf16; ++i) {
-    const Tensor high = to(rest.detach(), bf16);
-    parts.push_back(to(high, dtype)), rest = rest - to(high, rest.dtype());
-  }
-  parts.push_back(to(rest, dtype));
-  return parts;
-}
-
 }  // namespace
 
 Tensor ForgettingAttention::decays(Call& call) const {
@@ -114,7 +101,7 @@ Tensor ForgettingAttention::operator()(const Tensor& given, const Pass& pass) co
     // Query head g·group + r has 1 in its column r, where KV head g has −c_j·√dk of this query head.
     const Tensor w = neg(decays(call)) * (1 / scale);
     const Tensor own = reshape(expand(eye(group, group, x.options()), {h.kv_heads, group, group}), {h.heads, 1, group});
-    for (const Tensor& part : parts_of(w, x.dtype())) {
+    for (const Tensor& part : detail::exact_parts(w, x.dtype())) {
       keys.push_back(transpose(reshape(part, {batch, h.kv_heads, group, n}), 2, 3));
       queries.push_back(expand(own, {batch, h.heads, n, group}));
     }

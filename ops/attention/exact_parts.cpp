@@ -1,0 +1,20 @@
+#include <sluice/ops/attention/exact_parts.h>
+
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/shape/create.h>
+
+namespace sluice {
+
+std::vector<Tensor> detail::exact_parts(const Tensor& w, DType dtype) {
+  std::vector<Tensor> parts;
+  Tensor rest = w;
+  for (int i = 0; i < 2 && dtype != f64 && precision_of(dtype) == Precision::bf16; ++i) {
+    const Tensor high = to(rest.detach(), bf16);
+    parts.push_back(to(high, dtype)), rest = rest - to(high, rest.dtype());
+  }
+  parts.push_back(to(rest, dtype));
+  return parts;
+}
+
+}  // namespace sluice
