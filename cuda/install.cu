@@ -60,7 +60,7 @@ const bool installed = [] {
   put(kernel::attention_keep_mask, &attention_keep_mask);
 
   put(kernel::linear_scan, &linear_scan, Bf16::native);
-  put(kernel::delta_scan, &delta_scan);
+  put(kernel::delta_scan, &delta_scan, Bf16::native);
   put(kernel::delta_scan_backward, &delta_scan_backward);
 
   put(kernel::sgd, &sgd, Bf16::native);

@@ -46,9 +46,10 @@ struct DeltaHead {
 };
 
 /// A call for `span` value heads from `first_head` on, and what delta_prepare() makes for them, in `Stored`.
-template <class T, class Stored = T> struct DeltaView {
-  HeadRows<const T> q, k, erase, write;  // q null: only u is wanted
-  const T* g;                            // [batch, heads, n, channels]
+/// T: of the arithmetic; In: of the operands.
+template <class T, class Stored = T, class In = T> struct DeltaView {
+  HeadRows<const In> q, k, erase, write;  // q null: only u is wanted
+  const T* g;                             // [batch, heads, n, channels]
   int64_t n, dk, dv, channels;
   int heads, group, col_tiles, key_tiles;  // group: value heads of a key head; tiles of dv and of dk
   DeltaCut cut;

@@ -94,14 +94,71 @@ template <class T> __device__ void scale_rows(T (&acc)[4][4], Shared<T> factor) 
     for (int d = 0; d < 4; ++d) acc[r][d] *= w[d];
 }
 
+/// Decays of keys: de, dq ← e^{L_t} ∘ (de, dq) + Σ_j (dA, dP)_tj e^{L_t − L_j} ∘ k_j for the thread's numbers from row
+/// t0 and column c0 on. k is there twice; `copy` is carried to the ends of blocks. Fills `between`. All threads call
+/// it.
+template <class Tile, class T>
+__device__ void add_to_reads(T (&de)[4][4], T (&dq)[4][4], Shared<T> a, Shared<T> p, Shared<T> k, Shared<T> copy,
+                             Shared<T> factor, Shared<T> between, int t0, int c0, int count, int channels) {
+  constexpr int ld = Tile::ld, block = Tile::block;
+  const int here = t0 / block, row = here * block, own = steps_of_block<Tile>(here, count), corner = row * ld + row;
+  fill_between<Tile>(between, factor, count, channels);
+  for (int b = 0; b * block < count; ++b)
+    carry_to_end<Tile>(copy + b * block * ld, factor + b * block * ld, steps_of_block<Tile>(b, count), channels);
+  __syncthreads();  // k is there from the end of each block
+  if (t0 >= count || c0 >= channels) return;
+  for (int b = 0; b < here; ++b) {
+    const Shared<T> kept = between + between_at<Tile>(b + 1, b) + c0;
+    scale_rows(de, kept), scale_rows(dq, kept);
+    multiply_state<Tile>(de, a + b * block, copy + b * block * ld + c0, t0, block);
+    multiply_state<Tile>(dq, p + b * block, copy + b * block * ld + c0, t0, block);
+  }
+  add_by_values<Tile>(de, a + corner, k + row * ld + c0, factor + row * ld + c0, t0 - row, own);
+  add_by_values<Tile>(dq, p + corner, k + row * ld + c0, factor + row * ld + c0, t0 - row, own);
+}
+
+/// Decays of keys: dk ← e^{L_end − L_j} ∘ dk + Σ_t e^{L_t − L_j} ∘ (dA_tj e_t + dP_tj q_t). e and q are carried from
+/// the starts of blocks. All threads call it.
+template <class Tile, class T>
+__device__ void add_to_writes(T (&dk)[4][4], Shared<T> a, Shared<T> p, Shared<T> e, Shared<T> q, Shared<T> factor,
+                              Shared<T> between, int t0, int c0, int count, int channels) {
+  constexpr int ld = Tile::ld, block = Tile::block;
+  const int here = t0 / block, row = here * block, own = steps_of_block<Tile>(here, count), corner = row * ld + row;
+  const bool busy = t0 < count && c0 < channels;
+  T near[4][4] = {};
+  if (busy) {
+    add_later_steps<Tile>(near, a + corner, e + row * ld + c0, factor + row * ld + c0, t0 - row, own);
+    add_later_steps<Tile>(near, p + corner, q + row * ld + c0, factor + row * ld + c0, t0 - row, own);
+  }
+  __syncthreads();  // all threads have used e and q
+  for (int b = 0; b * block < count; ++b) {
+    const int at_block = b * block * ld, steps = steps_of_block<Tile>(b, count);
+    carry_from_start<Tile>(e + at_block, factor + at_block, steps, channels);
+    carry_from_start<Tile>(q + at_block, factor + at_block, steps, channels);
+  }
+  __syncthreads();  // they are there from the start of each block
+  if (!busy) return;
+  for (int b = (count - 1) / block; b > here; --b) {
+    scale_rows(dk, between + between_at<Tile>(b + 1, b) + c0);
+    const int at_block = b * block * ld, steps = steps_of_block<Tile>(b, count);
+    multiply_columns<Tile>(dk, a + at_block + t0, e + at_block + c0, steps);
+    multiply_columns<Tile>(dk, p + at_block + t0, q + at_block + c0, steps);
+  }
+  carry_back<Tile>(dk, factor + row * ld + c0, t0 - row, own);
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int d = 0; d < 4; ++d) dk[r][d] += near[r][d];
+}
+
 /// A block's threads, each with 4×4 numbers from row `t0` and column 4 tx on.
 template <class T, int N, ScanDecay decay>
 __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
     delta_gradients_kernel(DeltaView<T> s, DeltaGradients<T> o) {
   using Tile = DeltaGradientsTile<N, decay>;
-  constexpr int ld = Tile::ld, block = Tile::block;
+  constexpr int ld = Tile::ld;
   const int thread = static_cast<int>(threadIdx.x), tx = thread % Tile::across, t0 = thread / Tile::across * 4,
-            c0 = 4 * tx, here = t0 / block, row = here * block;
+            c0 = 4 * tx;
   const Shared<T> memory = dynamic_shared<T>();
   const Shared<T> x = memory + Tile::x, y = memory + Tile::y, z = memory + Tile::z, a = memory + Tile::a,
                   p = memory + Tile::p;
@@ -185,7 +242,6 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
         const int64_t stride = from.row;
         return [start, stride](int i, int c) { return start[i * stride + c]; };
       };
-      const int own = steps_of_block<Tile>(here, count), corner = row * ld + row;  // of this thread's block of steps
       const auto of_q = of(s.q, at.key), of_k = of(s.k, at.key), of_erase = of(s.erase, at.h);
       const auto each = [&](auto f) {
 #pragma unroll
@@ -234,20 +290,7 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
         fill_rows<Tile>(y, count, channels,
                         [&](int i, int c) { return forgetting(s.log_decay(at.head, first + i, channel + c)); });
         __syncthreads();  // k and the decays are complete
-        fill_between<Tile>(between, y, count, channels);
-        for (int b = 0; b * block < count; ++b)
-          carry_to_end<Tile>(z + b * block * ld, y + b * block * ld, steps_of_block<Tile>(b, count), channels);
-        __syncthreads();  // k is there from the end of each block
-        if (busy) {
-          for (int b = 0; b < here; ++b) {
-            const Shared<T> kept = between + between_at<Tile>(b + 1, b) + c0;
-            scale_rows(de, kept), scale_rows(dq, kept);
-            multiply_state<Tile>(de, a + b * block, z + b * block * ld + c0, t0, block);
-            multiply_state<Tile>(dq, p + b * block, z + b * block * ld + c0, t0, block);
-          }
-          add_by_values<Tile>(de, a + corner, x + row * ld + c0, y + row * ld + c0, t0 - row, own);
-          add_by_values<Tile>(dq, p + corner, x + row * ld + c0, y + row * ld + c0, t0 - row, own);
-        }
+        add_to_reads<Tile>(de, dq, a, p, x, z, y, between, t0, c0, count, channels);
         store_reads();
         __syncthreads();  // all threads have used k
       }
@@ -255,31 +298,7 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
       fill_rows<Tile>(e_rows, count, channels, of_erase), fill_rows<Tile>(z, count, channels, of_q);
       __syncthreads();  // e and q are complete
       if constexpr (decay == ScanDecay::keys) {
-        T near[4][4] = {};
-        if (busy) {
-          add_later_steps<Tile>(near, a + corner, x + row * ld + c0, y + row * ld + c0, t0 - row, own);
-          add_later_steps<Tile>(near, p + corner, z + row * ld + c0, y + row * ld + c0, t0 - row, own);
-        }
-        __syncthreads();  // all threads have used e and q
-        for (int b = 0; b * block < count; ++b) {
-          const int at_block = b * block * ld, steps_there = steps_of_block<Tile>(b, count);
-          carry_from_start<Tile>(x + at_block, y + at_block, steps_there, channels);
-          carry_from_start<Tile>(z + at_block, y + at_block, steps_there, channels);
-        }
-        __syncthreads();  // they are there from the start of each block
-        if (busy) {
-          for (int b = (count - 1) / block; b > here; --b) {
-            scale_rows(dk, between + between_at<Tile>(b + 1, b) + c0);
-            const int at_block = b * block * ld, steps_there = steps_of_block<Tile>(b, count);
-            multiply_columns<Tile>(dk, a + at_block + t0, x + at_block + c0, steps_there);
-            multiply_columns<Tile>(dk, p + at_block + t0, z + at_block + c0, steps_there);
-          }
-          carry_back<Tile>(dk, y + row * ld + c0, t0 - row, own);
-#pragma unroll
-          for (int r = 0; r < 4; ++r)
-#pragma unroll
-            for (int d = 0; d < 4; ++d) dk[r][d] += near[r][d];
-        }
+        add_to_writes<Tile>(dk, a, p, x, z, y, between, t0, c0, count, channels);
       } else if (busy) {
         if constexpr (decay == ScanDecay::scalar) {
 #pragma unroll

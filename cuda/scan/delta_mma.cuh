@@ -14,8 +14,11 @@
 
 namespace sluice::cuda {
 
-template <bool decays>
-__global__ void __launch_bounds__(256, 2) delta_prepare_mma_kernel(DeltaView<float, BFloat16> s) {
+/// A call on tensor cores, with operands and outputs in f32 or bf16.
+template <class In> using DeltaMmaView = DeltaView<float, BFloat16, In>;
+
+template <bool decays, class In>
+__global__ void __launch_bounds__(256, 2) delta_prepare_mma_kernel(DeltaMmaView<In> s) {
   using Tile = DeltaTile<kScanMmaSteps, ScanDecay::scalar>;
   using Rows = MmaRows<kScanMmaSteps>;
   constexpr int N = Tile::steps;
@@ -36,15 +39,15 @@ __global__ void __launch_bounds__(256, 2) delta_prepare_mma_kernel(DeltaView<flo
   float acc[8][4] = {};
   for (int piece = 0; piece < s.key_tiles; ++piece) {
     // Each thread takes pairs of neighbouring channels.
-    const auto load = [&](HeadRows<const float> from, int head, int operand, BFloat16* to, Shared<float> factor) {
+    const auto load = [&](HeadRows<const In> from, int head, int operand, BFloat16* to, Shared<float> factor) {
       for (int e = thread; e < N * N / 2; e += Tile::threads) {
         const int i = e / (N / 2), c = e % (N / 2) * 2;
         const int64_t channel = int64_t{piece} * N + c;
         float x[2] = {};
         if (i < count) {
-          const float* const row = from.at(at.b, head, first + i) + channel;
+          const In* const row = from.at(at.b, head, first + i) + channel;
 #pragma unroll
-          for (int d = 0; d < 2; ++d) x[d] = channel + d < s.dk ? row[d] : 0.0f;
+          for (int d = 0; d < 2; ++d) x[d] = channel + d < s.dk ? to_float(row[d]) : 0.0f;
           const float w = decays ? float(factor[i]) : 1.0f;
           *reinterpret_cast<uint32_t*>(to + s.row(at, first + i) * s.wide + channel) = pack_bf16(x[0] * w, x[1] * w);
         }
@@ -94,9 +97,10 @@ template <int M> struct DeltaMmaTile {
   static constexpr std::size_t bytes = end * sizeof(BFloat16);
 };
 
-template <int M, bool decays>
+/// `pairs`: rows of out begin at even places.
+template <int M, bool decays, class In>
 __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
-    delta_sweep_mma_kernel(DeltaView<float, BFloat16> s, HeadRows<float> out, DeltaStates<float> states) {
+    delta_sweep_mma_kernel(DeltaMmaView<In> s, HeadRows<In> out, DeltaStates<float> states, bool pairs) {
   using Tile = DeltaMmaTile<M>;
   constexpr int steps = Tile::steps, columns = Tile::columns;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4,
@@ -211,13 +215,13 @@ __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int step = 16 * warp + 8 * r + g;
-      const float* const written = s.write.at(at.b, at.h, first + (step < count ? step : 0)) + col;
+      const In* const written = s.write.at(at.b, at.h, first + (step < count ? step : 0)) + col;
 #pragma unroll
       for (int d = 0; d < 8; ++d)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = said[d][2 * r + e];
-          x = step < count && 8 * d + e < cols ? written[8 * d + e] - x : 0.0f;
+          x = step < count && 8 * d + e < cols ? to_float(written[8 * d + e]) - x : 0.0f;
         }
     }
     round_u(said);
@@ -234,12 +238,17 @@ __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
     for (int r = 0; r < 2; ++r) {
       const int step = 16 * warp + 8 * r + g;
       if (step >= count) continue;
-      float* const y = out.at(at.b, at.h, first + step) + col;
+      In* const y = out.at(at.b, at.h, first + step) + col;
 #pragma unroll
-      for (int d = 0; d < 8; ++d)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (8 * d + e < cols) y[8 * d + e] = read[d][2 * r + e];
+      for (int d = 0; d < 8; ++d) {
+        const int c = 8 * d;
+        if (pairs && c + 1 < cols) {
+          store_pair(y + c, read[d][2 * r], read[d][2 * r + 1]);
+        } else {
+          if (c < cols) store_number(y + c, read[d][2 * r]);
+          if (c + 1 < cols) store_number(y + c + 1, read[d][2 * r + 1]);
+        }
+      }
     }
     if constexpr (decays) {
       const int64_t end = s.of_tile(at, tile) * s.dk;  // one decay for all channels
@@ -269,17 +278,17 @@ __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
   });
 }
 
-inline void delta_prepare_mma(const DeltaView<float, BFloat16>& s) {
+template <class In> void delta_prepare_mma(const DeltaMmaView<In>& s) {
   using Tile = DeltaTile<kScanMmaSteps, ScanDecay::scalar>;
-  launch(s.g ? delta_prepare_mma_kernel<true> : delta_prepare_mma_kernel<false>, grid_of(s.span * s.cut.tiles),
+  launch(s.g ? delta_prepare_mma_kernel<true, In> : delta_prepare_mma_kernel<false, In>, grid_of(s.span * s.cut.tiles),
          dim3(Tile::threads), 2 * Tile::size * sizeof(float) + 3 * Tile::steps * Tile::steps * sizeof(BFloat16), s);
 }
 
-template <int M>
-void delta_sweep_mma(const DeltaView<float, BFloat16>& s, HeadRows<float> out, const DeltaStates<float>& states) {
+template <int M, class In>
+void delta_sweep_mma(const DeltaMmaView<In>& s, HeadRows<In> out, const DeltaStates<float>& states) {
   using Tile = DeltaMmaTile<M>;
-  launch(s.g ? delta_sweep_mma_kernel<M, true> : delta_sweep_mma_kernel<M, false>, grid_of(s.span * s.col_tiles),
-         dim3(Tile::threads), Tile::bytes, s, out, states);
+  launch(s.g ? delta_sweep_mma_kernel<M, true, In> : delta_sweep_mma_kernel<M, false, In>,
+         grid_of(s.span * s.col_tiles), dim3(Tile::threads), Tile::bytes, s, out, states, in_pairs(out));
 }
 
 }  // namespace sluice::cuda

@@ -16,8 +16,8 @@ template <int N, ScanDecay decay> struct DeltaPrepareTile : DeltaTile<N, decay> 
 
 /// (I + A)⁻¹ and P of a tile, from what lies below the diagonal of a and of p with it. In bf16 all N numbers of a row
 /// are read.
-template <class Tile, class T, class Stored>
-__device__ void store_matrices(const DeltaView<T, Stored>& s, const DeltaHead& at, int64_t first, int count,
+template <class Tile, class T, class Stored, class In>
+__device__ void store_matrices(const DeltaView<T, Stored, In>& s, const DeltaHead& at, int64_t first, int count,
                                Shared<T> a, Shared<T> p) {
   constexpr int N = Tile::steps;
   const int j = static_cast<int>(threadIdx.x) % N;

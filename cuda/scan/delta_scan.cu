@@ -71,8 +71,8 @@ void by_steps(const Tensor& q, const Tensor& k, const Tensor& erase, const Tenso
 }
 
 /// compute(view, states) prepares the tiles of a launch and goes through them.
-template <int N, class T, class Stored, class Compute>
-void by_tiles(DeltaView<T, Stored> s, int64_t batch, Tensor& state, Tensor& states, Compute compute) {
+template <int N, class T, class Stored, class In, class Compute>
+void by_tiles(DeltaView<T, Stored, In> s, int64_t batch, Tensor& state, Tensor& states, Compute compute) {
   s.span = heads_at_once(s, batch, s.template prepared<N>());
   const Scratch<T> memory(static_cast<std::size_t>(s.span * s.template prepared<N>()));
   s.template set_prepared<N>(memory.get());
@@ -87,29 +87,40 @@ void by_tiles(DeltaView<T, Stored> s, int64_t batch, Tensor& state, Tensor& stat
   }
 }
 
-/// True if tensor cores serve the call. As on the CPU, decays of keys stay exact, and so does u alone. Calls that a
+/// True if tensor cores answer the call. As on the CPU, decays of keys stay exact, and so does u alone. Calls that a
 /// tile cannot hold, or that would not fill one, go to the other kernels.
-bool on_tensor_cores(const Tensor& q, const Tensor& k, const Tensor& write, const Tensor& g) {
-  return precision() == Precision::bf16 && q.defined() && k.dtype() == f32 && (!g.defined() || g.rank() == 3) &&
+bool for_tensor_cores(const Tensor& q, const Tensor& k, const Tensor& write, const Tensor& g) {
+  return precision() == Precision::bf16 && q.defined() && k.dtype() != f64 && (!g.defined() || g.rank() == 3) &&
          k.dim(2) >= 16 && k.dim(3) >= 16 && k.dim(3) <= 128 && write.dim(3) >= 16;
+}
+
+template <class In>
+void on_tensor_cores(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
+                     int64_t chunk, Tensor& out, Tensor& state, Tensor& states) {
+  const DeltaMmaView<In> view(q, k, erase, write, g, chunk, kScanMmaSteps);
+  by_tiles<kScanMmaSteps>(view, k.dim(0), state, states, [&](const DeltaMmaView<In>& s, const DeltaStates<float>& x) {
+    delta_prepare_mma(s);
+    s.key_tiles == 1 ? delta_sweep_mma<64>(s, HeadRows<In>(out), x) : delta_sweep_mma<128>(s, HeadRows<In>(out), x);
+  });
 }
 
 }  // namespace
 
 void delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
                 int64_t chunk, Tensor& out, Tensor& state, Tensor& states) {
+  if (for_tensor_cores(q, k, write, g))
+    return k.dtype() == bf16
+               ? on_tensor_cores<BFloat16>(q, k, erase, write, converted(g, f32), chunk, out, state, states)
+               : on_tensor_cores<float>(q, k, erase, write, g, chunk, out, state, states);
+  if (k.dtype() == bf16) {
+    Tensor wide = empty(out.shape(), {f32, out.device()});
+    delta_scan(converted(q, f32), converted(k, f32), converted(erase, f32), converted(write, f32), converted(g, f32),
+               chunk, wide, state, states);
+    return copy(wide, out);
+  }
   if (k.dim(2) <= kFewSteps)
     return dispatch_float("delta_scan", k.dtype(),
                           [&]<class T>() { by_steps<T>(q, k, erase, write, g, chunk, out, state, states); });
-  if (on_tensor_cores(q, k, write, g)) {
-    using View = DeltaView<float, BFloat16>;
-    const auto compute = [&](const View& s, const DeltaStates<float>& x) {
-      delta_prepare_mma(s);
-      s.key_tiles == 1 ? delta_sweep_mma<64>(s, HeadRows<float>(out), x)
-                       : delta_sweep_mma<128>(s, HeadRows<float>(out), x);
-    };
-    return by_tiles<kScanMmaSteps>(View(q, k, erase, write, g, chunk, kScanMmaSteps), k.dim(0), state, states, compute);
-  }
   with_delta_tile(k, write, g, [&]<class T, int N, ScanDecay decay>() {
     by_tiles<N>(DeltaView<T>(q, k, erase, write, g, chunk, N), k.dim(0), state, states,
                 [&](const DeltaView<T>& s, const DeltaStates<T>& x) {

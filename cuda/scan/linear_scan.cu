@@ -115,13 +115,6 @@ struct Bf16Rows {
   }
 };
 
-Tensor converted(const Tensor& x, DType dtype) {
-  if (!x.defined() || x.dtype() == dtype) return x;
-  Tensor y = empty(x.shape(), {dtype, x.device()});
-  copy(x, y);
-  return y;
-}
-
 template <int M, int halves, bool weighted, class Out>
 void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
              Tensor& y) {
@@ -130,8 +123,7 @@ void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
   const Bf16Rows queries(q), keys(k), values(v);
   View s = view_of<View, float>(q, v, g, o, Tile::columns, Tile::steps);
   set_rows<BFloat16, Out>(s, queries.rows, keys.rows, values.rows, HeadRows<Out>(y), o.reverse);
-  const bool pairs =
-      reinterpret_cast<std::uintptr_t>(s.y.base) % (2 * sizeof(Out)) == 0 && (s.y.batch | s.y.head | s.y.row) % 2 == 0;
+  const bool pairs = in_pairs(s.y);
   scan_in_pieces(s, weighted ? ScanDecay::scalar : ScanDecay::none, [&](const View& x) {
     launch(scan_mma<M, halves, weighted, Out>, grid_of(x.blocks), dim3(Tile::threads), Tile::bytes, x, pairs);
   });

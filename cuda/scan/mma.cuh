@@ -69,6 +69,10 @@ __device__ inline int pieces_on(int place, int pieces) { return place ^ (8 * pie
 __device__ inline uint32_t scale_pair(uint32_t pair, float x, float y) {
   return pack_bf16(__builtin_bit_cast(float, pair << 16) * x, __builtin_bit_cast(float, pair & 0xffff0000) * y);
 }
+/// True if the rows of y begin at even places, so that pairs can be stored.
+template <class T> bool in_pairs(const HeadRows<T>& y) {
+  return reinterpret_cast<std::uintptr_t>(y.base) % (2 * sizeof(T)) == 0 && (y.batch | y.head | y.row) % 2 == 0;
+}
 __device__ inline void store_number(float* to, float x) { *to = x; }
 __device__ inline void store_number(BFloat16* to, float x) { to->bits = static_cast<uint16_t>(pack_bf16(x, 0)); }
 

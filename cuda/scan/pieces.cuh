@@ -7,10 +7,19 @@
 // A reverse scan reads the rows backwards, by views with negative strides.
 #pragma once
 
+#include <sluice/cuda/kernels.h>
 #include <sluice/cuda/tensors.h>
 #include <sluice/ops/scan/linear_scan.h>
 
 namespace sluice::cuda {
+
+/// x itself if it has the dtype, or is undefined; else a copy.
+inline Tensor converted(const Tensor& x, DType dtype) {
+  if (!x.defined() || x.dtype() == dtype) return x;
+  Tensor y = empty(x.shape(), {dtype, x.device()});
+  copy(x, y);
+  return y;
+}
 
 enum class ScanDecay { none, scalar, keys, values };
 

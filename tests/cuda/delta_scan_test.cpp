@@ -187,6 +187,28 @@ TEST_CASE("cuda delta rule: on tensor cores, below, at and beyond every tile", "
     }
 }
 
+TEST_CASE("cuda delta rule: bf16 tensors give what f32 ones of the same values give, rounded", "[cuda][delta_scan]") {
+  Rand rand(71);
+  for (DeltaDecay decay : kDeltaDecays)
+    for (const DeltaSizes& size : {DeltaSizes{1, 1, 2, 65, 18, 17}, {1, 2, 2, 20, 16, 23}, {1, 1, 1, 9, 3, 5}}) {
+      const DeltaSample s = random_delta(rand, decay, size);
+      const PrecisionScope scope(Precision::bf16);
+      std::vector<DeltaScanResult> results;
+      for (DType dtype : {bf16, f32}) {
+        const auto moved = [&](const Tensor& x) {
+          return x.defined() ? to(to(to(x, bf16), dtype), Device::cuda()) : x;
+        };
+        const DeltaScanResult y = delta_scan(moved(s.q), moved(s.k), moved(s.erase()), moved(s.write()), moved(s.decay),
+                                             s.initial.defined() ? to(to(s.initial, f32), Device::cuda()) : Tensor());
+        CHECK(y.out.dtype() == dtype);
+        results.push_back({to(to(contiguous(y.out), cpu), bf16), to(y.state, cpu)});
+      }
+      INFO(s.text());
+      CHECK(same_bits(results[0].out, results[1].out));
+      CHECK(same_bits(results[0].state, results[1].state));
+    }
+}
+
 TEST_CASE(
     "cuda delta rule: on tensor cores what is not finite reaches no earlier step; the same bits in every schedule",
     "[cuda][delta_scan]") {

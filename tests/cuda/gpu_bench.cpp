@@ -153,6 +153,20 @@ void memory() {
   scan("linear_scan, retention, bf16", {4, 64, 4096, 128}, bf16, 3);
   scan("linear_scan 4x64 heads of 64, f32", {4, 64, 4096, 64}, f32, 0);
   scan("linear_scan, GLA, f32", {4, 64, 4096, 64}, f32, 4);
+  // The delta rule with heads of 128 and a decay for each, or for each channel; with gradients 16 rows of a token.
+  const auto delta = [&](const char* name, DType dtype, bool by_channel, bool gradients) {
+    const Shape shape = smoke ? Shape{1, 2, 40, 16} : Shape{2, 32, 4096, 128};
+    const Tensor k = random(shape, dtype) * 0.1, v = random(shape, dtype);
+    const Tensor g = neg(abs(random(by_channel ? shape : Shape{shape[0], shape[1], shape[2]}, dtype) * 0.01));
+    const double rows = static_cast<double>(v.numel() * size_of(dtype));
+    if (!gradients) return forward(name, 5 * rows, [&] { return delta_scan(k, k, k, v, g).out; });
+    const Tensor a = k.detach().requires_grad_(), b = v.detach().requires_grad_();
+    op(name, 16 * rows, [&] { grad({delta_scan(a, a, a, b, g).out}, {a, b}, {.grad_outputs = {v}}); });
+  };
+  delta("delta_scan, decays of heads, bf16", bf16, false, false);
+  delta("delta_scan, decays of heads, f32", f32, false, false);
+  delta("delta_scan, decays of channels, f32", f32, true, false);
+  delta("delta_scan, decays of heads, f32, both ways", f32, false, true);
 }
 
 struct Model {

@@ -133,6 +133,14 @@ TEST_CASE("gpu: signs of life, attention and scan", "[gpu][life]") {
                               [](auto& x) { return linear_scan(x[0], x[1], x[2], -square(x[3])); });
       },
       4096);
+  check(
+      [](Device d) {
+        const Shape s{1, 2, 40, 16};
+        return with_gradients({s, s, s, s, {1, 2, 40}}, d, [](auto& x) {
+          return delta_scan(x[0], 0.2 * x[1], 0.2 * x[2], x[3], -square(x[4])).out;
+        });
+      },
+      4096);
 }
 
 TEST_CASE("gpu: signs of life, a step of training", "[gpu][life]") {
