@@ -84,6 +84,9 @@ TEST_CASE("hyper-connections: rows and columns sum to 1, equal streams are a res
     }
     const auto branch = [](const Tensor& t) { return silu(t); };
     CHECK(max_abs_diff(c(equal, branch), repeat(x + silu(s == 1 ? x / (1 + std::exp(-8)) : x), s, -1)) < 1e-7);
+    Rand others(3);
+    const Tensor apart = random_tensor({2, 4, 3 * s}, f64, others);  // they hardly mix: e^{−8} = 3e-4
+    CHECK(max_abs_diff(c.read(apart).kept, unflatten(apart, -1, {s, 3})) < 5e-3);
     c = randomised(c, rand);
     const Tensor h = random_tensor({2, 4, 3 * s}, f64, rand), other = random_tensor({2, 4, 3 * s}, f64, rand);
     // With columns that sum to 1 the streams' sum is kept; with rows that do, equal streams stay equal.

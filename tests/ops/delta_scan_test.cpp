@@ -247,6 +247,10 @@ TEST_CASE("delta_scan: bf16 operands have a state of f32", "[delta_scan]") {
   CHECK(y.state.dtype() == f32);
   const std::vector<Tensor> want = delta_recurrence(half.in(f64));
   check_close({y.out, y.state}, want, 2e-2, s.text());
+  const Tensor initial = to(random_tensor({1, 2, 8, 8}, f64, rand), bf16);  // S_0 may be either
+  const auto from = [&](const Tensor& x) { return delta_rule(half.q, half.k, half.v, half.beta, half.decay, x); };
+  CHECK(same_bits(from(initial).out, from(to(initial, f32)).out));
+  CHECK(from(initial).state.dtype() == f32);
   for (const Tensor& x : run_delta(half)) CHECK(all(isfinite(x)).item() != 0);
 }
 
