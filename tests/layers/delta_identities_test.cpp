@@ -160,3 +160,18 @@ TEST_CASE("delta: DeltaProduct of one update is the plain layer, and of empty up
                    1e-12);
   }
 }
+
+TEST_CASE("KDA: initial decays, maps of full rank, what does not fit", "[delta]") {
+  Rng rng(5);
+  const DeltaOptions sizes{.dim = 256, .heads = 256, .key_dim = 1};
+  const Tensor rates = exp(Kda(sizes, rng).a_log.detach());
+  CHECK((min(rates).item() > 0.999 && max(rates).item() < 16.001));
+  CHECK(std::abs(mean(rates).item() - 8.5) < 1);  // standard error 0.27
+  CHECK(max_abs(Kda({.heads = sizes, .lower_bound = -5}, rng).a_log.detach()) == 0);
+  const Kda full({.heads = {.dim = 6, .heads = 2}, .lower_bound = -5, .full_rank = true}, rng);
+  CHECK_FALSE(full.decay_down.weight.defined());
+  CHECK_FALSE(full.output_gate_down.weight.defined());
+  CHECK((full.decay_up.weight.shape() == Shape{6, 6} && full.output_gate_up.weight.shape() == Shape{6, 6}));
+  CHECK_THROWS_WITH(Kda({.heads = {.dim = 6, .heads = 2}, .rank = 3, .full_rank = true}, rng),
+                    Contains("kda: full_rank needs rank=0, got 3"));
+}

@@ -154,3 +154,29 @@ TEST_CASE("sequence: every layer cut over ranks is the layer uncut", "[sequence]
                                          "multi_head_attention with separate_global_projections"});
   CHECK(compared > 2000);
 }
+
+TEST_CASE("sequence: states and decays cross ranks in bf16, too", "[sequence][bf16]") {
+  const std::vector<int64_t> first{0, 5, 9}, lengths{5, 4, 5};
+  for (const char* name : {"mamba2", "gla", "gated_delta_net", "kda", "rwkv7"}) {
+    INFO(name);
+    const LayerRow& row = layer_row(name);
+    const LayerSample s = make_sample(row, row.samples[0], bf16);
+    const LayerInputs in = s.inputs(2, kTokens, 1);
+    std::vector<LayerSample> samples;
+    for (int r = 0; r < 3; ++r) samples.push_back(make_sample(row, row.samples[0], bf16));
+    const auto rows_of = [&](std::size_t r) {
+      return call(*samples[r].layer, piece_of(samples[r], in, first[r], lengths[r])).detach();
+    };
+    std::vector<Tensor> cut(3), alone(3);
+    run_ranks(3, [&](const Communicator& c) {
+      const auto self = static_cast<std::size_t>(c.rank());
+      alone[self] = rows_of(self);
+      SequenceScope scope(c);
+      cut[self] = rows_of(self);
+    });
+    const Tensor y = call(*s.layer, in).detach();
+    CHECK(cut[0].dtype() == bf16);
+    CHECK(max_abs_diff(cat(cut, 1), y) <= 2e-2 * max_abs(y));
+    CHECK(max_abs_diff(cat(alone, 1), y) > 0.1 * max_abs(y));
+  }
+}
