@@ -23,7 +23,7 @@ rooms+=(
   "parallel/mpi $core parallel parallel/mpi"
   "layers/nn $core $ops $engines autograd parallel layers/nn"
   "layers/gau $core $ops $engines autograd parallel $layers"
-  "layers/attention $core ops/gemm $ops $engines autograd parallel $layers layers/attention"
+  "layers/attention $core $ops $engines autograd parallel $layers layers/attention"
   "layers/linear_attention $core $ops $engines autograd parallel $layers layers/linear_attention"
   "layers/port $core $ops $engines autograd parallel layers/nn layers/port"
   "layers/models $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/port layers/models"
