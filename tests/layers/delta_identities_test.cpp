@@ -61,7 +61,7 @@ TEST_CASE("delta: keys at right angles to each other need no erasing", "[delta][
   for (DeltaDecay decay : {DeltaDecay::none, DeltaDecay::scalar})
     for (int64_t chunk : {3, 64}) {
       DeltaSample s = random_delta(rand, decay, {2, 2, 4, 40, 40, 5});
-      s.initial = {};
+      s.initial = Tensor();
       const Tensor mirror = random_tensor({2, 2, 40, 1}, f64, rand);  // rows of I − 2hhᵀ/h²
       s.k = eye(40, -1, {f64}) - mirror * transpose(mirror, -2, -1) * (2.0 / sum(mirror * mirror, {-2}, keep));
       const auto spread = [](const Tensor& t) { return repeat_interleave(t, 2, 1); };

@@ -17,7 +17,7 @@ namespace {
 /// The layer of heads alone has the tensors of the one whose other options are at their defaults.
 template <class M> void same_layer() {
   INFO(M::type);
-  HeadsOptions heads{.dim = 8, .heads = 2, .use_rope = true};
+  const HeadsOptions heads{.dim = 8, .heads = 2};
   Rng one(3), other(3);
   const M alone(heads, one), full(decltype(M::options){.heads = heads}, other);
   const std::vector<NamedTensor> a = state_dict(alone), b = state_dict(full);
