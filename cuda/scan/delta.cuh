@@ -48,6 +48,7 @@ struct DeltaHead {
 /// A call for `span` value heads from `first_head` on, and what delta_prepare() makes for them, in `Stored`.
 /// T: of the arithmetic; In: of the operands.
 template <class T, class Stored = T, class In = T> struct DeltaView {
+  static constexpr bool in_parts = !std::is_same_v<T, Stored>;
   HeadRows<const In> q, k, erase, write;  // q null: only u is wanted
   const T* g;                             // [batch, heads, n, channels]
   int64_t n, dk, dv, channels;
@@ -56,6 +57,7 @@ template <class T, class Stored = T, class In = T> struct DeltaView {
   int64_t wide;  // numbers of a prepared row: dk, or, filled up with zeros, key_tiles · N
   int first_head = 0, span = 0;
   Stored *solve = nullptr, *pairs = nullptr;  // [span, n, N]: rows of (I + A)⁻¹ and of P
+  Stored* solve_rest = nullptr;               // in bf16: what rounding takes from `solve`
   Stored *far_erase = nullptr, *far_q = nullptr,
          *carried = nullptr;            // [span, n, wide]: e ∘ e^L, q ∘ e^L, k ∘ e^{L_end − L}
   T *whole = nullptr, *rest = nullptr;  // [span, tiles, dk]: e^{L_end} (ScanFactor)
@@ -66,8 +68,7 @@ template <class T, class Stored = T, class In = T> struct DeltaView {
       : q(q), k(k), erase(erase), write(write), g(data_or_null<T>(g)), n(k.dim(2)), dk(k.dim(3)), dv(write.dim(3)),
         channels(g.defined() && g.rank() == 4 ? dk : 1), heads(static_cast<int>(erase.dim(1))),
         group(heads / static_cast<int>(k.dim(1))), col_tiles(static_cast<int>((dv + N - 1) / N)),
-        key_tiles(static_cast<int>((dk + N - 1) / N)), cut(n, chunk, N),
-        wide(std::is_same_v<T, Stored> ? dk : int64_t{key_tiles} * N) {}
+        key_tiles(static_cast<int>((dk + N - 1) / N)), cut(n, chunk, N), wide(in_parts ? int64_t{key_tiles} * N : dk) {}
 
   __device__ DeltaHead at(int64_t local) const {
     const int head = first_head + static_cast<int>(local), h = head % heads;
@@ -90,13 +91,14 @@ template <class T, class Stored = T, class In = T> struct DeltaView {
   }
   /// Scratch memory that delta_prepare() fills for each head, in numbers of type T.
   template <int N> int64_t prepared() const {
-    return n * (2 * N + 3 * wide) * int64_t{sizeof(Stored)} / int64_t{sizeof(T)} + 2 * cut.tiles * dk;
+    return n * ((in_parts ? 3 : 2) * N + 3 * wide) * int64_t{sizeof(Stored)} / int64_t{sizeof(T)} + 2 * cut.tiles * dk;
   }
   template <int N> void set_prepared(T* memory) {
     const int64_t rows = span * n;
     solve = reinterpret_cast<Stored*>(memory), pairs = solve + rows * N, far_erase = pairs + rows * N;
     far_q = far_erase + rows * wide, carried = far_q + rows * wide;
-    whole = reinterpret_cast<T*>(carried + rows * wide), rest = whole + span * cut.tiles * dk;
+    solve_rest = carried + rows * wide;
+    whole = reinterpret_cast<T*>(solve_rest + in_parts * rows * N), rest = whole + span * cut.tiles * dk;
   }
 };
 

@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(256, 2) delta_prepare_mma_kernel(DeltaMmaView<
 template <int M> struct DeltaMmaTile {
   static constexpr int steps = kScanMmaSteps, columns = 64, threads = 4 * kWarp;
   static constexpr int erase = 0, q = erase + steps * M, k = q + steps * M, solve = k + steps * M,
-                       pairs = solve + steps * steps, u = pairs + steps * steps, state = u + steps * columns;
+                       solve_rest = solve + steps * steps, pairs = solve_rest + steps * steps,
+                       u = pairs + steps * steps, u_rest = u + steps * columns, state = u_rest + steps * columns;
   static constexpr int by_numbers = state + M * columns, end = by_numbers + 4 * 256;
   static constexpr std::size_t bytes = end * sizeof(BFloat16);
 };
@@ -132,6 +133,7 @@ __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
     const int count = tile < tiles ? s.cut.count(tile) : 0;
     if (count > 0) {
       scan_copy<steps, Tile::threads>(memory + Tile::solve, s.solve + row * steps, steps, count, steps);
+      scan_copy<steps, Tile::threads>(memory + Tile::solve_rest, s.solve_rest + row * steps, steps, count, steps);
       scan_copy<steps, Tile::threads>(memory + Tile::pairs, s.pairs + row * steps, steps, count, steps);
     }
     cp_async_commit();
@@ -163,25 +165,28 @@ __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
           pairs_of[(Tile::state + MmaRows<columns>::at(channel + 16 * i + 8 * r, d)) / 2 + t] =
               pack_bf16(state[i][d][2 * r], state[i][d][2 * r + 1]);
   };
-  /// This warp's 16 rows of u.
-  const auto round_u = [&](const float(&x)[8][4]) {
+  /// Stores this warp's 16 rows of u, rounded; x becomes what rounding took from them.
+  const auto round_u = [&](float(&x)[8][4], int to) {
 #pragma unroll
     for (int d = 0; d < 8; ++d)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        pairs_of[(Tile::u + MmaRows<columns>::at(16 * warp + 8 * r + g, d)) / 2 + t] =
-            pack_bf16(x[d][2 * r], x[d][2 * r + 1]);
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t pair = pack_bf16(x[d][2 * r], x[d][2 * r + 1]);
+        pairs_of[(to + MmaRows<columns>::at(16 * warp + 8 * r + g, d)) / 2 + t] = pair;
+        x[d][2 * r] -= __builtin_bit_cast(float, pair << 16);
+        x[d][2 * r + 1] -= __builtin_bit_cast(float, pair & 0xffff0000);
+      }
   };
-  /// acc += the rows of this warp's steps of a triangular matrix, times u.
-  const auto add_pairs = [&](float(&acc)[8][4], int matrix) {
+  /// acc += the rows of this warp's steps of a triangular matrix, times the rows at `of`.
+  const auto add_pairs = [&](float(&acc)[8][4], int matrix, int of) {
     uint32_t w[1][4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (j > warp) continue;
+#pragma unroll 1
+    for (int j = 0; j < warp; ++j) {
       ldmatrix(w[0], memory + (matrix + pieces_on(of_pairs, 2 * j)));
-      if (j < warp) scan_add_weighted<columns, false>(acc, w, u, of_columns, 16 * j, 0, mine);
-      else scan_add_weighted<columns, true>(acc, w, u, of_columns, 16 * j, 0, mine);
+      scan_add_weighted<columns, false>(acc, w, memory + of, of_columns, 16 * j, 0, mine);
     }
+    ldmatrix(w[0], memory + (matrix + pieces_on(of_pairs, 2 * warp)));
+    scan_add_weighted<columns, true>(acc, w, memory + of, of_columns, 16 * warp, 0, mine);
   };
   float* const home = states.state + at.local * size;
   each_number([&](float& x, int64_t place, bool inside) { x = inside ? home[place] : 0.0f; });
@@ -224,16 +229,19 @@ __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
           x = step < count && 8 * d + e < cols ? to_float(written[8 * d + e]) - x : 0.0f;
         }
     }
-    round_u(said);
+    round_u(said, Tile::u), round_u(said, Tile::u_rest);
     cp_async_wait<1>();
     __syncthreads();  // w − r and the matrices are complete; all threads have read e and q
     start_reads(tile + 1);
-    add_pairs(solved, Tile::solve);
+    // u must not drift, for later steps build on it: a product in three parts.
+#pragma unroll 1
+    for (int part = 0; part < 3; ++part)
+      add_pairs(solved, part == 2 ? Tile::solve_rest : Tile::solve, part == 1 ? Tile::u_rest : Tile::u);
     __syncthreads();  // all threads have read w − r
-    round_u(solved);
+    round_u(solved, Tile::u);
     cp_async_wait<1>();
     __syncthreads();  // u and k are complete
-    add_pairs(read, Tile::pairs);
+    add_pairs(read, Tile::pairs, Tile::u);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int step = 16 * warp + 8 * r + g;

@@ -24,7 +24,9 @@ __device__ void store_matrices(const DeltaView<T, Stored, In>& s, const DeltaHea
   if (j >= count && std::is_same_v<T, Stored>) return;
   for (int t = static_cast<int>(threadIdx.x) / N; t < count; t += Tile::threads / N) {
     const int64_t to = s.row(at, first + t) * N + j;
-    s.solve[to] = Stored(j < t ? T(a[t * Tile::ld + j]) : T(j == t));
+    const T x = j < t ? T(a[t * Tile::ld + j]) : T(j == t);
+    s.solve[to] = Stored(x);
+    if constexpr (!std::is_same_v<T, Stored>) s.solve_rest[to] = Stored(x - to_float(s.solve[to]));
     if (s.q.base) s.pairs[to] = Stored(j <= t ? T(p[t * Tile::ld + j]) : T(0));
   }
 }

@@ -178,7 +178,7 @@ TEST_CASE("cuda delta rule: on tensor cores, below, at and beyond every tile", "
         const Tensor off = to(to(recorded[j], cpu), f64) - want[j];
         const double distance = std::sqrt(sum(off * off).item() / sum(want[j] * want[j]).item());
         INFO(s.text() << ": result " << j << " is off by " << distance);
-        CHECK(distance < (j < 2 ? 8e-3 : 4e-3));  // u is rounded twice, and so are the matrices and rows
+        CHECK(distance < (j < 2 ? 6e-3 : 4e-3));  // rows, S, P and u are rounded once each
         if (j >= 2) continue;
         CHECK(distance > 1e-5);
         CHECK(same_bits(to(contiguous(recorded[j]), cpu), got[j]));
