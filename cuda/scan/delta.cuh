@@ -76,7 +76,7 @@ template <class T, class Stored = T, class In = T> struct DeltaView {
   }
   __device__ int64_t row(const DeltaHead& at, int64_t step) const { return at.local * n + step; }
   __device__ int64_t of_tile(const DeltaHead& at, int64_t tile) const { return at.local * cut.tiles + tile; }
-  /// Channels of keys in piece `piece`, columns from `col` on: up to N.
+  /// Channels of keys in a piece, columns of values in a tile: up to N.
   template <int N> __device__ int channels_of(int piece) const {
     const int64_t left = dk - int64_t{piece} * N;
     return static_cast<int>(left < N ? left : N);
