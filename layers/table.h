@@ -384,7 +384,7 @@ template <class Rows> void linear_attention_rows(Rows& rows) {
   rows.template add<Rwkv7>("rwkv7", kDocuments, R"({"dim": 6, "head_dim": 3, "chunk": 3})",
                            {R"({"dim": 8, "head_dim": 4, "decay_rank": 2, "rate_rank": 3, "gate_rank": 5})",
                             R"({"head_dim": 6, "norm_eps": 0.1, "value_residual": true, "value_rank": 2})"})
-      .bare = {{"head_dim", 4}};
+      .bare = {{"head_dim", 3}};
 }
 
 }  // namespace detail

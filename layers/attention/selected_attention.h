@@ -215,6 +215,7 @@ struct MsaAttention {
   MsaAttention(HeadsOptions o, Rng& rng) : MsaAttention(MsaAttentionOptions{.heads = o}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
+  /// What msa_blocks() compares: queries of each KV head, and the keys that they share.
   struct Index {
     Tensor q, k;  // [batch, kv_heads, n, di], [batch, 1, n, di]
   };

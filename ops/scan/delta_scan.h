@@ -1,5 +1,6 @@
 // The delta rule: linear attention whose state forgets what it held under a key before it takes the key's new value.
-// Gated DeltaNet, Kimi Delta Attention, DeltaNet and DeltaProduct are this scan with other decays and gates.
+// Gated DeltaNet, Kimi Delta Attention, DeltaNet and DeltaProduct are this scan with other decays and gates, RWKV-7
+// with two rows a token.
 //
 //   S̄_t = D_t ∘ S_{t−1}                 [dk, dv], decays first
 //   u_t = w_t − e_t S̄_t                 what is to be written, less what the state already says
