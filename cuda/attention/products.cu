@@ -24,6 +24,7 @@
 namespace sluice::cuda {
 
 int64_t attention_products_bytes = int64_t{256} << 20;
+int64_t attention_products_width = 32;
 
 namespace {
 
@@ -200,7 +201,8 @@ class Products {
 bool fits(const AttentionCall& c, int64_t bytes) {
   const int64_t m = c.q.dim(2), n = c.k.dim(2);
   return c.q.dtype() == f32 && m >= kLeastRows && n >= kLeastRows && c.q.dim(3) > 0 && c.v.dim(3) > 0 &&
-         c.q.dim(0) > 0 && c.k.dim(1) > 0 && kLeastRows * padded_to_8(n) * bytes <= attention_products_bytes;
+         c.q.dim(3) + c.v.dim(3) >= attention_products_width && c.q.dim(0) > 0 && c.k.dim(1) > 0 &&
+         kLeastRows * padded_to_8(n) * bytes <= attention_products_bytes;
 }
 
 constexpr int64_t kForwardBytes = sizeof(float) + sizeof(BFloat16), kBackwardBytes = 2 * kForwardBytes;

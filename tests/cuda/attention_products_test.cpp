@@ -28,11 +28,16 @@ struct Served {
   }
 };
 
-/// Fewer bytes for scores than usual, until the end of the scope.
-struct SlabScope {
-  const int64_t before = cuda::attention_products_bytes;
-  explicit SlabScope(int64_t bytes) { cuda::attention_products_bytes = bytes; }
-  ~SlabScope() { cuda::attention_products_bytes = before; }
+/// Another value of a limit, until the end of the scope.
+struct LimitScope {
+  int64_t& limit;
+  const int64_t before = limit;
+  LimitScope(int64_t& which, int64_t value) : limit(which) { limit = value; }
+  ~LimitScope() { limit = before; }
+};
+/// Fewer bytes for scores than usual.
+struct SlabScope : LimitScope {
+  explicit SlabScope(int64_t bytes) : LimitScope(cuda::attention_products_bytes, bytes) {}
 };
 
 const SampleLimits kLimits{.sizes = {16, 17, 31, 33, 64, 65, 97}, .width = 9};
@@ -42,7 +47,9 @@ AttentionSample rounded(AttentionSample s) {
   for (Tensor* x : {&s.q, &s.k, &s.v}) *x = to(to(*x, bf16), f64);
   return s;
 }
+/// Narrow calls, too.
 SlotResults on_device(const AttentionSample& s, bool heads_inside, const Tensor& poison = {}) {
+  const LimitScope narrow(cuda::attention_products_width, 1);
   PrecisionScope scope(Precision::bf16);
   return run_slots(s.in(f32), Device::cuda(), heads_inside, poison);
 }
@@ -106,6 +113,18 @@ TEST_CASE("cuda attention by products: slices whose keys begin later", "[cuda]")
       const SlabScope scope(32 * 12 * 216);
       check(rounded(s), causal);
     }
+}
+
+TEST_CASE("cuda attention by products: narrow calls are left to the tiles", "[cuda]") {
+  Rand rand(49);
+  PrecisionScope scope(Precision::bf16);
+  for (const int64_t dv : {20, 21}) {
+    AttentionSample s = plain_attention(rand, {1, 2, 24, 11}, 2, 24, dv);
+    s.options.softcap = 3;
+    const Served before;
+    run_slots(s.in(f32), Device::cuda(), false);
+    CHECK(before.text() == (dv == 20 ? "tiles 2, rungs 0, products 0" : "tiles 0, rungs 0, products 2"));
+  }
 }
 
 TEST_CASE("cuda attention by products: GAU's widths", "[cuda]") {
