@@ -45,6 +45,7 @@ class Torch:
         self.linear = lambda x, w, b=None: F.linear(x, w.t(), b)
         self.attention = lambda q, k, v, causal=True: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         self.masked_attention = lambda q, k, v, seen: F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        self.repeat_heads = lambda x, group: x.repeat_interleave(group, 1)
         self.contiguous = lambda x: x.contiguous()
         self.f32 = lambda x: x.float()  # where autocast's bf16 would not do
         self.amax = lambda x, dim: x.amax(dim)
@@ -202,6 +203,9 @@ class Jax:
         n, window = args  # too large for a program's constant
         i, j = self.jnp.arange(n)[:, None], self.jnp.arange(n)[None]
         return ((j <= i) & (i - j < window)) / self.jnp.minimum(i + 1, window).astype(self.jnp.float32)
+
+    def repeat_heads(self, x, group):
+        return self.jnp.repeat(x, group, axis=1)
 
     def masked_attention(self, q, k, v, seen):
         scores = self.jnp.where(seen, q @ k.swapaxes(2, 3) * q.shape[-1]**-0.5, -math.inf)
@@ -417,6 +421,14 @@ def convolved(m, p, x):
     return m.silu(y if p.get("conv.bias") is None else y + p["conv.bias"])
 
 
+def delta_rule_of(m, q, k, v, g, beta):
+    """By m's own rule, where it has one. Value heads may share a head of q and k."""
+    group = v.shape[1] // k.shape[1]
+    if group > 1:
+        q, k = m.repeat_heads(q, group), m.repeat_heads(k, group)
+    return getattr(m, "delta_rule", partial(delta_rule, m))(q, k, v, g, beta)
+
+
 def delta_rule(m, q, k, v, g, beta):
     # By chunks of 64: (I + A) u = b v - (b k e^L) S for each chunk, the part without S solved for all chunks at once.
     n, c, width = q.shape[2], min(64, q.shape[2]), v.shape[-1]
@@ -448,18 +460,14 @@ def delta_layer(m, p, x, decay, gate):
     sizes, width = [p[name + ".weight"].shape[1] for name in "qkv"], p["norm.weight"].shape[0]
     q, k, v = (split_heads(t, size // width) for t, size in zip(m.split(qkv, sizes, -1), sizes))
     unit = lambda t: t * ((t * t).sum(-1, keepdims=True) + 1e-6)**-0.5
-    shared = [i * q.shape[1] // v.shape[1] for i in range(v.shape[1])]  # the head of q and k of each value head
     beta = m.sigmoid(dense(m, p, "beta", x)).swapaxes(1, 2)[..., None]
-    y = getattr(m, "delta_rule", partial(delta_rule, m))(unit(q)[:, shared], unit(k)[:, shared], v, decay, beta)
+    y = delta_rule_of(m, unit(q), unit(k), v, decay, beta)
     return dense(m, p, "out", merge_heads(m.rms_norm(y, p["norm.weight"])) * gate)
 
 
 def delta_rule_alone(m, p):
-    heads, g = p["v"].shape[1], p["g"]
-    shared = [i * p["q"].shape[1] // heads for i in range(heads)]
-    q, k = p["q"][:, shared] * p["q"].shape[-1]**0.5, p["k"][:, shared]  # the layers' rule scales q
-    rule = getattr(m, "delta_rule", partial(delta_rule, m))
-    return rule(q, k, p["v"], g if len(g.shape) == 4 else g[..., None], p["beta"][..., None])
+    q, g = p["q"] * p["q"].shape[-1]**0.5, p["g"]  # the layers' rule scales q
+    return delta_rule_of(m, q, p["k"], p["v"], g if len(g.shape) == 4 else g[..., None], p["beta"][..., None])
 
 
 def gated_delta_net(m, p, x):
