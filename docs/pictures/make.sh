@@ -22,7 +22,7 @@ length > docs/pictures/data/length.txt && \
 python3 docs/pictures/plots.py length docs/pictures/data/length.txt docs/pictures/length.svg|tests/bench/MEASURED.md"
   "gates|\
 gates --text build/data/jargon.txt > docs/pictures/data/gates.json && \
-python3 docs/pictures/plots.py gates docs/pictures/data/gates.json docs/pictures/gates.svg|layers/README.md"
+python3 docs/pictures/plots.py gates docs/pictures/data/gates.json docs/pictures/gates.svg|layers/LAYERS.md"
   "tape|\
 picture_data > build/pictures/data.json && \
 python3 docs/pictures/engines.py tape build/pictures/data.json docs/pictures/tape.svg|docs/how/1-tape.md"

@@ -150,6 +150,9 @@ def title(text, page):
     return said[0].upper() + said[1:]
 
 
+ROOMS = ("core", "ops", "autograd", "parallel", "layers", "cuda")
+
+
 def navigation(pages):
     """The tabs and what stands in each; a page of the project that no tab takes is an error."""
     taken = set()
@@ -184,7 +187,11 @@ def navigation(pages):
             entry("layers/models/README.md", "Models from their files"),
             entry("examples/layer_check/README.md", "layer_check"),
         ],
-        "Layers": [entry("layers/README.md", "All layers"), *topics(LAYERS)],
+        "Layers": [
+            entry("layers/LAYERS.md", "All layers"),
+            entry("layers/CALLS.md"),
+            *topics(LAYERS),
+        ],
         "API": [
             entry("api/index.md", "By topic"),
             *topics(["tensor"]),
@@ -195,7 +202,9 @@ def navigation(pages):
         "How it works": [
             *matching(r"docs/how/.*\.md"),
             *matching(r".*/(ADD_AN?_.*|RUNNING)\.md"),
-            {"Rooms": [entry(f"{room}/README.md", room) for room in ("core", "ops", "autograd", "parallel", "cuda")]},
+            entry("cuda/KERNELS.md"),
+            entry("cuda/emulator/README.md"),
+            {"Rooms": [entry(f"{room}/README.md", room) for room in ROOMS]},
         ],
         "Performance": [
             entry("tests/bench/README.md", "Benchmarks"),

@@ -56,14 +56,14 @@ TEST_CASE("layer_check: --list describes every layer", "[layer_check]") {
   CHECK_THAT(text(list.at("devices"), "cuda"), Contains("none here") && Contains("SLUICE_CUDA=none"));
   std::ifstream file(source_folder() + "/examples/layer_check/README.md");
   const std::string readme{std::istreambuf_iterator<char>(file), {}};
-  std::ifstream table_file(source_folder() + "/layers/README.md");
+  std::ifstream table_file(source_folder() + "/layers/LAYERS.md");
   const std::string table{std::istreambuf_iterator<char>(table_file), {}};
   std::set<std::string> names;
   for (const Json& layer : list.at("layers").get<Json::List>()) {
     const std::string name = text(layer, "name");
     INFO(name);
     CHECK(names.insert(name).second);
-    // A layer that the table alone describes has its type for a formula, and its row in the README of layers.
+    // A layer that the table alone describes has its type for a formula, and its row in the table of layers.
     const std::string type = text(layer, "formula");
     CHECK((name.starts_with("cost_") || readme.find("`" + name + "`") != readme.npos ||
            table.find("`" + type + "`") != table.npos));

@@ -59,9 +59,9 @@ using namespace sluice;
 void snippet(const Gau& layer, const MultiHeadAttention& cross, const Tensor& x, const Tensor& real,
              const Tensor& documents, const Tensor& memory, const Tensor& known, const Tensor& prompt,
              const Tensor& next, Rng& rng) {
-#include "layers_README_1.inc"
+#include "layers_CALLS_1.inc"
 }
-#include "layers_README_2.inc"
+#include "layers_CALLS_2.inc"
 }  // namespace layers_calls_readme
 
 namespace layers_readme {
@@ -74,11 +74,11 @@ struct Batch {};
 Tensor loss_of(const Model&, const Batch&) { return {}; }
 void snippet(const Model& model, const Model& best_model, double loss, double best, int waited, int patience, bool stop,
              const std::vector<Batch>& batches) {
-#include "layers_README_3.inc"
+#include "layers_CALLS_3.inc"
 }
-#include "layers_README_4.inc"
+#include "layers_ADD_A_LAYER_1.inc"
 template <class Rows> void table(Rows& rows) {
-#include "layers_README_5.inc"
+#include "layers_ADD_A_LAYER_2.inc"
 }
 }  // namespace layers_readme
 
