@@ -201,7 +201,7 @@ def navigation(pages):
         ],
         "How it works": [
             *matching(r"docs/how/.*\.md"),
-            *matching(r".*/(ADD_AN?_.*|RUNNING)\.md"),
+            *matching(r".*/(ADD_AN?_.*|RUNNING|SEQUENCES)\.md"),
             entry("cuda/KERNELS.md"),
             entry("cuda/emulator/README.md"),
             {"Rooms": [entry(f"{room}/README.md", room) for room in ROOMS]},
