@@ -212,6 +212,26 @@ TEST_CASE("allocator: tensors may outlive the thread that made them", "[allocato
   CHECK(memory_stats().live == start);
 }
 
+TEST_CASE("allocator: the last tensors of a thread are freed, and made, when its cache is gone", "[allocator]") {
+  const int64_t start = memory_stats().live;
+  struct Last {
+    Tensor* sum = nullptr;
+    Tensor kept;
+    ~Last() {
+      if (sum) *sum = kept + 1.0;
+    }
+  };
+  Tensor sum;
+  std::thread([&] {
+    thread_local Last last;  // made before the thread's first block, so that it goes after the blocks' cache
+    last.sum = &sum;
+    last.kept = ones({3});
+  }).join();
+  CHECK(sum.to_vector() == std::vector<float>{2, 2, 2});
+  sum = Tensor();
+  CHECK(memory_stats().live == start);
+}
+
 TEST_CASE("allocator: a refused allocation returns the cache, then is a MemoryError and loses nothing", "[allocator]") {
   if (!kCaches) return;  // and AddressSanitizer needs its address space
   if (!testing::MemoryLimit::works()) {

@@ -258,6 +258,29 @@ TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
   CHECK_THAT(error(), Contains("neither model.safetensors nor"));
 }
 
+TEST_CASE("models: linear scaling of RoPE divides its frequencies", "[models]") {
+  TempFolder folder;
+  Json::Object config = parse_json(read_file(folder_of("llama") + "/config.json")).get<Json::Object>();
+  for (auto& [name, value] : config)
+    if (name == "rope_parameters")
+      value = Json::Object{{"rope_type", "linear"}, {"rope_theta", 500.0}, {"factor", 8.0}};
+  write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(to_text(config)); });
+  std::filesystem::copy_file(folder_of("llama") + "/model.safetensors", folder / "model.safetensors");
+  const Decoder model = load_model_files(folder / "");
+  const std::vector<double> f = std::get<MultiHeadAttention>(model.blocks[1].mixer).options.heads.rope.frequencies;
+  REQUIRE(f.size() == 2);
+  CHECK(f[0] == Approx(1 / 8.0));
+  CHECK(f[1] == Approx(std::pow(500.0, -0.5) / 8));
+}
+
+TEST_CASE("models: a block that does not fit its model is named", "[models]") {
+  Rng rng(1);
+  const MultiHeadAttentionOptions twelve{.heads = {.dim = 12, .heads = 2}};
+  const DecoderOptions o{.vocabulary = 5, .dim = 8, .blocks = {{.mixer = twelve}}};
+  CHECK_THROWS_WITH(Decoder(o, rng),
+                    Contains("decoder: a block's MultiHeadAttention has dim=12") && Contains("need dim=8"));
+}
+
 TEST_CASE("models: whatever stands in a field, the model loads or an IOError names the file", "[models]") {
   TempFolder folder;
   const std::vector<Json> values = {Json(), 0, -1, int64_t{1} << 31, INT64_MAX, 1e30, "x", Json::Object{}};
@@ -316,6 +339,8 @@ TEST_CASE("models: shards, longer names and published names", "[models]") {
   }
   save_safetensors(folder / "a.safetensors", shards[1]);
   save_safetensors(folder / "b.safetensors", shards[0]);
+  put("model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "a.safetensors"}})");
+  CHECK_THROWS_WITH(load_model_files(folder / ""), Contains("index.json' names no tensor with an embedding"));
   put("model.safetensors.index.json", to_text(Json::Object{{"weight_map", map}}));
   NoGrad guard;
   const Decoder model = load_model_files(folder / "", {.dtype = f64});

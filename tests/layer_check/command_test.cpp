@@ -54,6 +54,10 @@ TEST_CASE("layer_check: --list describes every layer", "[layer_check]") {
   const Json list = parse_json(run.out);
   CHECK(text(list.at("devices"), "cpu") == "every layer");
   CHECK_THAT(text(list.at("devices"), "cuda"), Contains("none here") && Contains("SLUICE_CUDA=none"));
+  ::setenv("SLUICE_CUDA", "gpus", 1);
+  CHECK_THAT(layer_check("--list").out,
+             Contains("SLUICE_CUDA=gpus in the environment, which may be gpu, emulated or none"));
+  ::unsetenv("SLUICE_CUDA");
   std::ifstream file(source_folder() + "/examples/layer_check/README.md");
   const std::string readme{std::istreambuf_iterator<char>(file), {}};
   std::ifstream table_file(source_folder() + "/layers/LAYERS.md");

@@ -99,3 +99,19 @@ TEST_CASE("training: GAU, gated attention and FLASH learn in f32 as in f64", "[t
   SECTION("gated attention") { check<MultiHeadAttention>(); }
   SECTION("FLASH") { check<Flash>(); }
 }
+
+TEST_CASE("stream: goes on where its model goes", "[streaming][device]") {
+  const auto moves = [](auto mixer) {
+    Rng rng(5);
+    auto model = mixer(rng);
+    const Tensor x = normal({2, 20, kDim}, 0, 1, rng), want = model(x);
+    Stream stream;
+    Tensor first = step(model, narrow(x, 1, 0, 11), stream);
+    to(model, test_device()), to(stream, test_device());
+    const Tensor y = step(model, to(narrow(x, 1, 11, 9), test_device()), stream);
+    CHECK(y.device() == test_device());
+    CHECK(max_abs_diff(cat({first, to(y, cpu)}, 1), want) < 1e-4 * max_abs(want));
+  };
+  moves([](Rng& rng) { return mixer(static_cast<const Gau*>(nullptr), rng); });
+  moves([](Rng& rng) { return mixer(static_cast<const Flash*>(nullptr), rng); });
+}

@@ -114,6 +114,8 @@ TEST_CASE("flash: what is refused, and by which words", "[flash]") {
   CHECK_THROWS_AS(segment_mask(zeros({2, 3}, {i64}), 0, false), ValueError);
   CHECK_THROWS_WITH(segment_mask(zeros({2, 3}, {i64}), 2, false, ones({2, 4}, {boolean})),
                     "segment_mask: key_mask=[2,4] does not fit segments=[2,3]");
+  CHECK_THROWS_WITH(mixed_chunk_attention(q, q, q, q, v, {}, {}, ones({1, 5})),
+                    Contains("key_mask must be bool") && Contains("f32"));
   CHECK_THROWS_WITH(mixed_chunk_attention(q, q, q, q, v, {}, {}, {}, zeros({1, 4}, {i64})),
                     Contains("segments=[1,4] does not fit v="));
 }

@@ -119,6 +119,8 @@ TEST_CASE("moe: what does not fit, and by which words", "[moe][layers]") {
   CHECK_THROWS_WITH(Moe({.dim = 4, .top_k = 5, .groups = 4, .top_groups = 2}, rng),
                     "moe: top_k=5 is more than the 4 experts of top_groups=2 groups");
   const Moe moe({.dim = 4}, rng);
+  CHECK_THROWS_WITH(moe_balance_loss({zeros({3, 8}), zeros({2, 1}, {i64}), zeros({2, 1})}),
+                    Contains("moe_balance_loss: got scores=[3,8], chosen=[2,1]"));
   CHECK_THROWS_WITH(moe(zeros({2, 5})), Contains("moe: got x=[2,5]") && Contains("[..., 4]"));
   CHECK(moe(zeros({0, 4})).shape() == Shape{0, 4});
   CHECK(moe(zeros({4})).shape() == Shape{4});

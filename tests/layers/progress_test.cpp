@@ -6,9 +6,12 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <regex>
 #include <thread>
@@ -193,6 +196,23 @@ TEST_CASE("csv_log: rows, resume, what is refused", "[progress]") {
   CHECK_THROWS_AS(CsvLog(path, {"a", "b"}, 5), IOError);
   CHECK_THROWS_WITH(CsvLog(path, {"a", "b"}, 5), Contains("line 3"));
   CHECK(CsvLog(path, {"a", "b"}).rows().empty());
+  {  // a full disk
+    CsvLog full(path, {"a", "b"});
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    rlimit before{};
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    rlimit small = before;
+    small.rlim_cur = 8;
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    std::string said;
+    try {
+      for (int i = 0; i < 9; ++i) full.append({1, 2});
+    } catch (const IOError& e) { said = e.what(); }
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    CHECK_THAT(said, Contains("csv_log: cannot write") && Contains(path));
+    CHECK(full.rows().size() < 9);
+  }
   CHECK_THROWS_AS(CsvLog(folder / "none/log.csv", {"a"}), IOError);
 }
 

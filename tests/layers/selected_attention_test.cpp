@@ -232,6 +232,9 @@ TEST_CASE("selected: what does not fit", "[layers][selected]") {
   CHECK_THROWS_AS(nsa_attention(x.q, x.k, x.v, zeros({2, 4, 5, 2}, {f64}), {}), ShapeError);
   CHECK_THROWS_WITH(msa_attention(x.q, x.k, x.v, x.q, x.k, {}), Contains("index_q") && Contains("kv_heads"));
   CHECK_THROWS_AS(moba_attention(narrow(x.q, 0, 0, 1), x.k, x.v, {}), ShapeError);
+  CHECK_THROWS_WITH(moba_attention(select(x.q, 0, 0), x.k, x.v, {}), Contains("moba_attention: got q=[4,5,"));
+  CHECK_THROWS_WITH(moba_attention(x.q, x.k, x.v, {}, {.keys = ones({1, 1, 5}, {boolean})}),
+                    Contains("moba_attention: keys=[1,1,5]"));
   const MobaAttention moba({heads, {}}, rng);
   CHECK_THROWS_WITH(moba(zeros({1, 4, 8}), {.segments = zeros({1, 4}, {i64})}), Contains("segments"));
 }

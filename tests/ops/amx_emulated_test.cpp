@@ -1,15 +1,20 @@
-// Products of f32 in three parts of bf16, with AMX's tile instructions emulated, so that the sources which use them run
-// on any processor with AVX-512 BF16. As in the processor all operands and sums that would be denormal are 0, whatever
-// the mode.
+// Products of bf16, and of f32 in three parts of bf16, with AMX's tile instructions and roundings to bf16 emulated, so
+// that the sources which use them run on any processor with AVX-512. As in the processor all operands and sums that
+// would be denormal are 0, whatever the mode.
 #include "support/catch.h"
 
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/number/random.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/panels.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -62,8 +67,25 @@ void multiply(int c, int a, int b) {
   }
 }
 
+/// VCVTNEPS2BF16: to the nearest, of two to the even one; what is denormal is 0.
+[[gnu::target("avx512f")]] __m256i to_bf16(__m512 x) {
+  constexpr __mmask16 all = 0xffff;
+  const __m512i bits = _mm512_castps_si512(x), odd = _mm512_maskz_srli_epi32(all, bits, 16);
+  __m512i y = bits + _mm512_set1_epi32(0x7fff) + (odd & _mm512_set1_epi32(1));
+  y = _mm512_mask_or_epi32(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits, _mm512_set1_epi32(0x400000));
+  const __mmask16 denormal = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+  y = _mm512_mask_and_epi32(y, denormal, bits, _mm512_set1_epi32(INT32_MIN));
+  return _mm512_maskz_cvtepi32_epi16(all, _mm512_maskz_srli_epi32(all, y, 16));
+}
+[[gnu::target("avx512f")]] __m512i to_bf16(__m512 high, __m512 low) {
+  return _mm512_maskz_inserti64x4(0xff, _mm512_maskz_inserti64x4(0xff, _mm512_setzero_si512(), to_bf16(low), 0),
+                                  to_bf16(high), 1);
+}
+
 }  // namespace sluice::emulated
 
+#define _mm512_cvtne2ps_pbh(high, low) sluice::emulated::to_bf16(high, low)
+#define _mm512_maskz_cvtneps_pbh(mask, x) (static_cast<void>(mask), sluice::emulated::to_bf16(x))
 #undef _tile_loadd
 #undef _tile_stream_loadd
 #undef _tile_stored
@@ -79,6 +101,7 @@ void multiply(int c, int a, int b) {
 
 // A namespace of their own: the library has the same functions.
 #define detail emulated
+#include <sluice/ops/gemm/amx.cpp>
 #include <sluice/ops/gemm/amx_f32.cpp>
 #include <sluice/ops/gemm/bf16x3.cpp>
 #undef detail
@@ -153,17 +176,19 @@ double used(const Operands& x, const std::vector<float>& c, bool relative) {
   return most;
 }
 
-bool has_avx512_bf16() {
-  const bool all =
-      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
-  if (!all) WARN("not run: the processor has no AVX-512 BF16");
+bool has_avx512() {
+  const bool all = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  if (!all) WARN("not run: the processor has no AVX-512");
   return all;
 }
+
+int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 
 TEST_CASE("amx, emulated: f32 in three parts is as near as precision.h says", "[gemm][amx]") {
-  if (!has_avx512_bf16()) return;
+  if (!has_avx512()) return;
   struct Range {
     int from_a, to_a, from_b, to_b;
     bool as_chain;  // nothing is lost to denormals
@@ -190,7 +215,7 @@ TEST_CASE("amx, emulated: f32 in three parts is as near as precision.h says", "[
 }
 
 TEST_CASE("amx, emulated: numbers below 2^-103 lose what precision.h says they may, and denormals all", "[gemm][amx]") {
-  if (!has_avx512_bf16()) return;
+  if (!has_avx512()) return;
   for (const bool attention : {false, true}) {
     // The bound's terms are there because they are needed.
     const Operands small = draw(64, -120, -118, 100, 100, 7), products = draw(64, -62, -62, -63, -63, 8);
@@ -201,6 +226,46 @@ TEST_CASE("amx, emulated: numbers below 2^-103 lose what precision.h says they m
                             std::vector<float>(128 * kColumnsOf, 1e38f)};
     for (const float c : product(denormal, attention)) CHECK(c == 0);
   }
+}
+
+TEST_CASE("amx, emulated: products of bf16 are those of the rounded numbers", "[gemm][amx]") {
+  if (!has_avx512()) return;
+  using detail::Trans;
+  const detail::DenormalMode mode;
+  Rng rng(1);
+  for (const auto& [n, m, k] : std::vector<std::array<int64_t, 3>>{
+           {1, 1, 1}, {16, 32, 32}, {17, 33, 33}, {33, 31, 64}, {15, 70, 75}, {65, 97, 31}, {32, 16, 1024}})
+    for (const Trans ta : {Trans::no, Trans::yes})
+      for (const Trans tb : {Trans::no, Trans::yes})
+        for (const float beta : {0.f, 0.5f}) {
+          INFO(n << " x " << m << " x " << k << ", transposed " << (ta == Trans::yes) << (tb == Trans::yes));
+          const Tensor a = normal(ta == Trans::no ? Shape{n, k} : Shape{k, n}, 0, 1, rng),
+                       b = normal(tb == Trans::no ? Shape{k, m} : Shape{m, k}, 0, 1, rng),
+                       c = normal({n, m}, 0, 1, rng), bias = normal({m}, 0, 1, rng);
+          const int64_t lda = a.dim(1), ldb = b.dim(1);
+          const Tensor a16 = to(a, bf16), b16 = to(b, bf16);
+          const Tensor x = to(ta == Trans::no ? a16 : transpose(a16, 0, 1), f64),
+                       y = to(tb == Trans::no ? b16 : transpose(b16, 0, 1), f64);
+          const Tensor want = matmul(x, y) * 1.5 + to(c, f64) * double{beta} + to(bias, f64),
+                       size = matmul(abs(x), abs(y)) + 4.0;
+          const Tensor packed_a = empty({up(n, 16) * up(k, 32) / 2 + 256}),
+                       packed_b = empty({up(m, 32) * up(k, 32) / 2});
+          auto *const pa = reinterpret_cast<float*>(packed_a.raw()), *const pb =
+                                                                         reinterpret_cast<float*>(packed_b.raw());
+          for (int way = 0; way < 3; ++way) {  // from f32, from bf16, and a packed on the way
+            Tensor got = clone(c);
+            if (way == 1) emulated::bf16_pack_b(tb, b16.data<BFloat16>(), ldb, k, m, pb);
+            else emulated::bf16_pack_b(tb, b.data<float>(), ldb, k, m, pb);
+            if (way == 0) emulated::bf16_pack_a(ta, a.data<float>(), lda, n, k, pa);
+            if (way == 1) emulated::bf16_pack_a(ta, a16.data<BFloat16>(), lda, n, k, pa);
+            auto* const to_c = got.mutable_data<float>();
+            if (way < 2) emulated::bf16_multiply(pa, pb, n, m, k, 1.5f, beta, to_c, m, bias.data<float>());
+            else
+              emulated::bf16_pack_and_multiply(ta, a.data<float>(), lda, pb, n, m, k, 1.5f, beta, to_c, m,
+                                               bias.data<float>());
+            CHECK(max(abs(to(got, f64) - want) / size).item() < 1e-6);
+          }
+        }
 }
 
 #endif

@@ -52,6 +52,8 @@ TEST_CASE("selection: forced blocks, ties by index, no later block", "[attention
   CHECK_THROWS_AS(choose_blocks(s, 0, {.block = 2, .count = 2, .initial = 2}), ValueError);
   CHECK_THROWS_AS(choose_blocks(s, 5, {.block = 2, .count = 1}), ShapeError);
   CHECK_THROWS_AS(choose_blocks(s, 4, {.block = 2, .count = 1}, zeros({1, 4}, {boolean})), ShapeError);
+  CHECK_THROWS_WITH(choose_blocks(s, 4, {.block = 2, .count = 1}, zeros({3, 6}, {boolean})), Contains("keys=[3,6]"));
+  CHECK_THROWS_AS(choose_blocks(s, 4, {.block = 2, .count = 1}, zeros({1, 6})), DTypeError);
 }
 
 TEST_CASE("selection: means of blocks, of the real rows alone", "[attention][selection]") {

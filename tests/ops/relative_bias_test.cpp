@@ -74,6 +74,7 @@ TEST_CASE("relative bias: what does not fit, and by which words", "[relative_bia
   CHECK_THROWS_WITH(relative_t5(zeros({31, 2}), 2, 2), Contains("relative_t5") && Contains("[31,2]") && Contains("32"));
   CHECK_THROWS_AS(relative_t5(zeros({32}), 2, 2), ShapeError);
   CHECK_THROWS_WITH(relative_alibi(zeros({2, 2}), 2, 2), Contains("relative_alibi") && Contains("[2,2]"));
+  CHECK_THROWS_AS(relative_rope(zeros({4}), zeros({4}, {f64}), 2, 2), DTypeError);
   CHECK_THROWS_WITH(relative_rope(zeros({4}), zeros({6}), 2, 2),
                     Contains("relative_rope") && Contains("[4]") && Contains("[6]"));
   CHECK_THROWS_WITH(relative_matrix(zeros({1, 4}), 2, 4),
