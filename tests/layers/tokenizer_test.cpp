@@ -230,7 +230,8 @@ TEST_CASE("tokenizer: files that cannot be read", "[tokenizer]") {
 
 TEST_CASE("tokenizer: regular expressions that are not supported are named", "[tokenizer]") {
   const auto said = [](const std::string& expression) { return refusal({"pre_tokenizer"}, pattern(expression)); };
-  CHECK(said(R"((?:a|b)?c|[^\S&&\D]{2,3}x++(?=y)|[a-z\-\x{4e00}-\x{9fa5}]{,2}\P{Lu}|\t|\p{^Han}(?i:[a-c]k)|$)").empty());
+  CHECK(
+      said(R"((?:a|b)?c|[^\S&&\D]{2,3}x++(?=y)|[a-z\-\x{4e00}-\x{9fa5}]{,2}\P{Lu}|\t|\p{^Han}(?i:[a-c]k)|$)").empty());
   for (const auto& [expression, text] : std::vector<std::pair<std::string, std::string>>{
            {"a.", "\".\" is not supported — at byte 1 of the pattern a."},
            {"^a", "\"^\" is not supported"},
