@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #if defined(__x86_64__) || defined(__aarch64__)
-#define SLUICE_BF16_TILES  // amx.cpp, bfmmla.cpp
+#define SLUICE_BF16_TILES  // rungs/amx.cpp, rungs/bfmmla.cpp
 #endif
 
 namespace sluice::detail {
@@ -46,7 +46,8 @@ void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t
 void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                             float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
 
-// -- f32 as three parts of bf16 each (amx_f32.cpp), tiles three times as large. Products return whether c is finite. --
+// -- f32 as three parts of bf16 each (rungs/amx_f32.cpp), tiles three times as large. Products return whether c is
+// finite. --
 void amx_split_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
 void amx_split_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
 bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,

@@ -1,5 +1,5 @@
-// Products of f32 in three parts (see amx_f32.cpp) for kernels that pack their operands themselves, tile by tile, and
-// keep them in cache: attention. Only where plan.h says splits().
+// Products of f32 in three parts (see rungs/amx_f32.cpp) for kernels that pack their operands themselves, tile by tile,
+// and keep them in cache: attention. Only where plan.h says splits().
 #pragma once
 
 #include <sluice/ops/gemm/gemm.h>

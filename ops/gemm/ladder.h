@@ -2,12 +2,13 @@
 // says what it adds. Tests hold all rungs to the same results, and tests/bench/bench_gemm times them side by side.
 // Kernels call the top (gemm.h).
 //
-//   naive.cpp      three loops
-//   blocked.cpp    loops over blocks that stay in cache
-//   packed.cpp     blocks copied into panels, a tile of c in registers (portable)
-//                  neon.cpp, avx2.cpp, avx512.cpp: that tile; amx.cpp, bfmmla.cpp: products of bf16; amx_f32.cpp:
-//                  products of f32 made of products of bf16
-//   plan.cpp       which of these for which size and processor
+//   rungs/naive.cpp      three loops
+//   rungs/blocked.cpp    loops over blocks that stay in cache
+//   packed.cpp           blocks copied into panels, a tile of c in registers (portable)
+//   rungs/neon.cpp, avx2.cpp, avx512.cpp   that tile, for an instruction set
+//   rungs/amx.cpp, bfmmla.cpp              products of bf16
+//   rungs/amx_f32.cpp                      products of f32 made of products of bf16
+//   plan.cpp             which of these for which size and processor
 #pragma once
 
 #include <sluice/ops/gemm/gemm.h>

@@ -42,7 +42,7 @@ Plan plan_gemm(const GemmShape& p);
 Packing packing_of(const GemmShape& p);
 /// The packing for many small products of one kind.
 Packing usual_packing(DType dtype, Precision precision);
-/// Whether a product that is large enough is computed in three parts of bf16 (amx_f32.cpp).
+/// Whether a product that is large enough is computed in three parts of bf16 (rungs/amx_f32.cpp).
 bool splits(const GemmShape& p);
 
 /// Whether a copy of an operand pays: it is used by more than four tiles, and is not small. size: rows or columns of

@@ -16,11 +16,11 @@ enum class Precision {
 /// gradients and results. Products of f64, and products with one row or one column, which are memory-bound, do not
 /// depend on it.
 ///
-/// On processors with AMX large products of f32 are made of six products of bf16 (ops/gemm/amx_f32.cpp). Their errors
-/// are those of fused multiply-adds, and a little more near the least normal number, 2⁻¹²⁶. Beside roundings, which are
-/// relative, Σ a_p·b_p over k numbers is off by up to 2⁻¹²³·k, by 2⁻¹²⁶·|b_p| for each a_p ≠ 0 below 2⁻¹⁰³, and by
-/// 2⁻¹²⁶·|a_p| for each b_p ≠ 0 below 2⁻¹⁰³. (Multiply-adds that flush denormals: 2⁻¹²⁶·k, and only below 2⁻¹²⁶.) With
-/// SLUICE_ISA=avx512 these products are computed by multiply-adds.
+/// On processors with AMX large products of f32 are made of six products of bf16 (ops/gemm/rungs/amx_f32.cpp). Their
+/// errors are those of fused multiply-adds, and a little more near the least normal number, 2⁻¹²⁶. Beside roundings,
+/// which are relative, Σ a_p·b_p over k numbers is off by up to 2⁻¹²³·k, by 2⁻¹²⁶·|b_p| for each a_p ≠ 0 below 2⁻¹⁰³,
+/// and by 2⁻¹²⁶·|a_p| for each b_p ≠ 0 below 2⁻¹⁰³. (Multiply-adds that flush denormals: 2⁻¹²⁶·k, and only below
+/// 2⁻¹²⁶.) With SLUICE_ISA=avx512 these products are computed by multiply-adds.
 ///
 /// AMX and BFMMLA flush denormals in every mode. After set_flush_denormals(false) they compute nothing, neither f32 nor
 /// bf16.

@@ -193,7 +193,7 @@ template <class T, class X> struct Matmul {
     });
   }
 
-  /// Recomputes by multiply-adds the results of a split product (ops/gemm/amx_f32.cpp) that are not finite.
+  /// Recomputes by multiply-adds the results of a split product (ops/gemm/rungs/amx_f32.cpp) that are not finite.
   void again_where_not_finite(const X* from_a, const X* from_b, int64_t rows, int64_t cols, const T* add, X* c) const {
     if constexpr (!kRounds) {
       std::vector<T> right_ones(static_cast<std::size_t>(rows * cols));

@@ -13,7 +13,7 @@ layers='layers/nn layers/gau'
 cuda='cuda cuda/elementwise cuda/emulator cuda/rows'
 rooms=()
 for room in $core; do rooms+=("$room $core"); done
-rooms+=("ops/gemm $core ops/gemm")
+rooms+=("ops/gemm $core ops/gemm" "ops/gemm/rungs $core ops/gemm ops/gemm/rungs")
 for room in $ops; do rooms+=("$room $core ops/gemm $ops"); done
 rooms+=(
   "ops/attention $core ops/gemm $ops ops/attention"

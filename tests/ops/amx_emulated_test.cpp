@@ -101,9 +101,9 @@ void multiply(int c, int a, int b) {
 
 // A namespace of their own: the library has the same functions.
 #define detail emulated
-#include <sluice/ops/gemm/amx.cpp>
-#include <sluice/ops/gemm/amx_f32.cpp>
-#include <sluice/ops/gemm/bf16x3.cpp>
+#include <sluice/ops/gemm/rungs/amx.cpp>
+#include <sluice/ops/gemm/rungs/amx_f32.cpp>
+#include <sluice/ops/gemm/rungs/bf16x3.cpp>
 #undef detail
 
 using namespace sluice;

@@ -12,7 +12,7 @@
 #include <sluice/ops/gemm/bf16.h>
 
 #if defined(__x86_64__)
-#include <sluice/ops/gemm/amx_tiles.inc>
+#include <sluice/ops/gemm/rungs/amx_tiles.inc>
 
 namespace sluice::detail {
 

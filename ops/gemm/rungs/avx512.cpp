@@ -37,7 +37,7 @@ SLUICE_TARGET inline __m512 fma(__m512 x, __m512 y, __m512 z) { return _mm512_fm
 SLUICE_TARGET inline __m512d fma(__m512d x, __m512d y, __m512d z) { return _mm512_fmadd_pd(x, y, z); }
 
 constexpr int kTileRows = 14;
-#include <sluice/ops/gemm/tile.inc>
+#include <sluice/ops/gemm/rungs/tile.inc>
 
 // Without a mask of ones g++ 12 warns of its own intrinsics.
 SLUICE_TARGET inline __m512 unpack_lo(__m512 x, __m512 y) { return _mm512_maskz_unpacklo_ps(0xffff, x, y); }

@@ -4,7 +4,7 @@
 // three parts are exact, and denormals are flushed, as in amx_f32.cpp.
 #include <sluice/ops/gemm/bf16x3.h>
 
-#include <sluice/ops/gemm/amx_tiles.inc>
+#include <sluice/ops/gemm/rungs/amx_tiles.inc>
 #include <sluice/ops/gemm/panels.h>
 
 #include <algorithm>

@@ -24,7 +24,7 @@
 //
 // A tile's three parts lie one after the other. Per 32 of k 16 tiles are loaded for 24 products, so the multiplier sets
 // the pace as long as two tiles of a in parts, over kSteps, stay in L1.
-#include <sluice/ops/gemm/amx_tiles.inc>
+#include <sluice/ops/gemm/rungs/amx_tiles.inc>
 
 #if defined(__x86_64__)
 

@@ -37,7 +37,7 @@ SLUICE_TARGET inline __m256 fma(__m256 x, __m256 y, __m256 z) { return _mm256_fm
 SLUICE_TARGET inline __m256d fma(__m256d x, __m256d y, __m256d z) { return _mm256_fmadd_pd(x, y, z); }
 
 constexpr int kTileRows = 6;
-#include <sluice/ops/gemm/tile.inc>
+#include <sluice/ops/gemm/rungs/tile.inc>
 
 SLUICE_TARGET inline __m256 gather_lanes(const float* p0, const float* p1) {
   return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p0)), _mm_loadu_ps(p1), 1);

@@ -46,7 +46,7 @@ SLUICE_TARGET inline float32x4_t fma(float x, float32x4_t y, float32x4_t z) { re
 SLUICE_TARGET inline float64x2_t fma(double x, float64x2_t y, float64x2_t z) { return vfmaq_n_f64(z, y, x); }
 
 constexpr int kTileRows = 12;
-#include <sluice/ops/gemm/tile.inc>
+#include <sluice/ops/gemm/rungs/tile.inc>
 
 /// Transposes a square: 4 × 4 or 2 × 2 numbers.
 SLUICE_TARGET inline void transpose_square(float32x4_t (&v)[4]) {
