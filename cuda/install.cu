@@ -32,7 +32,7 @@ const bool installed = [] {
   put(kernel::reduce, &reduce);
   put(kernel::arg_extreme, &arg_extreme);
   put(kernel::cumsum, &cumsum);
-  put(kernel::order, &order);
+  put(kernel::argsort, &argsort);
 
   put(kernel::gather, &gather, Bf16::native);
   put(kernel::scatter_add, &scatter_add);
@@ -67,7 +67,7 @@ const bool installed = [] {
   put(kernel::adam, &adam, Bf16::native);
   put(kernel::lamb, &lamb, Bf16::native);
   put(kernel::sum_squares, &sum_squares, Bf16::native);
-  put(kernel::limit, &limit, Bf16::native);
+  put(kernel::clip_grad, &clip_grad, Bf16::native);
 
   sluice::detail::install_backend(DeviceKind::cuda, runtime());
   return true;

@@ -36,7 +36,7 @@ decltype(kernel::arg_extreme)::Function arg_extreme;
 decltype(kernel::cumsum)::Function cumsum;
 
 // order.cu
-decltype(kernel::order)::Function order;
+decltype(kernel::argsort)::Function argsort;
 
 // index.cu
 decltype(kernel::gather)::Function gather;
@@ -80,6 +80,6 @@ decltype(kernel::sgd)::Function sgd;
 decltype(kernel::adam)::Function adam;
 decltype(kernel::lamb)::Function lamb;
 decltype(kernel::sum_squares)::Function sum_squares;
-decltype(kernel::limit)::Function limit;
+decltype(kernel::clip_grad)::Function clip_grad;
 
 }  // namespace sluice::cuda

@@ -265,7 +265,7 @@ void sum_squares(const std::vector<Tensor>& x, Tensor& total) {
   });
 }
 
-void limit(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit) {
+void clip_grad(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit) {
   by_dtype(x, [&]<class T>(const std::vector<Tensor>& of_type) {
     using Wide = typename LimitPiece<T>::Wide;
     in_launches({&of_type}, [&](const Together& some) {

@@ -66,7 +66,7 @@ extern Kernel<void(bool largest, const Tensor& x, Tensor& index, ReduceShape sha
 /// y = running sums along dim; also i64 and i32.
 extern Kernel<void(const Tensor& x, Tensor& y, int dim, CumsumOptions options)> cumsum;
 /// Each row of x [..., n] gives index [..., k] of its first k values in order; ties by index, NaN last.
-extern Kernel<void(const Tensor& x, Tensor& index, bool descending)> order;
+extern Kernel<void(const Tensor& x, Tensor& index, bool descending)> argsort;
 
 // -- indexing: any dtype; the index is checked -------------------------------------------------------------
 /// y = x gathered along dim; x of any layout, y of the shape of the index.

@@ -187,7 +187,7 @@ void sum_squares_cpu(const std::vector<Tensor>& x, Tensor& total) {
   for (const double sum : sums) *total.mutable_data<double>() += sum;
 }
 
-void limit_cpu(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit) {
+void clip_grad_cpu(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit) {
   const double factor = squares.defined() ? detail::clip_factor(*squares.data<double>(), norm) : 1;
   Pieces(x).each([&](Piece piece, std::size_t) {
     with_floats("clip_grad", x[piece.tensor], [&]<class T>(const T* elements) {
@@ -205,6 +205,6 @@ constinit decltype(kernel::sgd) kernel::sgd{"sgd", &sgd_cpu, Bf16::native};
 constinit decltype(kernel::adam) kernel::adam{"adam", &adam_cpu, Bf16::native};
 constinit decltype(kernel::lamb) kernel::lamb{"lamb", &lamb_cpu, Bf16::native};
 constinit decltype(kernel::sum_squares) kernel::sum_squares{"clip_grad_norm", &sum_squares_cpu, Bf16::native};
-constinit decltype(kernel::limit) kernel::limit{"clip_grad", &limit_cpu, Bf16::native};
+constinit decltype(kernel::clip_grad) kernel::clip_grad{"clip_grad", &clip_grad_cpu, Bf16::native};
 
 }  // namespace sluice

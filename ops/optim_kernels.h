@@ -51,7 +51,7 @@ extern Kernel<void(const LambRule& rule, UpdatedTensors& x)> lamb;
 extern Kernel<void(const std::vector<Tensor>& x, Tensor& total)> sum_squares;
 /// x ← clamp(factor·x, ±limit) for all tensors of x, of any float dtype; NaN stays. factor = clip_factor(squares, norm)
 /// with squares {} f64, or 1 if squares is undefined.
-extern Kernel<void(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit)> limit;
+extern Kernel<void(std::vector<Tensor>& x, const Tensor& squares, double norm, double limit)> clip_grad;
 
 }  // namespace kernel
 

@@ -11,7 +11,7 @@
 //     static void describe(auto& o, auto& f) {
 //       f.required("dim", o.dim, at_least(1), "width d");
 //       f("kind", o.kind, "weights A");
-//       f.training("dropout", o.dropout, share(), "on the output");
+//       f.training("dropout", o.dropout, probability(), "on the output");
 //     }
 //   };
 //
@@ -42,7 +42,7 @@ constexpr OptionRange at_least(double low) { return {.low = low}; }
 constexpr OptionRange above(double low) { return {.low = low, .without_low = true}; }
 constexpr OptionRange between(double low, double high) { return {.low = low, .high = high}; }
 /// [0, 1), for dropout.
-constexpr OptionRange share() { return {.low = 0, .high = 1, .without_high = true}; }
+constexpr OptionRange probability() { return {.low = 0, .high = 1, .without_high = true}; }
 /// Any finite number.
 constexpr OptionRange any_number() { return {}; }
 

@@ -42,7 +42,7 @@ struct StoreFirst {
 
 }  // namespace
 
-void order(const Tensor& x, Tensor& index, bool descending) {
+void argsort(const Tensor& x, Tensor& index, bool descending) {
   const int64_t n = x.dim(-1);
   const StoreFirst sink{data_of<int64_t>(index), index.dim(-1)};
   dispatch_all(x.dtype(), [&]<class T>() {

@@ -53,8 +53,8 @@ struct DiffAttentionOptions {
     f("causal", o.causal, "token i sees tokens j <= i");
     f("use_rope", o.use_rope, "rotate Q and K");
     f.nested("rope_", o.rope);
-    f.training("attention_dropout", o.attention_dropout, share(), "on the weights of each map");
-    f.training("dropout", o.dropout, share(), "on the output");
+    f.training("attention_dropout", o.attention_dropout, probability(), "on the weights of each map");
+    f.training("dropout", o.dropout, probability(), "on the output");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");
   }

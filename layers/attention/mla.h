@@ -79,8 +79,8 @@ struct MlaOptions {
     f("index_heads", o.index_heads, at_least(1), "heads of the indexer");
     f("index_dim", o.index_dim, at_least(1), "channels of its heads and of its key");
     f("index_pairing", o.index_pairing, "of its RoPE, on the first rope_dim channels");
-    f.training("attention_dropout", o.attention_dropout, share(), "on the weights");
-    f.training("dropout", o.dropout, share(), "on the output");
+    f.training("attention_dropout", o.attention_dropout, probability(), "on the weights");
+    f.training("dropout", o.dropout, probability(), "on the output");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");
   }

@@ -37,7 +37,7 @@ struct TransformerBlockOptions {
     f("norm_eps", o.norm_eps, at_least(0), "of the norms");
     f("placement", o.placement, "pre: x + F(norm(x)); post: norm(residual_scale*x + F(x))");
     f("residual_scale", o.residual_scale, any_number(), "DeepNorm's alpha, with placement post");
-    f.training("dropout", o.dropout, share(), "on both branches");
+    f.training("dropout", o.dropout, probability(), "on both branches");
   }
 };
 

@@ -64,8 +64,8 @@ struct FlashOptions {
     f("norm", o.norm, "pre-norm");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f("token_shift", o.token_shift, "the first half of the normed channels comes from the token before");
-    f.training("attention_dropout", o.attention_dropout, share(), "on the quadratic weights");
-    f.training("dropout", o.dropout, share(), "on the branch");
+    f.training("attention_dropout", o.attention_dropout, probability(), "on the quadratic weights");
+    f.training("dropout", o.dropout, probability(), "on the branch");
     f.training("gamma_std", o.gamma_std, at_least(0), "initial gamma is N(0, gamma_std^2); 0: ones");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");

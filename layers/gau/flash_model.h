@@ -80,7 +80,7 @@ struct FlashModelOptions {
     f.training("initial_scale", o.initial_scale, any_number(), "of the positions; 0: dim^(-1/2)");
     f("final_norm", o.final_norm, "after the layers; null: the layers' norm");
     f.training("embedding_std", o.embedding_std, at_least(0), "of initial embeddings");
-    f.training("model_dropout", o.dropout, share(), "on the embedded input");
+    f.training("model_dropout", o.dropout, probability(), "on the embedded input");
     f.nested("", o.layer);
   }
 };
@@ -145,8 +145,8 @@ struct McTfmOptions {
     f("norm", o.norm, "pre-norms");
     f("norm_eps", o.norm_eps, at_least(0), "of the norms");
     f("linear_bias", o.linear_bias, "biases of the dense maps");
-    f.training("attention_dropout", o.attention_dropout, share(), "on the quadratic weights");
-    f.training("dropout", o.dropout, share(), "on both branches");
+    f.training("attention_dropout", o.attention_dropout, probability(), "on the quadratic weights");
+    f.training("dropout", o.dropout, probability(), "on both branches");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");
   }

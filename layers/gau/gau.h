@@ -97,8 +97,8 @@ struct GauOptions {
     f("placement", o.placement, "pre: x + F(norm(x)); post: norm(residual_scale*x + F(x))");
     f("residual", o.residual, "false: without x +");
     f("residual_scale", o.residual_scale, any_number(), "DeepNorm's alpha, with placement post");
-    f.training("attention_dropout", o.attention_dropout, share(), "on A");
-    f.training("dropout", o.dropout, share(), "on the branch");
+    f.training("attention_dropout", o.attention_dropout, probability(), "on A");
+    f.training("dropout", o.dropout, probability(), "on the branch");
     f.training("gamma_std", o.gamma_std, at_least(0), "initial gamma is N(0, gamma_std^2); 0: ones");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");
@@ -187,8 +187,8 @@ struct CrossGauOptions {
     GauAttentionOptions::describe_kind(o, f);
     f("norm", o.norm, "of x");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
-    f.training("attention_dropout", o.attention_dropout, share(), "on A");
-    f.training("dropout", o.dropout, share(), "on the branch");
+    f.training("attention_dropout", o.attention_dropout, probability(), "on A");
+    f.training("dropout", o.dropout, probability(), "on the branch");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");
   }

@@ -44,7 +44,7 @@ struct GauAttentionOptions {
     describe_weights(o, f);
     f("causal", o.mask.causal, "query i of m sees keys j <= i + n - m");
     f("window", o.mask.window, at_least(0), "keys seen, a query's own position included; 0: all");
-    f.training("dropout", o.dropout, share(), "on A");
+    f.training("dropout", o.dropout, probability(), "on A");
   }
   /// What every attention with kinds has; `o` may be the options of a layer.
   static void describe_kind(auto& o, auto& f) {

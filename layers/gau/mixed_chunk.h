@@ -48,7 +48,7 @@ struct MixedChunkOptions {
 
   static void describe(auto& o, auto& f) {
     describe_chunks(o, f);
-    f.training("dropout", o.dropout, share(), "on the quadratic weights");
+    f.training("dropout", o.dropout, probability(), "on the quadratic weights");
   }
   /// All but the dropout; `o` may be the options of a layer.
   static void describe_chunks(auto& o, auto& f) {

@@ -46,7 +46,7 @@ struct DeltaOptions {
     f("updates", o.updates, at_least(1), "m, writes of a token, each with k, v and beta of its own");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm of each head's output");
     f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
-    f.training("dropout", o.dropout, share(), "on the output");
+    f.training("dropout", o.dropout, probability(), "on the output");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");
   }

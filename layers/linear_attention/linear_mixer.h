@@ -60,7 +60,7 @@ void describe_rest(auto& o, auto& f) {
     "> 0: q, k and v pass a causal convolution over so many tokens, with silu, before heads and RoPE (as in fla); "
     "0: none");
   f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
-  f.training("dropout", o.dropout, share(), "on the output");
+  f.training("dropout", o.dropout, probability(), "on the output");
   f.nested("init_", o.init);
   f.training("dtype", o.dtype, "of the parameters");
 }

@@ -43,8 +43,8 @@ struct HeadsOptions {
     f("out_bias", o.out_bias, "bias of Wo");
     f("project_out", o.project_out, "false: y is [batch, n, heads*dv]");
     f("residual", o.residual, "add x");
-    f.training("attention_dropout", o.attention_dropout, share(), "on the weights");
-    f.training("dropout", o.dropout, share(), "on what is added");
+    f.training("attention_dropout", o.attention_dropout, probability(), "on the weights");
+    f.training("dropout", o.dropout, probability(), "on what is added");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");
   }

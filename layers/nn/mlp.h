@@ -22,7 +22,7 @@ struct MlpOptions {
     f("hidden", o.hidden, at_least(0), "width e of the hidden layer; 0: 4*dim");
     f("activation", o.activation, "act");
     f("bias", o.bias, "add bu and bo");
-    f.training("dropout", o.dropout, share(), "on the hidden activations");
+    f.training("dropout", o.dropout, probability(), "on the hidden activations");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");
   }
@@ -74,7 +74,7 @@ struct GluOptions {
     f("hidden", o.hidden, at_least(0), "width e of value and gate; 0: 8/3*dim rounded up to a multiple of 8");
     f("kind", o.kind, "the gate");
     f("bias", o.bias, "biases of all three maps");
-    f.training("dropout", o.dropout, share(), "on the gated values");
+    f.training("dropout", o.dropout, probability(), "on the gated values");
     f.nested("init_", o.init);
     f.training("dtype", o.dtype, "of the parameters");
   }

@@ -39,7 +39,7 @@ void limit_gradients(std::vector<Tensor>& parameters, const Tensor& squares, dou
                             now.is_contiguous() && !now.requires_grad();
     grads.push_back(sole_owner ? now : clone(now));
   }
-  kernel::limit(grads, squares, norm, limit);
+  kernel::clip_grad(grads, squares, norm, limit);
   for (std::size_t i = 0; i < grads.size(); ++i) {
     grads[i].bump_version();
     parameters[i].set_grad(std::move(grads[i]));

@@ -169,7 +169,7 @@ struct SgdOptions {
 
   static void describe(auto& o, auto& f) {
     f("lr", o.lr, at_least(0), "learning rate; must be given");
-    f("momentum", o.momentum, share(), "of the mean of gradients");
+    f("momentum", o.momentum, probability(), "of the mean of gradients");
     f("nesterov", o.nesterov, "step along d + momentum*b");
     f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
   }
@@ -192,8 +192,8 @@ namespace detail {
 /// The options that Adam and LAMB share.
 void describe_moments(auto& o, auto& f) {
   f("lr", o.lr, at_least(0), "learning rate");
-  f("beta1", o.beta1, share(), "of the mean of gradients");
-  f("beta2", o.beta2, share(), "of the mean of their squares");
+  f("beta1", o.beta1, probability(), "of the mean of gradients");
+  f("beta2", o.beta2, probability(), "of the mean of their squares");
   f("eps", o.eps, at_least(0), "added to the root");
   f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
 }

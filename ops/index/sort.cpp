@@ -45,7 +45,7 @@ void order_row(const T* x, int64_t n, int64_t k, bool descending, std::vector<En
 }
 
 /// Each row of contiguous x [rows…, n] gives a row of index [rows…, k].
-void order_cpu(const Tensor& x, Tensor& index, bool descending) {
+void argsort_cpu(const Tensor& x, Tensor& index, bool descending) {
   const int64_t n = x.dim(-1), k = index.dim(-1);
   const auto levels = static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(n)));
   int64_t* out = index.mutable_data<int64_t>();
@@ -68,13 +68,13 @@ Tensor order(const Tensor& x, int dim, int64_t k, bool descending) {
   Shape shape = rows.shape();
   shape[shape.rank() - 1] = k;
   Tensor index = empty(shape, {i64, x.device()});
-  if (index.numel() > 0) kernel::order(rows, index, descending);
+  if (index.numel() > 0) kernel::argsort(rows, index, descending);
   return contiguous(transpose(index, dim, -1));
 }
 
 }  // namespace
 
-constinit decltype(kernel::order) kernel::order{"sort", &order_cpu};
+constinit decltype(kernel::argsort) kernel::argsort{"sort", &argsort_cpu};
 
 Sorted sort(const Tensor& x, int64_t dim, bool descending) {
   const int d = wrap_dim("sort", dim, x.rank());

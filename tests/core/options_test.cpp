@@ -43,7 +43,7 @@ struct SampleOptions {
     f.required("dim", o.dim, at_least(1), "width");
     f("on", o.on, "whether");
     f("eps", o.eps, at_least(0), "of the denominator");
-    f.training("dropout", o.dropout, share(), "of values");
+    f.training("dropout", o.dropout, probability(), "of values");
     f("tau", o.tau, OptionRange{.infinite = true}, "threshold");
     f("scale", o.scale, any_number(), "of scores");
     f("fruit", o.fruit, "which");

@@ -73,14 +73,14 @@ TEST_CASE("cuda: steps of the optimisers, and clipping") {
         check([&](Device d) {
           std::vector<Tensor> x = each(sizes, t, d, 8);
           x.push_back(values({300}, f32, d, 9, {{299, other}}));
-          kernel::limit(x, full({}, 16, {f64, d}), 3, 0.5);
-          kernel::limit(x, Tensor(), 0, 0.25);
+          kernel::clip_grad(x, full({}, 16, {f64, d}), 3, 0.5);
+          kernel::clip_grad(x, Tensor(), 0, 0.25);
           return x;
         });
       for (const double squares : {16.0, 9.0, kInf, kNan})  // a norm of 4 is brought to 3, others stay
         check([&](Device d) {
           std::vector<Tensor> x = each(sizes, t, d, 8);
-          kernel::limit(x, full({}, squares, {f64, d}), 3, kInf);
+          kernel::clip_grad(x, full({}, squares, {f64, d}), 3, kInf);
           const std::vector<Tensor> before = each(sizes, t, d, 8);
           for (std::size_t i = 0; i < x.size(); ++i)
             CHECK((x[i].numel() == 0 || same_bits(to(x[i], cpu), to(before[i], cpu))) ==

@@ -203,8 +203,8 @@ TEST_CASE("cuda: sorted rows, ties by place, NaN last") {
                   {i, std::vector{kNan, -0.0, 0.0, kInf, -kInf, 0.25, 0.25}[static_cast<std::size_t>(i / 5 % 7)]});
           const Tensor x = values({2, n}, t, d, 1, others);
           Tensor all = empty({2, n}, {i64, d}), some = empty({2, (n + 2) / 3}, {i64, d});
-          kernel::order(x, all, descending);
-          kernel::order(x, some, descending);
+          kernel::argsort(x, all, descending);
+          kernel::argsort(x, some, descending);
           return std::vector{all, some};
         });
       }
@@ -214,7 +214,7 @@ TEST_CASE("cuda: sorted rows, ties by place, NaN last") {
              at = empty({1, 1025}, {i64, d});
       const Tensor x =
           cat({values({1, 500}, i64, d, 1), most, values({1, 523}, i64, d, 1), least}, 1);  // the ends of the range
-      kernel::order(x, at, descending);
+      kernel::argsort(x, at, descending);
       return std::vector{at};
     });
 }
