@@ -1,5 +1,6 @@
 // What a token costs as a sequence grows: processor time and memory of forward and backward, for softmax attention with
-// the n × n weights in full and tiled, for GAU, FLASH and two linear ones. One causal layer, batch 1.
+// the n × n weights in full and tiled, for GAU, FLASH, two linear ones and the gated delta rule. One causal layer,
+// batch 1.
 //
 //   length [--longest N] [--dim N] [--seconds S] [--smoke]
 //
@@ -87,6 +88,7 @@ int program(int argc, char** argv) {
   const Mixer flash(Flash({.dim = s.dim, .key_dim = s.dim / 2, .chunk = s.chunk, .causal = true}, rng));
   const Mixer linear(LinearAttention({.dim = s.dim, .heads = s.heads, .direction = LinearDirection::causal}, rng));
   const Mixer gla(Gla({.dim = s.dim, .heads = s.heads}, rng));
+  const Mixer delta(GatedDeltaNet({.dim = s.dim, .heads = s.heads}, rng));
 
   std::printf("%s\nforward and backward of a causal layer of width %lld, batch 1\n\n", describe_machine().c_str(),
               (long long)s.dim);
@@ -104,6 +106,7 @@ int program(int argc, char** argv) {
     row("FLASH", n, flash);
     row("linear attention", n, linear);
     row("GLA", n, gla);
+    row("gated delta rule", n, delta);
   }
   return 0;
 }

@@ -9,7 +9,7 @@ COLOURS = {
     "ink": ("#1f2328", "#e6edf3"), "quiet": ("#656d76", "#8d96a0"), "rule": ("#d1d9e0", "#3d444d"),
     "ground": ("#eef1f5", "#161b22"), "blue": ("#0b5394", "#79c0ff"), "orange": ("#c2410c", "#ffa657"),
     "green": ("#047857", "#56d364"), "violet": ("#7c3aed", "#d2a8ff"), "rose": ("#be185d", "#ff7b9c"),
-    "grey": ("#8c959f", "#7d8590"),
+    "teal": ("#0e7490", "#56d4dd"), "grey": ("#8c959f", "#7d8590"),
 }
 SANS = "system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif"
 MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"

@@ -64,7 +64,7 @@ def length(text):
             for m in re.finditer(r"^(\S.*?) +(\d+) +([\d.]+) +([\d.]+)$", text, re.M)]
     if len(rows) < 10:
         raise ValueError(f"it has only {len(rows)} rows of figures")
-    colours = dict(zip(dict.fromkeys(r[0] for r in rows), ("grey", "orange", "violet", "blue", "green", "rose")))
+    colours = dict(zip(dict.fromkeys(r[0] for r in rows), ("grey", "orange", "violet", "blue", "green", "rose", "teal")))
     svg = Svg(WIDTH, 400, "What a token costs as a sequence grows",
               f"Log-log curves of microseconds a token and of memory against tokens; {what}. " + "; ".join(
                   f"{name} at {n}: {us:.3g} µs, {mib:.3g} MiB" for name, n, us, mib in rows if n == rows[-1][1]))

@@ -4,8 +4,10 @@
 //   u = (I + A)⁻¹ (w − (e ∘ e^L) S)
 //
 // Exponents are <= 0. Rows of e and q stand behind each other as one matrix x [2c, dk], so that what is done to both is
-// one product. (The system is the WY form of a product of Householder-like factors: Yang et al. 2024, "Parallelizing
-// Linear Transformers with the Delta Rule over Sequence Length", section 3.)
+// one product. A decay of whole states is a factor of a row, which products with S leave out: it scales their result,
+// or their other operand. A decay by channel stands inside their sums, and has copies of x and k of its own. (The
+// system is the WY form of a product of Householder-like factors: Yang et al. 2024, "Parallelizing Linear Transformers
+// with the Delta Rule over Sequence Length", section 3.)
 #pragma once
 
 #include <sluice/core/kernel/vectorise.h>
@@ -47,16 +49,18 @@ template <class T> struct DeltaOperands {
     Scratch<T> floats;
     Scratch<double> doubles;
     T* x;       // [2c, dk]: e, then q
-    T* far;     // [2c, dk]: x ∘ e^L
+    T* far;     // [2c, dk]: x ∘ e^L; decays by channel only
     T* keys;    // [c, dk]
     T* pairs;   // [2c, c]: A, then P
-    T* weight;  // [c, c], e^{L_t − L_j}; decays of whole states only
+    T* weight;  // [c, c], e^{L_t − L_j}; decays of whole states only, as the next two
+    T* here;    // [c], e^{L_t}
+    T* left;    // [c], e^{L_end − L_t}
     T* u;       // [c, dv]
     T* r;       // [2c, dv]
     T* solver;
-    T* end;  // [dk], e^{L_end}
+    T* end;  // [dk], e^{L_end}; decays by channel only
     explicit Memory(const DeltaOperands& o)
-        : floats(o.chunk * (7 * o.dk + 3 * o.chunk + 3 * o.dv) + 2 * kDecayBlock * o.dk + 2 * o.dk +
+        : floats(o.chunk * (7 * o.dk + 3 * o.chunk + 3 * o.dv + 2) + 2 * kDecayBlock * o.dk + 2 * o.dk +
                  unit_lower_scratch(o.dv)),
           doubles((o.chunk + 1) * o.dk) {
       T* p = floats.data();
@@ -66,11 +70,12 @@ template <class T> struct DeltaOperands {
         return at;
       };
       x = take(2 * o.chunk * o.dk), far = take(2 * o.chunk * o.dk), keys = take(o.chunk * o.dk),
-      pairs = take(2 * o.chunk * o.chunk), weight = take(o.chunk * o.chunk), u = take(o.chunk * o.dv), end = take(o.dk),
-      r = take(2 * o.chunk * o.dv), solver = take(unit_lower_scratch(o.dv));
+      pairs = take(2 * o.chunk * o.chunk), weight = take(o.chunk * o.chunk), here = take(o.chunk), left = take(o.chunk),
+      u = take(o.chunk * o.dv), r = take(2 * o.chunk * o.dv), end = take(o.dk), solver = take(unit_lower_scratch(o.dv));
       this->step = take(o.chunk * o.dk), this->carried = take(o.chunk * o.dk);
       this->factor = take(kDecayBlock * o.dk), this->part = take(kDecayBlock * o.dk), this->border = take(o.dk);
       std::fill_n(doubles.data(), o.dk, 0.0), this->sums = doubles.data() + o.dk;
+      std::fill_n(here, o.chunk, T(1)), std::fill_n(left, o.chunk, T(1));
     }
   };
 
@@ -79,8 +84,12 @@ template <class T> struct DeltaOperands {
   }
   int64_t channels() const { return decay == DeltaDecay::channels ? dk : 1; }
 
-  /// Copies the rows of a chunk and makes its sums L, A and P, x ∘ e^L and `carried` = k ∘ e^{L_end − L}, and `end`,
-  /// e^{L_end} for each channel.
+  /// What a product with S takes for x ∘ e^L and for k ∘ e^{L_end − L}; the factors `here` and `left` of a row it
+  /// leaves out.
+  const T* far_rows(const Memory& w) const { return decay == DeltaDecay::channels ? w.far : w.x; }
+  const T* carried_rows(const Memory& w) const { return decay == DeltaDecay::channels ? w.carried : w.keys; }
+
+  /// Copies the rows of a chunk and makes its sums L, A and P, and the factors of its rows.
   void enter(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count) const {
     for (int64_t t = 0; t < count; ++t) {
       std::copy_n(erase.at(b, h, first + t), dk, w.x + t * dk);
@@ -102,7 +111,7 @@ template <class T> struct DeltaOperands {
       std::copy_n(w.border, dk, w.end);
     } else {
       gemm(Trans::no, Trans::yes, sides * count, count, dk, T(1), w.x, dk, w.keys, dk, T(0), w.pairs, count, precision);
-      vectorised([&] { weigh(w, count); });
+      if (g) vectorised([&] { weigh(w, count); });
     }
     for (int64_t t = 0; t < count; ++t) {  // pairs that do not count; 0·NaN of a later step would not be 0
       std::fill(w.pairs + t * count + t, w.pairs + (t + 1) * count, T(0));
@@ -110,15 +119,10 @@ template <class T> struct DeltaOperands {
     }
   }
 
-  /// The scalar decays of a chunk, on its pairs and rows.
+  /// The decays of whole states in a chunk: those of its rows, and what they make of its pairs.
   void weigh(Memory& w, int64_t count) const {
-    std::fill_n(w.end, dk, g ? math::exp(T(w.sums[count - 1])) : T(1));
     for (int64_t t = 0; t < count; ++t) {
-      const T here = g ? math::exp(T(w.sums[t])) : T(1), left = g ? math::exp(T(w.sums[count - 1] - w.sums[t])) : T(1);
-      for (int64_t side = 0; side < sides; ++side)
-        for (int64_t c = 0; c < dk; ++c) w.far[(side * count + t) * dk + c] = w.x[(side * count + t) * dk + c] * here;
-      for (int64_t c = 0; c < dk; ++c) w.carried[t * dk + c] = w.keys[t * dk + c] * left;
-      if (!g) continue;
+      w.here[t] = math::exp(T(w.sums[t])), w.left[t] = math::exp(T(w.sums[count - 1] - w.sums[t]));
       T* const weight = w.weight + t * count;
       for (int64_t j = 0; j <= t; ++j) weight[j] = math::exp(T(w.sums[t] - w.sums[j]));
       for (int64_t side = 0; side < sides; ++side)
@@ -126,22 +130,38 @@ template <class T> struct DeltaOperands {
     }
   }
 
-  /// S ← e^{L_end} ∘ S.
-  void decay_state(const Memory& w, T* state) const {
-    if (g)
-      vectorised([&] {
-        for (int64_t c = 0; c < dk; ++c)
-          for (int64_t j = 0; j < dv; ++j) state[c * dv + j] *= w.end[c];
-      });
+  /// Multiplies rows of y [count, width] by their factors.
+  void scale_rows(const T* factor, T* y, int64_t count, int64_t width) const {
+    if (decay != DeltaDecay::scalar) return;
+    vectorised([&] {
+      for (int64_t t = 0; t < count; ++t)
+        for (int64_t c = 0; c < width; ++c) y[t * width + c] *= factor[t];
+    });
   }
 
-  /// `rows` of r = (x ∘ e^L) S, then u = (I + A)⁻¹ (w − r of e).
+  /// S ← e^{L_end} ∘ S + aᵀ b, for a [rows, dk] and b [rows, dv].
+  void next_state(const Memory& w, T* state, int64_t count, int64_t rows, const T* a, const T* b) const {
+    const T whole = w.here[count - 1];  // a product that adds to S multiplies it too, except by 0, as 0·NaN is NaN
+    const bool apart = decay == DeltaDecay::channels || whole == T(0);
+    if (apart)
+      vectorised([&] {
+        for (int64_t c = 0; c < dk; ++c) {
+          const T kept = decay == DeltaDecay::channels ? w.end[c] : whole;
+          for (int64_t j = 0; j < dv; ++j) state[c * dv + j] *= kept;
+        }
+      });
+    gemm(Trans::yes, Trans::no, dk, dv, rows, T(1), a, dk, b, dv, apart ? T(1) : whole, state, dv, precision);
+  }
+
+  /// `rows` of r, which is (x ∘ e^L) S without the factors `here`, then u = (I + A)⁻¹ (w − here ∘ r of e).
   void solve(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, int64_t rows) const {
-    gemm(Trans::no, Trans::no, rows, dv, dk, T(1), w.far, dk, state, dv, T(0), w.r, dv, precision);
-    for (int64_t t = 0; t < count; ++t) {
-      const T *written = write.at(b, h, first + t), *known = w.r + t * dv;
-      for (int64_t c = 0; c < dv; ++c) w.u[t * dv + c] = written[c] - known[c];
-    }
+    gemm(Trans::no, Trans::no, rows, dv, dk, T(1), far_rows(w), dk, state, dv, T(0), w.r, dv, precision);
+    vectorised([&] {
+      for (int64_t t = 0; t < count; ++t) {
+        const T *written = write.at(b, h, first + t), *known = w.r + t * dv;
+        for (int64_t c = 0; c < dv; ++c) w.u[t * dv + c] = written[c] - w.here[t] * known[c];
+      }
+    });
     solve_unit_lower(Trans::no, count, w.pairs, count, w.u, dv, dv, w.solver);
   }
 };

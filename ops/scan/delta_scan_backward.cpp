@@ -62,40 +62,41 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     this->solve(w, b, h, first, count, state, count);
     T *const minus_dw = w.rows, *const out = w.rows + count * dv;
     for (int64_t t = 0; t < count; ++t) std::copy_n(dout.at(b, h, first + t), dv, out + t * dv);
-    gemm(Trans::yes, Trans::no, count, dv, count, T(1), w.pairs + count * count, count, out, dv, T(0), w.du, dv,
+    gemm(Trans::no, Trans::no, count, dv, dk, T(1), this->carried_rows(w), dk, x_state, dv, T(0), w.du, dv, precision);
+    this->scale_rows(w.left, w.du, count, dv);
+    gemm(Trans::yes, Trans::no, count, dv, count, T(1), w.pairs + count * count, count, out, dv, T(1), w.du, dv,
          precision);
-    gemm(Trans::no, Trans::no, count, dv, dk, T(1), w.carried, dk, x_state, dv, T(1), w.du, dv, precision);
     solve_unit_lower(Trans::yes, count, w.pairs, count, w.du, dv, dv, w.solver);
-    for (int64_t t = 0; t < count; ++t) {
-      std::copy_n(w.du + t * dv, dv, results.write.at(b, h, first + t));
-      for (int64_t c = 0; c < dv; ++c) minus_dw[t * dv + c] = -w.du[t * dv + c];
-    }
+    vectorised([&] {
+      for (int64_t t = 0; t < count; ++t) {
+        T* const written = results.write.at(b, h, first + t);
+        for (int64_t c = 0; c < dv; ++c) written[c] = w.du[t * dv + c], minus_dw[t * dv + c] = -w.du[t * dv + c];
+      }
+    });
     gemm(Trans::no, Trans::yes, 2 * count, count, dv, T(1), w.rows, dv, w.u, dv, T(0), w.d, count, precision);
     for (int64_t t = 0; t < count; ++t) {
       std::fill(w.d + t * count + t, w.d + (t + 1) * count, T(0));
       std::fill(w.d + (count + t) * count + t + 1, w.d + (count + t + 1) * count, T(0));
     }
+    this->scale_rows(w.here, minus_dw, count, dv), this->scale_rows(w.here, out, count, dv);
+    this->scale_rows(w.left, w.u, count, dv);
     gemm(Trans::no, Trans::yes, 2 * count, dk, dv, T(1), w.rows, dv, state, dv, T(0), w.dx, dk, precision);
     gemm(Trans::no, Trans::yes, count, dk, dv, T(1), w.u, dv, x_state, dv, T(0), w.dk_, dk, precision);
     if (decay == DeltaDecay::channels) by_channels(w, count);
     else by_scalar(w, count);
-    store(w, b, h, first, count, results);
-    if (g) vectorised([&] { store_decay(w, b, h, first, count, after, x_state, results.g); });
-    this->decay_state(w, x_state);
-    gemm(Trans::yes, Trans::no, dk, dv, 2 * count, T(1), w.far, dk, w.rows, dv, T(1), x_state, dv, precision);
+    vectorised([&] {
+      store(w, b, h, first, count, results);
+      if (g) store_decay(w, b, h, first, count, after, x_state, results.g);
+    });
+    this->next_state(w, x_state, count, 2 * count, this->far_rows(w), w.rows);
   }
 
   void by_scalar(Memory& w, int64_t count) const {
     if (g)
       vectorised([&] {
-        for (int64_t t = 0; t < count; ++t) {
-          const T here = math::exp(T(w.sums[t])), left = math::exp(T(w.sums[count - 1] - w.sums[t]));
-          for (int64_t side = 0; side < 2; ++side) {
+        for (int64_t side = 0; side < 2; ++side)
+          for (int64_t t = 0; t < count; ++t)
             for (int64_t j = 0; j <= t; ++j) w.d[(side * count + t) * count + j] *= w.weight[t * count + j];
-            for (int64_t c = 0; c < dk; ++c) w.dx[(side * count + t) * dk + c] *= here;
-          }
-          for (int64_t c = 0; c < dk; ++c) w.dk_[t * dk + c] *= left;
-        }
       });
     gemm(Trans::no, Trans::no, 2 * count, dk, count, T(1), w.d, count, w.keys, dk, T(1), w.dx, dk, precision);
     gemm(Trans::yes, Trans::no, count, dk, 2 * count, T(1), w.d, count, w.x, dk, T(1), w.dk_, dk, precision);

@@ -38,18 +38,20 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
   void one_chunk(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, T* state, HeadView<T>& out) const {
     this->enter(w, b, h, first, count);
     this->solve(w, b, h, first, count, state, sides * count);
-    const T* result = w.u;
+    T* const o = out.at(b, h, first);
+    const T* const known = sides == 2 ? w.r + count * dv : w.u;
+    vectorised([&] {
+      for (int64_t t = 0; t < count; ++t)
+        for (int64_t c = 0; c < dv; ++c) o[t * out.row + c] = (sides == 2 ? w.here[t] : T(1)) * known[t * dv + c];
+    });
     if (sides == 2) {
-      T* const o = w.r + count * dv;
       const T* const p = w.pairs + count * count;
       if (all_finite(w.u, count, dv, dv))
-        gemm(Trans::no, Trans::no, count, dv, count, T(1), p, count, w.u, dv, T(1), o, dv, precision);
-      else sparse_product(Trans::no, count, dv, count, T(1), p, count, w.u, dv, o, dv);
-      result = o;
+        gemm(Trans::no, Trans::no, count, dv, count, T(1), p, count, w.u, dv, T(1), o, out.row, precision);
+      else sparse_product(Trans::no, count, dv, count, T(1), p, count, w.u, dv, o, out.row);
     }
-    for (int64_t t = 0; t < count; ++t) std::copy_n(result + t * dv, dv, out.at(b, h, first + t));
-    this->decay_state(w, state);
-    gemm(Trans::yes, Trans::no, dk, dv, count, T(1), w.carried, dk, w.u, dv, T(1), state, dv, precision);
+    this->scale_rows(w.left, w.u, count, dv);
+    this->next_state(w, state, count, count, this->carried_rows(w), w.u);
   }
 
   /// Step by step, for the few tokens of a stream.
