@@ -24,7 +24,7 @@ template <class T> struct DeltaGradients {
 template <int N, ScanDecay decay> struct DeltaGradientsTile : DeltaTile<N, decay> {
   static constexpr int size = DeltaTile<N, decay>::size;
   static constexpr int x = 0, y = size, z = 2 * size, a = 3 * size, p = 4 * size, up = 5 * size, down = up + N,
-                       inner = down + N, between = inner + DeltaTile<N, decay>::threads,
+                       inner = down + N, own = inner + DeltaTile<N, decay>::threads, between = own + N,
                        end = between + DeltaTile<N, decay>::between;
 };
 
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
   const Shared<T> x = memory + Tile::x, y = memory + Tile::y, z = memory + Tile::z, a = memory + Tile::a,
                   p = memory + Tile::p;
   const Shared<T> up = memory + Tile::up, down = memory + Tile::down, inner = memory + Tile::inner,
-                  between = memory + Tile::between;
+                  own = memory + Tile::own, between = memory + Tile::between;
   const Shared<double> sums = static_shared<double, N, Tile>();
   const int64_t tile = blockIdx.x % s.cut.tiles, first = s.cut.first(tile), size = s.dk * s.dv;
   const int count = s.cut.count(tile);
@@ -209,7 +209,8 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
           T weight = 1;
           if (decay == ScanDecay::scalar && j <= t && t < count)
             weight = math::exp(static_cast<T>(double(sums[t]) - double(sums[j])));
-          d_erase[r][d] = j < t ? d_erase[r][d] * weight : T(0), d_q[r][d] = j <= t ? d_q[r][d] * weight : T(0);
+          if (j == t && t < count) own[t] = d_q[r][d];  // the gradient of a decay leaves it out
+          d_erase[r][d] = j < t ? d_erase[r][d] * weight : T(0), d_q[r][d] = j < t ? d_q[r][d] * weight : T(0);
         }
       store_tile<Tile>(a + c0, d_erase, t0, count), store_tile<Tile>(p + c0, d_q, t0, count);
     }
@@ -280,7 +281,8 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
       const auto store_reads = [&] {
         each([&](int r, int d, int t, int c) {
           o.derase.at(at.b, at.h, first + t)[channel + c] = de[r][d];
-          add(o.dq.at(at.b, at.key, first + t)[channel + c], dq[r][d]);
+          add(o.dq.at(at.b, at.key, first + t)[channel + c], dq[r][d] + T(own[t]) * of_k(t, c));
+          add(o.dk.at(at.b, at.key, first + t)[channel + c], T(own[t]) * of_q(t, c));
           if (decay != ScanDecay::none) add_step(r, d, of_erase(t, c) * de[r][d] + of_q(t, c) * dq[r][d]);
         });
       };
@@ -313,7 +315,7 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
         store_reads();
       }
       each([&](int r, int d, int t, int c) {
-        add(o.dk.at(at.b, at.key, first + t)[channel + c], dk[r][d]);
+        o.dk.at(at.b, at.key, first + t)[channel + c] += dk[r][d];
         if (decay != ScanDecay::none) add_step(r, d, -(of_k(t, c) * dk[r][d]));
       });
       __syncthreads();  // all threads have used the piece

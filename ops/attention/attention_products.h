@@ -141,15 +141,14 @@ template <class T> class TileProducts {
   void scores(const Tile& t, Keys keys, T* s) {
     const Matrix q = queries(t), k = keys_of(t);
     const T scale = T(*t_.o.scale);
-    if (!keys.keys_t && few(t)) return skinny_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
+    if (few_) return skinny_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
     if (keys.keys_t && (std::exchange(packed_, q.data) != q.data || t.list)) pack_queries(q, scale);
     multiply(t, scale, q, keys.keys_t ? queries_.data() : nullptr, k.transposed(), keys.keys_t, s, t.cols);
   }
   /// o [rows, dv] += P V.
   void add_values(const Tile& t, Keys keys, const T* p, T* o) {
     const Matrix v = values_of(t);
-    if (!keys.values && few(t) && !hides(t, v))
-      return skinny_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv);
+    if (few_ && !hides(t, v)) return skinny_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv);
     add_rows(t, t_.dv, o, t_.dv,
              [&](T* c, int64_t ldc) { multiply(t, T(1), weights(t, p), nullptr, v, keys.values, c, ldc); });
   }
@@ -196,7 +195,7 @@ template <class T> class TileProducts {
     } else if (right) {
       right->panels.multiply(a.trans, n, alpha, a.data, a.ld, beta, c, ldc);
     } else {
-      gemm(a.trans, b.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc, t_.precision);
+      gemm_chained(a.trans, b.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc, t_.precision);
     }
   }
 
@@ -216,10 +215,6 @@ template <class T> class TileProducts {
   bool split() const { return std::is_same_v<T, float> && t_.split; }
   /// Whether weights of 0 must hide rows of a sum's right operand.
   bool hides(const Tile& t, const Matrix& b) const { return t.masked && !all_finite(b.data, b.count, b.width, b.ld); }
-  /// Whether products of n rows need no gemm. gemm, too, computes one row in f32.
-  bool few(const Tile& t) const {
-    return !t.list && (t.rows == 1 || (t.rows <= kSkinnyRows && t_.precision == Precision::f32));
-  }
 
   /// add(c, ldc) adds to the rows of a tile in c. `to` is the row of query t.row.
   template <class F> void add_rows(const Tile& t, int64_t width, T* to, int64_t ld, F add) {
@@ -247,6 +242,10 @@ template <class T> class TileProducts {
   Matrix values_of(const Tile& t) const { return cols_of(t, t_.v, t_.dv); }
 
   const ScoreTiles<T>& t_;
+  /// Whether a call has so few queries that its products need no gemm. The call decides, not the tile: backward has to
+  /// compute the scores that forward had, to the bit, or e^{S − lse} is not P. For the same reason no product is gemv.
+  const bool few_ =
+      t_.visibility.block_of_query() == 0 && (t_.m == 1 || (t_.m <= kSkinnyRows && t_.precision == Precision::f32));
   Scratch<T> queries_, left_, right_;  // packed queries; the operands of one product in parts
   const T* packed_ = nullptr;          // the rows that queries_ holds
   bool queries_fit_ = true;

@@ -41,10 +41,12 @@ void rounded_product(const Product<float>& p, Packing packing) {
   }
 }
 
-template <class T> void product(const Product<T>& p, Precision precision) {
+template <class T> void product(const Product<T>& p, Precision precision, bool may_gemv = true) {
   if (p.n == 0 || p.m == 0) return;
   const GemmShape shape{.n = p.n, .m = p.m, .k = p.k, .dtype = dtype_of<T>(), .precision = precision};
-  const Packing packing = p.k > 0 ? packing_of(shape) : Packing::plain;
+  const Packing packing = p.k == 0   ? Packing::plain
+                          : may_gemv ? packing_of(shape)
+                                     : usual_packing(shape.dtype, precision);
   if (packing == Packing::plain) return gemm_blas(p);
   if constexpr (sizeof(T) == 4)
     if (packing != Packing::panels) return rounded_product(p, packing);
@@ -62,5 +64,14 @@ void gemm(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, double alpha, con
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc, Precision) {
   product<double>({ta, tb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc}, Precision::f32);
 }
+template <class T>
+void gemm_chained(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
+                  int64_t ldb, T beta, T* c, int64_t ldc, Precision precision) {
+  product<T>({ta, tb, n, m, k, alpha, a, lda, b, ldb, beta, c, ldc}, precision, false);
+}
+template void gemm_chained(Trans, Trans, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t,
+                           float, float*, int64_t, Precision);
+template void gemm_chained(Trans, Trans, int64_t, int64_t, int64_t, double, const double*, int64_t, const double*,
+                           int64_t, double, double*, int64_t, Precision);
 
 }  // namespace sluice::detail

@@ -18,9 +18,9 @@ namespace sluice {
 
 namespace {
 
-Tensor of_pairs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, bool on_values, bool reverse,
-                int64_t chunk) {
-  return linear_scan(q, k, v, g, {.chunk = chunk, .reverse = reverse, .decay_on_values = on_values});
+/// Σ_j (a_t·b_j) e^{G_t − G_j} c_j over j < t, in reverse over j > t: a gradient in the channels of keys.
+Tensor of_pairs(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& g, bool reverse, int64_t chunk) {
+  return linear_scan_exclusive(a, b, c, g, {.chunk = chunk, .reverse = reverse, .decay_on_values = true});
 }
 
 /// x read backwards in time.
@@ -40,22 +40,12 @@ struct PairGradients {
 };
 /// Gradients of u = delta_values(k, e, w, g) from du. With dw = (I + A)⁻ᵀ du, dA_ij = −(dw_i·u_j) for i > j:
 ///   de_i = −Σ_{j<i} (dw_i·u_j) e^{G_i − G_j} k_j        dk_j = −Σ_{i>j} (dw_i·u_j) e^{G_i − G_j} e_i
-/// Without their own step these are scans of one step less, which e^{g} takes to the step itself.
 PairGradients values_vjp(const Tensor& k, const Tensor& e, const Tensor& g, const Tensor& u, const Tensor& du,
                          int64_t chunk) {
-  const int64_t n = k.dim(2);
-  if (n == 0) return {zeros_like(k), zeros_like(e), du};
+  if (k.dim(2) == 0) return {zeros_like(k), zeros_like(e), du};
   const Tensor dw =
       backwards(delta_values(backwards(e), backwards(k), backwards(du), backward_decay(g), {.chunk = chunk}));
-  const auto first = [n](const Tensor& x) { return x.defined() ? narrow(x, 2, 0, n - 1) : x; };
-  const auto rest = [n](const Tensor& x) { return x.defined() ? narrow(x, 2, 1, n - 1) : x; };
-  Tensor de = of_pairs(rest(dw), first(u), first(k), first(g), true, false, chunk),
-         dk = of_pairs(first(u), rest(dw), rest(e), rest(g), true, true, chunk);
-  if (g.defined()) {
-    const Tensor kept = g.rank() == 3 ? unsqueeze(exp(rest(g)), -1) : exp(rest(g));
-    de = kept * de, dk = kept * dk;
-  }
-  return {neg(pad(dk, 2, 0, 1)), neg(pad(de, 2, 1, 0)), dw};
+  return {neg(of_pairs(u, dw, e, g, true, chunk)), neg(of_pairs(dw, u, k, g, false, chunk)), dw};
 }
 
 // dg_s = Σ_{t >= s} e_t ⊙ de_t − Σ_{j >= s} k_j ⊙ dk_j: the pairs j < s <= t pass g_s (linear_scan.cpp).
@@ -94,8 +84,10 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
   const auto carried = [&](const Tensor& t) { return linear_scan_carry(t, x.initial, g); };
   const Tensor u = delta_values(k, e, x.initial.defined() ? x.write - carried(e) : x.write, g, {.chunk = chunk});
   if (!dout.defined()) dout = zeros_like(u);
-  Tensor dq = of_pairs(dout, u, k, g, true, false, chunk), dk = of_pairs(u, dout, q, g, true, true, chunk),
-         du = of_pairs(k, q, dout, g, false, true, chunk), dinitial;
+  // Without the pairs of a step with itself: see linear_scan.cpp.
+  const Tensor own = sum(dout * u, {-1}, keep);
+  Tensor dq = of_pairs(dout, u, k, g, false, chunk), dk = of_pairs(u, dout, q, g, true, chunk),
+         du = linear_scan(k, q, dout, g, {.chunk = chunk, .reverse = true}), dinitial;
   // e^{G_t}, of a state from before, and e^{G_n − G_t}, of a step, in the shape of keys or [batch, heads, n, 1]
   Tensor from_start, to_end, whole;
   if (g.defined()) {
@@ -128,7 +120,7 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
       dg = dg + (g.rank() == 3 ? sum(kept, {-1}, keep) : unsqueeze(kept, 2));
     }
   }
-  return {gathered(dq), gathered(dk), de, d.write, dg, dinitial};
+  return {gathered(dq + own * k), gathered(dk + own * q), de, d.write, dg, dinitial};
 }
 
 struct DeltaScan final : Node {

@@ -5,6 +5,9 @@
 //   dx = e^L ∘ (G Sᵀ) + Σ_j [dA | dP]_tj e^{L_t − L_j} k_j
 //   dk = e^{L_end − L} ∘ (u Xᵀ) + Σ_t [dA | dP]_tj e^{L_t − L_j} x_t
 //   dg_s = Σ_{t >= s} x_t ⊙ dx_t − k_t ⊙ dk_t, within the chunk, + Σ S_after ⊙ X
+//
+// A step's pair with itself, dP_tt, stands in both terms of dg, and no decay weakens it: beside strong decays its
+// rounding errors would be larger than all that is left. dx and dk have it only after dg is known.
 //   X ← e^{L_end} ∘ X + (x ∘ e^L)ᵀ G
 #include <sluice/ops/scan/delta_scan.h>
 
@@ -33,10 +36,11 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     T* dx;      // [2c, dk]
     T* dk_;     // [c, dk]
     T* d;       // [2c, c], dA and dP
+    T* own;     // [c], dP_tt
     T* turned;  // [c, c + 2 dk]: decays by channel read backwards
-    explicit Memory(const DeltaBackward& o) : Base::Memory(o), more(o.chunk * (3 * o.dv + 5 * o.dk + 3 * o.chunk)) {
+    explicit Memory(const DeltaBackward& o) : Base::Memory(o), more(o.chunk * (3 * o.dv + 5 * o.dk + 3 * o.chunk + 1)) {
       rows = more.data(), du = rows + 2 * o.chunk * o.dv, dx = du + o.chunk * o.dv, dk_ = dx + 2 * o.chunk * o.dk,
-      d = dk_ + o.chunk * o.dk, turned = d + 2 * o.chunk * o.chunk;
+      d = dk_ + o.chunk * o.dk, own = d + 2 * o.chunk * o.chunk, turned = own + o.chunk;
     }
   };
 
@@ -76,7 +80,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     gemm(Trans::no, Trans::yes, 2 * count, count, dv, T(1), w.rows, dv, w.u, dv, T(0), w.d, count, precision);
     for (int64_t t = 0; t < count; ++t) {
       std::fill(w.d + t * count + t, w.d + (t + 1) * count, T(0));
-      std::fill(w.d + (count + t) * count + t + 1, w.d + (count + t + 1) * count, T(0));
+      w.own[t] = w.d[(count + t) * count + t];
+      std::fill(w.d + (count + t) * count + t, w.d + (count + t + 1) * count, T(0));
     }
     this->scale_rows(w.here, minus_dw, count, dv), this->scale_rows(w.here, out, count, dv);
     this->scale_rows(w.left, w.u, count, dv);
@@ -135,9 +140,10 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
       std::copy_n(w.dx + t * dk, dk, results.erase.at(b, h, first + t));
       T *const dq = results.q.at(b, h / group, first + t), *const dkey = results.k.at(b, h / group, first + t);
       const T *const by_q = w.dx + (count + t) * dk, *const by_k = w.dk_ + t * dk;
+      const T *const query = w.x + (count + t) * dk, *const key = w.keys + t * dk, own = w.own[t];
       const bool more = h % group > 0;
-      for (int64_t c = 0; c < dk; ++c) dq[c] = more ? dq[c] + by_q[c] : by_q[c];
-      for (int64_t c = 0; c < dk; ++c) dkey[c] = more ? dkey[c] + by_k[c] : by_k[c];
+      for (int64_t c = 0; c < dk; ++c) dq[c] = (more ? dq[c] : T(0)) + (by_q[c] + own * key[c]);
+      for (int64_t c = 0; c < dk; ++c) dkey[c] = (more ? dkey[c] : T(0)) + (by_k[c] + own * query[c]);
     }
   }
 

@@ -41,6 +41,8 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
 //   dq_t = Σ_j w (g_t·v_j) k_j        dk_j = Σ_t w (g_t·v_j) q_t        dv_j = Σ_t (Σ_c w q_tc k_jc) g_t
 // are the scans below. g_s enters the weights of the pairs j < s <= t. These are all pairs with t >= s except those
 // with j >= s, so  dlog_decay_s = Σ_{t >= s} q_t∘dq_t − Σ_{j >= s} k_j∘dk_j  (or o∘do − v∘dv by value channel).
+// The pairs j = t, which no decay weakens, stand in both sums. They are left out of both: beside strong decays their
+// rounding errors would be larger than all that is left.
 struct LinearScan final : Node {
   LinearScanOptions o;
   explicit LinearScan(const LinearScanOptions& options) : o(options) {}
@@ -58,17 +60,26 @@ struct LinearScan final : Node {
     Tensors grads(4);
     // A decay's gradient is a running sum of differences that nearly cancel.
     PrecisionScope scope(want_decay ? Precision::f32 : precision_of(dtype));
-    if (needs(0) || (want_decay && !by_value)) grads[0] = linear_scan(gy, v, k, g, other);
-    if (needs(1) || (want_decay && !by_value)) grads[1] = linear_scan(v, gy, q, g, other_back);
-    if (needs(2) || (want_decay && by_value)) grads[2] = linear_scan(k, q, gy, g, same_back);
     if (want_decay) {
-      const auto y = [&] {
-        return dtype == bf16 ? linear_scan(q, k, v, g, o) : saved(4);
-      };  // a rounded y would not cancel
-      Tensor from = by_value ? y() * gy : q * grads[0], to = by_value ? v * grads[2] : k * grads[1];
+      Tensor from, to;
+      if (by_value) {
+        const Tensor dv = linear_scan_exclusive(k, q, gy, g, same_back);
+        from = linear_scan_exclusive(q, k, v, g, o) * gy, to = v * dv;
+        if (needs(2)) grads[2] = dv + sum(q * k, {-1}, keep) * gy;
+      } else {
+        const Tensor dq = linear_scan_exclusive(gy, v, k, g, other),
+                     dk = linear_scan_exclusive(v, gy, q, g, other_back);
+        from = q * dq, to = k * dk;
+        const Tensor own = needs(0) || needs(1) ? sum(gy * v, {-1}, keep) : Tensor();
+        if (needs(0)) grads[0] = dq + own * k;
+        if (needs(1)) grads[1] = dk + own * q;
+      }
       if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
       grads[3] = cumsum(o.reverse ? to - from : from - to, 2, {.reverse = true});
     }
+    if (needs(0) && !grads[0].defined()) grads[0] = linear_scan(gy, v, k, g, other);
+    if (needs(1) && !grads[1].defined()) grads[1] = linear_scan(v, gy, q, g, other_back);
+    if (needs(2) && !grads[2].defined()) grads[2] = linear_scan(k, q, gy, g, same_back);
     for (std::size_t i = 0; i < 4; ++i)
       if (grads[i].defined()) grads[i] = sluice::to(grads[i], i == 3 ? saved(3).dtype() : dtype);
     return grads;
@@ -86,8 +97,26 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
     const PrecisionScope scope(precision_of(q.dtype()));
     kernel::linear_scan(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v), decay, o, y);
   }
-  const Tensor kept = g.defined() && g.rank() == 4 && o.decay_on_values ? y : Tensor();
-  return record<LinearScan>(y, {q, k, v, g}, {q, k, v, g, kept}, o);
+  return record<LinearScan>(y, {q, k, v, g}, {q, k, v, g}, o);
+}
+
+// A scan of one step less, whose results e^g takes on to the next step.
+Tensor linear_scan_exclusive(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                             const LinearScanOptions& o) {
+  const Tensor g = checked_decay("linear_scan_exclusive", q, k, v, log_decay, o);
+  const int64_t n = q.dim(2);
+  if (n < 2) return zeros(v.shape(), v.options());
+  const auto first = [n](const Tensor& x) { return narrow(x, 2, 0, n - 1); };
+  const auto rest = [n](const Tensor& x) { return narrow(x, 2, 1, n - 1); };
+  Tensor read = o.reverse ? first(q) : rest(q), kept, decay;
+  if (g.defined()) {
+    kept = to(exp(rest(g)), q.dtype()), decay = o.reverse ? rest(g) : first(g);
+    if (g.rank() == 3) kept = unsqueeze(kept, -1);
+    else if (!o.decay_on_values) read = kept * read, kept = Tensor();
+  }
+  const Tensor y =
+      o.reverse ? linear_scan(read, rest(k), rest(v), decay, o) : linear_scan(read, first(k), first(v), decay, o);
+  return pad(kept.defined() ? kept * y : y, 2, o.reverse ? 0 : 1, o.reverse ? 1 : 0);
 }
 
 Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& initial) {

@@ -8,8 +8,8 @@
 // running sums G, so no factor overflows.
 //
 // The family is closed under differentiation: dq, dk and dv are scans again, forwards or in reverse, with the
-// roles of q, k, v exchanged, and dg is a cumulative sum of q ⊙ dq − k ⊙ dk. So gradients of every order run
-// through the same kernel.
+// roles of q, k, v exchanged, and dg is a cumulative sum of q ⊙ dq − k ⊙ dk, both without the step's own term. So
+// gradients of every order run through the same kernel.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -32,6 +32,9 @@ struct LinearScanOptions {
 /// n·m·e) time, O(n) memory.
 Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                    const LinearScanOptions& options = {});
+/// linear_scan() without the step's own term: sums over j < t, in reverse over j > t.
+Tensor linear_scan_exclusive(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
+                             const LinearScanOptions& options = {});
 /// The state S_n after all steps, [batch, heads, m, e], starting from `initial` if defined: a stream continues from it.
 /// Differentiable.
 Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay = {}, const Tensor& initial = {});

@@ -164,6 +164,30 @@ TEST_CASE("delta_rule: a strength of 0 writes nothing, of 1 replaces, of 2 refle
   CHECK(sum(turned.state * turned.state).item() == Approx(sum(s.initial * s.initial).item()).epsilon(1e-5));
 }
 
+TEST_CASE("delta_scan: the gradient of a strong decay keeps its digits", "[delta_scan]") {
+  // As of linear_scan(): by chunks, and composed of ops.
+  Rand rand(11);
+  const auto decay_gradient = [](const DeltaSample& s, bool differentiable) {
+    const Tensor g = s.decay.detach().requires_grad_();
+    Rand cotangents(3);
+    const Tensor y = delta_rule(s.q, s.k, s.v, s.beta, g, {}, s.options).out,
+                 gy = random_tensor(y.shape(), y.dtype(), cotangents);
+    return grad({y}, {g}, {.create_graph = differentiable, .grad_outputs = {gy}})[0].detach();
+  };
+  for (DeltaDecay kind : {DeltaDecay::scalar, DeltaDecay::keys})
+    for (bool differentiable : {false, true}) {
+      for (double decay : {-1.0, -5.0, -10.0, -30.0}) {
+        DeltaSample s = random_delta(rand, kind, {1, 2, 4, 300, 6, 5});
+        s.decay = full(s.decay.shape(), decay, {f64});
+        const Tensor wide = decay_gradient(s, differentiable), narrow = decay_gradient(s.in(f32), differentiable);
+        INFO(s.text() << ", decay " << decay << ", differentiable " << differentiable);
+        CHECK(max_abs_diff(to(narrow, f64), wide) <= 2e-5 * max_abs(wide));
+      }
+      const DeltaSample one = random_delta(rand, kind, {2, 2, 4, 1, 6, 5});
+      CHECK(max_abs(decay_gradient(one.in(f32), differentiable)) == 0);  // a first step decays nothing
+    }
+}
+
 TEST_CASE("delta_scan: a decay of −∞ drops what was, and has no gradient", "[delta_scan]") {
   Rand rand(8);
   for (DeltaDecay decay : {DeltaDecay::scalar, DeltaDecay::keys})

@@ -75,6 +75,35 @@ TEST_CASE("linear_scan: first gradients equal those of the definition", "[linear
   });
 }
 
+TEST_CASE("linear_scan: the gradient of a strong decay keeps its digits", "[linear_scan]") {
+  // What a step reads of itself has no decay. Were it in both sums whose difference dg is, its rounding errors would
+  // be larger than dg.
+  Rand rand(6);
+  each_variant([&](ScanKind kind, LinearScanOptions o) {
+    if (kind == ScanKind::none) return;
+    for (double decay : {-1.0, -5.0, -10.0, -30.0}) {
+      ScanSample s = random_scan(rand, kind, Strength::mild, {1, 2, 700, 6}, 5);
+      s.options = o, s.decay = full(s.decay.shape(), decay, {f64});
+      const Tensor wide = run_scan(linear_scan, s)[4], narrow = run_scan(linear_scan, s.in(f32))[4];
+      INFO(s.text() << ", decay " << decay);
+      CHECK(max_abs_diff(to(narrow, f64), wide) <= 1e-4 * max_abs(wide));  // a broadcast decay's: sums of sums
+    }
+  });
+}
+
+TEST_CASE("linear_scan_exclusive: linear_scan() less the own step's term", "[linear_scan]") {
+  Rand rand(7);
+  each_variant([&](ScanKind kind, LinearScanOptions o) {
+    for (int64_t n : {0, 1, 2, 65, 130}) {
+      ScanSample s = random_scan(rand, kind, Strength::mild, {2, 2, n, 3}, 4);
+      s.options = o;
+      const Tensor own = sum(s.q * s.k, {-1}, keep) * s.v, all = linear_scan(s.q, s.k, s.v, s.decay, s.options);
+      INFO(s.text());
+      CHECK(max_abs_diff(linear_scan_exclusive(s.q, s.k, s.v, s.decay, s.options), all - own) <= 1e-12);
+    }
+  });
+}
+
 TEST_CASE("linear_scan: a decay of f32 beside bf16 is not rounded", "[linear_scan]") {
   Rand rand(12);
   for (ScanKind kind : {ScanKind::scalar, ScanKind::keys, ScanKind::values})

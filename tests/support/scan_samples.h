@@ -39,7 +39,7 @@ Tensor scan_by_pairs(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 using ScanFunction = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const LinearScanOptions&);
 /// The output, then the gradients of q, k, v and the decay.
 std::vector<Tensor> run_scan(ScanFunction f, const ScanSample& s);
-/// Results within tolerance · the largest; the decay's gradient, a sum of differences, of q·dq.
+/// Results within tolerance · the largest.
 void check_scan_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
                       const std::string& text);
 
