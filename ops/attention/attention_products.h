@@ -194,8 +194,10 @@ template <class T> class TileProducts {
       right->panels.multiply(packed, 0, n, alpha, beta, c, ldc, 0, right->panels.panels());
     } else if (right) {
       right->panels.multiply(a.trans, n, alpha, a.data, a.ld, beta, c, ldc);
-    } else {
+    } else if (dots) {
       gemm_chained(a.trans, b.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc, t_.precision);
+    } else {
+      gemm(a.trans, b.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc, t_.precision);
     }
   }
 
@@ -243,7 +245,8 @@ template <class T> class TileProducts {
 
   const ScoreTiles<T>& t_;
   /// Whether a call has so few queries that its products need no gemm. The call decides, not the tile: backward has to
-  /// compute the scores that forward had, to the bit, or e^{S − lse} is not P. For the same reason no product is gemv.
+  /// compute the scores that forward had, to the bit, or e^{S − lse} is not P. For the same reason none of them is
+  /// gemv's.
   const bool few_ =
       t_.visibility.block_of_query() == 0 && (t_.m == 1 || (t_.m <= kSkinnyRows && t_.precision == Precision::f32));
   Scratch<T> queries_, left_, right_;  // packed queries; the operands of one product in parts

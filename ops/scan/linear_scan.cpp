@@ -63,12 +63,12 @@ struct LinearScan final : Node {
     if (want_decay) {
       Tensor from, to;
       if (by_value) {
-        const Tensor dv = linear_scan_exclusive(k, q, gy, g, same_back);
-        from = linear_scan_exclusive(q, k, v, g, o) * gy, to = v * dv;
+        const Tensor dv = detail::linear_scan_exclusive(k, q, gy, g, same_back);
+        from = detail::linear_scan_exclusive(q, k, v, g, o) * gy, to = v * dv;
         if (needs(2)) grads[2] = dv + sum(q * k, {-1}, keep) * gy;
       } else {
-        const Tensor dq = linear_scan_exclusive(gy, v, k, g, other),
-                     dk = linear_scan_exclusive(v, gy, q, g, other_back);
+        const Tensor dq = detail::linear_scan_exclusive(gy, v, k, g, other),
+                     dk = detail::linear_scan_exclusive(v, gy, q, g, other_back);
         from = q * dq, to = k * dk;
         const Tensor own = needs(0) || needs(1) ? sum(gy * v, {-1}, keep) : Tensor();
         if (needs(0)) grads[0] = dq + own * k;
@@ -101,8 +101,8 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 }
 
 // A scan of one step less, whose results e^g takes on to the next step.
-Tensor linear_scan_exclusive(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
-                             const LinearScanOptions& o) {
+Tensor detail::linear_scan_exclusive(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                                     const LinearScanOptions& o) {
   const Tensor g = checked_decay("linear_scan_exclusive", q, k, v, log_decay, o);
   const int64_t n = q.dim(2);
   if (n < 2) return zeros(v.shape(), v.options());

@@ -32,13 +32,16 @@ struct LinearScanOptions {
 /// n·m·e) time, O(n) memory.
 Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                    const LinearScanOptions& options = {});
-/// linear_scan() without the step's own term: sums over j < t, in reverse over j > t.
-Tensor linear_scan_exclusive(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
-                             const LinearScanOptions& options = {});
 /// The state S_n after all steps, [batch, heads, m, e], starting from `initial` if defined: a stream continues from it.
 /// Differentiable.
 Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay = {}, const Tensor& initial = {});
 /// q_t (e^{G_t} ∘ initial), [batch, heads, n, e]: the term that an earlier state adds to linear_scan's output.
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay = {});
+
+namespace detail {
+/// linear_scan() without the step's own term: sums over j < t, in reverse over j > t.
+Tensor linear_scan_exclusive(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+                             const LinearScanOptions& options);
+}  // namespace detail
 
 }  // namespace sluice

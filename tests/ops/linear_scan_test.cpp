@@ -99,7 +99,7 @@ TEST_CASE("linear_scan_exclusive: linear_scan() less the own step's term", "[lin
       s.options = o;
       const Tensor own = sum(s.q * s.k, {-1}, keep) * s.v, all = linear_scan(s.q, s.k, s.v, s.decay, s.options);
       INFO(s.text());
-      CHECK(max_abs_diff(linear_scan_exclusive(s.q, s.k, s.v, s.decay, s.options), all - own) <= 1e-12);
+      CHECK(max_abs_diff(detail::linear_scan_exclusive(s.q, s.k, s.v, s.decay, s.options), all - own) <= 1e-12);
     }
   });
 }
