@@ -2,7 +2,11 @@
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/scan/mma.cuh>
 #include <sluice/cuda/scan/simt.cuh>
+#include <sluice/core/node.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <optional>
 
@@ -141,10 +145,32 @@ void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
   q.dim(3) <= 64 ? with_rows.template operator()<64>() : with_rows.template operator()<128>();
 }
 
+/// Without the step's own term: a scan of one step less, whose results e^g takes on to the next step. A kernel that
+/// leaves the term out itself would need more registers than it has.
+void exclusive_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, LinearScanOptions o,
+                    Tensor& y) {
+  NoGrad guard;
+  o.exclusive = false;
+  const int64_t n = q.dim(2);
+  const auto without = [n](const Tensor& x, bool last) { return narrow(x, 2, last ? 0 : 1, n - 1); };
+  Tensor edge = narrow(y, 2, o.reverse ? n - 1 : 0, 1);
+  fill_(edge, 0);
+  if (n == 1) return;
+  Tensor read = without(q, o.reverse), kept, decay, to = without(y, o.reverse);
+  if (g.defined()) {
+    kept = sluice::to(exp(without(g, false)), q.dtype()), decay = contiguous(without(g, !o.reverse));
+    if (g.rank() == 3) kept = unsqueeze(kept, -1);
+    else if (!o.decay_on_values) read = kept * read, kept = Tensor();
+  }
+  linear_scan(read, without(k, !o.reverse), without(v, !o.reverse), decay, o, to);
+  if (kept.defined()) copy_(to, kept * to);
+}
+
 }  // namespace
 
 void linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
                  Tensor& y) {
+  if (o.exclusive) return exclusive_scan(q, k, v, g, o, y);
   if (on_tensor_cores(q, v, g))
     return y.dtype() == bf16 ? run_mma<BFloat16>(q, k, v, converted(g, f32), o, y) : run_mma<float>(q, k, v, g, o, y);
   if (q.dtype() != bf16) return run_simt(q, k, v, g, o, y);

@@ -189,7 +189,7 @@ Tensor Call::delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, c
 Tensor detail::continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                               const LinearScanOptions& o, Tensor& state) {
   const Tensor before = state;
-  if (k.dim(2) != 1) {
+  if (k.dim(2) != 1 || o.exclusive) {
     const Tensor y = linear_scan(q, k, v, log_decay, o);
     state = linear_scan_state(k, v, log_decay, before);
     return before.defined() ? y + linear_scan_carry(q, before, log_decay) : y;

@@ -20,7 +20,7 @@ namespace {
 
 /// Σ_j (a_t·b_j) e^{G_t − G_j} c_j over j < t, in reverse over j > t: a gradient in the channels of keys.
 Tensor of_pairs(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& g, bool reverse, int64_t chunk) {
-  return detail::linear_scan_exclusive(a, b, c, g, {.chunk = chunk, .reverse = reverse, .decay_on_values = true});
+  return linear_scan(a, b, c, g, {.chunk = chunk, .reverse = reverse, .decay_on_values = true, .exclusive = true});
 }
 
 /// x read backwards in time.

@@ -61,21 +61,22 @@ struct LinearScan final : Node {
     // A decay's gradient is a running sum of differences that nearly cancel.
     PrecisionScope scope(want_decay ? Precision::f32 : precision_of(dtype));
     if (want_decay) {
+      for (LinearScanOptions* x : {&same, &other, &same_back, &other_back}) x->exclusive = true;
       Tensor from, to;
       if (by_value) {
-        const Tensor dv = detail::linear_scan_exclusive(k, q, gy, g, same_back);
-        from = detail::linear_scan_exclusive(q, k, v, g, o) * gy, to = v * dv;
-        if (needs(2)) grads[2] = dv + sum(q * k, {-1}, keep) * gy;
+        const Tensor dv = linear_scan(k, q, gy, g, same_back);
+        from = linear_scan(q, k, v, g, same) * gy, to = v * dv;
+        if (needs(2)) grads[2] = o.exclusive ? dv : dv + sum(q * k, {-1}, keep) * gy;
       } else {
-        const Tensor dq = detail::linear_scan_exclusive(gy, v, k, g, other),
-                     dk = detail::linear_scan_exclusive(v, gy, q, g, other_back);
+        const Tensor dq = linear_scan(gy, v, k, g, other), dk = linear_scan(v, gy, q, g, other_back);
         from = q * dq, to = k * dk;
-        const Tensor own = needs(0) || needs(1) ? sum(gy * v, {-1}, keep) : Tensor();
-        if (needs(0)) grads[0] = dq + own * k;
-        if (needs(1)) grads[1] = dk + own * q;
+        const Tensor own = o.exclusive ? Tensor() : sum(gy * v, {-1}, keep);
+        if (needs(0)) grads[0] = o.exclusive ? dq : dq + own * k;
+        if (needs(1)) grads[1] = o.exclusive ? dk : dk + own * q;
       }
       if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
       grads[3] = cumsum(o.reverse ? to - from : from - to, 2, {.reverse = true});
+      for (LinearScanOptions* x : {&same, &other, &same_back, &other_back}) x->exclusive = o.exclusive;
     }
     if (needs(0) && !grads[0].defined()) grads[0] = linear_scan(gy, v, k, g, other);
     if (needs(1) && !grads[1].defined()) grads[1] = linear_scan(v, gy, q, g, other_back);
@@ -98,25 +99,6 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
     kernel::linear_scan(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v), decay, o, y);
   }
   return record<LinearScan>(y, {q, k, v, g}, {q, k, v, g}, o);
-}
-
-// A scan of one step less, whose results e^g takes on to the next step.
-Tensor detail::linear_scan_exclusive(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
-                                     const LinearScanOptions& o) {
-  const Tensor g = checked_decay("linear_scan_exclusive", q, k, v, log_decay, o);
-  const int64_t n = q.dim(2);
-  if (n < 2) return zeros(v.shape(), v.options());
-  const auto first = [n](const Tensor& x) { return narrow(x, 2, 0, n - 1); };
-  const auto rest = [n](const Tensor& x) { return narrow(x, 2, 1, n - 1); };
-  Tensor read = o.reverse ? first(q) : rest(q), kept, decay;
-  if (g.defined()) {
-    kept = to(exp(rest(g)), q.dtype()), decay = o.reverse ? rest(g) : first(g);
-    if (g.rank() == 3) kept = unsqueeze(kept, -1);
-    else if (!o.decay_on_values) read = kept * read, kept = Tensor();
-  }
-  const Tensor y =
-      o.reverse ? linear_scan(read, rest(k), rest(v), decay, o) : linear_scan(read, first(k), first(v), decay, o);
-  return pad(kept.defined() ? kept * y : y, 2, o.reverse ? 0 : 1, o.reverse ? 1 : 0);
 }
 
 Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& initial) {

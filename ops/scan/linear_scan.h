@@ -23,6 +23,8 @@ struct LinearScanOptions {
   bool reverse = false;
   /// A decay per channel applies to the channels of v, not of k.
   bool decay_on_values = false;
+  /// Without the step's own term: o_t = q_t D_t ∘ S_{t−1}.
+  bool exclusive = false;
 };
 
 /// q, k [batch, heads, n, m], v [batch, heads, n, e] → [batch, heads, n, e]. `log_decay` is undefined (no decay), or
@@ -37,11 +39,5 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay = {}, const Tensor& initial = {});
 /// q_t (e^{G_t} ∘ initial), [batch, heads, n, e]: the term that an earlier state adds to linear_scan's output.
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay = {});
-
-namespace detail {
-/// linear_scan() without the step's own term: sums over j < t, in reverse over j > t.
-Tensor linear_scan_exclusive(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
-                             const LinearScanOptions& options);
-}  // namespace detail
 
 }  // namespace sluice

@@ -3,8 +3,8 @@
 //   o_t = (q_t ∘ e^{L_t}) S + Σ_{j <= t} (q_t ∘ e^{L_t − L_j}) k_jᵀ v_j
 //   S  ← e^{L_end} ∘ S + Σ_j (k_j ∘ e^{L_end − L_j})ᵀ v_j
 //
-// Exponents are <= 0, so nothing grows. With a scalar decay the second term of o is one masked product; with a decay
-// per channel decay_blocks.h has its parts.
+// If exclusive, j < t. Exponents are <= 0, so nothing grows. With a scalar decay the second term of o is one masked
+// product; with a decay per channel decay_blocks.h has its parts.
 //
 // The reverse scan is the same scan of the sequence read backwards, with the decays moved by one step: from j to
 // t < j it passes g_{t+1} … g_j. Without decay, or with a scalar one, operands are read where they lie.
@@ -134,13 +134,21 @@ template <class T> struct Scan {
       const T *query = q.at(b, h, row), *key = k.at(b, h, row), *value = v.at(b, h, row) + col;
       T* const y = out.at(b, h, row) + col;
       const double kept = decays && step < n ? std::exp(double(decays[step])) : 1;
-      if (cols == 1) {
-        for (int64_t c = 0; c < size; ++c) state[c] = state[c] * kept + double(key[c]) * double(value[0]);
-        y[0] = T(row_total<double>(size, [=](int64_t c) { return double(query[c]) * state[c]; }));
-      } else {
-        for (int64_t c = 0; c < size; ++c) state[c] = state[c] * kept + double(key[0]) * double(value[c]);
-        for (int64_t c = 0; c < size; ++c) y[c] = T(double(query[0]) * state[c]);
+      const auto read = [&] {
+        if (cols == 1) y[0] = T(row_total<double>(size, [=](int64_t c) { return double(query[c]) * state[c]; }));
+        else
+          for (int64_t c = 0; c < size; ++c) y[c] = T(double(query[0]) * state[c]);
+      };
+      if (o.exclusive) {
+        for (int64_t c = 0; c < size; ++c) state[c] *= kept;
+        read();
       }
+      const double keep = o.exclusive ? 1 : kept;
+      if (cols == 1)
+        for (int64_t c = 0; c < size; ++c) state[c] = state[c] * keep + double(key[c]) * double(value[0]);
+      else
+        for (int64_t c = 0; c < size; ++c) state[c] = state[c] * keep + double(key[0]) * double(value[c]);
+      if (!o.exclusive) read();
     }
     std::copy_n(state, size, w.state);
   }
@@ -152,6 +160,10 @@ template <class T> struct Scan {
       T* line = w.a + t * count;
       std::fill(line, line + (reverse ? t : 0), T(0)), std::fill(line + (reverse ? count : t + 1), line + count, T(0));
     }
+    drop_own(w, count);
+  }
+  void drop_own(Memory& w, int64_t count) const {
+    for (int64_t t = 0; o.exclusive && t < count; ++t) w.a[t * count + t] = T(0);
   }
 
   /// y = a v, or with `add` y += a v. A later step may hold NaN, which 0·NaN would pass on to earlier steps.
@@ -208,7 +220,7 @@ template <class T> struct Scan {
     load(w, b, h, first, count, col, cols);
     const bool by_keys = decay == Decay::keys;
     const DecayQueries<T> queries{w.q, w.a, w.queries};
-    if (by_keys) weights_by_keys<T>(w, std::span(&queries, 1), w.k, m, count, precision);
+    if (by_keys) weights_by_keys<T>(w, std::span(&queries, 1), w.k, m, count, precision), drop_own(w, count);
     else weights(w, w.q, m, w.k, m, count, false);
     std::fill_n(w.o, count * cols, T(0));
     if (!start)

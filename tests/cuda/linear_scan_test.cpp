@@ -44,7 +44,7 @@ TEST_CASE("cuda scan: every decay and order", "[cuda]") {
       for (bool reverse : {false, true}) {
         ScanSample s = random_scan(rand, kind, strength, {1 + i % 2, 1 + i % 3, 1 + rand.below(30), 1 + rand.below(20)},
                                    1 + rand.below(9));
-        s.options.reverse = reverse, s.options.chunk = 1 + rand.below(12);
+        s.options.reverse = reverse, s.options.chunk = 1 + rand.below(12), s.options.exclusive = i % 5 < 2;
         check_sample(s, ++i % 2);
       }
 }
@@ -58,7 +58,7 @@ TEST_CASE("cuda scan: beyond every tile, by one and more", "[cuda]") {
   for (const auto& [n, m, e] : sizes)
     for (ScanKind kind : kKinds) {
       ScanSample s = random_scan(rand, kind, Strength::mild, {1 + ++i % 2, 1 + i / 2 % 2, n, m}, e);
-      s.options.reverse = i % 3 == 1, s.options.chunk = i % 2 ? 40 : 7;
+      s.options.reverse = i % 3 == 1, s.options.chunk = i % 2 ? 40 : 7, s.options.exclusive = i / 4 % 2;
       check_sample(s, i % 2);
     }
 }
@@ -70,7 +70,7 @@ TEST_CASE("cuda scan: few heads, their sequences cut into pieces", "[cuda]") {
     for (int64_t n : {511, 512, 513, 800})  // from 512 steps on two pieces, from 768 on three
       for (bool reverse : {false, true}) {
         ScanSample s = random_scan(rand, kind, ++i % 4 ? Strength::mild : Strength::mixed, {1, 2, n, 3}, 5);
-        s.options.reverse = reverse;
+        s.options.reverse = reverse, s.options.exclusive = i % 3 == 0;
         s.options.chunk = std::vector<int64_t>{1, 9, 100, 300, 1000}[static_cast<std::size_t>(rand.below(5))];
         check_sample(s, i % 2);
       }

@@ -189,7 +189,7 @@ void Draw::fill(T5BucketOptions& x) {
 
 void Draw::fill(LinearScanOptions& x) {
   x.chunk = chance(0.3) ? get<int64_t>() : 1 + below(4);
-  x.reverse = chance(0.3), x.decay_on_values = chance(0.3);
+  x.reverse = chance(0.3), x.decay_on_values = chance(0.3), x.exclusive = chance(0.3);
 }
 
 DrawnAttention::DrawnAttention(Draw& draw) {

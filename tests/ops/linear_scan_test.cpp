@@ -24,7 +24,9 @@ bool all_finite(const Tensor& x) { return all(isfinite(x)).item() != 0; }
 
 void each_variant(const std::function<void(ScanKind, LinearScanOptions)>& f) {
   for (ScanKind kind : kScanKinds)
-    for (bool reverse : {false, true}) f(kind, {.reverse = reverse, .decay_on_values = kind == ScanKind::values});
+    for (bool reverse : {false, true})
+      for (bool exclusive : {false, true})
+        f(kind, {.reverse = reverse, .decay_on_values = kind == ScanKind::values, .exclusive = exclusive});
 }
 
 }  // namespace
@@ -70,7 +72,7 @@ TEST_CASE("linear_scan: first gradients equal those of the definition", "[linear
           const std::vector<Tensor> want = run_scan(scan_by_pairs, s);
           const std::string text = s.text() + str(" strength ", static_cast<int>(strength));
           check_scan_close(run_scan(linear_scan, s), want, exact ? 1e-12 : 1e-8, text);
-          check_scan_close(run_scan(linear_scan, s.in(f32)), want, 1e-5, text + " f32");
+          check_scan_close(run_scan(linear_scan, s.in(f32)), want, 2e-5, text + " f32");
         }
   });
 }
@@ -87,19 +89,6 @@ TEST_CASE("linear_scan: the gradient of a strong decay keeps its digits", "[line
       const Tensor wide = run_scan(linear_scan, s)[4], narrow = run_scan(linear_scan, s.in(f32))[4];
       INFO(s.text() << ", decay " << decay);
       CHECK(max_abs_diff(to(narrow, f64), wide) <= 1e-4 * max_abs(wide));  // a broadcast decay's: sums of sums
-    }
-  });
-}
-
-TEST_CASE("linear_scan_exclusive: linear_scan() less the own step's term", "[linear_scan]") {
-  Rand rand(7);
-  each_variant([&](ScanKind kind, LinearScanOptions o) {
-    for (int64_t n : {0, 1, 2, 65, 130}) {
-      ScanSample s = random_scan(rand, kind, Strength::mild, {2, 2, n, 3}, 4);
-      s.options = o;
-      const Tensor own = sum(s.q * s.k, {-1}, keep) * s.v, all = linear_scan(s.q, s.k, s.v, s.decay, s.options);
-      INFO(s.text());
-      CHECK(max_abs_diff(detail::linear_scan_exclusive(s.q, s.k, s.v, s.decay, s.options), all - own) <= 1e-12);
     }
   });
 }

@@ -70,10 +70,13 @@ void add_scan_cases(Cases& c) {
                            {Decay::shared, "decay of a head"},
                            {Decay::keys, "decay of keys"},
                            {Decay::values, "decay of values"}})
-    for (bool reverse : {false, true})
+    for (int way = 0; way < 4; ++way)
       for (int64_t chunk : {1, 3, 64}) {
         const Decay decay = kind.decay;
-        const LinearScanOptions o{.chunk = chunk, .reverse = reverse, .decay_on_values = decay == Decay::values};
+        const LinearScanOptions o{.chunk = chunk,
+                                  .reverse = way % 2 == 1,
+                                  .decay_on_values = decay == Decay::values,
+                                  .exclusive = way > 1};
         const int64_t n = chunk == 3 ? 4 : 2;
         OpCase row{.op = "linear_scan", .variant = kind.name, .ulps = 16};
         if (decay == Decay::shared) row.gradient_ulps = 2000;  // one number, a sum of many that cancel

@@ -25,7 +25,8 @@ ScanSample ScanSample::in(DType dtype) const {
 
 std::string ScanSample::text() const {
   return str("q", q, " v", v, decay.defined() ? str(" decay", decay) : "", " chunk ", options.chunk,
-             options.reverse ? " reverse" : "", options.decay_on_values ? " on values" : "");
+             options.reverse ? " reverse" : "", options.decay_on_values ? " on values" : "",
+             options.exclusive ? " exclusive" : "");
 }
 
 namespace {
@@ -89,8 +90,9 @@ Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o) {
       for (int64_t c = 0; c < m; ++c)
         for (int64_t d = 0; d < e; ++d) {
           double& s = state[static_cast<std::size_t>(c * e + d)];
+          if (o.exclusive) out[d] += query[c] * s;
           s += key[c] * value[d];
-          out[d] += query[c] * s;
+          if (!o.exclusive) out[d] += query[c] * s;
         }
     }
   });
@@ -111,7 +113,8 @@ Tensor scan_by_pairs(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                      const LinearScanOptions& o) {
   const int64_t n = q.dim(2);
   const Tensor i = arange(n, {i64, q.device()}), t = unsqueeze(i, 1), j = unsqueeze(i, 0);
-  const Tensor hidden = o.reverse ? j < t : j > t, products = matmul(q, transpose(k, -2, -1));
+  const Tensor later = o.reverse ? j < t : j > t, hidden = o.exclusive ? logical_or(later, j == t) : later,
+               products = matmul(q, transpose(k, -2, -1));
   if (!log_decay.defined()) return matmul(masked_fill(products, hidden, 0), v);
   const bool by_channel = log_decay.rank() == 4;
   Shape shape{q.dim(0), q.dim(1), n};

@@ -27,9 +27,9 @@ constexpr Strength kStrengths[] = {Strength::mild, Strength::mixed, Strength::no
 /// q, k of shape `q`, values of width e, and a decay that may broadcast in any of its dims.
 ScanSample random_scan(Rand& rand, ScanKind kind, Strength strength, const Shape& q, int64_t e);
 
-/// S ← e^g ∘ S + kᵀv, o = q S, step by step as the header writes it: q, k [b, h, n, m], v [b, h, n, e], log decays
-/// [b, h, n], [b, h, n, m] or, on values, [b, h, n, e]. Each step shrinks the state and adds to it; in reverse, a decay
-/// stands between its step and the one before.
+/// S ← e^g ∘ S + kᵀv, o = q S (exclusive: before kᵀv), step by step as the header writes it: q, k [b, h, n, m], v [b,
+/// h, n, e], log decays [b, h, n], [b, h, n, m] or, on values, [b, h, n, e]. Each step shrinks the state and adds to
+/// it; in reverse, a decay stands between its step and the one before.
 Array scan_by_steps(const Arrays& xs, const LinearScanOptions& o);
 Tensor recurrence(const ScanSample& s);
 /// linear_scan() by its definition, a masked n×n product: composed of ops, for gradients. f32 and f64.
