@@ -10,7 +10,7 @@ set_target_properties(sluice_parallel PROPERTIES EXPORT_NAME parallel)
 install(TARGETS sluice sluice_table sluice_parallel sluice_vectorize EXPORT sluice
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY core ops autograd parallel layers DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice
-        FILES_MATCHING PATTERN "*.h" PATTERN "sluice.h" EXCLUDE PATTERN "cmake" EXCLUDE)
+        FILES_MATCHING PATTERN "*.h" PATTERN "sluice.h" EXCLUDE PATTERN "cmake" EXCLUDE PATTERN "rungs" EXCLUDE)
 install(FILES layers/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice)
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice  # scripts work on the project's folder
         PATTERN "*.sh" EXCLUDE PATTERN "__pycache__" EXCLUDE)

@@ -99,7 +99,7 @@ def range_of(text):
         return f"above {number(arguments[0])}"
     if text.startswith("between"):
         return f"in [{number(arguments[0])}, {number(arguments[1])}]"
-    if text == "share()":
+    if text == "probability()":
         return "in [0, 1)"
     if ".low = 0" in text and ".high = 1" in text and ".without_low" in text:
         return "in (0, 1]"

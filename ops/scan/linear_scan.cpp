@@ -4,6 +4,8 @@
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
@@ -52,35 +54,33 @@ struct LinearScan final : Node {
     const DType dtype = gy_in.dtype();
     const Tensor q = detail::widened(saved(0)), k = detail::widened(saved(1)), v = detail::widened(saved(2)),
                  g = detail::widened(saved(3)), gy = detail::widened(gy_in);
-    const bool by_value = g.defined() && g.rank() == 4 && o.decay_on_values, want_decay = needs(3);
+    const bool want_decay = needs(3), by_value = want_decay && g.rank() == 4 && o.decay_on_values;
     LinearScanOptions same = o, other = o;  // decay_on_values as given, and exchanged
     other.decay_on_values = !o.decay_on_values;
     LinearScanOptions same_back = same, other_back = other;
     same_back.reverse = other_back.reverse = !o.reverse;
-    Tensors grads(4);
+    const auto scan = [&g](const Tensor& a, const Tensor& b, const Tensor& c, LinearScanOptions x, bool exclusive) {
+      x.exclusive = x.exclusive || exclusive;
+      return linear_scan(a, b, c, g, x);
+    };
     // A decay's gradient is a running sum of differences that nearly cancel.
     PrecisionScope scope(want_decay ? Precision::f32 : precision_of(dtype));
+    const bool by_key = want_decay && !by_value;
+    Tensors grads(4);
+    auto &dq = grads[0], &dk = grads[1], &dv = grads[2];
+    if (needs(0) || by_key) dq = scan(gy, v, k, other, by_key);
+    if (needs(1) || by_key) dk = scan(v, gy, q, other_back, by_key);
+    if (needs(2) || by_value) dv = scan(k, q, gy, same_back, by_value);
     if (want_decay) {
-      for (LinearScanOptions* x : {&same, &other, &same_back, &other_back}) x->exclusive = true;
-      Tensor from, to;
-      if (by_value) {
-        const Tensor dv = linear_scan(k, q, gy, g, same_back);
-        from = linear_scan(q, k, v, g, same) * gy, to = v * dv;
-        if (needs(2)) grads[2] = o.exclusive ? dv : dv + sum(q * k, {-1}, keep) * gy;
-      } else {
-        const Tensor dq = linear_scan(gy, v, k, g, other), dk = linear_scan(v, gy, q, g, other_back);
-        from = q * dq, to = k * dk;
-        const Tensor own = o.exclusive ? Tensor() : sum(gy * v, {-1}, keep);
-        if (needs(0)) grads[0] = o.exclusive ? dq : dq + own * k;
-        if (needs(1)) grads[1] = o.exclusive ? dk : dk + own * q;
-      }
+      Tensor from = by_value ? scan(q, k, v, same, true) * gy : q * dq, to = by_value ? v * dv : k * dk;
       if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
       grads[3] = cumsum(o.reverse ? to - from : from - to, 2, {.reverse = true});
-      for (LinearScanOptions* x : {&same, &other, &same_back, &other_back}) x->exclusive = o.exclusive;
     }
-    if (needs(0) && !grads[0].defined()) grads[0] = linear_scan(gy, v, k, g, other);
-    if (needs(1) && !grads[1].defined()) grads[1] = linear_scan(v, gy, q, g, other_back);
-    if (needs(2) && !grads[2].defined()) grads[2] = linear_scan(k, q, gy, g, same_back);
+    if (by_key && !o.exclusive) {
+      const Tensor own = sum(gy * v, {-1}, keep);
+      dq = map(formula::ScaleOffset{}, k, own, dq), dk = map(formula::ScaleOffset{}, q, own, dk);
+    }
+    if (by_value && !o.exclusive) dv = map(formula::ScaleOffset{}, gy, sum(q * k, {-1}, keep), dv);
     for (std::size_t i = 0; i < 4; ++i)
       if (grads[i].defined()) grads[i] = sluice::to(grads[i], i == 3 ? saved(3).dtype() : dtype);
     return grads;

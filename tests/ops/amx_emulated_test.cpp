@@ -71,7 +71,8 @@ void multiply(int c, int a, int b) {
 [[gnu::target("avx512f")]] __m256i to_bf16(__m512 x) {
   constexpr __mmask16 all = 0xffff;
   const __m512i bits = _mm512_castps_si512(x), odd = _mm512_maskz_srli_epi32(all, bits, 16);
-  __m512i y = bits + _mm512_set1_epi32(0x7fff) + (odd & _mm512_set1_epi32(1));
+  const __m512i half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(odd, _mm512_set1_epi32(1)));
+  __m512i y = _mm512_add_epi32(bits, half);
   y = _mm512_mask_or_epi32(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits, _mm512_set1_epi32(0x400000));
   const __mmask16 denormal = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
   y = _mm512_mask_and_epi32(y, denormal, bits, _mm512_set1_epi32(INT32_MIN));
