@@ -5,6 +5,7 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/join.h>
 #include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/scan/scan.h>
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
@@ -189,6 +190,11 @@ Tensor Call::delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, c
 Tensor detail::continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                               const LinearScanOptions& o, Tensor& state) {
   const Tensor before = state;
+  if (log_decay.defined() && log_decay.rank() == 4 && o.decay_on_values) {  // the state's columns decay
+    const Tensor g = expand(log_decay, v.shape()), y = linear_scan(q, k, v, g, o);
+    state = transpose(linear_scan_state(v, k, g, before.defined() ? transpose(before, -2, -1) : before), -2, -1);
+    return before.defined() ? y + exp(cumsum(g, 2)) * matmul(q, before) : y;
+  }
   if (k.dim(2) != 1 || o.exclusive) {
     const Tensor y = linear_scan(q, k, v, log_decay, o);
     state = linear_scan_state(k, v, log_decay, before);

@@ -130,6 +130,26 @@ template <class M> void check_same(const M& model, const Tensor& x, Stream& a, S
   for (std::size_t i = 0; i < got.size(); ++i) CHECK(same_bits(got[i], want[i]));
 }
 
+/// Nothing but a scan, with decays of heads, keys or values.
+struct Scan {
+  static constexpr const char* type = "Scan";
+  int64_t key_width, value_width;
+  Tensor decay;  // log decays, of heads, keys or values
+  bool on_values;
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
+    Call call(*this, "scan", x, x.dim(2), pass);
+    const auto part = [&](int64_t from, int64_t width) { return unsqueeze(narrow(call.x, 2, from, width), 1); };
+    const Tensor k = part(0, key_width), v = part(key_width, value_width), g = expand(decay, [&] {
+                                                                             Shape shape{x.dim(0), 1, x.dim(1)};
+                                                                             if (decay.rank() == 4)
+                                                                               shape.push_back(decay.dim(3));
+                                                                             return shape;
+                                                                           }());
+    return squeeze(call.scan(k * 0.5, k, v, g, {.decay_on_values = on_values}), 1);
+  }
+  static void visit(auto&, auto&&) {}
+};
+
 constexpr int64_t kLengths[] = {0, 1, 3, 4, 8, 10}, kPieces[] = {1, 2, 4, 9};
 
 }  // namespace
@@ -154,6 +174,20 @@ TEST_CASE("stream: a model of three kinds of mixers", "[streaming]") {
     CHECK(max_abs_diff(streamed(model, x, sizes), want) < 1e-12);
   const Stream stream = stream_of(model, x);
   CHECK(stream.numel() == 2 * (40 * (6 + 12) + 2 * 2 * 4 + 3 * 2 * 8));  // GAU: s + e a token; GLA; a window of K and V
+}
+
+TEST_CASE("stream: a scan with each kind of decay", "[streaming]") {
+  Rng rng(4);
+  const Tensor x = normal({2, 20, 8}, 0, 1, rng, {f64});
+  for (const int64_t keys : {3, 4})
+    for (const bool on_values : {false, true}) {
+      const int64_t values = 8 - keys, channels = on_values ? values : keys;
+      for (const Tensor& decay : {full({1, 1, 1}, -0.3, {f64}), uniform({1, 1, 1, channels}, -1, 0, rng, {f64})}) {
+        const Scan scan{keys, values, decay, on_values};
+        for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1}, {3, 1, 4}, {20}})
+          CHECK(max_abs_diff(streamed(scan, x, sizes), scan(x)) < 1e-12);
+      }
+    }
 }
 
 TEST_CASE("stream: copies go on by themselves", "[streaming]") {
