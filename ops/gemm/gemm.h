@@ -23,7 +23,8 @@ void gemm(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, float alpha, cons
           int64_t ldb, float beta, float* c, int64_t ldc, Precision precision = Precision::f32);
 void gemm(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
-/// gemm() without gemv: with one row or one column, too, an element's bits are those of any other product.
+/// gemm() without gemv: an element has the same bits in a product of one row or column as in a larger one. Where all
+/// products are OpenBLAS's, this is gemm().
 template <class T>
 void gemm_chained(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
                   int64_t ldb, T beta, T* c, int64_t ldc, Precision precision = Precision::f32);

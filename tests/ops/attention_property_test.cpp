@@ -5,6 +5,7 @@
 #include "support/layouts.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/kernel/cpu.h>
 #include <sluice/core/memory/allocator.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/shape/create.h>
@@ -126,6 +127,10 @@ TEST_CASE("attention: memory grows with m + n, not with their product", "[attent
 }
 
 TEST_CASE("attention: backward has the scores of forward, to the bit", "[attention][identity]") {
+  if (isa() == Isa::base) {
+    WARN("not run: OpenBLAS computes all products, in an order that their shapes decide");
+    return;
+  }
   // At scores of 10⁶ a row sees one key, with weight 1, as long as e^{S − lse} is taken of the same S: in f32 another
   // order of the sum is another number by 0.1. With g = 1, each column of dV adds up to the number of rows.
   Rand rand(9);
