@@ -3,8 +3,7 @@
 //   bench_ladder [n [batch·heads]]
 //
 // TFLOP/s as the field counts them: 4·batch·heads·n²·D forward, half of that under causality, 2.5 times that backward.
-// Median of 20 runs after 5, random numbers (zeros take less power). Each row says how far it is from the first of its
-// kind.
+// Random numbers: zeros take less power. Each row says how far it is from the first of its kind.
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/wgmma_backward.cuh>
 #include <sluice/cuda/attention/ladder/naive.cuh>
@@ -59,17 +58,24 @@ template <class T> struct Numbers {
   }
 };
 
+/// Of a call: median of samples of about 3 ms, in which the host prepares a launch while an earlier one runs.
 double seconds(const std::function<void()>& run) {
   cudaEvent_t begin, end;
   check(cudaEventCreate(&begin)), check(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int i = 0; i < 25; ++i) {
-    check(cudaEventRecord(begin, stream())), run(), check(cudaEventRecord(end, stream())),
-        check(cudaEventSynchronize(end));
+  const auto sample = [&](int calls) {
+    check(cudaEventRecord(begin, stream()));
+    for (int i = 0; i < calls; ++i) run();
+    check(cudaEventRecord(end, stream())), check(cudaEventSynchronize(end));
     float ms = 0;
     check(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 5) times.push_back(ms);
-  }
+    return ms / static_cast<float>(calls);
+  };
+  sample(1);
+  const float once = sample(3);
+  const int calls = std::clamp(static_cast<int>(3 / once), 1, 30);
+  std::vector<float> times(once > 10 ? 3 : 20);
+  for (float& t : times) t = sample(calls);
+  check(cudaEventDestroy(begin)), check(cudaEventDestroy(end));
   std::sort(times.begin(), times.end());
   return times[times.size() / 2] * 1e-3;
 }

@@ -2,7 +2,10 @@
 // of training in tokens a second, as they are and recorded. Each figure is the best of three rounds of some calls
 // without a pause.
 //
-//   sluice_gpu_bench [--smoke] [products | memory | training]…     --smoke: small sizes, for the emulated device
+//   sluice_gpu_bench [--smoke] [products | memory | training | profile]…
+//
+// profile: of one step of training, what each op takes of the device's time. --smoke: small sizes, for the emulated
+// device.
 #include <sluice/sluice.h>
 
 #include <chrono>
@@ -240,6 +243,36 @@ void training() {
   train("step, small, bf16, recorded", bf16, Precision::f32, true, 4, 256, 256, 4);
 }
 
+/// Each kernel is waited for, so that small ones count the way to the device and back, too.
+void profile() {
+  const auto step = [](const char* name, DType dtype, Precision precision) {
+    row(name, [=]() -> std::string {
+      const PrecisionScope scope(precision);
+      Model model(smoke ? 50 : 32000, smoke ? 64 : 768, smoke ? 1 : 12);
+      to(model, dtype), to(model, gpu);
+      Adam adam(parameters(model), {.lr = 1e-3});
+      Rng rng(2);
+      const Tensor x = smoke ? randint(0, 50, {2, 20}, rng, gpu) : randint(0, 32000, {8, 1024}, rng, gpu);
+      const auto once = [&] {
+        adam.zero_grad(), backward(cross_entropy(to(model(x), f32), x)), adam.step();
+        synchronize(gpu);
+      };
+      once(), once();
+      Profile measured;
+      once();
+      std::string text = print("%9.2f ms in kernels\n", measured.kernel_seconds() * 1e3);
+      const std::vector<ProfileRow> rows = measured.by_op();
+      for (std::size_t i = 0; i < rows.size() && i < 24; ++i)
+        text += print("    %-24s %-9s %5ld calls %9.3f ms %9.0f GFLOP/s %7.0f GB/s\n", rows[i].name.c_str(),
+                      rows[i].backward ? "backward" : "", long(rows[i].calls), rows[i].seconds * 1e3, rows[i].gflops(),
+                      rows[i].gigabytes_per_second());
+      return text;
+    });
+  };
+  step("a step, 120 M, f32 in bf16", f32, Precision::bf16);
+  step("a step, 120 M, bf16", bf16, Precision::f32);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -253,6 +286,7 @@ int main(int argc, char** argv) try {
   if (wanted("products")) products();
   if (wanted("memory")) memory();
   if (wanted("training")) training();
+  if (wanted("profile")) profile();
 } catch (const std::exception& e) {
   std::fprintf(stderr, "error: %s\n", e.what());
   return 1;

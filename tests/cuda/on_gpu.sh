@@ -107,7 +107,7 @@ if [[ $smoke ]]; then ops='op cases: fused*' layers='training: GAU*' ranks='coll
 # Parts in their order. `rungs` are many: one for each kernel.
 tests=(life ops layers kernels graphs models ranks beyond fuzz)
 sanitizers=(memcheck racecheck synccheck)
-measurements=(ladder-1024 ladder-2048 ladder-4096 ladder-8192 ladder-16384 memory products training)
+measurements=(ladder-1024 ladder-2048 ladder-4096 ladder-8192 ladder-16384 memory products training profile)
 rungs=$build/tests/cuda/sluice_gpu_rungs
 all_rungs() {
   local names
@@ -133,7 +133,7 @@ command_of() {
     models) limit=100 command=("$gpu" '[gpu]~[life]~[beyond]') ;;
     beyond) limit=50 command=("$gpu" '[beyond]') ;;
     fuzz) limit=30 command=("$build/tests/sluice_fuzz" --seconds "${smoke:-10}") ;;
-    products | memory | training) limit=40 command=("$bench" ${smoke:+--smoke} "$1") ;;
+    products | memory | training | profile) limit=40 command=("$bench" ${smoke:+--smoke} "$1") ;;
     ladder-*) limit=30 command=("$ladder" "${1#ladder-}" $((131072 / ${1#ladder-}))) ;; # as many tokens in all
     memcheck | racecheck | synccheck)
       limit=30 command=("$sanitizer" --tool "$1" --error-exitcode 9 "$rungs" --small)
@@ -151,7 +151,7 @@ take() {
     rungs) while read -r part; do first+=("$part"); done < <(all_rungs) ;;
     ladder) for part in "${measurements[@]}"; do [[ $part != ladder-* ]] || take "$part"; done ;;
     memcheck | racecheck | synccheck) alone+=("$1") ;;
-    products | memory | training | ladder-*) command_of "$1"; last+=("$1") ;;
+    products | memory | training | profile | ladder-*) command_of "$1"; last+=("$1") ;;
     *) command_of "$1"; together+=("$1") ;;
   esac
 }
