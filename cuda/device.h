@@ -119,7 +119,7 @@ template <class... P>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
   const cudaError_t before = cudaPeekAtLastError();
   cudaError_t status = cudaSuccess;
-  if (shared_bytes > 48 * 1024)  // more than 48 KiB needs this attribute
+  if (shared_bytes > 16 * 1024)  // more than 48 KiB, static shared memory included, needs this attribute
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   if (status == cudaSuccess) {
     kernel<<<grid, block, shared_bytes, stream()>>>(args...);

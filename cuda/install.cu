@@ -29,7 +29,7 @@ const bool installed = [] {
   put(kernel::add_to, &add_to);
   put(kernel::compare, &compare, Bf16::native);
 
-  put(kernel::reduce, &reduce);
+  put(kernel::reduce, &reduce, Bf16::native);
   put(kernel::arg_extreme, &arg_extreme);
   put(kernel::cumsum, &cumsum);
   put(kernel::argsort, &argsort);
@@ -41,20 +41,20 @@ const bool installed = [] {
 
   put(kernel::matmul, &matmul, Bf16::native);
 
-  put(kernel::softmax, &softmax);
-  put(kernel::softmax_backward, &softmax_backward);
-  put(kernel::norm, &norm);
-  put(kernel::norm_backward, &norm_backward);
+  put(kernel::softmax, &softmax, Bf16::native);
+  put(kernel::softmax_backward, &softmax_backward, Bf16::native);
+  put(kernel::norm, &norm, Bf16::native);
+  put(kernel::norm_backward, &norm_backward, Bf16::native);
   put(kernel::cross_entropy_targets, &cross_entropy_targets);
-  put(kernel::cross_entropy, &cross_entropy);
-  put(kernel::cross_entropy_backward, &cross_entropy_backward);
+  put(kernel::cross_entropy, &cross_entropy, Bf16::native);
+  put(kernel::cross_entropy_backward, &cross_entropy_backward, Bf16::native);
 
   put(kernel::rope_angles, &rope_angles);
-  put(kernel::rope, &rope);
+  put(kernel::rope, &rope, Bf16::native);
   put(kernel::t5_buckets, &t5_buckets);
 
-  put(kernel::attention, &attention);
-  put(kernel::attention_backward, &attention_backward);
+  put(kernel::attention, &attention, Bf16::native);
+  put(kernel::attention_backward, &attention_backward, Bf16::native);
   put(kernel::visible_pairs, &visible_pairs);
   put(kernel::visible_count, &visible_count);
   put(kernel::attention_keep_mask, &attention_keep_mask);

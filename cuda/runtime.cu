@@ -224,7 +224,7 @@ void abandon_recording() noexcept {
 }
 
 // The driver makes tensor maps. Its function is found at run time, so that the library loads without a driver.
-TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box) {
+TensorMap tensor_map(const HeadRows<const BFloat16>& x, int batch, int heads, int rows, int columns, int box) {
   static const auto encode = [] {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result;
@@ -233,16 +233,18 @@ TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int
     if (!found) fail<DeviceError>("cuda: the driver has no tensor maps; need one of CUDA 12.0 or newer");
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
   }();
-  const cuuint64_t width = static_cast<cuuint64_t>(columns), height = static_cast<cuuint64_t>(rows);
-  const cuuint64_t sizes[] = {width, height, static_cast<cuuint64_t>(slabs)};
-  const cuuint64_t strides[] = {width * sizeof(BFloat16), width * height * sizeof(BFloat16)};  // bytes; dims 1 and 2
-  const cuuint32_t boxes[] = {kBoxColumns, static_cast<cuuint32_t>(box), 1}, steps[] = {1, 1, 1};
+  const auto number = [](int64_t i) { return static_cast<cuuint64_t>(i); };
+  const cuuint64_t sizes[] = {number(columns), number(rows), number(heads), number(batch)};
+  const cuuint64_t strides[] = {number(x.row) * sizeof(BFloat16), number(x.head) * sizeof(BFloat16),
+                                number(x.batch) * sizeof(BFloat16)};  // bytes, of all dims but the first
+  const cuuint32_t boxes[] = {kBoxColumns, static_cast<cuuint32_t>(box), 1, 1}, steps[] = {1, 1, 1, 1};
   TensorMap map;
-  const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<BFloat16*>(data), sizes, strides,
-                                 boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+  const CUresult status = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<BFloat16*>(x.base), sizes,
+                                 strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
-    fail<DeviceError>("cuda: no tensor map of ", slabs, "x", rows, "x", columns, " — error ", static_cast<int>(status));
+    fail<DeviceError>("cuda: no tensor map of ", batch, "x", heads, "x", rows, "x", columns, " — error ",
+                      static_cast<int>(status));
   return map;
 }
 

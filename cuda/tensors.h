@@ -2,6 +2,7 @@
 // for each of n elements.
 #pragma once
 
+#include <sluice/core/kernel/kernel_bf16.h>
 #include <sluice/core/kernel/strided.h>
 #include <sluice/core/tensor.h>
 #include <sluice/cuda/device.h>
@@ -36,14 +37,28 @@ template <class T> struct HeadRows {
   __device__ T* at(int64_t b, int64_t h, int64_t r) const { return base + b * batch + h * head + r * row; }
 };
 
-/// Elements between the first and element i of a walk, in row-major order.
-SLUICE_FN int64_t offset_at(const sluice::detail::StridedRange& walk, int64_t i) {
-  if (walk.contiguous) return i;
+/// f(args...) with copies in f32 of all bf16 tensors among the arguments, whose results are rounded: for a slot that
+/// takes bf16 in some calls only. `updates`: f also reads its results before it writes them.
+template <class... Args> void call_widened(void (*f)(Args...), bool updates, std::type_identity_t<Args>... args) {
+  sluice::detail::Widening w(updates);
+  [f](auto&&... wide) { f(wide.get()...); }(sluice::detail::Widened<Args>(w, args)...);
+  w.finish();
+}
+
+/// Elements between the first and element i of a walk, in row-major order. 32 bits divide several times as fast.
+SLUICE_FN int64_t offset_at(const sluice::detail::StridedRange& walk, int64_t at) {
+  if (walk.contiguous) return at;
   int64_t offset = 0;
-  for (int d = walk.rank - 1; d >= 0; --d) {
-    offset += i % walk.shape[d] * walk.strides[d];
-    i /= walk.shape[d];
-  }
+  const auto add = [&](auto i) {
+    using Index = decltype(i);
+    for (int d = walk.rank - 1; d > 0; --d) {
+      const auto size = static_cast<Index>(walk.shape[d]);
+      offset += static_cast<int64_t>(i % size) * walk.strides[d], i /= size;
+    }
+    if (walk.rank > 0) offset += static_cast<int64_t>(i) * walk.strides[0];
+  };
+  if (at >> 32) add(at);
+  else add(static_cast<uint32_t>(at));
   return offset;
 }
 

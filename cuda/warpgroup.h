@@ -8,7 +8,7 @@
 // 16-byte pieces of row r are XORed with r mod 8 (the 128-byte swizzle), as TMA writes and wgmma reads them.
 #pragma once
 
-#include <sluice/cuda/device.h>
+#include <sluice/cuda/tensors.h>
 
 #ifdef __CUDACC__
 #include <cuda.h>
@@ -19,6 +19,9 @@ namespace sluice::cuda {
 constexpr int kWarpgroup = 128;
 /// Numbers in a row of a matrix in shared memory.
 constexpr int kBoxColumns = 64;
+
+/// A thread's warpgroup, which the compiler knows to be the same for all lanes.
+__device__ inline int warpgroup_of(int thread) { return __shfl_sync(kAllLanes, thread / kWarpgroup, 0); }
 
 /// True if a block can give registers on: one warpgroup keeps `few` a thread, and `groups` more get `many`. ptxas gives
 /// each thread of a launch as many. With more asked for than there are, the last warpgroup would wait for ever.
@@ -34,8 +37,8 @@ __device__ inline int swizzled(int row, int column) {
 
 #ifdef __CUDACC__
 
-/// [slabs, rows, columns] of bf16 in global memory. TMA copies boxes of `box` rows × 64 columns of one slab; rows
-/// beyond the last are zeros.
+/// [batch, heads, rows, columns] of bf16 in global memory. TMA copies boxes of `box` rows × 64 columns of one head;
+/// rows beyond the last are zeros.
 using TensorMap = CUtensorMap;
 #define SLUICE_TENSOR_MAP const __grid_constant__ TensorMap
 
@@ -65,13 +68,13 @@ __device__ inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) {
       : "memory");
 }
 
-/// Starts to copy the box of `map` that begins at (column, row, slab); its bytes arrive at b.
+/// Starts to copy the box of `map` that begins at (column, row) of a head; its bytes arrive at b.
 __device__ inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row,
-                                int slab) {
+                                int head, int batch) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
-          "r"(shared_address(to)),
-      "l"(&map), "r"(column), "r"(row), "r"(slab), "r"(shared_address(b))
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(shared_address(b))
       : "memory");
 }
 
@@ -81,6 +84,21 @@ __device__ inline void named_barrier_sync(int id, int threads) {
 }
 __device__ inline void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+/// Waits, and tells whether x holds for any of the threads.
+__device__ inline bool named_barrier_any(int id, int threads, bool x) {
+  int any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, all;\n"
+      "setp.ne.s32 mine, %1, 0;\n"
+      "barrier.cta.red.or.pred all, %2, %3, mine;\n"
+      "selp.s32 %0, 1, 0, all;\n"
+      "}"
+      : "=r"(any)
+      : "r"(int{x}), "r"(id), "r"(threads)
+      : "memory");
+  return __any_sync(kAllLanes, any);  // which the compiler knows to be the same for all lanes
 }
 
 /// Sets the number of registers of each thread of this warpgroup, a multiple of 8. more_registers() waits until another
@@ -103,6 +121,11 @@ __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.al
 /// Waits until at most `left` groups are under way.
 template <int left> __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
+}
+/// Makes the compiler finish x >= 0 before the next wait. ptxas would otherwise move arithmetic behind it, where it no
+/// longer runs beside the products: it moves none across a branch, though this one is never taken.
+__device__ inline void finish_before_wait(float x) {
+  if (x < 0) asm volatile("trap;");
 }
 /// Keeps the compiler, which does not know how long wgmma uses these registers, from moving accesses across this place.
 template <int n> __device__ void wgmma_hold(float (&d)[n][4]) {
@@ -207,11 +230,13 @@ inline void mbarrier_arrive_expecting(Shared<uint64_t> b, unsigned bytes) {
   emulator::mbarrier_arrive(b.address(), bytes);
 }
 inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) { emulator::mbarrier_wait(b.address(), parity); }
-inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row, int slab) {
-  emulator::tma_load(to.address(), map, b.address(), column, row, slab);
+inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row, int head,
+                     int batch) {
+  emulator::tma_load(to.address(), map, b.address(), column, row, head, batch);
 }
 inline void named_barrier_sync(int id, int threads) { emulator::named_barrier(id, threads, true); }
 inline void named_barrier_arrive(int id, int threads) { emulator::named_barrier(id, threads, false); }
+inline bool named_barrier_any(int id, int threads, bool x) { return emulator::named_barrier(id, threads, true, x); }
 template <int count> void fewer_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
 template <int count> void more_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
 
@@ -222,6 +247,7 @@ inline uint64_t encoded_matrix(Shared<BFloat16> at, uint64_t leading_bytes, uint
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulator::wgmma_commit(); }
 template <int left> void wgmma_wait() { emulator::wgmma_wait(left); }
+inline void finish_before_wait(float) {}
 template <class T, int n> void wgmma_hold(T (&)[n][4]) {}
 template <int n> void wgmma_rows(float (&d)[n][4], uint64_t a, uint64_t b, bool add) {
   emulator::wgmma(d[0], 8 * n, nullptr, a, b, add, false);
@@ -232,23 +258,32 @@ template <int n> void wgmma_columns(float (&d)[n][4], const uint32_t (&a)[4], ui
 
 #endif
 
+/// What `count` numbers more add to an address in a descriptor. A constant: the descriptor of a whole matrix is encoded
+/// once, and its slices cost an addition each between two products.
+constexpr uint64_t pieces(int count) { return static_cast<uint64_t>(count) / 8; }
+
 /// Descriptor of a matrix whose rows are multiplied, for 16 columns from `column` on: rows of the left operand, or of
 /// the transposed right one. `at`: its first row; boxes of 64 columns lie `rows` rows apart.
 __device__ inline uint64_t rows_of(Shared<BFloat16> at, int rows, int column) {
-  return encoded_matrix(at + (column / kBoxColumns * rows * kBoxColumns + column % kBoxColumns), 16, 8 * 128);
+  return encoded_matrix(at, 16, 8 * 128) + pieces(column / kBoxColumns * rows * kBoxColumns + column % kBoxColumns);
 }
 /// Descriptor of a right operand whose columns are multiplied, for 16 rows from `row` on.
 __device__ inline uint64_t columns_of(Shared<BFloat16> at, int rows, int row) {
-  return encoded_matrix(at + row * kBoxColumns, static_cast<uint64_t>(rows) * 128, 8 * 128);
+  return encoded_matrix(at, static_cast<uint64_t>(rows) * 128, 8 * 128) + pieces(row * kBoxColumns);
 }
 
+/// The TensorMap of x [batch, heads, rows, columns] with boxes of `box` rows. Its address must be a multiple of 16
+/// bytes, its strides above 0 and multiples of 16 bytes, too.
 #ifdef __CUDACC__
-/// The TensorMap of data [slabs, rows, columns] with boxes of `box` rows.
-TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box);
+TensorMap tensor_map(const HeadRows<const BFloat16>& x, int batch, int heads, int rows, int columns, int box);
 #else
-inline TensorMap tensor_map(const BFloat16* data, int slabs, int rows, int columns, int box) {
-  return {data, slabs, rows, columns, box};
+inline TensorMap tensor_map(const HeadRows<const BFloat16>& x, int batch, int heads, int rows, int columns, int box) {
+  return {x.base, x.batch, x.head, x.row, batch, heads, rows, columns, box};
 }
 #endif
+/// Contiguous [batch, heads, rows, columns].
+inline HeadRows<const BFloat16> packed_heads(const BFloat16* x, int heads, int rows, int columns) {
+  return {x, int64_t{heads} * rows * columns, int64_t{rows} * columns, columns};
+}
 
 }  // namespace sluice::cuda

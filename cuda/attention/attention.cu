@@ -363,6 +363,7 @@ template <class T> void backward_as(const AttentionView<T>& a, sluice::detail::A
 
 void attention(const sluice::detail::AttentionCall& call, Tensor& out, Tensor& lse) {
   if (attention_bf16(call, out, lse)) return;
+  if (call.q.dtype() == bf16) return call_widened(&attention, false, call, out, lse);
   const DeviceMask mask = mask_of(call);
   dispatch_float("attention", call.q.dtype(), [&]<class T>() {
     run<T, Pass::forward>(AttentionView<T>(call, mask.view),
@@ -373,6 +374,7 @@ void attention(const sluice::detail::AttentionCall& call, Tensor& out, Tensor& l
 void attention_backward(const sluice::detail::AttentionCall& call, const Tensor& g, const Tensor& lse,
                         const Tensor& delta, sluice::detail::AttentionGradients& out) {
   if (attention_backward_bf16(call, g, lse, delta, out)) return;
+  if (call.q.dtype() == bf16) return call_widened(&attention_backward, true, call, g, lse, delta, out);
   const DeviceMask mask = mask_of(call);
   dispatch_float("attention", call.q.dtype(), [&]<class T>() {
     AttentionView<T> a(call, mask.view);

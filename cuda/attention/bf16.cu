@@ -1,10 +1,12 @@
-// The slots of attention on tensor cores. Operands are rounded to bf16 once a call, into contiguous memory.
+// The slots of attention on tensor cores. Operands of f32 are rounded once a call, into contiguous memory; those of
+// bf16 are read as they lie, if TMA can.
 #include <sluice/cuda/attention/bf16.h>
 #include <sluice/cuda/attention/gate_backward.cuh>
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/products.h>
 #include <sluice/cuda/attention/wgmma_backward.cuh>
 #include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/shape/create.h>
 
 #include <array>
 #include <atomic>
@@ -29,11 +31,11 @@ bool serves(const sluice::detail::AttentionCall& c) {
   const AttentionOptions& o = c.options;
   const AttentionMask& mask = o.mask;
   const int64_t batch = c.q.dim(0), heads = c.q.dim(1), m = c.q.dim(2), n = c.k.dim(2), d = c.q.dim(3);
-  return c.q.dtype() == f32 && (d == 64 || d == 128) && c.v.dim(3) == d && m >= 16 && n >= 16 && m <= kLongest &&
-         n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 && heads <= kMostHeads && !o.bias.defined() &&
-         !o.relative_bias.defined() && !o.row_scale.defined() && o.softcap == 0 && o.dropout == 0 &&
-         mask.dilation == 1 && (mask.window == 0 || mask.global.empty()) && !mask.query_segments.defined() &&
-         !mask.blocks.defined() && !mask.dense.defined() &&
+  return (c.q.dtype() == f32 || c.q.dtype() == bf16) && (d == 64 || d == 128) && c.v.dim(3) == d && m >= 16 &&
+         n >= 16 && m <= kLongest && n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 &&
+         heads <= kMostHeads && !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined() &&
+         o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 && (mask.window == 0 || mask.global.empty()) &&
+         !mask.query_segments.defined() && !mask.blocks.defined() && !mask.dense.defined() &&
          (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
          (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
 }
@@ -43,23 +45,55 @@ bool gates(const sluice::detail::AttentionCall& c) {
   return c.gate.defined() && (c.options.weighting == Weighting::softmax || c.options.weighting == Weighting::relu2);
 }
 
-/// Rounds x [batch, heads, rows, width] to bf16, contiguous; width must be 1 or even. A thread takes two numbers.
-/// Limited by memory.
-void round(const Tensor& x, BFloat16* to) {
-  const HeadRows<const float> from(x);
+/// Writes x [batch, heads, rows, width], rounded to bf16, contiguous; width must be 1 or even. A thread takes two
+/// numbers. Limited by memory.
+template <class T> void round_as(const Tensor& x, BFloat16* to) {
+  const HeadRows<const T> from(x);
   const int64_t heads = x.dim(1), rows = x.dim(2), pairs = x.dim(3) / 2;
   if (pairs == 0)
     return for_each(x.numel(), [=] __device__(int64_t row) {
-      to[row] = BFloat16(*from.at(row / rows / heads, row / rows % heads, row % rows));
+      to[row] = BFloat16(to_float(*from.at(row / rows / heads, row / rows % heads, row % rows)));
     });
   for_each(x.numel() / 2, [=] __device__(int64_t i) {
     const int64_t row = i / pairs;
-    const float* at = from.at(row / rows / heads, row / rows % heads, row % rows) + i % pairs * 2;
-    reinterpret_cast<uint32_t*>(to)[i] = pack_bf16(at[0], at[1]);
+    const T* at = from.at(row / rows / heads, row / rows % heads, row % rows) + i % pairs * 2;
+    reinterpret_cast<uint32_t*>(to)[i] = pack_bf16(to_float(at[0]), to_float(at[1]));
   });
 }
+void round(const Tensor& x, BFloat16* to) { x.dtype() == bf16 ? round_as<BFloat16>(x, to) : round_as<float>(x, to); }
 struct Rounded : Scratch<BFloat16> {
   explicit Rounded(const Tensor& x) : Scratch(static_cast<std::size_t>(x.numel())) { round(x, get()); }
+};
+
+/// An operand [batch, heads, rows, width] of bf16 in place, or a contiguous copy: of f32, of rows that TMA cannot read,
+/// and, if not `strided`, of all that is not contiguous.
+class Operand {
+ public:
+  Operand(const Tensor& x, bool strided) {
+    const int64_t width = x.dim(3);
+    rows_ = HeadRows<const BFloat16>(nullptr, x.dim(1) * x.dim(2) * width, x.dim(2) * width, width);
+    if (x.dtype() == bf16) {
+      HeadRows<const BFloat16> there(x);
+      if (x.dim(0) == 1) there.batch = rows_.batch;  // a stride that nobody takes may be any number
+      if (x.dim(1) == 1) there.head = rows_.head;
+      if (x.dim(2) == 1) there.row = rows_.row;
+      const bool packed = there.batch == rows_.batch && there.head == rows_.head && there.row == rows_.row;
+      bool readable = reinterpret_cast<std::uintptr_t>(there.base) % 16 == 0;
+      for (const int64_t stride : {there.batch, there.head, there.row}) readable &= stride > 0 && stride % 8 == 0;
+      if (readable && (packed || strided)) {
+        rows_ = there;
+        return;
+      }
+    }
+    rows_.base = copy_.emplace(x).get();
+  }
+  const HeadRows<const BFloat16>& rows() const { return rows_; }
+  /// For kernels that need contiguous operands: only if they were not allowed to be strided.
+  const BFloat16* packed() const { return rows_.base; }
+
+ private:
+  std::optional<Rounded> copy_;
+  HeadRows<const BFloat16> rows_;
 };
 
 /// Writes a key mask for all heads as [batch, n].
@@ -70,11 +104,14 @@ void spread(const MaskTensor<bool, 3>& keys, int64_t batch, int64_t n, uint8_t* 
 
 /// The operands and the mask of a call, converted for the rungs.
 struct Operands {
-  Rounded q, k, v;
+  Operand q, k, v;
+  Tensor sink;
   std::optional<Scratch<uint8_t>> keys;
   Window mask;
 
-  explicit Operands(const sluice::detail::AttentionCall& c) : q(c.q), k(c.k), v(c.v) {
+  Operands(const sluice::detail::AttentionCall& c, bool strided)
+      : q(c.q, strided), k(c.k, strided), v(c.v, strided), sink(c.options.sink) {
+    if (sink.defined()) sink = sluice::to(sink, f32);
     const AttentionMask& rules = c.options.mask;
     mask = {static_cast<int>(rules.window == 0 || rules.window > kLongest ? kLongest : rules.window), rules.causal};
     if (!rules.keys.defined()) return;
@@ -109,11 +146,18 @@ template <class W, class F> void with_gate(const sluice::detail::AttentionCall& 
   f.template operator()<NoGate>();
 }
 
-template <bool by_keys, int D, class W> void run_backward(const AttentionBackwardProblem& p, Window mask) {
+/// True if rung 4 computes all of a call's results: it reads strided rows.
+bool all_by_rung_4(const sluice::detail::AttentionCall& c, bool backward) {
+  constexpr int64_t rows = WgmmaTile<64>::rows;
+  return c.q.dim(2) >= rows && (!backward || (c.k.dim(2) >= rows && c.options.weighting != Weighting::laplace));
+}
+
+template <bool by_keys, int D, class W>
+void run_backward(const AttentionBackwardProblem& p, Window mask, const BackwardRows& rows) {
   if (by_keys ? !p.dk.base && !p.dv.base : !p.dq.base) return;
-  if constexpr (!by_keys || wgmma_backward_has_keys<D, W>)
+  if constexpr (!by_keys || wgmma_backward_has_keys<W>)
     if ((by_keys ? p.n : p.m) >= WgmmaBackwardTile<D, by_keys>::rows)
-      return run_attention_wgmma_backward<by_keys, D, W>(p, mask);
+      return run_attention_wgmma_backward<by_keys, D, W>(p, mask, rows);
   run_attention_mma_backward<by_keys, D, W>(p, mask);  // a smaller block for fewer rows
 }
 
@@ -143,29 +187,37 @@ int64_t attention_calls(AttentionServer by) { return served[static_cast<std::siz
 
 bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
   const bool rounds = precision() == Precision::bf16;
-  if (!rounds || !serves(c)) return count(rounds && attention_by_products(c, out, lse));
+  if (!rounds || !serves(c)) {
+    if (c.q.dtype() == bf16) return false;  // it comes again, in f32
+    return count(rounds && attention_by_products(c, out, lse));
+  }
   count(AttentionServer::rungs);
-  const Operands x(c);
-  AttentionProblem<BFloat16, float> p{.q = x.q.get(),
-                                      .k = x.k.get(),
-                                      .v = x.v.get(),
-                                      .out = data_of<float>(out),
+  const bool by_rung_4 = all_by_rung_4(c, false);
+  const Operands x(c, by_rung_4);
+  std::optional<Rounded> gate;
+  if (gates(c)) gate.emplace(c.gate), *c.gates = true;
+  const auto run = [&]<class Out>() {
+    AttentionProblem<BFloat16, Out> p{.q = x.q.packed(),
+                                      .k = x.k.packed(),
+                                      .v = x.v.packed(),
+                                      .out = data_of<Out>(out),
                                       .batch = static_cast<int>(c.q.dim(0)),
                                       .heads = static_cast<int>(c.q.dim(1)),
                                       .kv_heads = static_cast<int>(c.k.dim(1)),
                                       .m = static_cast<int>(c.q.dim(2)),
                                       .n = static_cast<int>(c.k.dim(2)),
                                       .scale = static_cast<float>(*c.options.scale)};
-  p.keys = x.seen(), p.sink = data_or_null<float>(c.options.sink), p.lse = data_or_null<float>(lse);
-  p.out_batch = out.strides()[0], p.out_head = out.strides()[1], p.out_row = out.strides()[2];
-  std::optional<Rounded> gate;
-  if (gates(c)) p.gate = gate.emplace(c.gate).get(), *c.gates = true;
-  with_instance(c, [&]<int D, class W>() {
-    with_gate<W>(c, [&]<class Gate>() {
-      if (p.m >= WgmmaTile<D>::rows) run_attention_wgmma<D, W, Window, Gate, float>(p, x.mask);
-      else run_attention_mma<D, W, Window, Gate, float>(p, x.mask);  // a smaller block for fewer queries
+    p.keys = x.seen(), p.sink = data_or_null<float>(x.sink), p.lse = data_or_null<float>(lse);
+    p.out_batch = out.strides()[0], p.out_head = out.strides()[1], p.out_row = out.strides()[2];
+    if (gate) p.gate = gate->get();
+    with_instance(c, [&]<int D, class W>() {
+      with_gate<W>(c, [&]<class Gate>() {
+        if (by_rung_4) run_attention_wgmma<D, W, Window, Gate, Out>(p, x.mask, x.q.rows(), x.k.rows(), x.v.rows());
+        else run_attention_mma<D, W, Window, Gate, Out>(p, x.mask);  // a smaller block for fewer queries
+      });
     });
-  });
+  };
+  out.dtype() == bf16 ? run.template operator()<BFloat16>() : run.template operator()<float>();
   return true;
 }
 
@@ -173,23 +225,34 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
                              const Tensor& delta, sluice::detail::AttentionGradients& out) {
   const bool rounds = precision() == Precision::bf16;
   if (!rounds || !serves(c) || out.bias.defined() || out.relative.defined()) {
+    if (c.q.dtype() == bf16) return false;
     if (c.gated.defined()) fail("attention: the tensor cores gated q=", c.q, ", and do not serve its gradients");
     return count(rounds && attention_backward_by_products(c, g, lse, delta, out));
   }
+  if (gates(c) && c.q.dtype() == bf16) return false;  // through_gate() reads f32
   count(AttentionServer::rungs);
-  const Operands x(c);
-  Scratch<BFloat16> gradient(static_cast<std::size_t>(g.numel()));
-  if (gates(c)) through_gate(c, g, gradient.get(), out);
-  else round(g, gradient.get());
-  AttentionBackwardProblem p{.q = x.q.get(),
-                             .k = x.k.get(),
-                             .v = x.v.get(),
-                             .g = gradient.get(),
+  const bool strided = all_by_rung_4(c, true);
+  const Operands x(c, strided);
+  std::optional<Operand> gradient;
+  std::optional<Scratch<BFloat16>> ungated;
+  HeadRows<const BFloat16> rows_of_g;
+  if (gates(c)) {
+    through_gate(c, g, ungated.emplace(static_cast<std::size_t>(g.numel())).get(), out);
+    rows_of_g = packed_heads(ungated->get(), static_cast<int>(g.dim(1)), static_cast<int>(g.dim(2)),
+                             static_cast<int>(g.dim(3)));
+  } else {
+    rows_of_g = gradient.emplace(g, strided).rows();
+  }
+  AttentionBackwardProblem p{.q = x.q.packed(),
+                             .k = x.k.packed(),
+                             .v = x.v.packed(),
+                             .g = rows_of_g.base,
                              .lse = data_or_null<float>(lse),
                              .delta = data_or_null<float>(gates(c) ? out.delta : delta),
                              .dq = HeadRows<float>(out.dq),
                              .dk = HeadRows<float>(out.dk),
                              .dv = HeadRows<float>(out.dv),
+                             .narrow = c.q.dtype() == bf16,
                              .batch = static_cast<int>(c.q.dim(0)),
                              .heads = static_cast<int>(c.q.dim(1)),
                              .kv_heads = static_cast<int>(c.k.dim(1)),
@@ -197,8 +260,10 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
                              .n = static_cast<int>(c.k.dim(2)),
                              .scale = static_cast<float>(*c.options.scale)};
   p.keys = x.seen();
-  with_instance(c,
-                [&]<int D, class W>() { run_backward<false, D, W>(p, x.mask), run_backward<true, D, W>(p, x.mask); });
+  const BackwardRows rows{x.q.rows(), x.k.rows(), x.v.rows(), rows_of_g};
+  with_instance(c, [&]<int D, class W>() {
+    run_backward<false, D, W>(p, x.mask, rows), run_backward<true, D, W>(p, x.mask, rows);
+  });
   return true;
 }
 

@@ -19,7 +19,7 @@ template <int D> struct MmaTile {
 
 /// grid (⌈m / 64⌉, heads, batch), blocks of 128 threads, MmaTile<D>::bytes of shared memory.
 template <int D, class Weighting, class Mask, class Gate, class Out>
-__global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, Out> p, Mask mask) {
+__global__ void __launch_bounds__(kMmaThreads, 2) attention_mma(AttentionProblem<BFloat16, Out> p, Mask mask) {
   using Tile = MmaTile<D>;
   using Rows = MmaRows<D>;
   constexpr int rows = Tile::rows, cols = Tile::cols;
@@ -71,20 +71,18 @@ __global__ void __launch_bounds__(128) attention_mma(AttentionProblem<BFloat16, 
         },
         k + buffer);
 
-    const bool cut = j0 < high.begin || j0 + cols > low.end;
+    TileMask<cols> hidden;
+    hidden.look(j0 < high.begin || j0 + cols > low.end, h.keys, j0, p.n);
     float keep[2];
-    mma_weigh<Weighting, cols>(s, p.scale, rows_found, keep, h.keys || cut, [&](int r) {
+    mma_weigh<Weighting, cols>(s, p.scale, rows_found, keep, hidden, [&](int r) {
       const KeySpan span = mask.of(position_of(p, first + 16 * warp + 8 * r + g), p.n);
-      return [&, span](int column) {
-        const int j = j0 + column;
-        return j < span.begin || j >= span.end || !seen(j);
-      };
+      return KeySpan{span.begin - j0, span.end - j0};
     });
     mma_shrink<Weighting, D>(acc, keep);
 
     uint32_t w[cols / 16][4];
     pack_fragments<cols>(w, s);
-    mma_add<D, cols>(acc, w, v + buffer, cut, memory + (Tile::w + 16 * cols * warp));
+    mma_add<D, cols>(acc, w, v + buffer, hidden.cut, memory + (Tile::w + 16 * cols * warp));
   }
 
   mma_finish<Weighting, Gate>(p, h, first + 16 * warp, acc, rows_found);

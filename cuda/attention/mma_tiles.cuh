@@ -55,6 +55,12 @@ template <int cols> __device__ void pack_fragments(uint32_t (&w)[cols / 16][4], 
     for (int r = 0; r < 2; ++r) w[c / 2][c % 2 * 2 + r] = pack_bf16(s[c][2 * r], s[c][2 * r + 1]);
 }
 
+/// Not 0 if a number of the pair is a NaN or an infinity: adding 1 to an exponent of ones carries into the sign's
+/// place.
+__device__ inline uint32_t has_exponent_of_ones(uint32_t pair) {
+  return ((pair & 0x7f807f80) + 0x00800080) & 0x80008000;
+}
+
 /// True if none of `cols` rows of x has a NaN or an infinity; the same for the whole warp.
 template <int D, int cols> __device__ bool mma_finite(Shared<BFloat16> x) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -66,7 +72,7 @@ template <int D, int cols> __device__ bool mma_finite(Shared<BFloat16> x) {
       uint32_t f[4];
       ldmatrix(f, x + MmaRows<D>::at(j + lane % 16, d + lane / 16));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) bad |= ((f[i] & 0x7f807f80) + 0x00800080) & 0x80008000;  // exponents of ones carry
+      for (int i = 0; i < 4; ++i) bad |= has_exponent_of_ones(f[i]);
     }
   return !__any_sync(kAllLanes, bad != 0);
 }
@@ -142,23 +148,53 @@ struct MmaStatistics {
   }
 };
 
-/// Sets the numbers of row g + 8r of s [16, cols] with hidden(column) to `value`. A rolled loop collects hidden() as
-/// bits: few tiles are cut by the mask, and 32 unrolled calls would fill the instruction cache for all other tiles.
-template <int cols, class Hidden> __device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, Hidden hidden) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  uint32_t bits = 0;
-#pragma unroll 1
-  for (int i = 0; i < cols / 4; ++i) bits |= uint32_t{hidden(i / 2 * 8 + 2 * t + i % 2)} << i;
+/// What a mask hides of a tile of `cols` columns. The same for all lanes of a warp.
+template <int cols> struct TileMask {
+  bool cut = false, masked = false;  // by the interval that a row sees; by the key mask, too
+  uint32_t keys[cols / 32];          // bit j of word i: key 32i + j is seen
+
+  /// `edge`: not all rows see the whole tile, whose first key is `first` of n; `seen`: the key mask, or null.
+  __device__ void look(bool edge, const uint8_t* seen, int first, int n) {
+    cut = edge, masked = false;
+    if (!seen) return;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-  for (int i = 0; i < cols / 4; ++i)
-    if (bits >> i & 1) s[i / 2][2 * r + i % 2] = value;
+    for (int i = 0; i < cols / kWarp; ++i) {
+      const int j = first + kWarp * i + lane;
+      keys[i] = __ballot_sync(kAllLanes, j < n && seen[j]), masked |= keys[i] != ~0u;
+    }
+  }
+  __device__ bool any() const { return cut || masked; }
+};
+
+/// Sets the numbers of row g + 8r of s [16, cols] outside columns [span.begin, span.end) to `value`. All columns are
+/// constants: two comparisons a number.
+template <int cols> __device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, KeySpan span) {
+  const int own = static_cast<int>(threadIdx.x) % 4 * 2, begin = span.begin - own, end = span.end - own;
+#pragma unroll
+  for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+      if (8 * c + e < begin || 8 * c + e >= end) s[c][2 * r + e] = value;
+}
+/// The same for columns whose bits in `seen` are 0.
+template <int cols>
+__device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, const uint32_t (&seen)[cols / kWarp]) {
+#pragma unroll
+  for (int i = 0; i < cols / kWarp; ++i) {
+    const uint32_t own = seen[i] >> (static_cast<int>(threadIdx.x) % 4 * 2);
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      if (!(own >> (j / 2 * 8 + j % 2) & 1)) s[4 * i + j / 2][2 * r + j % 2] = value;
+  }
 }
 
-/// Turns scores s [16, cols] into weights; keep[r] is the factor for the sums of earlier tiles. If the mask cuts the
-/// tile (`cut`), hidden_from(r)(j) is true where row g + 8r does not see column j of the tile.
-template <class Weighting, int cols, class HiddenFrom>
-__device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& rows, float (&keep)[2], bool cut,
-                          HiddenFrom hidden_from) {
+/// Turns scores s [16, cols] into weights; keep[r] is the factor for the sums of earlier tiles. Of a tile that the mask
+/// cuts, row g + 8r sees columns of the interval span_of(r).
+template <class Weighting, int cols, class SpanOf>
+__device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& rows, float (&keep)[2],
+                          const TileMask<cols>& mask, SpanOf span_of) {
+  constexpr float hidden = Weighting::online ? kMinusInfinity : 0.0f;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
@@ -169,7 +205,8 @@ __device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& r
         if constexpr (Weighting::online) x *= scale * kLog2E;
         else x = Weighting::weight(x * scale);
       }
-    if (cut) mma_hide<cols>(s, r, Weighting::online ? kMinusInfinity : 0.0f, hidden_from(r));
+    if (mask.cut) mma_hide<cols>(s, r, hidden, span_of(r));
+    if (mask.masked) mma_hide<cols>(s, r, hidden, mask.keys);
     if constexpr (Weighting::online) {
       float top = rows.largest[r];
 #pragma unroll
@@ -199,7 +236,13 @@ template <class Weighting, int D> __device__ void mma_shrink(float (&acc)[D / 8]
 __device__ inline void store_pair(BFloat16* to, float x, float y) {
   *reinterpret_cast<uint32_t*>(to) = pack_bf16(x, y);
 }
-__device__ inline void store_pair(float* to, float x, float y) { to[0] = x, to[1] = y; }
+/// `to`: a multiple of 8 bytes.
+__device__ inline void store_pair(float* to, float x, float y) {
+  struct alignas(8) Pair {
+    float x, y;
+  };
+  *reinterpret_cast<Pair*>(to) = {x, y};
+}
 
 /// Divides, gates and writes the rows of queries first + g and first + g + 8, if they exist.
 template <class Weighting, class Gate, int D, class Out>

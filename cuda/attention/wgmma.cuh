@@ -30,12 +30,13 @@ template <int D> struct WgmmaTile {
   static_assert(registers_suffice(few_registers, many_registers, kConsumers));
 };
 
-/// Starts to copy rows [first, first + `rows`) of a slab, box after box.
+/// Starts to copy rows [first, first + `rows`) of a head, box after box.
 template <int D, int rows>
-__device__ void tma_rows(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> arrived, int first, int slab) {
+__device__ void tma_rows(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> arrived, int first, int head,
+                         int batch) {
 #pragma unroll
   for (int box = 0; box < D / kBoxColumns; ++box)
-    tma_load(to + box * rows * kBoxColumns, map, arrived, box * kBoxColumns, first, slab);
+    tma_load(to + box * rows * kBoxColumns, map, arrived, box * kBoxColumns, first, head, batch);
 }
 
 /// Starts s [64, cols] = q · kᵀ; q: 64 rows of a tile of `rows`.
@@ -54,17 +55,25 @@ __device__ void start_sums(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16
   wgmma_commit();
 }
 
-/// True if none of `count` numbers is a NaN or an infinity. All lanes and warps with the same x get the same result.
-template <int count> __device__ bool all_finite(Shared<BFloat16> x) {
-  bool bad = false;
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x) % kWarp * 8; i < count; i += kWarp * 8) {
-    BFloat16 y[8];
-    load_16(y, x + i);
+/// True if none of `count` numbers is a NaN or an infinity: a question of a whole warpgroup, at named barrier
+/// `barrier`.
+template <int count> __device__ bool all_finite(Shared<BFloat16> x, int barrier) {
+  static_assert(count % (8 * kWarpgroup) == 0);
+  uint32_t bad = 0;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x) % kWarpgroup * 8; i < count; i += kWarpgroup * 8) {
+    struct Numbers {
+      BFloat16 x[8];
+    } y;
+    struct Pairs {
+      uint32_t x[4];
+    };
+    load_16(y.x, x + i);
+    const Pairs pairs = __builtin_bit_cast(Pairs, y);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) bad |= (y[e].bits & 0x7f80) == 0x7f80;
+    for (const uint32_t pair : pairs.x) bad |= has_exponent_of_ones(pair);
   }
-  return !__any_sync(kAllLanes, bad);
+  return !named_barrier_any(barrier, kWarpgroup, bad != 0);
 }
 
 /// grid (⌈m / 128⌉, heads, batch), blocks of 384 threads, WgmmaTile<D>::bytes of shared memory. The maps have boxes of
@@ -79,7 +88,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const Shared<uint64_t> barrier =
       dynamic_shared<uint64_t>() + static_cast<int>(Tile::end * sizeof(BFloat16) / sizeof(uint64_t));
-  const int thread = static_cast<int>(threadIdx.x), group = thread / kWarpgroup;
+  const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   // Blocks with the most keys begin first, so that causal work ends at about the same time on all multiprocessors.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows,
             last = first + rows < p.m ? first + rows - 1 : p.m - 1;
@@ -101,18 +110,18 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   if (group == 0) {
     fewer_registers<Tile::few_registers>();
     if (thread == 0 && tiles > 0) {
-      const int slab = batch * p.kv_heads + head / (p.heads / p.kv_heads);
+      const int kv_head = head / (p.heads / p.kv_heads);
       mbarrier_arrive_expecting(barrier + Tile::has_q, Tile::query_bytes);
-      tma_rows<D, rows>(q, queries, barrier + Tile::has_q, first, batch * p.heads + head);
+      tma_rows<D, rows>(q, queries, barrier + Tile::has_q, first, head, batch);
       for (int tile = 0; tile < tiles; ++tile) {
         const int stage = tile % stages;
         const unsigned parity = static_cast<unsigned>(tile / stages % 2) ^ 1;  // of the previous reading, if any
         mbarrier_wait(barrier + Tile::read_k + stage, parity);
         mbarrier_arrive_expecting(barrier + Tile::has_k + stage, Tile::tile_bytes);
-        tma_rows<D, cols>(k + stage * size, keys, barrier + Tile::has_k + stage, begin + tile * cols, slab);
+        tma_rows<D, cols>(k + stage * size, keys, barrier + Tile::has_k + stage, begin + tile * cols, kv_head, batch);
         mbarrier_wait(barrier + Tile::read_v + stage, parity);
         mbarrier_arrive_expecting(barrier + Tile::has_v + stage, Tile::tile_bytes);
-        tma_rows<D, cols>(v + stage * size, values, barrier + Tile::has_v + stage, begin + tile * cols, slab);
+        tma_rows<D, cols>(v + stage * size, values, barrier + Tile::has_v + stage, begin + tile * cols, kv_head, batch);
       }
     }
     return;
@@ -135,26 +144,21 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   uint32_t w[cols / 16][4];
   MmaStatistics found;
   found.begin<Weighting>(p, head);
+  TileMask<cols> hidden;
   const auto weigh = [&](int tile) {
     const int j0 = begin + tile * cols;
-    const bool edge = h.keys || j0 < high.begin || j0 + cols > low.end;
-    mma_weigh<Weighting, cols>(s, p.scale, found, keep, edge, [&](int r) {
+    mma_weigh<Weighting, cols>(s, p.scale, found, keep, hidden, [&](int r) {
       const KeySpan span = mask.of(position_of(p, first + own + 16 * warp + 8 * r + g), p.n);
-      return [&, span, j0](int column) {
-        const int j = j0 + column;
-        return j < span.begin || j >= span.end || (h.keys && !h.keys[j]);
-      };
+      return KeySpan{span.begin - j0, span.end - j0};
     });
   };
 
   // True if the tile is cut by the mask and has values that are not finite. Its sums are then added here, number by
-  // number, because 0·NaN is NaN. All four warps of the warpgroup test the same values and take the same branch. No
-  // product of theirs may be under way.
+  // number, because 0·NaN is NaN. No product of the warpgroup may be under way.
   const auto add_if_not_finite = [&](int tile) {
-    const int j0 = begin + tile * cols;
     const Shared<BFloat16> x = v + tile % stages * size;
     come(Tile::has_v, tile);
-    if (!(h.keys || j0 < high.begin || j0 + cols > low.end) || all_finite<size>(x)) return false;
+    if (!hidden.any() || all_finite<size>(x, kConsumers + group)) return false;
     mma_add_by_numbers<D, cols>(
         acc, w,
         [=](int j, int d, int e) {
@@ -164,6 +168,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     return true;
   };
   const auto start_next = [&](int tile) {
+    const int j0 = begin + tile * cols;
+    hidden.look(j0 < high.begin || j0 + cols > low.end, h.keys, j0, p.n);
     come(Tile::has_k, tile);
     wgmma_hold(s), wgmma_hold(acc), wgmma_hold(w);
     wgmma_fence();
@@ -186,6 +192,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       wgmma_hold(s);
       have_read(Tile::read_k, tile);
       weigh(tile);
+      if constexpr (Weighting::online) finish_before_wait(found.sum[0] + found.sum[1]);
       wgmma_wait<0>();
       wgmma_hold(acc);
     }
@@ -204,16 +211,23 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   mma_finish<Weighting, Gate>(p, h, first + own + 16 * warp, acc, found);
 }
 
-/// Runs attention_wgmma over a whole problem.
+/// Runs attention_wgmma over a whole problem whose q, k and v may lie in strided rows, as tensor_map() wants them.
 template <int D, class Weighting, class Mask, class Gate, class Out>
-void run_attention_wgmma(const AttentionProblem<BFloat16, Out>& p, Mask mask) {
+void run_attention_wgmma(const AttentionProblem<BFloat16, Out>& p, Mask mask, const HeadRows<const BFloat16>& q,
+                         const HeadRows<const BFloat16>& k, const HeadRows<const BFloat16>& v) {
   using Tile = WgmmaTile<D>;
   const auto blocks = static_cast<unsigned>((p.m + Tile::rows - 1) / Tile::rows);
   launch(attention_wgmma<D, Weighting, Mask, Gate, Out>,
          dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), dim3(kWgmmaThreads), Tile::bytes,
-         p, mask, tensor_map(p.q, p.batch * p.heads, p.m, D, Tile::rows),
-         tensor_map(p.k, p.batch * p.kv_heads, p.n, D, Tile::cols),
-         tensor_map(p.v, p.batch * p.kv_heads, p.n, D, Tile::cols));
+         p, mask, tensor_map(q, p.batch, p.heads, p.m, D, Tile::rows),
+         tensor_map(k, p.batch, p.kv_heads, p.n, D, Tile::cols),
+         tensor_map(v, p.batch, p.kv_heads, p.n, D, Tile::cols));
+}
+template <int D, class Weighting, class Mask, class Gate, class Out>
+void run_attention_wgmma(const AttentionProblem<BFloat16, Out>& p, Mask mask) {
+  run_attention_wgmma<D, Weighting, Mask, Gate, Out>(p, mask, packed_heads(p.q, p.heads, p.m, D),
+                                                     packed_heads(p.k, p.kv_heads, p.n, D),
+                                                     packed_heads(p.v, p.kv_heads, p.n, D));
 }
 
 }  // namespace sluice::cuda

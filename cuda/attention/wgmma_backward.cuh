@@ -53,15 +53,15 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
   const Shared<float> statistics = dynamic_shared<float>() + Tile::statistics;
   const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + Tile::barriers;
-  const int thread = static_cast<int>(threadIdx.x), warpgroup = thread / kWarpgroup;
+  const int thread = static_cast<int>(threadIdx.x), warpgroup = warpgroup_of(thread);
   const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4, t = lane % 4;
   // Blocks with the most columns begin first: with causality, those of the last queries or of the first keys.
   const int length = by_keys ? p.n : p.m, group = p.heads / p.kv_heads;
   const int first = static_cast<int>(by_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * rows;
   const int last = first + rows < length ? first + rows - 1 : length - 1;
   const int batch = static_cast<int>(blockIdx.z), head = static_cast<int>(blockIdx.y);
-  const int query_slab = batch * p.heads + (by_keys ? head * group : head);  // of the first query head
-  const int kv_slab = batch * p.kv_heads + (by_keys ? head : head / group);
+  const int query_head = by_keys ? head * group : head, kv_head = by_keys ? head : head / group;  // the first one
+  const int query_slab = batch * p.heads + query_head;  // counted over all heads
   const uint8_t* keys = p.keys ? p.keys + std::ptrdiff_t{batch} * p.n : nullptr;
   const auto span_of = [&](int row) {
     if constexpr (by_keys) return mask.queries_of(row - (p.n - p.m), p.m);
@@ -84,14 +84,13 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   if (warpgroup == 0) {
     fewer_registers<Tile::few_registers>();
     if (thread == 0 && begin < high.end) {
-      const int slab = by_keys ? kv_slab : query_slab;
       mbarrier_arrive_expecting(barrier + Tile::has_own, Tile::own_bytes);
-      tma_rows<D, rows>(memory + Tile::own, own_map, barrier + Tile::has_own, first, slab);
-      tma_rows<D, rows>(memory + (Tile::own + rows * D), own2_map, barrier + Tile::has_own, first, slab);
+      tma_rows<D, rows>(memory + Tile::own, own_map, barrier + Tile::has_own, first, head, batch);
+      tma_rows<D, rows>(memory + (Tile::own + rows * D), own2_map, barrier + Tile::has_own, first, head, batch);
     }
     if (thread == 0 || (statistics_come && warp == 1)) {
       int step = 0;
-      for (int slab = by_keys ? query_slab : kv_slab, end = slab + (by_keys ? group : 1); slab < end; ++slab)
+      for (int other = by_keys ? query_head : kv_head, end = other + (by_keys ? group : 1); other < end; ++other)
         for (int at = begin; at < high.end; at += cols, ++step) {
           const int stage = step % stages;
           const Shared<uint64_t> come = barrier + Tile::has + stage;
@@ -99,10 +98,10 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
           if (warp == 0) {
             const Shared<BFloat16> to = memory + (Tile::other + stage * (2 * size));
             mbarrier_arrive_expecting(come, Tile::tile_bytes);
-            tma_rows<D, cols>(to, other_map, come, at, slab);
-            tma_rows<D, cols>(to + size, other2_map, come, at, slab);
+            tma_rows<D, cols>(to, other_map, come, at, other, batch);
+            tma_rows<D, cols>(to + size, other2_map, come, at, other, batch);
           } else if constexpr (statistics_come) {  // lse · log2 e of all columns, then δ
-            const std::ptrdiff_t row = std::ptrdiff_t{slab} * p.m + (at + lane);
+            const std::ptrdiff_t row = (std::ptrdiff_t{batch} * p.heads + other) * p.m + (at + lane);
             const Shared<float> to = statistics + (stage * Tile::of_stage + lane);
 #pragma unroll 1
             for (int i = 0; i < cols; i += kWarp) {
@@ -137,26 +136,43 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   float s[cols / 8][4], ds[cols / 8][4];
   uint32_t w[by_keys ? cols / 16 : 1][4], dw[cols / 16][4];
   uint32_t hidden[cols / 64] = {};  // a bit for each number of s, in a tile that the mask cuts
+  TileMask<cols> mask_of_tile;
+  const bool own_masked = [&] {  // by_keys: the key mask hides some of the warpgroup's rows
+    if (!by_keys || !keys) return false;
+    TileMask<64> own;
+    own.look(false, keys, first + own_row, p.n);
+    return own.masked;
+  }();
   // Of number i of s[c]: lse · log2 e for which = 0, δ for which = 1.
   const auto statistic = [&](int which, int stage, int c, int i) -> float {
     if constexpr (statistics_come) return statistics[stage * Tile::of_stage + which * cols + 8 * c + 2 * t + i % 2];
     else return (which == 0 ? own_lse : own_delta)[i / 2];
   };
-  const auto look = [&](int at) {  // sets `hidden`; rolled loops, because few tiles are cut and registers are full
+  // Sets `hidden` from the interval of columns that each row sees, and from the key mask.
+  const auto look = [&](int at) {
 #pragma unroll
-    for (int word = 0; word < cols / 64; ++word) {
-      hidden[word] = 0;
-#pragma unroll 1
-      for (int c = 0; c < 8; ++c)
-#pragma unroll 1
-        for (int i = 0; i < 4; ++i) {
-          const int row = warp_row + 8 * (i / 2) + g, j = at + 64 * word + 8 * c + 2 * t + i % 2;
-          const KeySpan span = span_of(row);
-          const int key = by_keys ? row : j;
-          const bool out = j < span.begin || j >= span.end || (keys && (key >= p.n || !keys[key]));
-          hidden[word] |= uint32_t{out} << (4 * c + i);
-        }
+    for (int word = 0; word < cols / 64; ++word) hidden[word] = 0;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = warp_row + 8 * r + g;
+      KeySpan span = span_of(row);
+      if (by_keys && keys && (row >= p.n || !keys[row])) span.end = span.begin;
+      const int from = span.begin - at - 2 * t, to = span.end - at - 2 * t;
+#pragma unroll
+      for (int c = 0; c < cols / 8; ++c)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (8 * c + e < from || 8 * c + e >= to) hidden[c / 8] |= 1u << (c % 8 * 4 + 2 * r + e);
     }
+    if constexpr (!by_keys)
+      if (mask_of_tile.masked) {
+#pragma unroll
+        for (int i = 0; i < cols / kWarp; ++i) {
+          const uint32_t own = ~mask_of_tile.keys[i] >> (2 * t);
+#pragma unroll
+          for (int c = 0; c < 4; ++c) hidden[i / 2] |= (own >> (8 * c) & 3) * 5 << (i % 2 * 16 + 4 * c);  // both rows
+        }
+      }
   };
   // Sets hidden numbers to 0, also NaN.
   const auto hide = [&](uint32_t(&x)[cols / 16][4]) {
@@ -224,9 +240,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     const int stage = step % stages;
     const Shared<BFloat16> y = memory + (Tile::other + stage * (2 * size)), y2 = y + size;
     mbarrier_wait(barrier + Tile::has + stage, static_cast<unsigned>(step / stages % 2));
-    const bool edge = keys || at < high.begin || at + cols > low.end;
-    // All four warps of the warpgroup test the same numbers and take the same branch.
-    const bool by_numbers = edge && !all_finite<(by_keys ? 2 : 1) * size>(y);
+    mask_of_tile.look(at < high.begin || at + cols > low.end, by_keys ? nullptr : keys, at, p.n);
+    const bool edge = mask_of_tile.any() || own_masked;
+    const bool by_numbers = edge && !all_finite<(by_keys ? 2 : 1) * size>(y, kConsumers + warpgroup);
     wgmma_hold(s), wgmma_hold(ds);
     wgmma_fence();
     start_scores<D, rows, cols>(s, x, y);
@@ -263,28 +279,39 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + Tile::read + stage);
   }
 
-  store_rows<D>(by_keys ? p.dk : p.dq, batch, head, warp_row, length, dx, p.scale);
-  if constexpr (by_keys) store_rows<D>(p.dv, batch, head, warp_row, length, dv, 1);
+  store_rows<D>(by_keys ? p.dk : p.dq, p.narrow, batch, head, warp_row, length, dx, p.scale);
+  if constexpr (by_keys) store_rows<D>(p.dv, p.narrow, batch, head, warp_row, length, dv, 1);
 }
 
-/// False if the compiler runs out of registers, with a costly formula beside two sums of 128 columns.
-template <int D, class Weighting>
-constexpr bool wgmma_backward_has_keys = D == 64 || !std::is_same_v<Weighting, Laplace>;
+/// False if the compiler runs out of registers, with a costly formula beside two sums.
+template <class Weighting> constexpr bool wgmma_backward_has_keys = !std::is_same_v<Weighting, Laplace>;
+
+/// The operands of a backward pass in strided rows, as tensor_map() wants them.
+struct BackwardRows {
+  HeadRows<const BFloat16> q, k, v, g;
+};
 
 /// Runs one role over a whole problem.
 template <bool by_keys, int D, class Weighting, class Mask>
-void run_attention_wgmma_backward(const AttentionBackwardProblem& p, Mask mask) {
+void run_attention_wgmma_backward(const AttentionBackwardProblem& p, Mask mask, const BackwardRows& x) {
   using Tile = WgmmaBackwardTile<D, by_keys>;
-  const auto map = [&](const BFloat16* at, bool of_keys) {
-    return tensor_map(at, p.batch * (of_keys ? p.kv_heads : p.heads), of_keys ? p.n : p.m, D,
+  const auto map = [&](const HeadRows<const BFloat16>& at, bool of_keys) {
+    return tensor_map(at, p.batch, of_keys ? p.kv_heads : p.heads, of_keys ? p.n : p.m, D,
                       of_keys == by_keys ? Tile::rows : Tile::cols);
   };
   const int length = by_keys ? p.n : p.m, heads = by_keys ? p.kv_heads : p.heads;
   launch(attention_wgmma_backward<D, Weighting, Mask, by_keys>,
          dim3(static_cast<unsigned>((length + Tile::rows - 1) / Tile::rows), static_cast<unsigned>(heads),
               static_cast<unsigned>(p.batch)),
-         dim3(kWgmmaThreads), Tile::bytes, p, mask, map(by_keys ? p.k : p.q, by_keys),
-         map(by_keys ? p.v : p.g, by_keys), map(by_keys ? p.q : p.k, !by_keys), map(by_keys ? p.g : p.v, !by_keys));
+         dim3(kWgmmaThreads), Tile::bytes, p, mask, map(by_keys ? x.k : x.q, by_keys),
+         map(by_keys ? x.v : x.g, by_keys), map(by_keys ? x.q : x.k, !by_keys), map(by_keys ? x.g : x.v, !by_keys));
+}
+template <bool by_keys, int D, class Weighting, class Mask>
+void run_attention_wgmma_backward(const AttentionBackwardProblem& p, Mask mask) {
+  run_attention_wgmma_backward<by_keys, D, Weighting, Mask>(
+      p, mask,
+      {packed_heads(p.q, p.heads, p.m, D), packed_heads(p.k, p.kv_heads, p.n, D), packed_heads(p.v, p.kv_heads, p.n, D),
+       packed_heads(p.g, p.heads, p.m, D)});
 }
 
 }  // namespace sluice::cuda

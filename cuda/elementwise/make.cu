@@ -1,8 +1,8 @@
-// Kernels that make, copy, compare and edit tensors, with a thread for each element.
+// Kernels that make, copy, compare and edit tensors. A thread takes an element, or eight neighbours.
 #include <sluice/core/number/philox.h>
 #include <sluice/core/number/random.h>
 #include <sluice/cuda/kernels.h>
-#include <sluice/cuda/tensors.h>
+#include <sluice/cuda/vectors.cuh>
 
 #include <cmath>
 #include <vector>
@@ -15,11 +15,90 @@ using sluice::detail::StridedRange;
 
 namespace {
 
+// -- copying ------------------------------------------------------------------------------------------------------
+template <class S, class T> struct Copy {
+  const S* source;
+  T* target;
+  StridedRange in, out;
+  __device__ void operator()(int64_t i) const { target[offset_at(out, i)] = convert<T>(source[offset_at(in, i)]); }
+  __device__ void vector(int64_t i) const {
+    const S* const from = source + offset_at(in, i);
+    T* const to = target + offset_at(out, i);
+    if constexpr (std::is_same_v<S, T>) {  // bit for bit
+#pragma unroll
+      for (int piece = 0; piece < kNeighbours * static_cast<int>(sizeof(T)) / 16; ++piece)
+        reinterpret_cast<Bytes16<uint32_t>*>(to)[piece] = reinterpret_cast<const Bytes16<uint32_t>*>(from)[piece];
+    } else {
+      float x[kNeighbours];
+      load_vector(x, from), store_vector(to, x);
+    }
+  }
+};
+
+/// A copy into contiguous memory whose rows are columns of the source, as of transposed matrices: neighbours along dim
+/// `along` in the source, along the last one in the result.
+struct TransposedCopy {
+  StridedRange in;
+  int64_t strides[kMaxRank];  // of the result
+  int along = 0;
+
+  TransposedCopy(const StridedRange& from, const StridedRange& to) : in(from) {
+    if (!to.contiguous || from.rank < 2 || from.strides[from.rank - 1] == 1) return;
+    int64_t size = 1;
+    for (int d = from.rank - 1; d >= 0; size *= from.shape[d--]) strides[d] = size;
+    for (int d = 0; d < from.rank - 1; ++d)
+      if (from.strides[d] == 1) along = d, found = from.shape[d] >= 8 && from.shape[from.rank - 1] >= 8;
+  }
+  bool found = false;
+};
+constexpr int kSide = 32;
+
+/// Tiles of 32 × 32 go through shared memory, so that a warp reads and writes neighbours. Limited by memory.
+template <class S, class T>
+__global__ void __launch_bounds__(kThreads)
+    copy_transposed(const S* source, T* target, TransposedCopy c, int64_t tiles) {
+  const Shared<T> tile = static_shared<T, kSide*(kSide + 1), TransposedCopy>();
+  const int x = static_cast<int>(threadIdx.x) % kSide, y = static_cast<int>(threadIdx.x) / kSide, last = c.in.rank - 1;
+  const int64_t rows = c.in.shape[c.along], columns = c.in.shape[last];
+  for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+    int64_t rest = index;
+    const int64_t column = rest % ((columns + kSide - 1) / kSide) * kSide;
+    rest /= (columns + kSide - 1) / kSide;
+    const int64_t row = rest % ((rows + kSide - 1) / kSide) * kSide;
+    rest /= (rows + kSide - 1) / kSide;
+    int64_t from = row + column * c.in.strides[last], to = row * c.strides[c.along] + column;
+    for (int d = last - 1; d >= 0; --d)
+      if (d != c.along) {
+        const int64_t i = rest % c.in.shape[d];
+        rest /= c.in.shape[d], from += i * c.in.strides[d], to += i * c.strides[d];
+      }
+    for (int i = y; i < kSide; i += kThreads / kSide)
+      if (row + x < rows && column + i < columns)
+        tile[i * (kSide + 1) + x] = convert<T>(source[from + x + i * c.in.strides[last]]);
+    __syncthreads();
+    for (int i = y; i < kSide; i += kThreads / kSide)
+      if (row + i < rows && column + x < columns) target[to + i * c.strides[c.along] + x] = tile[x * (kSide + 1) + i];
+    __syncthreads();
+  }
+}
+
+template <class T> constexpr bool kIsFloat = std::is_same_v<T, float> || std::is_same_v<T, BFloat16>;
+
 template <class S, class T>
 void copy_as(const Tensor& from, const StridedRange& in, Tensor& to, const StridedRange& out) {
-  const S* source = data_of<S>(from);
-  T* target = data_of<T>(to);
-  for_each(to.numel(), [=] __device__(int64_t i) { target[offset_at(out, i)] = convert<T>(source[offset_at(in, i)]); });
+  const Copy<S, T> body{data_of<S>(from), data_of<T>(to), in, out};
+  constexpr bool both_float = kIsFloat<S> && kIsFloat<T>;
+  if constexpr (both_float || (std::is_same_v<S, T> && sizeof(T) > 1))
+    if (walks_in_vectors(in, body.source, sizeof(S)) && walks_in_vectors(out, body.target, sizeof(T)))
+      return for_each_vector(to.numel(), body);
+  if constexpr (both_float || std::is_same_v<S, T>)
+    if (const TransposedCopy c(in, out); c.found) {
+      const int64_t rows = in.shape[c.along], columns = in.shape[in.rank - 1];
+      const int64_t tiles =
+          to.numel() / (rows * columns) * ((rows + kSide - 1) / kSide) * ((columns + kSide - 1) / kSide);
+      return launch(copy_transposed<S, T>, grid_of(tiles), dim3(kThreads), 0, body.source, body.target, c, tiles);
+    }
+  for_each(to.numel(), body);
 }
 
 template <class T> void fill_as(Tensor& x, double value) {
@@ -55,12 +134,25 @@ template <class T> void zero_triangle_as(Tensor& y, bool upper, int64_t k) {
   });
 }
 
+template <class T> struct AddTo {
+  T* x;
+  const T* y;
+  StridedRange in;
+  T factor;
+  __device__ void operator()(int64_t i) const { x[i] += factor * y[offset_at(in, i)]; }
+  __device__ void vector(int64_t i) const {
+    float u[kNeighbours], v[kNeighbours];
+    load_vector(u, x + i), load_vector(v, y + offset_at(in, i));
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) u[e] += factor * v[e];
+    store_vector(x + i, u);
+  }
+};
 template <class T> void add_to_as(Tensor& x, const Tensor& y, double factor) {
-  const StridedRange in(y.layout());
-  const T f = static_cast<T>(factor);
-  const T* source = data_of<T>(y);
-  T* p = data_of<T>(x);
-  for_each(x.numel(), [=] __device__(int64_t i) { p[i] += f * source[offset_at(in, i)]; });
+  const AddTo<T> body{data_of<T>(x), data_of<T>(y), StridedRange(y.layout()), static_cast<T>(factor)};
+  if constexpr (kIsFloat<T>)
+    if (is_aligned_16(body.x) && walks_in_vectors(body.in, body.y, sizeof(T))) return for_each_vector(x.numel(), body);
+  for_each(x.numel(), body);
 }
 
 // -- comparing ------------------------------------------------------------------------------------------------

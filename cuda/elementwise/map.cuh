@@ -1,38 +1,31 @@
 // Elementwise kernels made from formulas (ops/elementwise/formulas.h), forward and backward: the device's counterpart
-// of the loops in ops/elementwise/map.h. A thread takes an element. It reads each operand in place (broadcast, strided
-// or bool) and keeps intermediate values in registers.
+// of the loops in ops/elementwise/map.h. A thread reads each operand in place (broadcast, strided or bool) and keeps
+// intermediate values in registers. It takes eight neighbours where all operands lie in such rows or repeat along them,
+// else one element.
 #pragma once
 
-#include <sluice/cuda/tensors.h>
+#include <sluice/cuda/vectors.cuh>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
 
 namespace sluice::cuda {
 
-/// Element i of memory that holds T or, if narrow, bf16.
-template <class T> __device__ T load(const void* from, int64_t i, bool narrow) {
-  if constexpr (std::is_same_v<T, float>)
-    if (narrow) return to_float(static_cast<const BFloat16*>(from)[i]);
-  return static_cast<const T*>(from)[i];
-}
-template <class T> __device__ void store(void* to, int64_t i, T value, bool narrow) {
-  if constexpr (std::is_same_v<T, float>)
-    if (narrow) return void(static_cast<BFloat16*>(to)[i] = BFloat16(value));
-  static_cast<T*>(to)[i] = value;
-}
-
 /// The operands of a map, for a kernel. A kernel computes with bf16 operands in f32.
 template <class T, int N> struct Operands {
   const void* at[N];
-  bool direct[N], boolean[N], narrow;
+  bool direct[N], boolean[N], repeated[N], narrow;
+  bool in_vectors = std::is_same_v<T, float>;  // all can be read eight at a time
   sluice::detail::StridedRange walk[N];
 
   explicit Operands(const sluice::detail::MapPlan& plan) : narrow(plan.dtype == bf16) {
     for (std::size_t k = 0; k < N; ++k) {
       const Tensor& x = *plan.operands[k];
       direct[k] = plan.direct[k], boolean[k] = x.dtype() == sluice::boolean && !std::is_same_v<T, bool>;
-      at[k] = address_of(x);
+      at[k] = address_of(x), repeated[k] = false;
       if (!direct[k]) walk[k] = sluice::detail::StridedRange(x.layout().expanded(plan.shape));
+      if (!direct[k]) repeated[k] = repeats_in_vectors(walk[k]);
+      in_vectors &=
+          direct[k] ? is_aligned_16(at[k]) : repeated[k] || walks_in_vectors(walk[k], at[k], size_of(x.dtype()));
     }
   }
   /// Operand k at element i of the result.
@@ -40,6 +33,19 @@ template <class T, int N> struct Operands {
     if (direct[k]) return load<T>(at[k], i, narrow);
     const int64_t where = offset_at(walk[k], i);
     return boolean[k] ? T(static_cast<const bool*>(at[k])[where]) : load<T>(at[k], where, narrow);
+  }
+  /// Operand k at elements i to i + 7 of the result.
+  __device__ void vector(int k, int64_t i, float (&x)[kNeighbours]) const {
+    const int64_t where = direct[k] ? i : offset_at(walk[k], i);
+    if (repeated[k] || boolean[k]) {
+#pragma unroll
+      for (int e = 0; e < kNeighbours; ++e) {
+        const int64_t place = repeated[k] ? where : where + e;
+        x[e] = boolean[k] ? float(static_cast<const bool*>(at[k])[place]) : load<float>(at[k], place, narrow);
+      }
+    } else {
+      load_vector(x, at[k], where, narrow);
+    }
   }
 };
 
@@ -50,6 +56,13 @@ template <class F, class T, std::size_t... I> struct MapForward<F, T, std::index
   void* y;
   __device__ void operator()(int64_t i) const {
     store<T>(y, i, detail::call(f, Value<T>{in(I, i), {}}...).v, in.narrow);
+  }
+  __device__ void vector(int64_t i) const {
+    float x[sizeof...(I)][kNeighbours], out[kNeighbours];
+    (in.vector(I, i, x[I]), ...);
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) out[e] = detail::call(f, Value<float>{x[I][e], {}}...).v;
+    store_vector(y, i, out, in.narrow);
   }
 };
 
@@ -65,11 +78,25 @@ template <class F, class T, std::size_t... I> struct MapBackward<F, T, std::inde
     const T g = in(N, i);
     ((dx[I] ? store<T>(dx[I], i, g * y.d[I], in.narrow) : void()), ...);
   }
+  __device__ void vector(int64_t i) const {
+    float x[N + 1][kNeighbours];
+    (in.vector(I, i, x[I]), ...), in.vector(N, i, x[N]);
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) {  // gradients take the places of the operands
+      const Dual<float, N> y = detail::call(f, Dual<float, N>::variable(x[I][e], I, 1.0f)...);
+      const float g = x[N][e];
+      ((x[I][e] = g * y.d[I]), ...);
+    }
+    ((dx[I] ? store_vector(dx[I], i, x[I], in.narrow) : void()), ...);
+  }
 };
 
 template <class F, class Arity> void map_forward(const F& f, const sluice::detail::MapPlan& plan, Tensor& y) {
   const auto run = [&]<class T>() {
-    for_each(plan.shape.numel(), MapForward<F, T, Arity>{f, Operands<T, Arity::size()>(plan), address_of(y)});
+    const MapForward<F, T, Arity> body{f, Operands<T, Arity::size()>(plan), address_of(y)};
+    if constexpr (std::is_same_v<T, float>)
+      if (body.in.in_vectors && is_aligned_16(body.y)) return for_each_vector(plan.shape.numel(), body);
+    for_each(plan.shape.numel(), body);
   };
   if (plan.dtype == f32 || plan.dtype == bf16) return run.template operator()<float>();
   if (plan.dtype == f64) return run.template operator()<double>();
@@ -83,6 +110,9 @@ template <class F, class Arity> void map_backward(const F& f, const sluice::deta
   dispatch_float("map", plan.dtype == bf16 ? f32 : plan.dtype, [&]<class T>() {
     MapBackward<F, T, Arity> body{f, Operands<T, Arity::size() + 1>(plan), {}};
     for (std::size_t k = 0; k < Arity::size(); ++k) body.dx[k] = grads[k].defined() ? address_of(grads[k]) : nullptr;
+    if constexpr (std::is_same_v<T, float>)
+      if (body.in.in_vectors && std::all_of(body.dx, body.dx + Arity::size(), is_aligned_16))
+        return for_each_vector(plan.shape.numel(), body);
     for_each(plan.shape.numel(), body);
   });
 }

@@ -84,14 +84,16 @@ void cp_async_wait(int groups_left);
 // -- Hopper's instructions, described in cuda/warpgroup.h --------------------------------------------------
 struct TensorMap {
   const BFloat16* data;
-  int slabs, rows, columns, box;
+  int64_t batch_stride, head_stride, row_stride;
+  int batch, heads, rows, columns, box;
 };
 void mbarrier_init(void* b, unsigned arrivals);
 /// Arrives, and makes the phase wait for `bytes` more bytes.
 void mbarrier_arrive(void* b, unsigned bytes);
 void mbarrier_wait(void* b, unsigned parity);
-void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int slab);
-void named_barrier(int id, int threads, bool waits);
+void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int head, int batch);
+/// True if `x` held for a thread that waits.
+bool named_barrier(int id, int threads, bool waits, bool x = false);
 /// d [n / 2] of this thread = its part of a·b [64, n], added to d if `add`. a: fragments, or null to use encoded_a.
 void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, bool add, bool by_columns);
 void wgmma_commit();

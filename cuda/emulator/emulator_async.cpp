@@ -61,37 +61,41 @@ void mbarrier_wait(void* b, unsigned parity) {
   }
 }
 
-void named_barrier(int id, int threads, bool waits) {
+bool named_barrier(int id, int threads, bool waits, bool x) {
   Block& b = *block;
   if (id < 1 || id > 15 || threads % 32)
     bad("named barrier ", id, " of ", threads, " threads: need 1 to 15, and whole warps");
   NamedBarrier& barrier = b.named_barriers[id];
   if (barrier.arrived && barrier.threads != threads)
     bad("named barrier ", id, " waits for ", barrier.threads, " and for ", threads, " threads");
-  barrier.threads = threads;
+  barrier.threads = threads, barrier.any |= x;
   const auto place = static_cast<std::size_t>(id);
   if (++barrier.arrived < threads) {
     if (waits) b.current->place = place, wait_as(Thread::at_named_barrier);
-    return;
+    return barrier.result;  // no thread of the next phase has come before all have read it
   }
-  barrier.arrived = 0, ++b.interval;
+  barrier.arrived = 0, barrier.result = std::exchange(barrier.any, false), ++b.interval;
   for (int i = 0; i < b.count; ++i)
     if (Thread& t = *b.threads[static_cast<std::size_t>(i)]; t.state == Thread::at_named_barrier && t.place == place)
       make_ready(t);
+  return barrier.result;
 }
 
 // -- TMA --------------------------------------------------------------------------------------------------------
 
-void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int slab) {
+void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int head, int batch) {
   const std::size_t bytes = static_cast<std::size_t>(map.box) * kRow;
   if (offset_of(to, bytes, "TMA writes") % (8 * kRow))
     bad("TMA: a swizzled box must begin at a multiple of 1024 bytes");
-  if (column % 64 || column < 0 || column + 64 > map.columns || slab < 0 || slab >= map.slabs || map.box < 1 ||
-      map.box > 256)
+  if (column % 64 || column < 0 || column + 64 > map.columns || head < 0 || head >= map.heads || batch < 0 ||
+      batch >= map.batch || map.box < 1 || map.box > 256)
     bad("TMA: there is no such box");
+  for (const int64_t stride : {map.batch_stride, map.head_stride, map.row_stride})
+    if (stride < 1 || stride % 8 || reinterpret_cast<std::uintptr_t>(map.data) % 16)
+      bad("TMA: addresses and strides must be multiples of 16 bytes, and strides above 0");
   mbarrier_at(b);
   std::memset(to, 0xff, bytes);  // NaN until the copy arrives
-  block->bulks.push_back({static_cast<unsigned char*>(to), map, offset_of(b, 8, ""), column, row, slab});
+  block->bulks.push_back({static_cast<unsigned char*>(to), map, offset_of(b, 8, ""), column, row, head, batch});
 }
 
 bool deliver() {
@@ -105,8 +109,8 @@ bool deliver() {
     for (int c = 0; c < 64; ++c) {
       const int row = bulk.row + r;
       const bool inside = row >= 0 && row < bulk.map.rows;
-      const std::ptrdiff_t from =
-          (std::ptrdiff_t{bulk.slab} * bulk.map.rows + row) * bulk.map.columns + bulk.column + c;
+      const std::ptrdiff_t from = bulk.batch * bulk.map.batch_stride + bulk.head * bulk.map.head_stride +
+                                  row * bulk.map.row_stride + bulk.column + c;
       const BFloat16 x = inside ? bulk.map.data[from] : BFloat16(0.0f);
       std::memcpy(b.shared + swizzle(at + static_cast<std::size_t>(r) * kRow + static_cast<std::size_t>(c) * 2), &x, 2);
     }

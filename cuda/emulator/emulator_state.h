@@ -75,13 +75,14 @@ struct Mbarrier {
 };
 struct NamedBarrier {
   int threads = 0, arrived = 0;
+  bool any = false, result = false;  // of this phase; of the last one
 };
 /// A TMA copy under way.
 struct Bulk {
   unsigned char* to;
   TensorMap map;
   std::size_t barrier;
-  int column, row, slab;
+  int column, row, head, batch;
 };
 
 struct Block {

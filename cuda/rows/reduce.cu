@@ -8,17 +8,17 @@ namespace {
 
 /// Gives each element as a total.
 template <class T, class Total> struct Elements {
-  const T* x;
+  Numbers<T> x;
   __device__ Total operator()(int64_t at, int64_t, int64_t) const { return static_cast<Total>(x[at]); }
 };
 template <class T, class Total> struct StoreAs {
-  T* y;
-  __device__ void operator()(int64_t i, Total total) const { y[i] = static_cast<T>(total); }
+  Numbers<T> y;
+  __device__ void operator()(int64_t i, Total total) const { y.set(Place<1>{i}, static_cast<T>(total)); }
 };
 
 template <class T, class Op> void reduce_as(const Tensor& x, Tensor& y, ReduceShape s) {
   using Total = typename Op::Total;
-  reduce_to<Op>(s, Elements<T, Total>{data_of<T>(x)}, StoreAs<T, Total>{data_of<T>(y)});
+  reduce_to<Op>(s, Elements<T, Total>{Numbers<T>(x)}, StoreAs<T, Total>{Numbers<T>(y)});
 }
 
 /// A value and its place along the reduced dim; place −1: no value yet.
@@ -51,7 +51,7 @@ template <class T> struct StorePlace {
 
 void reduce(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
   if (kind == ReduceKind::sum && x.dtype() == i64) return reduce_as<int64_t, SumOf<int64_t>>(x, y, s);
-  dispatch_float("reduce", x.dtype(), [&]<class T>() {
+  dispatch_float("reduce", computed(x.dtype()), [&]<class T>() {
     if (kind == ReduceKind::sum) reduce_as<T, SumOf<T>>(x, y, s);
     else if (kind == ReduceKind::max) reduce_as<T, MaxOf<T>>(x, y, s);
     else reduce_as<T, MinOf<T>>(x, y, s);

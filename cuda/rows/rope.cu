@@ -1,4 +1,4 @@
-// Rotary embeddings: a team takes a row, a thread a pair. Limited by memory.
+// Rotary embeddings: a thread takes eight pairs, or a team takes a row and a thread a pair. Limited by memory.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/rows/reduce.cuh>
 #include <sluice/ops/shape/create.h>
@@ -37,20 +37,42 @@ void rope_angles_as(const int64_t* at, int64_t offset, const double* frequency, 
 }
 
 template <class T> struct RopeRow {
-  const T *x, *cos, *sin;
-  T* y;
+  Numbers<T> x, y;
+  const T *cos, *sin;
   int64_t d, n, half;
   bool interleaved, inverse;
   template <int threads> __device__ void operator()(int64_t row) const {
-    const T *p = x + row * d, *c = cos + row % n * half, *s = sin + row % n * half;
-    T* q = y + row * d;
+    const T *c = cos + row % n * half, *s = sin + row % n * half;
+    const Numbers<T> p = x.from(row * d), q = y.from(row * d);
     for (int64_t k = rank_in_team<threads>(); k < half; k += threads) {
       const int64_t i = interleaved ? 2 * k : k, j = interleaved ? i + 1 : k + half;
       const T a = p[i], b = p[j], ck = c[k], sk = inverse ? -s[k] : s[k];
-      q[i] = a * ck - b * sk;
-      q[j] = b * ck + a * sk;
+      q.set(Place<1>{i}, a * ck - b * sk);
+      q.set(Place<1>{j}, b * ck + a * sk);
     }
-    for (int64_t i = 2 * half + rank_in_team<threads>(); i < d; i += threads) q[i] = p[i];
+    for (int64_t i = 2 * half + rank_in_team<threads>(); i < d; i += threads) q.set(Place<1>{i}, p[i]);
+  }
+};
+
+/// Eight pairs of rows that are rotated whole, d = 2 half.
+template <bool interleaved> struct RopePairs {
+  RopeRow<float> r;
+  int64_t pieces;  // of half a row
+  __device__ void operator()(int64_t index) const {
+    const int64_t row = index / pieces, k = index % pieces * kNeighbours, at = row * r.d,
+                  angle = row % r.n * r.half + k;
+    const int64_t i = at + (interleaved ? 2 * k : k), j = interleaved ? i + kNeighbours : i + r.half;
+    float u[kNeighbours], v[kNeighbours], c[kNeighbours], s[kNeighbours];
+    load_vector(u, r.x.at, i, r.x.narrow), load_vector(v, r.x.at, j, r.x.narrow);
+    load_vector(c, r.cos + angle), load_vector(s, r.sin + angle);
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) {
+      float& a = !interleaved ? u[e] : e < 4 ? u[2 * e % kNeighbours] : v[2 * e % kNeighbours];
+      float& b = !interleaved ? v[e] : e < 4 ? u[2 * e % kNeighbours + 1] : v[2 * e % kNeighbours + 1];
+      const float first = a, second = b, sine = r.inverse ? -s[e] : s[e];
+      a = first * c[e] - second * sine, b = second * c[e] + first * sine;
+    }
+    store_vector(r.y.at, i, u, r.y.narrow), store_vector(r.y.at, j, v, r.y.narrow);
   }
 };
 
@@ -71,11 +93,23 @@ void rope_angles(const Tensor& positions, int64_t offset, const Tensor& frequenc
 }
 
 void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
-  dispatch_float("rope", x.dtype(), [&]<class T>() {
-    const int64_t d = x.dim(-1);
-    for_each_row(x.numel() / d, d,
-                 RopeRow<T>{data_of<T>(x), data_of<T>(cos), data_of<T>(sin), data_of<T>(y), d, x.dim(-2), cos.dim(1),
-                            pairing == RopePairing::interleaved, inverse});
+  dispatch_float("rope", computed(x.dtype()), [&]<class T>() {
+    const int64_t d = x.dim(-1), half = cos.dim(1);
+    const RopeRow<T> row{Numbers<T>(x),
+                         Numbers<T>(y),
+                         data_of<T>(cos),
+                         data_of<T>(sin),
+                         d,
+                         x.dim(-2),
+                         half,
+                         pairing == RopePairing::interleaved,
+                         inverse};
+    if constexpr (std::is_same_v<T, float>)
+      if (d == 2 * half && row.x.in_vectors(half) && row.y.in_vectors(half) && is_aligned_16(row.cos) &&
+          is_aligned_16(row.sin))
+        return row.interleaved ? for_each(x.numel() / (2 * kNeighbours), RopePairs<true>{row, half / kNeighbours})
+                               : for_each(x.numel() / (2 * kNeighbours), RopePairs<false>{row, half / kNeighbours});
+    for_each_row(x.numel() / d, d, row);
   });
 }
 

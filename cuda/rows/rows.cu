@@ -8,14 +8,6 @@ namespace sluice::cuda {
 
 namespace {
 
-/// Σ term(i), i < n, over the team.
-template <int threads, class T, class Term> __device__ T row_total(int64_t n, Term term) {
-  T total = 0;
-#pragma unroll 4
-  for (int64_t i = rank_in_team<threads>(); i < n; i += threads) total += term(i);
-  return over_team<threads>(total, Add());
-}
-
 /// total = Σ e^(x_i − shift), where shift is the largest x_i.
 template <class T> struct ExpTotal { T shift, total; };
 struct AddExpTotals {
@@ -28,92 +20,108 @@ struct AddExpTotals {
   }
 };
 /// The ExpTotal of a row, in one pass. If a number is +∞ the shift is 0: e^x without a shift gives the right result.
-template <int threads, class T> __device__ ExpTotal<T> row_exp_total(const T* x, int64_t n) {
+template <int threads, class T> __device__ ExpTotal<T> row_exp_total(const Numbers<T>& x, const RowLength<T>& length) {
   ExpTotal<T> sum{std::numeric_limits<T>::lowest(), 0};
-#pragma unroll 4
-  for (int64_t i = rank_in_team<threads>(); i < n; i += threads) {
-    const T v = x[i], e = math::exp(-math::abs(v - sum.shift));
-    if (v > sum.shift) sum = {v, sum.total * e + T(1)};
-    else sum.total += e;
-  }
+  each_place<threads>(length, [&](auto place) {
+    const auto v = x(place);
+    if constexpr (std::is_same_v<decltype(v), const Eight>) {
+      float top = sum.shift;
+#pragma unroll
+      for (int e = 0; e < kNeighbours; ++e) top = v.x[e] > top ? v.x[e] : top;
+      if (top > sum.shift) sum = {top, sum.total * math::exp(sum.shift - top)};
+#pragma unroll
+      for (int e = 0; e < kNeighbours; ++e) sum.total += math::exp(v.x[e] - sum.shift);
+    } else {
+      const T e = math::exp(-math::abs(v - sum.shift));
+      if (v > sum.shift) sum = {v, sum.total * e + T(1)};
+      else sum.total += e;
+    }
+  });
   sum = over_team<threads>(sum, AddExpTotals());
   if (sum.shift == std::numeric_limits<T>::infinity())
-    return {0, row_total<threads, T>(n, [=](int64_t i) { return math::exp(x[i]); })};
+    return {0, row_total<threads>(length, [&](auto place) { return exp_of(x(place)); })};
   return sum;
 }
 
 // -- softmax ----------------------------------------------------------------------------------------------------
 template <class T> struct SoftmaxRow {
-  const T* x;
-  T* y;
-  int64_t n;
+  Numbers<T> x, y;
+  RowLength<T> length;
   bool log;
   template <int threads> __device__ void operator()(int64_t row) const {
-    const T* p = x + row * n;
-    T* q = y + row * n;
-    const auto [shift, total] = row_exp_total<threads>(p, n);
+    const Numbers<T> p = x.from(row * length.n), q = y.from(row * length.n);
+    const auto [shift, total] = row_exp_total<threads>(p, length);
     if (log) {
       const T l = math::log(total) + shift;
       const bool nothing = l == -std::numeric_limits<T>::infinity();  // stays −∞ instead of −∞ + ∞
-      for (int64_t i = rank_in_team<threads>(); i < n; i += threads) q[i] = nothing ? l : p[i] - l;
+      each_place<threads>(length, [&](auto place) {
+        const auto v = p(place);
+        q.set(place, nothing ? v : v - l);
+      });
     } else {
-      const T scale = total == T(0) ? T(0) : T(1) / total;
-      for (int64_t i = rank_in_team<threads>(); i < n; i += threads) q[i] = math::exp(p[i] - shift) * scale;
+      const T from = shift, scale = total == T(0) ? T(0) : T(1) / total;
+      each_place<threads>(length, [&](auto place) { q.set(place, exp_of(p(place) - from) * scale); });
     }
   }
 };
 
 template <class T> struct SoftmaxBackwardRow {
-  const T *y, *g;
-  T* dx;
-  int64_t n;
+  Numbers<T> y, g, dx;
+  RowLength<T> length;
   bool log;
   template <int threads> __device__ void operator()(int64_t row) const {
-    const T *a = y + row * n, *b = g + row * n;
-    T* q = dx + row * n;
+    const Numbers<T> a = y.from(row * length.n), b = g.from(row * length.n), q = dx.from(row * length.n);
     if (log) {
-      const T total = row_total<threads, T>(n, [=](int64_t i) { return b[i]; });
-      for (int64_t i = rank_in_team<threads>(); i < n; i += threads) q[i] = b[i] - math::exp(a[i]) * total;
+      const T total = row_total<threads>(length, [&](auto place) { return b(place); });
+      each_place<threads>(length, [&](auto place) { q.set(place, b(place) - exp_of(a(place)) * total); });
     } else {
-      const T dot = row_total<threads, T>(n, [=](int64_t i) { return a[i] * b[i]; });
-      for (int64_t i = rank_in_team<threads>(); i < n; i += threads) q[i] = a[i] * (b[i] - dot);
+      const T dot = row_total<threads>(length, [&](auto place) { return a(place) * b(place); });
+      each_place<threads>(length, [&](auto place) { q.set(place, a(place) * (b(place) - dot)); });
     }
   }
 };
 
 // -- norms ------------------------------------------------------------------------------------------------------
 template <class T> struct NormRow {
-  const T *x, *w, *b;  // w, b: null where missing
-  T *y, *stats;
-  int64_t n;
+  Numbers<T> x, w, b, y;  // w, b: null where missing
+  T* stats;
+  RowLength<T> length;
   T eps;
   bool centred;
   template <int threads> __device__ void operator()(int64_t row) const {
-    const T* p = x + row * n;
-    T* q = y + row * n;
-    const T mean = centred ? row_total<threads, T>(n, [=](int64_t i) { return p[i]; }) / T(n) : T(0);
-    const T squares = row_total<threads, T>(n, [=](int64_t i) { return (p[i] - mean) * (p[i] - mean); });
-    const T r = T(1) / math::sqrt(squares / T(n) + eps);
-    for (int64_t i = rank_in_team<threads>(); i < n; i += threads) {
-      const T unit = (p[i] - mean) * r, scaled = w ? unit * w[i] : unit;
-      q[i] = b ? scaled + b[i] : scaled;
-    }
+    const Numbers<T> p = x.from(row * length.n), q = y.from(row * length.n);
+    const T n = T(length.n);
+    const T mean = centred ? row_total<threads>(length, [&](auto place) { return p(place); }) / n : T(0);
+    const T squares = row_total<threads>(length, [&](auto place) {
+      const auto v = p(place) - mean;
+      return v * v;
+    });
+    const T r = T(1) / math::sqrt(squares / n + eps);
+    each_place<threads>(length, [&](auto place) {
+      auto v = (p(place) - mean) * r;
+      if (w) v = v * w(place);
+      if (b) v = v + b(place);
+      q.set(place, v);
+    });
     if (rank_in_team<threads>() == 0) stats[2 * row] = mean, stats[2 * row + 1] = r;
   }
 };
 
 template <class T> struct NormBackwardRow {
-  const T *x, *w, *g, *stats;
-  T* dx;
-  int64_t n;
+  Numbers<T> x, w, g, dx;
+  const T* stats;
+  RowLength<T> length;
   bool centred;
   template <int threads> __device__ void operator()(int64_t row) const {
-    const T *p = x + row * n, *q = g + row * n, *weight = w, mean = stats[2 * row], r = stats[2 * row + 1];
-    T* o = dx + row * n;
-    const auto h = [=](int64_t i) { return weight ? q[i] * weight[i] : q[i]; };
-    const T hx = row_total<threads, T>(n, [=](int64_t i) { return h(i) * (p[i] - mean); }) * r / T(n);
-    const T hm = centred ? row_total<threads, T>(n, h) / T(n) : T(0);
-    for (int64_t i = rank_in_team<threads>(); i < n; i += threads) o[i] = r * (h(i) - hm - (p[i] - mean) * r * hx);
+    const Numbers<T> p = x.from(row * length.n), q = g.from(row * length.n), o = dx.from(row * length.n);
+    const T mean = stats[2 * row], r = stats[2 * row + 1], n = T(length.n);
+    const auto h = [&](auto place) {
+      const auto v = q(place);
+      return w ? v * w(place) : v;
+    };
+    const T hx = row_total<threads>(length, [&](auto place) { return h(place) * (p(place) - mean); }) * r / n;
+    const T hm = centred ? row_total<threads>(length, h) / n : T(0);
+    each_place<threads>(length, [&](auto place) { o.set(place, (h(place) - hm - (p(place) - mean) * (r * hx)) * r); });
   }
 };
 
@@ -127,16 +135,17 @@ struct SumGradients {
   __device__ Total operator()(Total u, Total v) const { return {u.w + v.w, u.b + v.b}; }
 };
 template <class T> struct GradientsOfRow {
-  const T *x, *g, *stats;
+  Numbers<T> x, g;
+  const T* stats;
   __device__ ParameterGradients operator()(int64_t at, int64_t row, int64_t) const {
     return {static_cast<double>(g[at] * ((x[at] - stats[2 * row]) * stats[2 * row + 1])), static_cast<double>(g[at])};
   }
 };
 template <class T> struct StoreGradients {
-  T *dw, *db;  // null if not wanted
+  Numbers<T> dw, db;  // null if not wanted
   __device__ void operator()(int64_t i, ParameterGradients total) const {
-    if (dw) dw[i] = static_cast<T>(total.w);
-    if (db) db[i] = static_cast<T>(total.b);
+    if (dw) dw.set({i}, static_cast<T>(total.w));
+    if (db) db.set({i}, static_cast<T>(total.b));
   }
 };
 
@@ -160,21 +169,21 @@ template <class T> struct StoreShare {
 };
 
 template <class T> struct CrossEntropyRow {
-  const T* x;
+  Numbers<T> x;
   const int64_t* targets;
   T* loss;
-  int64_t classes;
+  RowLength<T> length;
   T smoothing, rest;
   template <int threads> __device__ void operator()(int64_t row) const {
     const int64_t t = targets[row];
     T result = 0;
     if (t >= 0) {
-      const T* p = x + row * classes;
-      const auto [shift, total] = row_exp_total<threads>(p, classes);
+      const Numbers<T> p = x.from(row * length.n);
+      const auto [shift, total] = row_exp_total<threads>(p, length);
       T target = p[t];
       if (smoothing > 0) {
-        const T sum = row_total<threads, T>(classes, [=](int64_t i) { return p[i]; });
-        target = rest * target + smoothing * sum / T(classes);
+        const T sum = row_total<threads>(length, [&](auto place) { return p(place); });
+        target = rest * target + smoothing * sum / T(length.n);
       }
       result = math::log(total) + shift - target;
     }
@@ -183,26 +192,32 @@ template <class T> struct CrossEntropyRow {
 };
 
 template <class T> struct CrossEntropyBackwardRow {
-  const T* x;
+  Numbers<T> x, dx;
   const int64_t* targets;
   const T* g;
-  T* dx;
-  int64_t classes;
+  RowLength<T> length;
   T uniform, rest;  // target probability of every class, and the target's extra share
   template <int threads> __device__ void operator()(int64_t row) const {
     const int64_t t = targets[row];
-    T* q = dx + row * classes;
+    const Numbers<T> q = dx.from(row * length.n);
     if (t < 0) {
-      for (int64_t i = rank_in_team<threads>(); i < classes; i += threads) q[i] = 0;
+      for (int64_t i = rank_in_team<threads>(); i < length.n; i += threads) q.set(Place<1>{i}, T(0));
       return;
     }
-    const T *p = x + row * classes, factor = g[row];
-    const auto [shift, total] = row_exp_total<threads>(p, classes);
-    const T scale = factor / total, every = factor * uniform, hit = factor * rest;
-    for (int64_t i = rank_in_team<threads>(); i < classes; i += threads) {
-      const T v = math::exp(p[i] - shift) * scale - every;
-      q[i] = i == t ? v - hit : v;
-    }
+    const Numbers<T> p = x.from(row * length.n);
+    const T factor = g[row];
+    const ExpTotal<T> sum = row_exp_total<threads>(p, length);
+    const T scale = factor / sum.total, every = factor * uniform, hit = factor * rest;
+    each_place<threads>(length, [&](auto place) {
+      auto v = exp_of(p(place) - sum.shift) * scale - every;
+      if constexpr (std::is_same_v<decltype(v), Eight>) {
+#pragma unroll
+        for (int e = 0; e < kNeighbours; ++e) v.x[e] -= place.i + e == t ? hit : 0.0f;
+      } else {
+        v -= place.i == t ? hit : T(0);
+      }
+      q.set(place, v);
+    });
   }
 };
 
@@ -210,23 +225,26 @@ template <class T> struct CrossEntropyBackwardRow {
 
 void softmax(const Tensor& x, Tensor& y, bool log) {
   const int64_t n = x.dim(-1);
-  dispatch_float("softmax", x.dtype(), [&]<class T>() {
-    for_each_row(x.numel() / n, n, SoftmaxRow<T>{data_of<T>(x), data_of<T>(y), n, log});
+  dispatch_float("softmax", computed(x.dtype()), [&]<class T>() {
+    const Numbers<T> from(x), to(y);
+    for_each_row(x.numel() / n, n, SoftmaxRow<T>{from, to, RowLength<T>(n, from, to), log});
   });
 }
 
 void softmax_backward(const Tensor& y, const Tensor& g, Tensor& dx, bool log) {
   const int64_t n = y.dim(-1);
-  dispatch_float("softmax", y.dtype(), [&]<class T>() {
-    for_each_row(y.numel() / n, n, SoftmaxBackwardRow<T>{data_of<T>(y), data_of<T>(g), data_of<T>(dx), n, log});
+  dispatch_float("softmax", computed(y.dtype()), [&]<class T>() {
+    const Numbers<T> a(y), b(g), to(dx);
+    for_each_row(y.numel() / n, n, SoftmaxBackwardRow<T>{a, b, to, RowLength<T>(n, a, b, to), log});
   });
 }
 
 void norm(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec) {
   const int64_t n = x.dim(-1);
-  dispatch_float("norm", x.dtype(), [&]<class T>() {
+  dispatch_float("norm", computed(x.dtype()), [&]<class T>() {
+    const Numbers<T> from(x), weight(w), bias(b), to(y);
     for_each_row(x.numel() / n, n,
-                 NormRow<T>{data_of<T>(x), data_or_null<T>(w), data_or_null<T>(b), data_of<T>(y), data_of<T>(stats), n,
+                 NormRow<T>{from, weight, bias, to, data_of<T>(stats), RowLength<T>(n, from, weight, bias, to),
                             static_cast<T>(spec.eps), spec.centred});
   });
 }
@@ -234,12 +252,15 @@ void norm(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& 
 void norm_backward(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
                    Tensor& db, NormSpec spec) {
   const int64_t n = x.dim(-1), rows = x.numel() / n;
-  dispatch_float("norm", x.dtype(), [&]<class T>() {
-    const T *in = data_of<T>(x), *pg = data_of<T>(g), *ps = data_of<T>(stats);
-    for_each_row(rows, n, NormBackwardRow<T>{in, data_or_null<T>(w), pg, ps, data_of<T>(dx), n, spec.centred});
+  dispatch_float("norm", computed(x.dtype()), [&]<class T>() {
+    const Numbers<T> from(x), weight(w), gradient(g), to(dx);
+    const T* ps = data_of<T>(stats);
+    for_each_row(
+        rows, n,
+        NormBackwardRow<T>{from, weight, gradient, to, ps, RowLength<T>(n, from, weight, gradient, to), spec.centred});
     if (dw.defined() || db.defined())
-      reduce_to<SumGradients>({1, rows, n}, GradientsOfRow<T>{in, pg, ps},
-                              StoreGradients<T>{data_or_null<T>(dw), data_or_null<T>(db)});
+      reduce_to<SumGradients>({1, rows, n}, GradientsOfRow<T>{from, gradient, ps},
+                              StoreGradients<T>{Numbers<T>(dw), Numbers<T>(db)});
   });
 }
 
@@ -259,20 +280,22 @@ void cross_entropy_targets(const Tensor& targets, int64_t ignore_index, int64_t 
 
 void cross_entropy(const Tensor& x, const Tensor& targets, Tensor& loss, double smoothing) {
   const int64_t classes = x.dim(1);
-  dispatch_float("cross_entropy", x.dtype(), [&]<class T>() {
+  dispatch_float("cross_entropy", computed(x.dtype()), [&]<class T>() {
+    const Numbers<T> from(x);
     for_each_row(x.dim(0), classes,
-                 CrossEntropyRow<T>{data_of<T>(x), data_of<int64_t>(targets), data_of<T>(loss), classes,
+                 CrossEntropyRow<T>{from, data_of<int64_t>(targets), data_of<T>(loss), RowLength<T>(classes, from),
                                     static_cast<T>(smoothing), static_cast<T>(1 - smoothing)});
   });
 }
 
 void cross_entropy_backward(const Tensor& x, const Tensor& targets, const Tensor& g, Tensor& dx, double smoothing) {
   const int64_t classes = x.dim(1);
-  dispatch_float("cross_entropy", x.dtype(), [&]<class T>() {
+  dispatch_float("cross_entropy", computed(x.dtype()), [&]<class T>() {
+    const Numbers<T> from(x), to(dx);
     for_each_row(x.dim(0), classes,
-                 CrossEntropyBackwardRow<T>{data_of<T>(x), data_of<int64_t>(targets), data_of<T>(g), data_of<T>(dx),
-                                            classes, static_cast<T>(smoothing / static_cast<double>(classes)),
-                                            static_cast<T>(1 - smoothing)});
+                 CrossEntropyBackwardRow<T>{
+                     from, to, data_of<int64_t>(targets), data_of<T>(g), RowLength<T>(classes, from, to),
+                     static_cast<T>(smoothing / static_cast<double>(classes)), static_cast<T>(1 - smoothing)});
   });
 }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <sluice/core/number/arithmetic.h>
-#include <sluice/cuda/tensors.h>
+#include <sluice/cuda/vectors.cuh>
 
 #include <cstring>
 
@@ -47,6 +47,106 @@ template <int threads, class T, class Op> __device__ T over_team(T x, Op op) {
     for (int w = 1; w < threads / kWarp; ++w) x = op(x, T(of_warp[w]));
   }
   return x;
+}
+
+// -- numbers of rows: one at a time, or eight where rows allow that -------------------------------------------------
+
+/// Eight neighbours in a formula that is written for one number.
+struct Eight {
+  float x[kNeighbours];
+  template <class F> static __device__ Eight of(F f) {
+    Eight y;
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) y.x[e] = f(e);
+    return y;
+  }
+};
+__device__ inline Eight operator+(const Eight& a, const Eight& b) {
+  return Eight::of([&](int e) { return a.x[e] + b.x[e]; });
+}
+__device__ inline Eight operator-(const Eight& a, const Eight& b) {
+  return Eight::of([&](int e) { return a.x[e] - b.x[e]; });
+}
+__device__ inline Eight operator*(const Eight& a, const Eight& b) {
+  return Eight::of([&](int e) { return a.x[e] * b.x[e]; });
+}
+__device__ inline Eight operator-(const Eight& a, float b) {
+  return Eight::of([&](int e) { return a.x[e] - b; });
+}
+__device__ inline Eight operator*(const Eight& a, float b) {
+  return Eight::of([&](int e) { return a.x[e] * b; });
+}
+template <class T> __device__ T exp_of(T x) { return math::exp(x); }
+__device__ inline Eight exp_of(const Eight& x) {
+  return Eight::of([&](int e) { return math::exp(x.x[e]); });
+}
+
+/// Element i of a row, or the `width` elements from i on.
+template <int width> struct Place { int64_t i; };
+
+/// Numbers that are computed with as T; of f32 or, if T is float, bf16.
+template <class T> struct Numbers {
+  void* at = nullptr;
+  bool narrow = false;
+  Numbers() = default;
+  explicit Numbers(const Tensor& x) {
+    if (x.defined()) at = address_of(x), narrow = x.dtype() == bf16;
+  }
+  bool in_vectors(int64_t row_length) const { return is_aligned_16(at) && row_length % kNeighbours == 0; }
+  __device__ explicit operator bool() const { return at; }
+  __device__ Numbers from(int64_t first) const {
+    Numbers y = *this;
+    y.at = static_cast<std::byte*>(at) + first * static_cast<int64_t>(narrow ? sizeof(BFloat16) : sizeof(T));
+    return y;
+  }
+  __device__ T operator[](int64_t i) const { return load<T>(at, i, narrow); }
+  __device__ T operator()(Place<1> p) const { return load<T>(at, p.i, narrow); }
+  __device__ Eight operator()(Place<kNeighbours> p) const {
+    Eight y;
+    load_vector(y.x, at, p.i, narrow);
+    return y;
+  }
+  __device__ void set(Place<1> p, T value) const { store<T>(at, p.i, value, narrow); }
+  __device__ void set(Place<kNeighbours> p, const Eight& value) const { store_vector(at, p.i, value.x, narrow); }
+};
+/// The dtype that a kernel computes with.
+inline DType computed(DType dtype) { return dtype == bf16 ? f32 : dtype; }
+
+/// A row of n numbers, which threads take by eights if `vectors`.
+template <class T> struct RowLength {
+  int64_t n;
+  bool vectors;
+  template <class... A> RowLength(int64_t n, const A&... numbers) : n(n), vectors(std::is_same_v<T, float>) {
+    ((vectors &= numbers.in_vectors(n)), ...);
+  }
+};
+
+/// body(place) for the places of a thread in its team's row.
+template <int threads, class T, class Body> __device__ void each_place(const RowLength<T>& row, Body body) {
+  if constexpr (std::is_same_v<T, float>)
+    if (row.vectors) {
+#pragma unroll 2
+      for (int64_t i = rank_in_team<threads>() * kNeighbours; i < row.n; i += threads * kNeighbours)
+        body(Place<kNeighbours>{i});
+      return;
+    }
+#pragma unroll 4
+  for (int64_t i = rank_in_team<threads>(); i < row.n; i += threads) body(Place<1>{i});
+}
+
+/// Σ term(place) over the row; all threads get the same bits.
+template <int threads, class T, class Term> __device__ T row_total(const RowLength<T>& row, Term term) {
+  T total = 0;
+  each_place<threads>(row, [&](auto place) {
+    const auto y = term(place);
+    if constexpr (std::is_same_v<decltype(y), const Eight>) {
+#pragma unroll
+      for (int e = 0; e < kNeighbours; ++e) total += y.x[e];
+    } else {
+      total += y;
+    }
+  });
+  return over_team<threads>(total, Add());
 }
 
 template <int threads, class Row>

@@ -150,6 +150,11 @@ void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
 void exclusive_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, LinearScanOptions o,
                     Tensor& y) {
   NoGrad guard;
+  if (q.dtype() == bf16) {  // e^g keeps its digits
+    Tensor wide = empty(y.shape(), {f32, y.device()});
+    exclusive_scan(converted(q, f32), converted(k, f32), converted(v, f32), converted(g, f32), o, wide);
+    return copy(wide, y);
+  }
   o.exclusive = false;
   const int64_t n = q.dim(2);
   const auto without = [n](const Tensor& x, bool last) { return narrow(x, 2, last ? 0 : 1, n - 1); };

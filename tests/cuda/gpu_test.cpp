@@ -2,6 +2,7 @@
 // views that begin anywhere, sizes of which the emulated device has no time, sizes beyond 32 bits. There the sizes are
 // small.
 #include "cuda/against_cpu.h"
+#include "parallel/ranks.h"
 
 #include <sluice/sluice.h>
 
@@ -260,6 +261,18 @@ TEST_CASE("gpu: a model's steps have the same bits twice", "[gpu]") {
     const auto first = train(precision), second = train(precision);
     for (std::size_t i = 0; i < first.size(); ++i) CHECK(same_bits(first[i], second[i]));
   }
+}
+
+TEST_CASE("gpu: ranks that share it go through the host", "[gpu]") {
+  CHECK_NOTHROW(run_ranks(2, [](const Communicator& all) {
+    all.set_timeout(20);
+    const Tensor mine = random({3, 1000}, Device::cuda(), static_cast<uint64_t>(all.rank()));
+    const Tensor sum = all_reduce(mine, all), other = ring_shift(mine, 1, all);
+    const auto of = [](int rank) { return random({3, 1000}, cpu, static_cast<uint64_t>(rank)); };
+    expect(same_bits(to(sum, cpu), of(0) + of(1)), "the sum");
+    expect(same_bits(to(other, cpu), of(1 - all.rank())), "the other's");
+    expect(all.device_link().starts_with(real ? "host: rank " : "emulated"), all.device_link());  // NCCL refuses
+  }));
 }
 
 TEST_CASE("gpu: more elements than 32 bits count", "[gpu][beyond]") {

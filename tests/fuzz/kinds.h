@@ -33,7 +33,7 @@ void draw_graph(Draw& draw, Report& report);
 void draw_file(Draw& draw, Report& report);
 void draw_memory_limit(Draw& draw, Report& report);
 
-/// Whether a kernel did on the emulated GPU what a real one leaves undefined.
-bool emulator_found(const Error& e);
+/// Whether a kernel did on the emulated GPU what a real one leaves undefined, or failed on a real one.
+bool kernel_failed(const Error& e);
 
 }  // namespace sluice::testing

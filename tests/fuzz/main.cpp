@@ -10,8 +10,10 @@
 // A crash, a sanitizer's report, a hang, an exception of another type fails in all of them. A failure prints what
 // repeats it: the seed and the number of the draw.
 #include "fuzz/kinds.h"
+#include "support/approx.h"
 #include "support/limit.h"
 
+#include <sluice/core/kernel/backend.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/matmul/matmul.h>
@@ -61,13 +63,36 @@ void on_signal(int number) {
   _exit(1);
 }
 
+constexpr int64_t kMemory = int64_t{640} << 20;
+
+/// The GPU's memory as its backend gives it, and the same with a bound, which limits of the process do not set.
+const detail::Backend* unbounded = nullptr;
+std::byte* allocate_bounded(std::size_t bytes, int index) {
+  const int64_t room = kMemory - unbounded->memory_stats(index).live;
+  if (room < 0 || bytes > static_cast<std::size_t>(room))
+    fail<MemoryError>("the GPU may give no ", bytes, " bytes here");
+  return unbounded->allocate(bytes, index);
+}
+
+/// A GPU's driver maps more addresses than any bound on them allows, and its libraries come at their first use: so the
+/// first work is done before there is a bound.
+void prepare_device(Device device) {
+  const Tensor x = ones({64, 64}, {f32, device});
+  if (matmul(x, x).to_vector()[0] != 64) fail<DeviceError>("a first product is wrong");
+  unbounded = &detail::backend(device);
+  static const detail::Backend bounded{&allocate_bounded, unbounded->release, unbounded->synchronize,
+                                       unbounded->memory_stats, unbounded->reset_peak};
+  detail::install_backend(device.kind, bounded);
+}
+
 /// Signals, and a bound on memory, so that a careless allocation fails instead of filling the machine.
 void prepare() {
   set_num_threads(2);
   ::signal(SIGALRM, on_signal);
+  if (test_device() != cpu) prepare_device(test_device());
   if (__sanitizer_set_death_callback) return __sanitizer_set_death_callback(say);
   for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::signal(s, on_signal);
-  static const MemoryLimit bound(int64_t{640} << 20);
+  static const MemoryLimit bound(kMemory, test_device() == cpu ? MemoryLimit::Of::addresses : MemoryLimit::Of::data);
 }
 
 }  // namespace
@@ -99,7 +124,9 @@ int main(int argc, char** argv) {
     }
   }
   if (kind->ready && !kind->ready()) return 1;
-  prepare();
+  try {
+    prepare();
+  } catch (const Error& e) { return std::fprintf(stderr, "sluice_fuzz: %s\n", e.what()), 2; }
   const auto start = std::chrono::steady_clock::now();
   for (long i = only < 0 ? 0 : only; report.failures < 20; ++i) {
     const std::chrono::duration<double> run = std::chrono::steady_clock::now() - start;

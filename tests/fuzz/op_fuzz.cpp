@@ -1,6 +1,7 @@
 // Every public op with hostile arguments. A sluice::Error that names the op is a good answer.
 #include "fuzz/kinds.h"
 #include "fuzz/op_calls.h"
+#include "support/approx.h"
 #include "support/folders.h"
 #include "support/public_ops.h"
 
@@ -54,7 +55,7 @@ void differentiate(const std::vector<Tensor>& ys, Draw& draw) {
 /// device is missing, no op knows more; activate() names the activation.
 bool names(const std::string& op, const Error& e) {
   const std::string said = e.what();
-  if (emulator_found(e)) return false;
+  if (kernel_failed(e)) return false;
   const std::string by = said.substr(0, said.find(':'));
   return by == op || op == "activate" || dynamic_cast<const DeviceError*>(&e) || by == "tensor" || by == "shape" ||
          dynamic_cast<const MemoryError*>(&e) || said.find("more memory") != said.npos;
@@ -62,8 +63,10 @@ bool names(const std::string& op, const Error& e) {
 
 }  // namespace
 
-bool emulator_found(const Error& e) {
-  return std::string_view(e.what()).find("cuda emulator: block") != std::string_view::npos;
+bool kernel_failed(const Error& e) {
+  const std::string_view said = e.what();
+  if (said.find("cuda emulator: block") != said.npos) return true;
+  return test_device() != cpu && dynamic_cast<const DeviceError*>(&e) && said.starts_with("cuda: ");
 }
 
 /// Every op of ops/ has an entry.
@@ -100,7 +103,7 @@ void draw_op(Draw& draw, Report& report) {
     for (const Tensor& y : ys) read(y);
     if (draw.chance(0.5)) differentiate(ys, draw);
   } catch (const Error& e) {  // of the gradient's own
-    if (emulator_found(e)) report.wrong(draw, e.what());
+    if (kernel_failed(e)) report.wrong(draw, e.what());
   }
 }
 

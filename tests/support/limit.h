@@ -11,18 +11,20 @@
 
 namespace sluice::testing {
 
-/// While it lives, this process gets no more than `more` bytes of address space beyond what it has.
+/// While it lives, this process gets no more than `more` bytes beyond what it has: of address space, or of private
+/// memory that can be written, which leaves out the addresses that a GPU's driver sets aside.
 class MemoryLimit {
  public:
-  explicit MemoryLimit(int64_t more) {
-    int64_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    ::getrlimit(RLIMIT_AS, &before_);
+  enum class Of { addresses, data };
+  explicit MemoryLimit(int64_t more, Of of = Of::addresses) : what_(of == Of::data ? RLIMIT_DATA : RLIMIT_AS) {
+    int64_t all = 0, other = 0, data = 0;
+    std::ifstream("/proc/self/statm") >> all >> other >> other >> other >> other >> data;
+    ::getrlimit(what_, &before_);
     rlimit now = before_;
-    now.rlim_cur = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + more);
-    ::setrlimit(RLIMIT_AS, &now);
+    now.rlim_cur = static_cast<rlim_t>((of == Of::data ? data : all) * ::sysconf(_SC_PAGESIZE) + more);
+    ::setrlimit(what_, &now);
   }
-  ~MemoryLimit() { ::setrlimit(RLIMIT_AS, &before_); }
+  ~MemoryLimit() { ::setrlimit(what_, &before_); }
   MemoryLimit(const MemoryLimit&) = delete;
   MemoryLimit& operator=(const MemoryLimit&) = delete;
 
@@ -37,6 +39,7 @@ class MemoryLimit {
   }
 
  private:
+  decltype(RLIMIT_AS) what_;
   rlimit before_;
 };
 
