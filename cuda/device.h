@@ -93,6 +93,13 @@ template <class T> __device__ void store_16(T* to, const T (&x)[16 / sizeof(T)])
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(x);
 }
 
+/// Reads shared memory each time: no register keeps the number.
+__device__ inline int load_again(const int* from) {
+  int x;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(shared_address(from)));
+  return x;
+}
+
 /// Two numbers rounded to bf16, the first in the lower half.
 __device__ inline uint32_t pack_bf16(float low, float high) {
   uint32_t pair;
@@ -169,6 +176,7 @@ template <class T> void store_16(Shared<T> to, const T (&x)[16 / sizeof(T)]) {
   std::memcpy(to.address(), x, 16);
 }
 
+inline int load_again(Shared<int> from) { return from[0]; }
 inline uint32_t pack_bf16(float low, float high) { return BFloat16(low).bits | uint32_t{BFloat16(high).bits} << 16; }
 inline float exp2_approx(float x) { return std::exp2(x); }
 

@@ -223,6 +223,24 @@ void abandon_recording() noexcept {
   cudaGetLastError();
 }
 
+__device__ int taken_work;
+int* work_counter() {
+  static int* const there = [] {
+    void* p = nullptr;
+    check("a counter", cudaGetSymbolAddress(&p, taken_work));
+    return static_cast<int*>(p);
+  }();
+  return there;
+}
+int multiprocessors() {
+  static const int count = [] {
+    int n = 0;
+    check("multiprocessors", cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
+    return n;
+  }();
+  return count;
+}
+
 // The driver makes tensor maps. Its function is found at run time, so that the library loads without a driver.
 TensorMap tensor_map(const HeadRows<const BFloat16>& x, int batch, int heads, int rows, int columns, int box) {
   static const auto encode = [] {

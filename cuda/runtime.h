@@ -34,6 +34,11 @@ std::byte* allocate_plainly(std::size_t bytes);
 void release_plainly(std::byte* p, std::size_t bytes) noexcept;
 void upload_plainly(void* to, const void* from, std::size_t bytes);
 
+/// How many blocks run at a time if each takes a whole multiprocessor.
+int multiprocessors();
+/// An int of the device, 0 between kernels, by which the blocks of a kernel share out work.
+int* work_counter();
+
 /// Memory of the current device for the time of one op: `count` T, uninitialised.
 template <class T> class Scratch {
  public:

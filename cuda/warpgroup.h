@@ -123,9 +123,10 @@ template <int left> __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 /// Makes the compiler finish x >= 0 before the next wait. ptxas would otherwise move arithmetic behind it, where it no
-/// longer runs beside the products: it moves none across a branch, though this one is never taken.
+/// longer runs beside the products: it moves none across a branch, though this one is never taken. (A trap in its place
+/// takes so many registers that ptxas serialises the products.)
 __device__ inline void finish_before_wait(float x) {
-  if (x < 0) asm volatile("trap;");
+  if (__any_sync(kAllLanes, x < 0)) asm volatile("exit;");
 }
 /// Keeps the compiler, which does not know how long wgmma uses these registers, from moving accesses across this place.
 template <int n> __device__ void wgmma_hold(float (&d)[n][4]) {

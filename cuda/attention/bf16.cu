@@ -34,9 +34,9 @@ bool serves(const sluice::detail::AttentionCall& c) {
   return (c.q.dtype() == f32 || c.q.dtype() == bf16) && (d == 64 || d == 128) && c.v.dim(3) == d && m >= 16 &&
          n >= 16 && m <= kLongest && n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 &&
          heads <= kMostHeads && !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined() &&
-         o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 && (mask.window == 0 || mask.global.empty()) &&
-         !mask.query_segments.defined() && !mask.blocks.defined() && !mask.dense.defined() &&
-         (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
+         *o.scale > 0 && o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 &&
+         (mask.window == 0 || mask.global.empty()) && !mask.query_segments.defined() && !mask.blocks.defined() &&
+         !mask.dense.defined() && (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
          (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
 }
 

@@ -189,38 +189,36 @@ __device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, const uint
   }
 }
 
-/// Turns scores s [16, cols] into weights; keep[r] is the factor for the sums of earlier tiles. Of a tile that the mask
-/// cuts, row g + 8r sees columns of the interval span_of(r).
+/// Turns scores s [16, cols] into weights; `scale` is above 0; keep[r] is the factor for the sums of earlier tiles. Of
+/// a tile that the mask cuts, row g + 8r sees columns of the interval span_of(r).
 template <class Weighting, int cols, class SpanOf>
 __device__ void mma_weigh(float (&s)[cols / 8][4], float scale, MmaStatistics& rows, float (&keep)[2],
                           const TileMask<cols>& mask, SpanOf span_of) {
   constexpr float hidden = Weighting::online ? kMinusInfinity : 0.0f;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
+    if constexpr (!Weighting::online)
 #pragma unroll
-    for (int c = 0; c < cols / 8; ++c)
+      for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& x = s[c][2 * r + e];
-        if constexpr (Weighting::online) x *= scale * kLog2E;
-        else x = Weighting::weight(x * scale);
-      }
+        for (int e = 0; e < 2; ++e) s[c][2 * r + e] = Weighting::weight(s[c][2 * r + e] * scale);
     if (mask.cut) mma_hide<cols>(s, r, hidden, span_of(r));
     if (mask.masked) mma_hide<cols>(s, r, hidden, mask.keys);
-    if constexpr (Weighting::online) {
-      float top = rows.largest[r];
+    if constexpr (Weighting::online) {  // 2^(s·scale·log2 e − top), a multiply-add and an exponential a number
+      const float unit = scale * kLog2E;
+      float top = kMinusInfinity;
 #pragma unroll
       for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
         for (int e = 0; e < 2; ++e) top = fmaxf(top, s[c][2 * r + e]);
-      top = max_over_lanes<4>(top);
+      top = fmaxf(rows.largest[r], max_over_lanes<4>(top) * unit);
       const float shift = top == kMinusInfinity ? 0.0f : top;
       keep[r] = exp2_approx(rows.largest[r] - shift);
       rows.largest[r] = top, rows.sum[r] *= keep[r];
 #pragma unroll
       for (int c = 0; c < cols / 8; ++c)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) rows.sum[r] += s[c][2 * r + e] = exp2_approx(s[c][2 * r + e] - shift);
+        for (int e = 0; e < 2; ++e) rows.sum[r] += s[c][2 * r + e] = exp2_approx(fmaf(s[c][2 * r + e], unit, -shift));
     }
   }
 }
@@ -260,13 +258,15 @@ __device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const Atten
         p.lse[h.row + i] = total == 0 ? kMinusInfinity : rows.largest[r] * kLn2 + math::log(total);
     }
     if (i >= p.m) continue;
+    [[maybe_unused]] uint32_t z[D / 8];
+    if constexpr (Gate::any) Gate::load(z, p.gate, h.row + i, t);
 #pragma unroll
     for (int d = 0; d < D / 8; ++d) {
       float y[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         y[e] = acc[d][2 * r + e] * norm;
-        if constexpr (Gate::any) y[e] *= Gate::factor(p.gate, h.row + i, D, 8 * d + 2 * t + e);
+        if constexpr (Gate::any) y[e] *= Gate::factor(z, d, e);
       }
       store_pair(h.out + i * h.out_row + 8 * d + 2 * t, y[0], y[1]);
     }

@@ -10,7 +10,8 @@
 namespace sluice::cuda {
 
 /// q [batch, heads, m, D], k [batch, kv_heads, n, D], v [batch, kv_heads, n, DV] → out [batch, heads, m, DV]. q, k, v
-/// and the rows of out must be contiguous. kv_heads must divide heads. Only n may be 0. The scores are scale·q·k.
+/// and the rows of out must be contiguous. kv_heads must divide heads. Only n may be 0. The scores are scale·q·k; of
+/// tensor cores scale must be above 0.
 template <class T, class Out = T> struct AttentionProblem {
   const T *q, *k, *v;
   Out* out;
@@ -96,6 +97,22 @@ template <bool headwise> struct SigmoidGate {
   static constexpr bool any = true;
   template <class T> static __device__ float factor(const T* gate, std::ptrdiff_t row, int width, int column) {
     return math::sigmoid(to_float(headwise ? gate[row] : gate[row * width + column]));
+  }
+  /// The logits of a lane's pairs of columns 8d + 2t, d < `count`, of a row of 8·count: all loads at once.
+  template <int count>
+  static __device__ void load(uint32_t (&z)[count], const BFloat16* gate, std::ptrdiff_t row, int t) {
+    if constexpr (headwise) {
+      z[0] = gate[row].bits;
+    } else {
+#pragma unroll
+      for (int d = 0; d < count; ++d)
+        z[d] = *reinterpret_cast<const uint32_t*>(gate + row * (8 * count) + 8 * d + 2 * t);
+    }
+  }
+  /// The factor of number e of pair d.
+  template <int count> static __device__ float factor(const uint32_t (&z)[count], int d, int e) {
+    const uint32_t bits = headwise ? z[0] << 16 : e == 0 ? z[d] << 16 : z[d] & 0xffff0000u;
+    return 1 / (1 + exp2_approx(__builtin_bit_cast(float, bits) * -1.44269504f));
   }
 };
 

@@ -5,8 +5,8 @@
 // weights from registers. The scores of the next tile are computed while this tile's values are added up, so that the
 // exponentials of one run beside the products of the other (FlashAttention-3; Shah et al. 2024).
 // D = DV = 64 or 128; operands 16-byte aligned, m and n at least 1. NaN at hidden keys does not spread.
-// What limits it: the two warpgroups do not take turns, so their exponentials may coincide; a block's first tile and
-// its last results are not hidden behind another block's work.
+// What limits it: a work's first scores and last sums have no other products beside them but those of the second
+// warpgroup; all keys and values come through the L2 cache once for 128 queries.
 #pragma once
 
 #include <sluice/cuda/attention/mma_tiles.cuh>
@@ -22,11 +22,13 @@ template <int D> struct WgmmaTile {
   static constexpr int q = 0, k = q + rows * D, v = k + stages * cols * D, w = v + stages * cols * D,
                        end = w + rows * cols;
   static constexpr unsigned tile_bytes = cols * D * sizeof(BFloat16), query_bytes = rows * D * sizeof(BFloat16);
-  // mbarriers: Q has arrived; for each stage: K and V have arrived, K and V have been read
-  static constexpr int has_q = 0, has_k = 1, has_v = has_k + stages, read_k = has_v + stages, read_v = read_k + stages,
-                       barriers = read_v + stages;
-  static constexpr std::size_t bytes = end * sizeof(BFloat16) + barriers * sizeof(uint64_t);
-  static constexpr int few_registers = 24, many_registers = 240;
+  // mbarriers: Q has arrived, has been read; for each stage: K and V have arrived, K and V have been read
+  static constexpr int has_q = 0, read_q = 1, has_k = 2, has_v = has_k + stages, read_k = has_v + stages,
+                       read_v = read_k + stages, barriers = read_v + stages;
+  static constexpr std::size_t taken = end * sizeof(BFloat16) + barriers * sizeof(uint64_t);  // of two works, ints
+  static constexpr std::size_t bytes = taken + 16 * sizeof(int);
+  static constexpr int turn = 2 * kConsumers;  // named barriers: turn + 1 and turn + 2 are those of the two's turns
+  static constexpr int few_registers = 40, many_registers = 232;
   static_assert(registers_suffice(few_registers, many_registers, kConsumers));
 };
 
@@ -76,28 +78,43 @@ template <int count> __device__ bool all_finite(Shared<BFloat16> x, int barrier)
   return !named_barrier_any(barrier, kWarpgroup, bad != 0);
 }
 
-/// grid (⌈m / 128⌉, heads, batch), blocks of 384 threads, WgmmaTile<D>::bytes of shared memory. The maps have boxes of
-/// Tile::rows and Tile::cols rows.
+/// 128 queries of a head, and the tiles of keys that they see: ints in shared memory, which the warpgroups read again
+/// where they need one, instead of keeping them in registers.
+struct WgmmaWork {
+  enum {
+    first,
+    head,
+    batch,
+    begin,
+    tiles,
+    whole_from,
+    whole_to,
+    count
+  };  // all queries see keys [whole_from, whole_to)
+};
+
+/// A grid of at most as many blocks of 384 threads as there are multiprocessors, WgmmaTile<D>::bytes of shared memory.
+/// A block takes work until there is none: `next` counts what is taken beyond the first of each block, and is 0 before
+/// and after. Copies for the next work begin while this one's results are written. The maps have boxes of Tile::rows
+/// and Tile::cols rows.
 template <int D, class Weighting, class Mask, class Gate, class Out>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
-    attention_wgmma(AttentionProblem<BFloat16, Out> p, Mask mask, SLUICE_TENSOR_MAP queries, SLUICE_TENSOR_MAP keys,
-                    SLUICE_TENSOR_MAP values) {
+    attention_wgmma(AttentionProblem<BFloat16, Out> p, Mask mask, int* next, SLUICE_TENSOR_MAP queries,
+                    SLUICE_TENSOR_MAP keys, SLUICE_TENSOR_MAP values) {
   using Tile = WgmmaTile<D>;
+  using Work = WgmmaWork;
   constexpr int rows = Tile::rows, cols = Tile::cols, stages = Tile::stages, size = cols * D;
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const Shared<uint64_t> barrier =
       dynamic_shared<uint64_t>() + static_cast<int>(Tile::end * sizeof(BFloat16) / sizeof(uint64_t));
+  const Shared<int> taken =
+      dynamic_shared<int>() + static_cast<int>(Tile::taken / sizeof(int));  // for even turns, for odd
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  // Blocks with the most keys begin first, so that causal work ends at about the same time on all multiprocessors.
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows,
-            last = first + rows < p.m ? first + rows - 1 : p.m - 1;
-  const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
-  const KeySpan low = mask.of(position_of(p, first), p.n), high = mask.of(position_of(p, last), p.n);
-  const int begin = low.begin / cols * cols, tiles = high.end > begin ? (high.end - begin + cols - 1) / cols : 0;
+  const int blocks = (p.m + rows - 1) / rows, total = blocks * p.heads * p.batch;
 
   if (thread == 0) {
-    mbarrier_init(barrier + Tile::has_q, 1);
+    mbarrier_init(barrier + Tile::has_q, 1), mbarrier_init(barrier + Tile::read_q, kConsumers);
     for (int stage = 0; stage < stages; ++stage) {
       mbarrier_init(barrier + Tile::has_k + stage, 1), mbarrier_init(barrier + Tile::has_v + stage, 1);
       mbarrier_init(barrier + Tile::read_k + stage, kConsumers),
@@ -109,106 +126,150 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 
   if (group == 0) {
     fewer_registers<Tile::few_registers>();
-    if (thread == 0 && tiles > 0) {
+    if (thread != 0) return;
+    int step = 0, index = static_cast<int>(blockIdx.x);  // step counts tiles
+    for (unsigned turn = 0;; ++turn) {
+      mbarrier_wait(barrier + Tile::read_q, turn % 2 ^ 1);
+      const Shared<int> work = taken + turn % 2 * Work::count;
+      if (index >= total) {
+        work[Work::tiles] = -1;
+        return mbarrier_arrive(barrier + Tile::has_q);
+      }
+      // Those with the most keys come first: causal work then ends everywhere at about one time.
+      const int first = (blocks - 1 - index % blocks) * rows, head = index / blocks % p.heads,
+                batch = index / blocks / p.heads, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
+      const KeySpan low = mask.of(position_of(p, first), p.n), high = mask.of(position_of(p, last), p.n);
+      const int begin = low.begin / cols * cols, tiles = high.end > begin ? (high.end - begin + cols - 1) / cols : 0;
       const int kv_head = head / (p.heads / p.kv_heads);
-      mbarrier_arrive_expecting(barrier + Tile::has_q, Tile::query_bytes);
-      tma_rows<D, rows>(q, queries, barrier + Tile::has_q, first, head, batch);
-      for (int tile = 0; tile < tiles; ++tile) {
-        const int stage = tile % stages;
-        const unsigned parity = static_cast<unsigned>(tile / stages % 2) ^ 1;  // of the previous reading, if any
+      work[Work::first] = first, work[Work::head] = head, work[Work::batch] = batch, work[Work::begin] = begin;
+      work[Work::tiles] = tiles, work[Work::whole_from] = high.begin, work[Work::whole_to] = low.end;
+      if (tiles == 0) {
+        mbarrier_arrive(barrier + Tile::has_q);
+      } else {
+        mbarrier_arrive_expecting(barrier + Tile::has_q, Tile::query_bytes);
+        tma_rows<D, rows>(q, queries, barrier + Tile::has_q, first, head, batch);
+      }
+      const int earlier = atomicAdd(next, 1);
+      index = earlier + static_cast<int>(gridDim.x);
+      if (earlier == total - 1) *next = 0;  // every block takes one more than there is, and this was the last to
+      for (int tile = 0; tile < tiles; ++tile, ++step) {
+        const int stage = step % stages, at = begin + tile * cols;
+        const unsigned parity = static_cast<unsigned>(step / stages % 2) ^ 1;  // of the previous reading, if any
         mbarrier_wait(barrier + Tile::read_k + stage, parity);
         mbarrier_arrive_expecting(barrier + Tile::has_k + stage, Tile::tile_bytes);
-        tma_rows<D, cols>(k + stage * size, keys, barrier + Tile::has_k + stage, begin + tile * cols, kv_head, batch);
+        tma_rows<D, cols>(k + stage * size, keys, barrier + Tile::has_k + stage, at, kv_head, batch);
         mbarrier_wait(barrier + Tile::read_v + stage, parity);
         mbarrier_arrive_expecting(barrier + Tile::has_v + stage, Tile::tile_bytes);
-        tma_rows<D, cols>(v + stage * size, values, barrier + Tile::has_v + stage, begin + tile * cols, kv_head, batch);
+        tma_rows<D, cols>(v + stage * size, values, barrier + Tile::has_v + stage, at, kv_head, batch);
       }
     }
-    return;
   }
   more_registers<Tile::many_registers>();
 
-  const AttentionHead<BFloat16, D, D, Out> h(p, batch, head);
   const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4;
   const int own = 64 * (group - 1);  // this warpgroup's first query in the tile
   const Shared<BFloat16> mine = memory + (Tile::w + (own + 16 * warp) * cols);
+  int done = 0;  // tiles of earlier work
   const auto come = [&](int what, int tile) {
-    mbarrier_wait(barrier + what + tile % stages, static_cast<unsigned>(tile / stages % 2));
+    mbarrier_wait(barrier + what + (done + tile) % stages, static_cast<unsigned>((done + tile) / stages % 2));
   };
-  const auto have_read = [&](int what, int tile) {  // one thread arrives for all, when their products have ended
+  const auto have_read = [&](int what) {  // one thread arrives for all, when their products have ended
     named_barrier_sync(group, kWarpgroup);
-    if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + what + tile % stages);
+    if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + what);
   };
+  // The warpgroups take turns to start products, so that the exponentials of one run beside the products of the other.
+  const auto await_turn = [&] { named_barrier_sync(Tile::turn + group, kConsumers * kWarpgroup); };
+  const auto pass_turn = [&] { named_barrier_arrive(Tile::turn + 3 - group, kConsumers * kWarpgroup); };
+  static_assert(kConsumers == 2);
+  if (group == 2) pass_turn();
 
-  float acc[D / 8][4] = {}, s[cols / 8][4], keep[2];
-  uint32_t w[cols / 16][4];
-  MmaStatistics found;
-  found.begin<Weighting>(p, head);
-  TileMask<cols> hidden;
-  const auto weigh = [&](int tile) {
-    const int j0 = begin + tile * cols;
-    mma_weigh<Weighting, cols>(s, p.scale, found, keep, hidden, [&](int r) {
-      const KeySpan span = mask.of(position_of(p, first + own + 16 * warp + 8 * r + g), p.n);
-      return KeySpan{span.begin - j0, span.end - j0};
-    });
-  };
+  for (unsigned turn = 0;; ++turn) {
+    mbarrier_wait(barrier + Tile::has_q, turn % 2);
+    const Shared<int> work = taken + turn % 2 * Work::count;
+    const auto of_work = [&](int field) { return __shfl_sync(kAllLanes, load_again(work + field), 0); };
+    const int tiles = of_work(Work::tiles);
+    if (tiles < 0) return;
+    const int row = of_work(Work::first) + own + 16 * warp;
+    float acc[D / 8][4] = {}, s[cols / 8][4], keep[2];
+    uint32_t w[cols / 16][4];
+    MmaStatistics found;
+    found.begin<Weighting>(p, of_work(Work::head));
+    TileMask<cols> hidden;
 
-  // True if the tile is cut by the mask and has values that are not finite. Its sums are then added here, number by
-  // number, because 0·NaN is NaN. No product of the warpgroup may be under way.
-  const auto add_if_not_finite = [&](int tile) {
-    const Shared<BFloat16> x = v + tile % stages * size;
-    come(Tile::has_v, tile);
-    if (!hidden.any() || all_finite<size>(x, kConsumers + group)) return false;
-    mma_add_by_numbers<D, cols>(
-        acc, w,
-        [=](int j, int d, int e) {
-          return to_float(x[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
-        },
-        mine);
-    return true;
-  };
-  const auto start_next = [&](int tile) {
-    const int j0 = begin + tile * cols;
-    hidden.look(j0 < high.begin || j0 + cols > low.end, h.keys, j0, p.n);
-    come(Tile::has_k, tile);
-    wgmma_hold(s), wgmma_hold(acc), wgmma_hold(w);
-    wgmma_fence();
-    start_scores<D, rows, cols>(s, q + own * kBoxColumns, k + tile % stages * size);
-  };
-
-  bool added = true;  // no sums are due before the first tile
-  if (tiles > 0) mbarrier_wait(barrier + Tile::has_q, 0);
-  for (int tile = 0; tile < tiles; ++tile) {  // turns its scores into weights, adds up the previous tile's values
-    if (added) {
-      start_next(tile);
-      wgmma_wait<0>();
+    const auto weigh = [&](int tile) {
+      const int j0 = of_work(Work::begin) + tile * cols;
+      mma_weigh<Weighting, cols>(s, p.scale, found, keep, hidden, [&](int r) {
+        const KeySpan span = mask.of(position_of(p, row + 8 * r + g), p.n);
+        return KeySpan{span.begin - j0, span.end - j0};
+      });
+    };
+    // True if the tile is cut by the mask and has values that are not finite. Its sums are then added here, number by
+    // number, because 0·NaN is NaN. No product of the warpgroup may be under way.
+    const auto add_if_not_finite = [&](int tile) {
+      const Shared<BFloat16> x = v + (done + tile) % stages * size;
+      come(Tile::has_v, tile);
+      if (!hidden.any() || all_finite<size>(x, kConsumers + group)) return false;
+      mma_add_by_numbers<D, cols>(
+          acc, w,
+          [=](int j, int d, int e) {
+            return to_float(x[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
+          },
+          mine);
+      return true;
+    };
+    const auto start_next = [&](int tile) {
+      const int j0 = of_work(Work::begin) + tile * cols;
+      hidden.look(j0 < of_work(Work::whole_from) || j0 + cols > of_work(Work::whole_to),
+                  p.keys ? p.keys + std::ptrdiff_t{of_work(Work::batch)} * p.n : nullptr, j0, p.n);
+      come(Tile::has_k, tile);
+      await_turn();
+      wgmma_hold(s), wgmma_hold(acc), wgmma_hold(w);
+      wgmma_fence();
+      start_scores<D, rows, cols>(s, q + own * kBoxColumns, k + (done + tile) % stages * size);
+    };
+    const auto scores_are_there = [&](int tile) {
       wgmma_hold(s);
-      have_read(Tile::read_k, tile);
-      weigh(tile);
-    } else {
-      start_next(tile);
-      start_sums<D, cols>(acc, w, v + (tile - 1) % stages * size);
-      wgmma_wait<1>();  // for the scores; the sums may be under way
-      wgmma_hold(s);
-      have_read(Tile::read_k, tile);
-      weigh(tile);
-      if constexpr (Weighting::online) finish_before_wait(found.sum[0] + found.sum[1]);
+      have_read(Tile::read_k + (done + tile) % stages);
+      if (tile == tiles - 1) have_read(Tile::read_q);
+    };
+
+    bool added = true;  // no sums are due before the first tile
+    if (tiles == 0) have_read(Tile::read_q);
+    for (int tile = 0; tile < tiles; ++tile) {  // turns its scores into weights, adds up the previous tile's values
+      if (added) {
+        start_next(tile);
+        pass_turn();
+        wgmma_wait<0>();
+        scores_are_there(tile);
+        weigh(tile);
+      } else {
+        start_next(tile);
+        start_sums<D, cols>(acc, w, v + (done + tile - 1) % stages * size);
+        pass_turn();
+        wgmma_wait<1>();  // for the scores; the sums may be under way
+        scores_are_there(tile);
+        weigh(tile);
+        if constexpr (Weighting::online) finish_before_wait(found.sum[0] + found.sum[1]);
+        wgmma_wait<0>();
+        wgmma_hold(acc);
+      }
+      if (tile > 0) have_read(Tile::read_v + (done + tile - 1) % stages);
+      mma_shrink<Weighting, D>(acc, keep);
+      pack_fragments<cols>(w, s);
+      added = add_if_not_finite(tile);
+    }
+    if (!added) {
+      wgmma_hold(acc), wgmma_hold(w);
+      wgmma_fence();
+      start_sums<D, cols>(acc, w, v + (done + tiles - 1) % stages * size);
       wgmma_wait<0>();
       wgmma_hold(acc);
     }
-    if (tile > 0) have_read(Tile::read_v, tile - 1);
-    mma_shrink<Weighting, D>(acc, keep);
-    pack_fragments<cols>(w, s);
-    added = add_if_not_finite(tile);
+    if (tiles > 0) have_read(Tile::read_v + (done + tiles - 1) % stages);
+    done += tiles;
+    const AttentionHead<BFloat16, D, D, Out> h(p, of_work(Work::batch), of_work(Work::head));
+    mma_finish<Weighting, Gate>(p, h, row, acc, found);
   }
-  if (!added) {
-    wgmma_hold(acc), wgmma_hold(w);
-    wgmma_fence();
-    start_sums<D, cols>(acc, w, v + (tiles - 1) % stages * size);
-    wgmma_wait<0>();
-    wgmma_hold(acc);
-  }
-  mma_finish<Weighting, Gate>(p, h, first + own + 16 * warp, acc, found);
 }
 
 /// Runs attention_wgmma over a whole problem whose q, k and v may lie in strided rows, as tensor_map() wants them.
@@ -216,10 +277,9 @@ template <int D, class Weighting, class Mask, class Gate, class Out>
 void run_attention_wgmma(const AttentionProblem<BFloat16, Out>& p, Mask mask, const HeadRows<const BFloat16>& q,
                          const HeadRows<const BFloat16>& k, const HeadRows<const BFloat16>& v) {
   using Tile = WgmmaTile<D>;
-  const auto blocks = static_cast<unsigned>((p.m + Tile::rows - 1) / Tile::rows);
-  launch(attention_wgmma<D, Weighting, Mask, Gate, Out>,
-         dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), dim3(kWgmmaThreads), Tile::bytes,
-         p, mask, tensor_map(q, p.batch, p.heads, p.m, D, Tile::rows),
+  const int work = (p.m + Tile::rows - 1) / Tile::rows * p.heads * p.batch;
+  launch(attention_wgmma<D, Weighting, Mask, Gate, Out>, dim3(static_cast<unsigned>(std::min(work, multiprocessors()))),
+         dim3(kWgmmaThreads), Tile::bytes, p, mask, work_counter(), tensor_map(q, p.batch, p.heads, p.m, D, Tile::rows),
          tensor_map(k, p.batch, p.kv_heads, p.n, D, Tile::cols),
          tensor_map(v, p.batch, p.kv_heads, p.n, D, Tile::cols));
 }

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #define __global__
 #define __device__
@@ -164,7 +165,8 @@ template <class T> T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 3
   return sluice::cuda::emulator::shuffle("__shfl_xor_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
 }
 
-// Needs no atomic operation: one thread runs at a time.
+// Need no atomic operation: one thread runs at a time.
+template <class T> T atomicAdd(T* p, T v) { return std::exchange(*p, *p + v); }
 template <class T> T atomicMin(T* p, T v) {
   const T before = *p;
   *p = v < before ? v : before;

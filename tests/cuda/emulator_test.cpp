@@ -360,30 +360,24 @@ TEST_CASE("cuda emulator: mistakes with what works by itself are errors in every
     CHECK(bring_and_wait(8192) == "");
     CHECK(has(bring_and_wait(16384), "wait for the mbarrier"));  // for more bytes than come
     CHECK(has(with_barrier(32, [&](auto tile, auto barrier) { bring(tile + 64, barrier); }), "multiple of 1024"));
-    const auto box = [&](int rows, int column, int head) {
+    const auto box = [&](const TensorMap& of, int column = 0, int head = 0) {
       return with_barrier(32, [&](auto tile, auto barrier) {
-        const TensorMap of = tensor_map(packed_heads(zeros.data(), 1, 64, 64), 1, 1, 64, 64, rows);
-        if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, 8192), tma_load(tile, of, barrier, column, 0, head, 0);
+        const unsigned bytes = static_cast<unsigned>(of.box) * 128;
+        if (threadIdx.x == 0)
+          mbarrier_arrive_expecting(barrier, bytes), tma_load(tile, of, barrier, column, 0, head, 0);
         mbarrier_wait(barrier, 0);
       });
     };
-    CHECK(box(64, 0, 0) == "");
+    const auto of_rows = [&](int n) { return tensor_map(packed_heads(zeros.data(), 1, 64, 64), 1, 1, 64, 64, n); };
+    CHECK(box(of_rows(64)) == "");
     const int wrong[][3] = {{64, 32, 0}, {64, -64, 0}, {64, 64, 0}, {64, 0, -1}, {64, 0, 1}, {0, 0, 0}, {257, 0, 0}};
-    for (const auto& [rows, column, head] : wrong) CHECK(has(box(rows, column, head), "there is no such box"));
-    const auto strides = [&](int64_t head, int64_t row) {
-      return with_barrier(32, [&](auto tile, auto barrier) {
-        const TensorMap of = tensor_map({zeros.data(), 4096, head, row}, 1, 1, 32, 64, 32);
-        if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, 4096), tma_load(tile, of, barrier, 0, 0, 0, 0);
-        mbarrier_wait(barrier, 0);
-      });
-    };
-    CHECK(strides(64, 128) == "");
-    CHECK(has(strides(0, 64), "strides above 0"));
-    CHECK(has(strides(64, 68), "multiples of 16 bytes"));
+    for (const auto& [rows, column, head] : wrong) CHECK(has(box(of_rows(rows), column, head), "there is no such box"));
+    CHECK(box(tensor_map({zeros.data(), 4096, 64, 128}, 1, 1, 32, 64, 32)) == "");
+    CHECK(has(box(tensor_map({zeros.data(), 4096, 0, 64}, 1, 1, 32, 64, 32)), "strides above 0"));
+    CHECK(has(box(tensor_map({zeros.data(), 4096, 64, 68}, 1, 1, 32, 64, 32)), "multiples of 16 bytes"));
     CHECK(has(with_barrier(32, [&](auto, auto barrier) { mbarrier_wait(barrier + 1, 0); }), "there is no mbarrier"));
     CHECK(has(with_barrier(64, [&](auto, auto) { named_barrier_sync(1, threadIdx.x < 32 ? 64 : 96); }),
               "named barrier 1 waits for"));
-
     const auto multiply = [&](auto tile, auto barrier, bool wait) {
       bring(tile, barrier), mbarrier_wait(barrier, 0);
       float d[8][4] = {};
