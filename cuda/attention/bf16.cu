@@ -30,49 +30,53 @@ bool count(bool by_products) { return count(by_products ? AttentionServer::produ
 bool serves(const sluice::detail::AttentionCall& c) {
   const AttentionOptions& o = c.options;
   const AttentionMask& mask = o.mask;
-  const int64_t batch = c.q.dim(0), heads = c.q.dim(1), m = c.q.dim(2), n = c.k.dim(2), d = c.q.dim(3);
-  return (c.q.dtype() == f32 || c.q.dtype() == bf16) && (d == 64 || d == 128) && c.v.dim(3) == d && m >= 16 &&
-         n >= 16 && m <= kLongest && n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 &&
-         heads <= kMostHeads && !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined() &&
-         *o.scale > 0 && o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 &&
+  const int64_t batch = c.q.dim(0), heads = c.q.dim(1), m = c.q.dim(2), n = c.k.dim(2), d = c.q.dim(3), dv = c.v.dim(3);
+  return (c.q.dtype() == f32 || c.q.dtype() == bf16) && d <= 128 && dv <= 128 && d % 2 == 0 && dv % 2 == 0 &&
+         d + dv >= 32 && m >= 16 && n >= 16 && m <= kLongest && n <= kLongest && batch >= 1 && batch <= kMostHeads &&
+         heads >= 1 && heads <= kMostHeads && !o.bias.defined() && !o.relative_bias.defined() &&
+         !o.row_scale.defined() && *o.scale > 0 && o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 &&
          (mask.window == 0 || mask.global.empty()) && !mask.query_segments.defined() && !mask.blocks.defined() &&
          !mask.dense.defined() && (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
          (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
 }
 
+/// The width that the rungs compute with: narrower operands get columns of zeros.
+int64_t width_of(const sluice::detail::AttentionCall& c) { return std::max(c.q.dim(3), c.v.dim(3)) <= 64 ? 64 : 128; }
+
 /// True if the rung that serves the call also applies its gate.
 bool gates(const sluice::detail::AttentionCall& c) {
-  return c.gate.defined() && (c.options.weighting == Weighting::softmax || c.options.weighting == Weighting::relu2);
+  return c.gate.defined() && c.v.dim(3) == width_of(c) &&
+         (c.options.weighting == Weighting::softmax || c.options.weighting == Weighting::relu2);
 }
 
-/// Writes x [batch, heads, rows, width], rounded to bf16, contiguous; width must be 1 or even. A thread takes two
-/// numbers. Limited by memory.
-template <class T> void round_as(const Tensor& x, BFloat16* to) {
+/// Writes x [batch, heads, rows, columns], rounded to bf16, as contiguous rows of `width` numbers, with zeros beyond
+/// its columns; width must be 1 or even. A thread takes two numbers. Limited by memory.
+template <class T> void round_as(const Tensor& x, int64_t width, BFloat16* to) {
   const HeadRows<const T> from(x);
-  const int64_t heads = x.dim(1), rows = x.dim(2), pairs = x.dim(3) / 2;
+  const int64_t heads = x.dim(1), rows = x.dim(2), columns = x.dim(3), pairs = width / 2;
   if (pairs == 0)
     return for_each(x.numel(), [=] __device__(int64_t row) {
       to[row] = BFloat16(to_float(*from.at(row / rows / heads, row / rows % heads, row % rows)));
     });
-  for_each(x.numel() / 2, [=] __device__(int64_t i) {
-    const int64_t row = i / pairs;
-    const T* at = from.at(row / rows / heads, row / rows % heads, row % rows) + i % pairs * 2;
-    reinterpret_cast<uint32_t*>(to)[i] = pack_bf16(to_float(at[0]), to_float(at[1]));
+  for_each(x.dim(0) * heads * rows * pairs, [=] __device__(int64_t i) {
+    const int64_t row = i / pairs, c = i % pairs * 2;
+    const T* at = from.at(row / rows / heads, row / rows % heads, row % rows) + c;
+    reinterpret_cast<uint32_t*>(to)[i] = c < columns ? pack_bf16(to_float(at[0]), to_float(at[1])) : 0;
   });
 }
-void round(const Tensor& x, BFloat16* to) { x.dtype() == bf16 ? round_as<BFloat16>(x, to) : round_as<float>(x, to); }
 struct Rounded : Scratch<BFloat16> {
-  explicit Rounded(const Tensor& x) : Scratch(static_cast<std::size_t>(x.numel())) { round(x, get()); }
+  Rounded(const Tensor& x, int64_t width) : Scratch(static_cast<std::size_t>(x.dim(0) * x.dim(1) * x.dim(2) * width)) {
+    x.dtype() == bf16 ? round_as<BFloat16>(x, width, get()) : round_as<float>(x, width, get());
+  }
 };
 
-/// An operand [batch, heads, rows, width] of bf16 in place, or a contiguous copy: of f32, of rows that TMA cannot read,
-/// and, if not `strided`, of all that is not contiguous.
+/// An operand [batch, heads, rows, width] of bf16 in place, or a contiguous copy: of f32, of narrower rows or such that
+/// TMA cannot read, and, if not `strided`, of all that is not contiguous.
 class Operand {
  public:
-  Operand(const Tensor& x, bool strided) {
-    const int64_t width = x.dim(3);
+  Operand(const Tensor& x, int64_t width, bool strided) {
     rows_ = HeadRows<const BFloat16>(nullptr, x.dim(1) * x.dim(2) * width, x.dim(2) * width, width);
-    if (x.dtype() == bf16) {
+    if (x.dtype() == bf16 && x.dim(3) == width) {
       HeadRows<const BFloat16> there(x);
       if (x.dim(0) == 1) there.batch = rows_.batch;  // a stride that nobody takes may be any number
       if (x.dim(1) == 1) there.head = rows_.head;
@@ -85,7 +89,7 @@ class Operand {
         return;
       }
     }
-    rows_.base = copy_.emplace(x).get();
+    rows_.base = copy_.emplace(x, width).get();
   }
   const HeadRows<const BFloat16>& rows() const { return rows_; }
   /// For kernels that need contiguous operands: only if they were not allowed to be strided.
@@ -110,7 +114,7 @@ struct Operands {
   Window mask;
 
   Operands(const sluice::detail::AttentionCall& c, bool strided)
-      : q(c.q, strided), k(c.k, strided), v(c.v, strided), sink(c.options.sink) {
+      : q(c.q, width_of(c), strided), k(c.k, width_of(c), strided), v(c.v, width_of(c), strided), sink(c.options.sink) {
     if (sink.defined()) sink = sluice::to(sink, f32);
     const AttentionMask& rules = c.options.mask;
     mask = {static_cast<int>(rules.window == 0 || rules.window > kLongest ? kLongest : rules.window), rules.causal};
@@ -133,7 +137,7 @@ template <class F> void with_instance(const sluice::detail::AttentionCall& c, F 
       default: return f.template operator()<D, LinearWeight>();
     }
   };
-  c.q.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
+  width_of(c) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
 }
 
 /// f.operator()<Gate>(). Kernels gate softmax and relu² only; for other weightings the gate is a separate op.
@@ -164,7 +168,7 @@ void run_backward(const AttentionBackwardProblem& p, Window mask, const Backward
 /// Computes from g, the gradient of a gated result: the gradient of attention, rounded, that of the logits, and δ.
 void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloat16* to,
                   sluice::detail::AttentionGradients& out) {
-  const Rounded gate(c.gate);
+  const Rounded gate(c.gate, c.gate.dim(3));
   const GateBackwardProblem p{.g = HeadRows<const float>(g),
                               .y = HeadRows<const float>(c.gated),
                               .gate = gate.get(),
@@ -195,7 +199,7 @@ bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor&
   const bool by_rung_4 = all_by_rung_4(c, false);
   const Operands x(c, by_rung_4);
   std::optional<Rounded> gate;
-  if (gates(c)) gate.emplace(c.gate), *c.gates = true;
+  if (gates(c)) gate.emplace(c.gate, c.gate.dim(3)), *c.gates = true;
   const auto run = [&]<class Out>() {
     AttentionProblem<BFloat16, Out> p{.q = x.q.packed(),
                                       .k = x.k.packed(),
@@ -209,6 +213,7 @@ bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor&
                                       .scale = static_cast<float>(*c.options.scale)};
     p.keys = x.seen(), p.sink = data_or_null<float>(x.sink), p.lse = data_or_null<float>(lse);
     p.out_batch = out.strides()[0], p.out_head = out.strides()[1], p.out_row = out.strides()[2];
+    p.columns = static_cast<int>(out.dim(3));
     if (gate) p.gate = gate->get();
     with_instance(c, [&]<int D, class W>() {
       with_gate<W>(c, [&]<class Gate>() {
@@ -241,7 +246,7 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
     rows_of_g = packed_heads(ungated->get(), static_cast<int>(g.dim(1)), static_cast<int>(g.dim(2)),
                              static_cast<int>(g.dim(3)));
   } else {
-    rows_of_g = gradient.emplace(g, strided).rows();
+    rows_of_g = gradient.emplace(g, width_of(c), strided).rows();
   }
   AttentionBackwardProblem p{.q = x.q.packed(),
                              .k = x.k.packed(),
@@ -253,6 +258,8 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
                              .dk = HeadRows<float>(out.dk),
                              .dv = HeadRows<float>(out.dv),
                              .narrow = c.q.dtype() == bf16,
+                             .dk_columns = static_cast<int>(c.q.dim(3)),
+                             .dv_columns = static_cast<int>(c.v.dim(3)),
                              .batch = static_cast<int>(c.q.dim(0)),
                              .heads = static_cast<int>(c.q.dim(1)),
                              .kv_heads = static_cast<int>(c.k.dim(1)),

@@ -20,18 +20,19 @@ namespace sluice::cuda {
 struct AttentionBackwardProblem {
   const BFloat16 *q, *k, *v, *g;
   const float *lse, *delta;
-  HeadRows<float> dq, dk, dv;  // null if not wanted
-  bool narrow = false;         // they hold bf16
+  HeadRows<float> dq, dk, dv;                      // null if not wanted
+  bool narrow = false;                             // they hold bf16
+  int dk_columns = 1 << 30, dv_columns = 1 << 30;  // of dq and dk, of dv; even numbers: no others are written
   int batch, heads, kv_heads, m, n;
   float scale;
   const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from all queries
 };
 
 /// Stores factor·x, a warp's sixteen rows, as rows first to first + 15 of a head; if `narrow`, as bf16. Skips rows from
-/// `length` on, and all rows if `to` is null.
+/// `length` on and columns from `columns` on, and all rows if `to` is null.
 template <int D>
 __device__ void store_rows(const HeadRows<float>& to, bool narrow, int64_t batch, int head, int first, int length,
-                           const float (&x)[D / 8][4], float factor) {
+                           int columns, const float (&x)[D / 8][4], float factor) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   if (!to.base) return;
 #pragma unroll
@@ -41,6 +42,7 @@ __device__ void store_rows(const HeadRows<float>& to, bool narrow, int64_t batch
     const std::ptrdiff_t at = batch * to.batch + head * to.head + row * to.row + 2 * t;
 #pragma unroll
     for (int d = 0; d < D / 8; ++d) {
+      if (8 * d + 2 * t >= columns) continue;
       const float u = x[d][2 * r] * factor, v = x[d][2 * r + 1] * factor;
       if (narrow) store_pair(reinterpret_cast<BFloat16*>(to.base) + at + 8 * d, u, v);
       else store_pair(to.base + at + 8 * d, u, v);
@@ -176,8 +178,8 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
     mma_add<D, cols>(dx, w, y, edge, mine);
   }
 
-  store_rows<D>(by_keys ? p.dk : p.dq, p.narrow, batch, head, first + 16 * warp, length, dx, p.scale);
-  if constexpr (by_keys) store_rows<D>(p.dv, p.narrow, batch, head, first + 16 * warp, length, dv, 1);
+  store_rows<D>(by_keys ? p.dk : p.dq, p.narrow, batch, head, first + 16 * warp, length, p.dk_columns, dx, p.scale);
+  if constexpr (by_keys) store_rows<D>(p.dv, p.narrow, batch, head, first + 16 * warp, length, p.dv_columns, dv, 1);
 }
 
 /// Runs one role of attention_mma_backward over a whole problem.

@@ -268,7 +268,7 @@ __device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const Atten
         y[e] = acc[d][2 * r + e] * norm;
         if constexpr (Gate::any) y[e] *= Gate::factor(z, d, e);
       }
-      store_pair(h.out + i * h.out_row + 8 * d + 2 * t, y[0], y[1]);
+      if (8 * d + 2 * t < p.columns) store_pair(h.out + i * h.out_row + 8 * d + 2 * t, y[0], y[1]);
     }
   }
 }

@@ -22,6 +22,7 @@ template <class T, class Out = T> struct AttentionProblem {
   float* lse = nullptr;           // [batch, heads, m], softmax only: log of the divisor, −∞ where it is 0
   const T* gate = nullptr;        // of the shape of out, or [batch, heads, m]
   std::ptrdiff_t out_batch = 0, out_head = 0, out_row = 0;  // strides of out; all 0: it is contiguous
+  int columns = 1 << 30;  // of out, an even number: rungs on tensor cores write no others
 };
 
 /// One query head of a problem.

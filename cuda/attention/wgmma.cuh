@@ -149,9 +149,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         mbarrier_arrive_expecting(barrier + Tile::has_q, Tile::query_bytes);
         tma_rows<D, rows>(q, queries, barrier + Tile::has_q, first, head, batch);
       }
-      const int earlier = atomicAdd(next, 1);
-      index = earlier + static_cast<int>(gridDim.x);
-      if (earlier == total - 1) *next = 0;  // every block takes one more than there is, and this was the last to
       for (int tile = 0; tile < tiles; ++tile, ++step) {
         const int stage = step % stages, at = begin + tile * cols;
         const unsigned parity = static_cast<unsigned>(step / stages % 2) ^ 1;  // of the previous reading, if any
@@ -162,6 +159,10 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         mbarrier_arrive_expecting(barrier + Tile::has_v + stage, Tile::tile_bytes);
         tma_rows<D, cols>(v + stage * size, values, barrier + Tile::has_v + stage, at, kv_head, batch);
       }
+      // Not before: who takes work early may keep it waiting while others have none.
+      const int earlier = atomicAdd(next, 1);
+      index = earlier + static_cast<int>(gridDim.x);
+      if (earlier == total - 1) *next = 0;  // every block takes one more than there is, and this was the last to
     }
   }
   more_registers<Tile::many_registers>();

@@ -279,8 +279,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + Tile::read + stage);
   }
 
-  store_rows<D>(by_keys ? p.dk : p.dq, p.narrow, batch, head, warp_row, length, dx, p.scale);
-  if constexpr (by_keys) store_rows<D>(p.dv, p.narrow, batch, head, warp_row, length, dv, 1);
+  store_rows<D>(by_keys ? p.dk : p.dq, p.narrow, batch, head, warp_row, length, p.dk_columns, dx, p.scale);
+  if constexpr (by_keys) store_rows<D>(p.dv, p.narrow, batch, head, warp_row, length, p.dv_columns, dv, 1);
 }
 
 /// False if the compiler runs out of registers, with a costly formula beside two sums.

@@ -10,7 +10,7 @@
 
 namespace sluice::cuda {
 
-constexpr int64_t kShortRow = 1024;  // elements up to which a warp takes a row alone
+constexpr int64_t kShortRow = 2048;  // elements up to which a warp takes a row alone
 
 struct Add {
   template <class T> __device__ T operator()(T a, T b) const { return sluice::detail::sum_of(a, b); }
@@ -125,7 +125,7 @@ template <class T> struct RowLength {
 template <int threads, class T, class Body> __device__ void each_place(const RowLength<T>& row, Body body) {
   if constexpr (std::is_same_v<T, float>)
     if (row.vectors) {
-#pragma unroll 2
+#pragma unroll 4
       for (int64_t i = rank_in_team<threads>() * kNeighbours; i < row.n; i += threads * kNeighbours)
         body(Place<kNeighbours>{i});
       return;

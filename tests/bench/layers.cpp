@@ -153,7 +153,7 @@ const Kind kKinds[] = {
                     own = unsqueeze(floor(to(arange(n), f32) / 64.0), -1), past = place <= own;
        const Tensor candidates = masked_fill(where(place == own, 2.0, scores), logical_not(past), -1.0),
                     least = narrow(sort(candidates, -1, true).values, -1, std::min(most, blocks) - 1, 1);
-       const Tensor chosen = logical_and(candidates >= least, past);
+       const Tensor chosen = to(logical_and(candidates >= least, past), device);
        inputs.push_back({"blocks", to(chosen, i32)});
        const Tensor q = inputs[0].tensor, k = inputs[1].tensor, v = inputs[2].tensor;
        Workload w = differentiated(

@@ -30,6 +30,9 @@ struct Call {
   bool keys = false,
        sink = false;             // keys: batch 0 loses every third, and the next all of them; what is there then is NaN
   Poison poison = Poison::none;  // NaN in a row of k and v, or of q, g and delta
+  int64_t dv = 0;                // of values, if it is not d
+
+  int64_t values() const { return dv ? dv : d; }
 };
 
 struct Operands {
@@ -45,7 +48,7 @@ struct Operands {
       return x;
     };
     q = numbers({c.batch, c.heads, c.m, c.d}, 2), k = numbers({c.batch, c.kv_heads, c.n, c.d}, 1);
-    v = numbers({c.batch, c.kv_heads, c.n, c.d}, 1), g = numbers({c.batch, c.heads, c.m, c.d}, 1);
+    v = numbers({c.batch, c.kv_heads, c.n, c.values()}, 1), g = numbers({c.batch, c.heads, c.m, c.values()}, 1);
     delta = numbers({c.batch, c.heads, c.m}, 1), sink = numbers({c.heads}, 3);
     options = {.weighting = c.weighting, .scale = 0.125, .mask = c.mask};
     if (c.sink) options.sink = tensor_of(sink.v, {c.heads}, f32);
@@ -56,7 +59,7 @@ struct Operands {
     }
     const NaiveMask mask(options.mask, c.m, c.n);
     const auto row_of = [&](Array& x, const Dims& i) {
-      for (int64_t e = 0; e < c.d; ++e) x({i[0], i[1], i[2], e}) = NAN;
+      for (int64_t e = 0; e < x.shape[3]; ++e) x({i[0], i[1], i[2], e}) = NAN;
     };
     each_index({c.batch, c.kv_heads, c.n}, [&](const Dims& i) {
       bool seen = false;
@@ -78,8 +81,8 @@ struct Expected {
 };
 Expected expected(const Call& c, const Operands& x) {
   constexpr double u = 1.02 * 0x1p-8, f32_error = 0x1p-18, inf = std::numeric_limits<double>::infinity();
-  Expected y{Array(x.q.shape), Array(x.delta.shape), Array(x.q.shape), Array(x.k.shape), Array(x.v.shape),
-             Array(x.q.shape), Array(x.q.shape),     Array(x.k.shape), Array(x.v.shape)};
+  Expected y{Array(x.g.shape), Array(x.delta.shape), Array(x.q.shape), Array(x.k.shape), Array(x.v.shape),
+             Array(x.g.shape), Array(x.q.shape),     Array(x.k.shape), Array(x.v.shape)};
   const NaiveMask mask(x.options.mask, c.m, c.n);
   each_index(x.delta.shape, [&](const Dims& row) {
     const int64_t b = row[0], h = row[1], i = row[2], kv = h * c.kv_heads / c.heads;
@@ -90,10 +93,8 @@ Expected expected(const Call& c, const Operands& x) {
     double total = c.sink ? std::exp(x.sink({h})) : 0;
     for (std::size_t j = 0; j < score.size(); ++j) {
       const double *k = at(x.k, kv, static_cast<int64_t>(j)), *v = at(x.v, kv, static_cast<int64_t>(j));
-      for (int64_t e = 0; e < c.d; ++e) {
-        score[j] += q[e] * k[e] * 0.125, size[j] += std::fabs(q[e] * k[e]) * 0.125;
-        dp[j] += g[e] * v[e], dp_size[j] += std::fabs(g[e] * v[e]);
-      }
+      for (int64_t e = 0; e < c.d; ++e) score[j] += q[e] * k[e] * 0.125, size[j] += std::fabs(q[e] * k[e]) * 0.125;
+      for (int64_t e = 0; e < c.values(); ++e) dp[j] += g[e] * v[e], dp_size[j] += std::fabs(g[e] * v[e]);
       if (mask.sees(b, h, i, static_cast<int64_t>(j))) total += std::exp(score[j]);
     }
     y.lse(row) = total == 0 ? -inf : std::log(total);
@@ -120,9 +121,11 @@ Expected expected(const Call& c, const Operands& x) {
       double *out = to(y.out, h, i), *dq = to(y.dq, h, i), *dk = to(y.dk, kv, j), *dv = to(y.dv, kv, j);
       double *out_error = to(y.out_error, h, i), *dq_error = to(y.dq_error, h, i), *dk_error = to(y.dk_error, kv, j),
              *dv_error = to(y.dv_error, kv, j);
-      for (int64_t e = 0; e < c.d; ++e) {
+      for (int64_t e = 0; e < c.values(); ++e) {
         out[e] += p * v[e], out_error[e] += p_error * std::fabs(v[e]);
         dv[e] += p * g[e], dv_error[e] += p_error * std::fabs(g[e]);
+      }
+      for (int64_t e = 0; e < c.d; ++e) {
         dq[e] += ds * k[e] * 0.125, dq_error[e] += ds_error * std::fabs(k[e]) * 0.125;
         dk[e] += ds * q[e] * 0.125, dk_error[e] += ds_error * std::fabs(q[e]) * 0.125;
       }
@@ -134,10 +137,10 @@ Expected expected(const Call& c, const Operands& x) {
 /// out, lse (softmax), and of dq, dk and dv those whose bits `wanted` has, of the device, on the CPU. lse and delta are
 /// the reference's. Gradients are full of NaN before.
 std::vector<Tensor> run_slots(const Call& c, const Operands& x, const Array& lse_before, bool heads_inside,
-                              int wanted = 7) {
+                              int wanted = 7, DType dtype = f32) {
   const Device device = Device::cuda();
   const auto stored = [&](const Array& a) {
-    const Tensor y = tensor_of(a.v, {a.shape[0], a.shape[1], a.shape[2], a.shape[3]}, f32);
+    const Tensor y = to(tensor_of(a.v, {a.shape[0], a.shape[1], a.shape[2], a.shape[3]}, f32), dtype);
     return heads_inside ? transpose(to(contiguous(transpose(y, 1, 2)), device), 1, 2) : to(y, device);
   };
   const Tensor q = stored(x.q), k = stored(x.k), v = stored(x.v), g = stored(x.g);
@@ -147,8 +150,8 @@ std::vector<Tensor> run_slots(const Call& c, const Operands& x, const Array& lse
   const detail::AttentionCall call{q, k, v, o};
   const bool softmax = c.weighting == Weighting::softmax;
   const Shape rows{c.batch, c.heads, c.m};
-  Tensor out = heads_inside ? detail::empty_heads(q.shape(), q.options()) : empty(q.shape(), q.options()), lse, delta;
-  if (softmax) lse = empty(rows, q.options()), delta = to(tensor_of(x.delta.v, rows, f32), device);
+  Tensor out = heads_inside ? detail::empty_heads(g.shape(), g.options()) : empty(g.shape(), g.options()), lse, delta;
+  if (softmax) lse = empty(rows, {f32, device}), delta = to(tensor_of(x.delta.v, rows, f32), device);
   kernel::attention(call, out, lse);
   std::vector<Tensor> all{out};
   if (softmax) all.push_back(lse), lse = to(tensor_of(lse_before.v, rows, f32), device);
@@ -187,9 +190,9 @@ void check_numbers(const char* name, const Tensor& got, const Array& want, const
 }
 
 void check(const Call& c, uint64_t seed = 1) {
-  INFO("m " << c.m << ", n " << c.n << ", d " << c.d << ", weighting " << static_cast<int>(c.weighting) << ", causal "
-            << c.mask.causal << ", window " << c.mask.window << ", keys " << c.keys << ", sink " << c.sink
-            << ", poison " << static_cast<int>(c.poison));
+  INFO("m " << c.m << ", n " << c.n << ", d " << c.d << ", dv " << c.values() << ", weighting "
+            << static_cast<int>(c.weighting) << ", causal " << c.mask.causal << ", window " << c.mask.window
+            << ", keys " << c.keys << ", sink " << c.sink << ", poison " << static_cast<int>(c.poison));
   PrecisionScope scope(Precision::bf16);
   const Operands x(c, seed);
   const Expected want = expected(c, x);
@@ -214,6 +217,10 @@ void check(const Call& c, uint64_t seed = 1) {
   check_numbers("dq", first[grads], want.dq, want.dq_error);
   check_numbers("dk", first[grads + 1], want.dk, want.dk_error);
   check_numbers("dv", first[grads + 2], want.dv, want.dv_error);
+  // The operands are bf16 numbers: tensors of bf16 have the same results, rounded.
+  const std::vector<Tensor> narrow = run_slots(c, x, want.lse, seed % 2, 7, bf16);
+  for (std::size_t i = 0; i < first.size(); ++i) CHECK(same_bits(narrow[i], to(first[i], narrow[i].dtype())));
+  CHECK(narrow[0].dtype() == bf16);
 }
 
 constexpr Weighting kAll[] = {Weighting::softmax, Weighting::relu2, Weighting::laplace, Weighting::sigmoid,
@@ -238,6 +245,26 @@ TEST_CASE("cuda attention, bf16: 128 columns", "[cuda]") {
   check({1, 2, 1, 65, 97, 128, Weighting::softmax, {.causal = true}}, 3);
   check({2, 1, 1, 97, 65, 128, Weighting::softmax, {}, true}, 4);
   check({1, 1, 1, 129, 65, 128, Weighting::relu2, {.window = 30}}, 5);
+}
+
+TEST_CASE("cuda attention, bf16: widths that are filled up with zeros", "[cuda]") {
+  uint64_t seed = 20;
+  const int64_t widths[][2] = {{16, 16}, {62, 64}, {64, 62}, {30, 66}, {96, 64}, {80, 80}, {126, 128}, {2, 128}};
+  for (const auto& [d, dv] : widths)
+    for (int64_t m : {65, 129})
+      check({1,
+             2,
+             1,
+             m,
+             130,
+             d,
+             m == 65 ? Weighting::relu2 : Weighting::softmax,
+             {.causal = true},
+             false,
+             false,
+             Poison::none,
+             dv},
+            ++seed);
 }
 
 TEST_CASE("cuda attention, bf16: the edges of windows, wherever they fall in a tile", "[cuda]") {

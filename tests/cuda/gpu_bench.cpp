@@ -127,7 +127,10 @@ void memory() {
     Rng rng(3);
     return randint(0, width, {rows}, rng, gpu);
   }();
-  backward("cross_entropy, both ways", 4, [&](const Tensor& z) { return cross_entropy(z, at) * y; });
+  {
+    const Tensor leaf = x.detach().requires_grad_();
+    op("cross_entropy, both ways", bytes_of(3), [&] { grad({cross_entropy(leaf, at)}, {leaf}); });
+  }
   {
     const Tensor table = random({smoke ? 64 : 50000, width});
     const Tensor index = [&] {
@@ -243,7 +246,21 @@ void training() {
   train("step, small, bf16, recorded", bf16, Precision::f32, true, 4, 256, 256, 4);
 }
 
-/// Each kernel is waited for, so that small ones count the way to the device and back, too.
+/// What f takes of the device's time by op, the first `most` of them. Each kernel is waited for, so that small ones
+/// count the way to the device and back, too.
+std::string by_op(std::size_t most, const std::function<void()>& f) {
+  f(), f(), synchronize(gpu);
+  Profile measured;
+  f(), synchronize(gpu);
+  std::string text = print("%9.2f ms in kernels\n", measured.kernel_seconds() * 1e3);
+  const std::vector<ProfileRow> rows = measured.by_op();
+  for (std::size_t i = 0; i < std::min(most, rows.size()); ++i)
+    text += print("    %-24s %-9s %5ld calls %9.3f ms %9.0f GFLOP/s %7.0f GB/s\n", rows[i].name.c_str(),
+                  rows[i].backward ? "backward" : "", long(rows[i].calls), rows[i].seconds * 1e3, rows[i].gflops(),
+                  rows[i].gigabytes_per_second());
+  return text;
+}
+
 void profile() {
   const auto step = [](const char* name, DType dtype, Precision precision) {
     row(name, [=]() -> std::string {
@@ -253,24 +270,25 @@ void profile() {
       Adam adam(parameters(model), {.lr = 1e-3});
       Rng rng(2);
       const Tensor x = smoke ? randint(0, 50, {2, 20}, rng, gpu) : randint(0, 32000, {8, 1024}, rng, gpu);
-      const auto once = [&] {
-        adam.zero_grad(), backward(cross_entropy(to(model(x), f32), x)), adam.step();
-        synchronize(gpu);
-      };
-      once(), once();
-      Profile measured;
-      once();
-      std::string text = print("%9.2f ms in kernels\n", measured.kernel_seconds() * 1e3);
-      const std::vector<ProfileRow> rows = measured.by_op();
-      for (std::size_t i = 0; i < rows.size() && i < 24; ++i)
-        text += print("    %-24s %-9s %5ld calls %9.3f ms %9.0f GFLOP/s %7.0f GB/s\n", rows[i].name.c_str(),
-                      rows[i].backward ? "backward" : "", long(rows[i].calls), rows[i].seconds * 1e3, rows[i].gflops(),
-                      rows[i].gigabytes_per_second());
-      return text;
+      return by_op(24, [&] { adam.zero_grad(), backward(cross_entropy(to(model(x), f32), x)), adam.step(); });
     });
   };
   step("a step, 120 M, f32 in bf16", f32, Precision::bf16);
   step("a step, 120 M, bf16", bf16, Precision::f32);
+  const auto both_ways = [](const char* name, auto layer) {
+    row(name, [&] {
+      const PrecisionScope scope(Precision::bf16);
+      to(layer, gpu);
+      const Tensor x = random(smoke ? Shape{1, 40, 64} : Shape{1, 8192, 768}).requires_grad_();
+      return by_op(10, [&] { grad({sum(layer(x))}, {x}); });
+    });
+  };
+  Rng rng(1);
+  const int64_t dim = smoke ? 64 : 768;
+  both_ways("GAU, 8192 x 768, f32 in bf16", Gau({.dim = dim, .causal = true}, rng));
+  both_ways("GLA", Gla({.dim = dim, .heads = dim / 64}, rng));
+  both_ways("Mamba-2", Mamba2({.dim = dim, .head_dim = 64}, rng));
+  both_ways("gated delta rule", GatedDeltaNet(DeltaOptions{.dim = dim, .heads = dim / 64, .key_dim = 64}, rng));
 }
 
 }  // namespace
