@@ -5,12 +5,13 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: tests/install_deps.sh [--tests] [--mpi] [--docs] [--docs-only] [--check]
+usage: tests/install_deps.sh [--tests] [--mpi] [--docs] [--docs-only] [--check] | --sass
   --tests      also what the test suite needs (Catch2, pkg-config, MPI, the site's tools), and the newest clang that there is
   --mpi        also what several ranks need (OpenMPI)
   --docs       also what the documentation site needs (Doxygen, Python, MkDocs with the Material theme)
   --docs-only  nothing but that
   --check      only list what is missing; exit 1 if anything is
+  --sass       a disassembler for the machine code of kernels, from PyPI (triton, 190 MB), into build/sass; nothing else
 Installs missing Debian packages through apt-get, with sudo when not root; on macOS, Homebrew's.
 Elsewhere it lists what is missing and exits 1.
 TEXT
@@ -27,6 +28,13 @@ while (($#)); do
     --docs) docs=1 ;;
     --docs-only) docs=1 build=0 ;;
     --check) check=1 ;;
+    --sass)
+      folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build/sass
+      [[ -e $folder/bin/pip ]] || python3 -m venv "$folder" || die 'needs python3 with its venv module'
+      "$folder/bin/pip" install --quiet --no-deps triton || die 'pip could not install triton'
+      say "cuobjdump is in $folder, where the test cuda_sass finds it"
+      exit
+      ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown option '$1'" ;;
   esac

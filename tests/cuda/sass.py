@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""What the machine code of kernels must show: speed on a GPU hangs on it, and no other test sees it.
+
+    tests/cuda/sass.py OBJECT…      objects that nvcc made, build/release/cuda/*.cu.o
+
+Rung 4 of attention: nothing in local memory; no wait inside a chain of products, and at most 24 instructions between two of
+them; forward, all exponentials of a tile before the wait for the products that run beside them. Kernels that take eight
+numbers a thread: loads and stores of 16 bytes.
+
+Exit status 77, which CTest calls skipped, where there is no cuobjdump: on the path, in a toolkit, or where
+`tests/install_deps.sh --sass` puts that of PyPI's triton.
+"""
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+LONGEST = 24  # instructions between two products of a chain
+
+
+def disassembler():
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    places = glob.glob(os.path.join(root, "build/sass/lib/python3*/site-packages/triton/backends/nvidia/bin/cuobjdump"))
+    return next(filter(None, [shutil.which("cuobjdump"), shutil.which("/usr/local/cuda/bin/cuobjdump"), *places]), None)
+
+
+def kernels(tool, path):
+    """{readable name: [instruction]}"""
+    folder = os.path.dirname(tool)  # nvdisasm lies beside it
+    text = subprocess.run([tool, "-sass", path], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PATH": os.environ["PATH"] + os.pathsep + folder}).stdout
+    found, mine = {}, None
+    for line in text.splitlines():
+        if m := re.search(r"Function : (\S+)", line):
+            mine = found.setdefault(m[1], [])
+        elif m := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)", line):
+            mine.append(m[1])
+    names = subprocess.run(["c++filt"], input="\n".join(found), capture_output=True, text=True).stdout.splitlines()
+    return {re.sub(r"sluice::(cuda::|formula::)?|^void ", "", n).split("(")[0]: v for n, v in zip(names, found.values())}
+
+
+def faults(name, code):
+    local = sum(x.startswith(("LDL", "STL")) for x in code)
+    if "for_each_vector_kernel" in name:
+        if not any(x.startswith("LDG") and ".128" in x for x in code):
+            yield "no load of 16 bytes"
+        if not any(x.startswith("STG") and ".128" in x for x in code):
+            yield "no store of 16 bytes"
+    if not name.startswith("attention_wgmma"):
+        return
+    if local:
+        yield f"{local} accesses to local memory"
+    product = wait = None
+    alone = exponentials = 0
+    groups = []
+    last = max((i for i, x in enumerate(code) if x.startswith("HGMMA")), default=-1)
+    if last < 0:
+        yield "no products of a warpgroup"
+    for i, x in enumerate(code[:last + 1]):
+        if x.startswith("MUFU.EX2"):
+            exponentials += 1
+        elif x.startswith(("HGMMA", "WARPGROUP.DEPBAR")):
+            if exponentials:
+                groups.append(exponentials)
+            exponentials = 0
+        if x.startswith("HGMMA"):
+            if product is not None and i - product - 1 > LONGEST:
+                yield f"{i - product - 1} instructions between two products"
+            alone += wait is not None and i - wait < 8  # a wait, the next product, a wait: serialised
+            product, wait = i, None
+        elif x.startswith("WARPGROUP.DEPBAR"):
+            product, wait = None, i
+    if alone > 2:
+        yield f"{alone} products that wait for the one before"
+    if not name.startswith("attention_wgmma_backward") and groups and min(groups) < 64:
+        yield f"a tile's exponentials in pieces of {groups}: some behind a wait"
+
+
+def main():
+    tool = disassembler()
+    if not tool:
+        print("no cuobjdump here")
+        return 77
+    count = bad = 0
+    for path in sys.argv[1:]:
+        for name, code in kernels(tool, path).items():
+            if not re.match("attention_wgmma|for_each_vector_kernel", name):
+                continue
+            count += 1
+            for fault in faults(name, code):
+                bad += 1
+                print(f"{os.path.basename(path)}: {name}: {fault}")
+    print(f"{count} kernels, {bad} faults")
+    return 1 if bad or not count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
