@@ -29,11 +29,22 @@ def programs():
     return out
 
 
+def declared(lines):
+    """Names of a program's own variables, fields and lambdas: a call of one is no use of the library's function."""
+    out = set()
+    for line in lines:
+        if m := re.match(r"\s*(?:const )?(?:auto|[A-Z]\w*(?:<[^>]*>)?)&? ([a-z_]\w*(?=\s*[=,;({:]).*)", line):
+            out.update(re.findall(r"(?:^|, )([a-z_]\w*)(?=\s*(?:[=,;({]|$))", re.sub(r"[({].*?[)}]", "", m[1])))
+            out.add(re.match(r"\w+", m[1])[0])
+    return out
+
+
 @functools.cache
 def calls():
     """Name → [(rank, line, path, number)], of whole statements in one line."""
     out = {}
     for order, (path, first, lines) in enumerate(programs()):
+        own = declared(lines)
         for i, line in enumerate(lines):
             line = re.sub(r"\s*//.*$", "", line).strip()
             if (
@@ -57,6 +68,8 @@ def calls():
                 ahead = line[: found.start()].rstrip()
                 if behind.startswith("(") and re.search(r"\w$", ahead) and not ahead.endswith("return"):
                     continue  # a declaration
+                if name in own or ahead.endswith("template"):
+                    continue  # of the program itself, or a member
                 kind = "call" if behind.startswith(("(", "<")) else "type"
                 out.setdefault((kind, name), []).append((order, line, path, first + i))
                 if behind.startswith(("(", "{")):
