@@ -22,7 +22,7 @@ namespace {
 
 using sluice::detail::DeviceLink, sluice::detail::DeviceLinks, sluice::detail::DeviceMessage,
     sluice::detail::DeviceMessages;
-using sluice::detail::LinkId, sluice::detail::LinkRequest;
+using sluice::detail::DeviceId, sluice::detail::LinkId, sluice::detail::LinkRequest;
 
 #if __has_include(<nccl.h>)
 
@@ -180,6 +180,15 @@ std::string name() {
   return str("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
+DeviceId device() {
+  cudaDeviceProp properties;
+  check("no device", cudaGetDeviceProperties(&properties, 0));
+  DeviceId id;
+  static_assert(sizeof id == sizeof properties.uuid);
+  std::memcpy(id.data(), &properties.uuid, sizeof id);
+  return id;
+}
+
 LinkId new_id() {
   ncclUniqueId made;
   check("a new id", library().new_id(&made));
@@ -190,12 +199,12 @@ LinkId new_id() {
 
 std::unique_ptr<DeviceLink> join(const LinkRequest& request) { return std::make_unique<Link>(request); }
 
-constexpr DeviceLinks kLinks{&name, &new_id, &join};
+constexpr DeviceLinks kLinks{&name, &device, &new_id, &join};
 
 #else
 
 constexpr DeviceLinks kLinks{[]() -> std::string { fail<DeviceError>("this build's CUDA toolkit has no nccl.h"); },
-                             nullptr, nullptr};
+                             nullptr, nullptr, nullptr};
 
 #endif
 

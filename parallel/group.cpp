@@ -220,6 +220,7 @@ void Group::make_link(Device device) {
   struct Answer {
     bool able = false;
     LinkId id = {};
+    DeviceId device = {};
     char why[200] = "";
   };
   std::vector<Answer> answers(static_cast<std::size_t>(size()));
@@ -240,6 +241,17 @@ void Group::make_link(Device device) {
     }
     return true;
   };
+  // No engine links ranks on one device, and NCCL keeps what it took for a link that it refuses: it is not asked.
+  const auto all_apart = [&] {
+    for (std::size_t r = 0; r < answers.size(); ++r)
+      for (std::size_t other = 0; other < r; ++other)
+        if (answers[r].device == answers[other].device) {
+          text = str("host: rank ", world_rank(static_cast<int>(r)), " shares its device with rank ",
+                     world_rank(static_cast<int>(other)));
+          return false;
+        }
+    return true;
+  };
   const char* set = std::getenv("SLUICE_NCCL");
   const std::string_view wish = set ? set : "";
   const DeviceLinks* links = nullptr;
@@ -250,10 +262,10 @@ void Group::make_link(Device device) {
                       backend(device);
                       links = links_of(device);
                       if (!links) fail<DeviceError>("its backend has no links");
-                      text = links->name();
+                      text = links->name(), mine.device = links->device();
                       if (rank_ == 0) mine.id = links->new_id();
                     }) &&
-                    all_able([&] {
+                    all_apart() && all_able([&] {
                       const auto via_host = [this](DeviceMessages sends, DeviceMessages receives) {
                         std::vector<Outgoing> out;
                         std::vector<Incoming> in;

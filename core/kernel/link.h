@@ -33,6 +33,8 @@ class DeviceLink {
 };
 
 using LinkId = std::array<std::byte, 128>;
+/// Names a device among those of all machines. Ranks that share one cannot be linked.
+using DeviceId = std::array<std::byte, 16>;
 
 /// Arguments of join(): one rank makes the id, and every rank joins with it.
 struct LinkRequest {
@@ -44,6 +46,7 @@ struct LinkRequest {
 
 struct DeviceLinks {
   std::string (*name)();  // "NCCL 2.28.9"; DeviceError with the reason if there is none
+  DeviceId (*device)();   // of the calling rank
   LinkId (*new_id)();
   std::unique_ptr<DeviceLink> (*join)(const LinkRequest& request);
 };

@@ -2,6 +2,10 @@
 #include <sluice/core/kernel/link.h>
 #include <sluice/cuda/recording.h>
 
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
 #include <utility>
 
 namespace sluice::cuda {
@@ -22,8 +26,17 @@ class Link final : public DeviceLink {
   std::function<void(DeviceMessages, DeviceMessages)> via_host_;
 };
 
+/// Each rank has a device of its own, whether ranks are threads or processes.
+DeviceId device() {
+  static std::atomic<uint32_t> made = 0;
+  const uint32_t words[] = {static_cast<uint32_t>(::getpid()), ++made};
+  DeviceId id{};
+  std::memcpy(id.data(), words, sizeof words);
+  return id;
+}
+
 constexpr DeviceLinks kLinks{
-    [] { return std::string("emulated"); }, [] { return LinkId{}; },
+    [] { return std::string("emulated"); }, &device, [] { return LinkId{}; },
     [](const LinkRequest& request) -> std::unique_ptr<DeviceLink> { return std::make_unique<Link>(request); }};
 const bool installed = (install_links(DeviceKind::cuda, kLinks), true);
 

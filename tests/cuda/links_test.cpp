@@ -29,7 +29,7 @@ const Device gpu = Device::cuda();
 
 // -- links that fail as told ----------------------------------------------------------------------------------------
 
-enum class Fault { none, missing, refused, hangs, dies };
+enum class Fault { none, missing, shared, refused, hangs, dies };
 std::atomic<Fault> fault = Fault::none;
 std::atomic<int> faulty_rank = 0, exchanges = 0;
 thread_local int asking = 0;  // this thread's rank, for the questions that do not say
@@ -55,6 +55,7 @@ constexpr DeviceLinks kFaulty{[] {
                                   fail<DeviceError>("libnccl.so.2: no such file");
                                 return std::string("tried");
                               },
+                              [] { return fault == Fault::shared ? detail::DeviceId{} : real->device(); },
                               [] { return real->new_id(); },
                               [](const LinkRequest& request) -> std::unique_ptr<DeviceLink> {
                                 if (fault == Fault::refused && request.rank == faulty_rank)
@@ -134,6 +135,7 @@ TEST_CASE("links: collectives of a device's tensors have the host's bits and tra
 
 TEST_CASE("links: without a link on one rank all go through the host") {
   for (const auto& [f, why] : {std::pair{Fault::missing, "host: rank 1: libnccl.so.2: no such file"},
+                               std::pair{Fault::shared, "host: rank 1 shares its device with rank 0"},
                                std::pair{Fault::refused, "host: rank 1: two ranks have the same GPU"}}) {
     const WithFault with(f, 1);
     run_ranks(3, [&](const Communicator& all) {

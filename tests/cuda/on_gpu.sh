@@ -192,9 +192,6 @@ run() { # a part: what it says goes to $work/PART.log, what became of it to $wor
   command_of "$1"
   if [[ -x ${command[0]} ]]; then
     if [[ $1 == life ]]; then export CUDA_LAUNCH_BLOCKING=1; fi # a kernel that fails is named
-    # NCCL refuses ranks that share a GPU, and keeps sockets and device memory of each refusal: after some 150 groups there
-    # is none left, and a rank waits for ever. A test of `models` asks it once.
-    if [[ $1 == ranks && $device == gpu ]]; then export SLUICE_NCCL=off; fi
     timeout --kill-after=5 "$limit" "${command[@]}" >"$work/$1.log" 2>&1 </dev/null || status=$?
     end=$(case $status in 0) echo ok ;; 124 | 137) echo "TIME OUT" ;; *) echo "FAILED $status" ;; esac)
     if [[ $end == ok ]] && grep -qE '(FAILED:|WRONG)' "$work/$1.log"; then end='FAILED'; fi
