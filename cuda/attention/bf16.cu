@@ -166,18 +166,19 @@ void run_backward(const AttentionBackwardProblem& p, Window mask, const Backward
 }
 
 /// Computes from g, the gradient of a gated result: the gradient of attention, rounded, that of the logits, and δ.
+template <class T>
 void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloat16* to,
                   sluice::detail::AttentionGradients& out) {
   const Rounded gate(c.gate, c.gate.dim(3));
-  const GateBackwardProblem p{.g = HeadRows<const float>(g),
-                              .y = HeadRows<const float>(c.gated),
-                              .gate = gate.get(),
-                              .out = to,
-                              .delta = data_of<float>(out.delta),
-                              .dgate = HeadRows<float>(out.gate),
-                              .batch = g.dim(0),
-                              .heads = g.dim(1),
-                              .m = g.dim(2)};
+  const GateBackwardProblem<T> p{.g = HeadRows<const T>(g),
+                                 .y = HeadRows<const T>(c.gated),
+                                 .gate = gate.get(),
+                                 .out = to,
+                                 .delta = data_of<float>(out.delta),
+                                 .dgate = HeadRows<T>(out.gate),
+                                 .batch = g.dim(0),
+                                 .heads = g.dim(1),
+                                 .m = g.dim(2)};
   const auto with_width = [&]<int D>() {
     c.gate.dim(3) == 1 ? run_attention_gate_backward<D, SigmoidGate<true>>(p)
                        : run_attention_gate_backward<D, SigmoidGate<false>>(p);
@@ -234,7 +235,6 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
     if (c.gated.defined()) fail("attention: the tensor cores gated q=", c.q, ", and do not serve its gradients");
     return count(rounds && attention_backward_by_products(c, g, lse, delta, out));
   }
-  if (gates(c) && c.q.dtype() == bf16) return false;  // through_gate() reads f32
   count(AttentionServer::rungs);
   const bool strided = all_by_rung_4(c, true);
   const Operands x(c, strided);
@@ -242,7 +242,8 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
   std::optional<Scratch<BFloat16>> ungated;
   HeadRows<const BFloat16> rows_of_g;
   if (gates(c)) {
-    through_gate(c, g, ungated.emplace(static_cast<std::size_t>(g.numel())).get(), out);
+    BFloat16* const to = ungated.emplace(static_cast<std::size_t>(g.numel())).get();
+    g.dtype() == bf16 ? through_gate<BFloat16>(c, g, to, out) : through_gate<float>(c, g, to, out);
     rows_of_g = packed_heads(ungated->get(), static_cast<int>(g.dim(1)), static_cast<int>(g.dim(2)),
                              static_cast<int>(g.dim(3)));
   } else {

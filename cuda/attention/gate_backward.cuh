@@ -13,38 +13,40 @@
 namespace sluice::cuda {
 
 /// g and y [batch, heads, m, D], gate as in AttentionProblem → out [batch, heads, m, D] and delta [batch, heads, m],
-/// both contiguous, and dgate [batch, heads, m, D or 1] unless its base is null.
-struct GateBackwardProblem {
-  HeadRows<const float> g, y;
+/// both contiguous, and dgate [batch, heads, m, D or 1] unless its base is null. T: float or BFloat16.
+template <class T> struct GateBackwardProblem {
+  HeadRows<const T> g, y;
   const BFloat16* gate;
   BFloat16* out;
   float* delta;
-  HeadRows<float> dgate;
+  HeadRows<T> dgate;
   int64_t batch, heads, m;
 };
 
 /// grid ⌈batch heads m / 4⌉, blocks of 128 threads.
-template <int D, class Gate> __global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProblem p) {
+template <int D, class Gate, class T>
+__global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProblem<T> p) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = int64_t{blockIdx.x} * 4 + threadIdx.x / kWarp, b = row / p.m / p.heads, h = row / p.m % p.heads,
                 i = row % p.m;
   if (b >= p.batch) return;  // the whole warp
   constexpr bool headwise = std::is_same_v<Gate, SigmoidGate<true>>;
-  const float *g = p.g.at(b, h, i), *y = p.y.at(b, h, i);
-  float *dgate = p.dgate.base ? p.dgate.at(b, h, i) : nullptr, sum = 0;
+  const T *g = p.g.at(b, h, i), *y = p.y.at(b, h, i);
+  T* dgate = p.dgate.base ? p.dgate.at(b, h, i) : nullptr;
+  float sum = 0;
 #pragma unroll
   for (int column = 2 * lane; column < D; column += 2 * kWarp) {
     float x[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int at = column + e;
-      const float gy = g[at] * y[at];
-      sum += gy, x[e] = g[at];
+      const float upstream = to_float(g[at]), gy = upstream * to_float(y[at]);
+      sum += gy, x[e] = upstream;
       if constexpr (Gate::any) {
         const float factor = Gate::factor(p.gate, row, D, at);
         x[e] *= factor;
         if constexpr (!headwise)
-          if (dgate) dgate[at] = gy * (1 - factor);
+          if (dgate) dgate[at] = T(gy * (1 - factor));
       }
     }
     *reinterpret_cast<uint32_t*>(p.out + row * D + column) = pack_bf16(x[0], x[1]);
@@ -53,13 +55,13 @@ template <int D, class Gate> __global__ void __launch_bounds__(128) attention_ga
   if (lane != 0) return;
   p.delta[row] = delta;
   if constexpr (headwise)
-    if (dgate) *dgate = delta * (1 - Gate::factor(p.gate, row, D, 0));
+    if (dgate) *dgate = T(delta * (1 - Gate::factor(p.gate, row, D, 0)));
 }
 
 /// Runs attention_gate_backward over a whole problem.
-template <int D, class Gate> void run_attention_gate_backward(const GateBackwardProblem& p) {
-  launch(attention_gate_backward<D, Gate>, dim3(static_cast<unsigned>((p.batch * p.heads * p.m + 3) / 4)), dim3(128), 0,
-         p);
+template <int D, class Gate, class T> void run_attention_gate_backward(const GateBackwardProblem<T>& p) {
+  launch(attention_gate_backward<D, Gate, T>, dim3(static_cast<unsigned>((p.batch * p.heads * p.m + 3) / 4)), dim3(128),
+         0, p);
 }
 
 }  // namespace sluice::cuda

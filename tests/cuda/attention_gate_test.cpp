@@ -72,15 +72,15 @@ template <class W, class Gate> void check(int m, uint64_t seed) {
   }
   emulator::set_schedule(seed);
   const auto head = [](std::vector<float>& x) { return HeadRows<float>(x.data(), 0, 0, D); };
-  run_attention_gate_backward<D, Gate>({.g = {upstream.data(), 0, 0, D},
-                                        .y = {y.data(), 0, 0, D},
-                                        .gate = z.at(),
-                                        .out = rounded.at(),
-                                        .delta = delta.data(),
-                                        .dgate = {got_dz.data(), 0, 0, headwise ? 1 : D},
-                                        .batch = 1,
-                                        .heads = 1,
-                                        .m = m});
+  run_attention_gate_backward<D, Gate>(GateBackwardProblem<float>{.g = {upstream.data(), 0, 0, D},
+                                                                  .y = {y.data(), 0, 0, D},
+                                                                  .gate = z.at(),
+                                                                  .out = rounded.at(),
+                                                                  .delta = delta.data(),
+                                                                  .dgate = {got_dz.data(), 0, 0, headwise ? 1 : D},
+                                                                  .batch = 1,
+                                                                  .heads = 1,
+                                                                  .m = m});
   const AttentionBackwardProblem back{.q = q.at(),
                                       .k = k.at(),
                                       .v = v.at(),
