@@ -81,16 +81,8 @@ template <int count> __device__ bool all_finite(Shared<BFloat16> x, int barrier)
 /// 128 queries of a head, and the tiles of keys that they see: ints in shared memory, which the warpgroups read again
 /// where they need one, instead of keeping them in registers.
 struct WgmmaWork {
-  enum {
-    first,
-    head,
-    batch,
-    begin,
-    tiles,
-    whole_from,
-    whole_to,
-    count
-  };  // all queries see keys [whole_from, whole_to)
+  static constexpr int first = 0, head = 1, batch = 2, begin = 3, tiles = 4, count = 7;
+  static constexpr int whole_from = 5, whole_to = 6;  // all queries see keys [whole_from, whole_to)
 };
 
 /// A grid of at most as many blocks of 384 threads as there are multiprocessors, WgmmaTile<D>::bytes of shared memory.
