@@ -53,6 +53,8 @@ def rows(d, n, heads, causal):
                 lambda: torch.autograd.grad(y, (q, k, v), g, retain_graph=True))
 
 
-n, heads = (int(x) for x in (sys.argv[1:] + ["8192", "32"][len(sys.argv) - 1:])[:2])
-for d, causal in [(128, True), (128, False), (64, True)]:
-    rows(d, n, heads, causal)
+if __name__ == "__main__":
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 8192
+    heads = int(sys.argv[2]) if len(sys.argv) > 2 else 32
+    for d, causal in [(128, True), (128, False), (64, True)]:
+        rows(d, n, heads, causal)
