@@ -1,4 +1,4 @@
-// Attention on tensor cores: calls of f32 tensors under Precision::bf16.
+// Attention on tensor cores: calls of bf16 tensors, and of f32 tensors under Precision::bf16.
 #pragma once
 
 #include <sluice/ops/attention/attention_kernels.h>
@@ -11,9 +11,9 @@ enum class AttentionServer { tiles, rungs, products };
 int64_t attention_calls(AttentionServer by);
 
 /// The slots attention and attention_backward on tensor cores. False for a call that the general tiles must serve:
-/// another dtype or precision, or fewer than 16 queries or keys. Rungs 3 and 4 serve d = dv = 64 or 128 with a causal
-/// mask, a window, a key mask for all heads and a sink; they apply gates if the weighting is softmax or relu². All else
-/// goes to products.h.
+/// another dtype or precision, or fewer than 16 queries or keys. Rungs 3 and 4 serve even d and dv up to 128 with a
+/// causal mask, a window, a key mask for all heads and a sink. They apply gates if the weighting is softmax or relu²
+/// and dv is 64 or 128. All else goes to products.h, of bf16 tensors after the caller has widened them.
 bool attention_bf16(const sluice::detail::AttentionCall& call, Tensor& out, Tensor& lse);
 bool attention_backward_bf16(const sluice::detail::AttentionCall& call, const Tensor& g, const Tensor& lse,
                              const Tensor& delta, sluice::detail::AttentionGradients& out);

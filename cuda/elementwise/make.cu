@@ -41,6 +41,7 @@ struct TransposedCopy {
   StridedRange in;
   int64_t strides[kMaxRank];  // of the result
   int along = 0;
+  bool found = false;  // else the copy is another, and the rest means nothing
 
   TransposedCopy(const StridedRange& from, const StridedRange& to) : in(from) {
     if (!to.contiguous || from.rank < 2 || from.strides[from.rank - 1] == 1) return;
@@ -49,7 +50,6 @@ struct TransposedCopy {
     for (int d = 0; d < from.rank - 1; ++d)
       if (from.strides[d] == 1) along = d, found = from.shape[d] >= 8 && from.shape[from.rank - 1] >= 8;
   }
-  bool found = false;
 };
 constexpr int kSide = 32;
 
@@ -87,17 +87,16 @@ template <class T> constexpr bool kIsFloat = std::is_same_v<T, float> || std::is
 template <class S, class T>
 void copy_as(const Tensor& from, const StridedRange& in, Tensor& to, const StridedRange& out) {
   const Copy<S, T> body{data_of<S>(from), data_of<T>(to), in, out};
-  constexpr bool both_float = kIsFloat<S> && kIsFloat<T>;
-  if constexpr (both_float || (std::is_same_v<S, T> && sizeof(T) > 1))
+  if constexpr ((kIsFloat<S> && kIsFloat<T>) || (std::is_same_v<S, T> && sizeof(T) > 1)) {  // few copies are of bools
     if (walks_in_vectors(in, body.source, sizeof(S)) && walks_in_vectors(out, body.target, sizeof(T)))
       return for_each_vector(to.numel(), body);
-  if constexpr (both_float || std::is_same_v<S, T>)
     if (const TransposedCopy c(in, out); c.found) {
       const int64_t rows = in.shape[c.along], columns = in.shape[in.rank - 1];
       const int64_t tiles =
           to.numel() / (rows * columns) * ((rows + kSide - 1) / kSide) * ((columns + kSide - 1) / kSide);
       return launch(copy_transposed<S, T>, grid_of(tiles), dim3(kThreads), 0, body.source, body.target, c, tiles);
     }
+  }
   for_each(to.numel(), body);
 }
 

@@ -1,0 +1,106 @@
+// What takes eight numbers a thread, or tiles of 32 × 32, on the device against the CPU: counts beyond every loop and
+// one more, rows beyond the tiles, views that begin at any number, broadcasts; f32, bf16 and what is copied bit by bit.
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/rope.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/rearrange.h>
+#include <sluice/ops/shape/view.h>
+
+#include <functional>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+const Device gpu = Device::cuda();
+
+Tensor numbers(const Shape& shape, DType dtype, uint64_t seed) {
+  Rand rand(seed);
+  return to(random_tensor(shape, f32, rand, -9, 9), dtype);
+}
+
+/// f on the CPU and on the device; within `ulps` of the largest number, or the same bits for 0.
+void same_there(const std::string& what, const std::vector<Tensor>& x,
+                const std::function<Tensor(const std::vector<Tensor>&)>& f, double ulps = 0) {
+  INFO(what << ", " << str(x[0]));
+  std::vector<Tensor> there;
+  for (const Tensor& t : x) there.push_back(to(t, gpu));
+  const Tensor want = contiguous(f(x)), got = to(contiguous(f(there)), cpu);
+  if (ulps == 0) {
+    CHECK(same_bits(got, want));
+    return;
+  }
+  CHECK(got.dtype() == want.dtype());
+  CHECK(max_abs(to(got, f64) - to(want, f64)) <= ulps * (want.dtype() == bf16 ? 0x1p-8 : 0x1p-23) * max_abs(want));
+}
+
+}  // namespace
+
+TEST_CASE("cuda: eight numbers a thread, at every count, offset and broadcast", "[cuda]") {
+  for (const DType dtype : {f32, bf16}) {
+    for (const int64_t n : {1, 7, 8, 9, 2048, 12289, 12296}) {  // 6,144 are one round of the emulated device's threads
+      const Tensor a = numbers({n}, dtype, 1), b = numbers({n}, dtype, 2);
+      same_there("add", {a, b}, [](const auto& x) { return x[0] + x[1]; });
+      same_there("where", {a, b}, [](const auto& x) { return where(x[0] > x[1], x[0], x[1]); });
+      same_there("to f32", {a}, [](const auto& x) { return to(x[0], f32); });
+      same_there("to bf16", {a}, [](const auto& x) { return to(x[0], bf16); });
+      for (const int64_t skipped : {1, 3, 8})
+        if (skipped < n)
+          same_there("view", {a, b}, [=](const auto& x) {
+            return narrow(x[0], 0, skipped, n - skipped) * narrow(x[1], 0, 0, n - skipped);
+          });
+    }
+    for (const int64_t width : {5, 8, 24, 33}) {
+      const Tensor a = numbers({70, width}, dtype, 3), row = numbers({width}, dtype, 4),
+                   column = numbers({70, 1}, dtype, 5);
+      same_there("row", {a, row}, [](const auto& x) { return x[0] * x[1]; });
+      same_there("column", {a, column}, [](const auto& x) { return x[0] - x[1]; });
+      same_there("one", {a, numbers({1, 1}, dtype, 6)}, [](const auto& x) { return x[0] + x[1]; });
+      same_there("columns", {a}, [=](const auto& x) { return contiguous(narrow(x[0], 1, 1, width - 1)); });
+    }
+  }
+}
+
+TEST_CASE("cuda: copies of transposed tensors, beyond a tile in each dim", "[cuda]") {
+  for (const DType dtype : {f32, bf16, f64, i64, boolean})
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{33, 65}, {8, 9}, {7, 40}, {64, 32}, {97, 31}}) {
+      same_there("matrix", {numbers({m, n}, dtype, 7)},
+                 [](const auto& x) { return contiguous(transpose(x[0], 0, 1)); });
+      same_there("heads", {numbers({2, m, 3, n}, dtype, 8)},
+                 [](const auto& x) { return contiguous(transpose(x[0], 1, 3)); });
+      same_there("batch", {numbers({3, m, n}, dtype, 9)},
+                 [](const auto& x) { return contiguous(transpose(x[0], 1, 2)); });
+    }
+  for (const DType to_dtype : {f32, bf16})
+    same_there("converted", {numbers({33, 65}, to_dtype == f32 ? bf16 : f32, 10)},
+               [=](const auto& x) { return to(transpose(x[0], 0, 1), to_dtype); });
+}
+
+TEST_CASE("cuda: rows by eights and one by one", "[cuda]") {
+  for (const DType dtype : {f32, bf16})
+    for (const int64_t width : {1, 9, 64, 264, 2049, 2056}) {  // one warp's rows, a block's; with and without eights
+      const Tensor x = numbers({5, width}, dtype, 11), w = numbers({width}, dtype, 12);
+      same_there(
+          "softmax", {x}, [](const auto& t) { return softmax(t[0]); }, 4);
+      same_there(
+          "log_softmax", {x}, [](const auto& t) { return log_softmax(t[0]); }, 8);
+      same_there(
+          "layer_norm", {x, w}, [](const auto& t) { return layer_norm(t[0], t[1], t[1]); }, 16);
+      same_there(
+          "rms_norm", {x, w}, [](const auto& t) { return rms_norm(t[0], t[1]); }, 16);
+    }
+  for (const DType dtype : {f32, bf16})
+    for (const RopePairing pairing : {RopePairing::half, RopePairing::interleaved})
+      for (const int64_t d : {16, 32, 48, 20, 6}) {
+        RopeOptions o;
+        o.pairing = pairing;
+        same_there(
+            "rope", {numbers({2, 3, 37, d}, dtype, 13)}, [&](const auto& t) { return rope(t[0], o); }, 4);
+      }
+}
