@@ -71,20 +71,29 @@ void write(const std::string& path, const std::string& content) {
 
 }  // namespace
 
+double interval(double standard_error, std::size_t freedom) {
+  // The expansion in 1/freedom (Abramowitz and Stegun 26.7.5, z = 1.96) is within 0.3 % from 4 degrees on.
+  constexpr double exact[] = {12.706, 4.3027, 3.1824};
+  if (freedom < 4) return exact[freedom - 1] * standard_error;
+  const double f = 1 / double(freedom);
+  return (1.96 + f * (2.372 + f * (2.823 + f * 2.556))) * standard_error;
+}
 Measured mean_of(const std::vector<double>& values) {
   check_some("mean_of", values);
   const auto n = double(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
   double squares = 0;
   for (const double x : values) squares += (x - mean) * (x - mean);
-  return {mean, n > 1 ? std::sqrt(squares / (n - 1) / n) : 0};
+  return {mean, n > 1 ? interval(std::sqrt(squares / (n - 1) / n), values.size() - 1) : 0};
 }
 Measured median_of(const std::vector<double>& values) {
   check_some("median_of", values);
   const double middle = median(values);
   std::vector<double> deviations;
   for (const double x : values) deviations.push_back(std::abs(x - middle));
-  const double independent = 1.2533 * 1.4826 * median(deviations) / std::sqrt(double(values.size()));
+  if (values.size() < 2) return {middle, 0};
+  const double error = 1.2533 * 1.4826 * median(deviations) / std::sqrt(double(values.size()));
+  const double independent = interval(error, values.size() - 1);
   constexpr std::size_t stretches = 4;
   if (values.size() < 2 * stretches) return {middle, independent};
   std::vector<double> medians;
@@ -132,12 +141,12 @@ const char* name_of(Verdict v) {
 }
 Verdict equals(Measured m, double said, double tolerance) {
   const double allowed = tolerance * std::abs(said);
-  if (std::abs(m.value - said) > allowed + 2 * m.spread) return Verdict::contradicted;
-  return 2 * m.spread > std::max(allowed, 0.5 * std::abs(said)) ? Verdict::not_visible : Verdict::shown;
+  if (std::abs(m.value - said) > allowed + m.spread) return Verdict::contradicted;
+  return m.spread > std::max(allowed, 0.5 * std::abs(said)) ? Verdict::not_visible : Verdict::shown;
 }
 Verdict exceeds(Measured m, double bound) {
-  if (m.value - 2 * m.spread > bound) return Verdict::shown;
-  return m.value + 2 * m.spread < bound ? Verdict::contradicted : Verdict::not_visible;
+  if (m.value - m.spread > bound) return Verdict::shown;
+  return m.value + m.spread < bound ? Verdict::contradicted : Verdict::not_visible;
 }
 Verdict below(Measured m, double bound) { return exceeds({-m.value, m.spread}, -bound); }
 Verdict all(const std::vector<Verdict>& parts) {

@@ -2,7 +2,7 @@
 // the page is made of.
 //
 //   static void c2(const Run& run, Result& r) {
-//     const Measured ratio = mean_of(ratios);                     // ± standard error
+//     const Measured ratio = mean_of(ratios);                     // ± half of a 95 % interval
 //     r.add("A_ii/A_ij, s = 128", ratio, "", 69);                 // measured, and as printed
 //     r.verdict = equals(ratio, 69, 0.02);
 //     r.why = "the ratio is " + text(ratio) + " at s = 128";
@@ -20,18 +20,21 @@
 
 namespace sluice::examples {
 
-/// A figure and its spread: the standard error of a mean, half the range of a few runs, 0 of a count.
+/// A figure and its spread: half of the 95 % interval of a mean or median by Student's t, so that two or three seeds
+/// have the wide interval that they leave; 0 of a count.
 struct Measured {
   double value = 0, spread = 0;
 };
 
-/// The mean and its standard error; spread 0 for one value. Throws ValueError for none.
+/// A standard error as half of a 95 % interval: times Student's t of `freedom` ≥ 1 degrees.
+double interval(double standard_error, std::size_t freedom);
+/// The mean; spread 0 for one value. Throws ValueError for none.
 Measured mean_of(const std::vector<double>& values);
-/// The median and its standard error, for times, which are skewed: 1.2533 · 1.4826 · MAD/√n. Values that follow each
-/// other may be alike, so from 8 values on it is at least the standard error of the medians of four stretches.
-/// ValueError for none.
+/// The median, for times, which are skewed; its standard error is 1.2533 · 1.4826 · MAD/√n. Values that follow each
+/// other may be alike, so from 8 values on the spread is at least that of the medians of four stretches. Spread 0 for
+/// one value, ValueError for none.
 Measured median_of(const std::vector<double>& values);
-/// The mean of a[i] − b[i] and its standard error: runs of one seed are paired. ValueError unless equally many.
+/// The mean of a[i] − b[i]: runs of one seed are paired. ValueError unless equally many.
 Measured paired_difference(const std::vector<double>& a, const std::vector<double>& b);
 /// a − b and a/b of independent figures, to first order.
 Measured difference(Measured a, Measured b);
@@ -49,10 +52,10 @@ enum class Verdict { shown, contradicted, not_visible, paper_only };
 const char* name_of(Verdict v);
 
 /// The claim: the figure is `said`, up to `tolerance` · |said|. shown: the measured figure differs by at most that and
-/// two spreads. contradicted: by more. not_visible: two spreads are wider than half of |said| or than the tolerance,
+/// its spread. contradicted: by more. not_visible: the spread is wider than half of |said| or than the tolerance,
 /// whichever is more.
 Verdict equals(Measured m, double said, double tolerance = 0);
-/// The claim: the figure is greater than `bound`. Decided when two spreads separate them.
+/// The claim: the figure is greater than `bound`. Decided when the spread does not reach it.
 Verdict exceeds(Measured m, double bound = 0);
 /// The claim: the figure is less than `bound`.
 Verdict below(Measured m, double bound = 0);

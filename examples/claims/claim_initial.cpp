@@ -128,22 +128,23 @@ void c4(const Run& run, Result& r) {
 
 void c5(const Run& run, Result& r) {
   const Sizes s = sizes(run);
-  const auto shrunk = [&](Act act, double lambda) {
+  const auto shrunk = [&](Act act, double from, double to) {  // the same draws with weights times either λ
     GauOptions o = branch(s);
-    o.activation = act;
+    o.activation = act, o.init.scale = from;
     const std::vector<double> before = outputs(s, o, run);
-    o.init.scale = lambda;  // the same draws, times λ
+    o.init.scale = to;
     const std::vector<double> after = outputs(s, o, run);
     std::vector<double> q;
     for (std::size_t i = 0; i < before.size(); ++i) q.push_back(after[i] / before[i]);
-    return mean_of(q);
+    return q;
   };
   const double law = std::pow(0.5, 7);
-  const Measured half = shrunk(Act::silu, 0.5), relu_half = shrunk(Act::relu, 0.5);
+  const Measured half = mean_of(shrunk(Act::silu, 1, 0.5)), relu_half = mean_of(shrunk(Act::relu, 1, 0.5));
   r.add("rms of the output with weights halved, over that before: SiLU", half, "", law);
   r.add("the same with relu", relu_half, "", law);
-  const Measured tenth = shrunk(Act::silu, 0.1), twentieth = shrunk(Act::silu, 0.05);
-  const double local = std::log2(tenth.value / twentieth.value);
+  std::vector<double> exponents = shrunk(Act::silu, 0.1, 0.05);
+  for (double& x : exponents) x = -std::log2(x);
+  const Measured local = mean_of(exponents);
   r.add("local exponent of λ between 0.05 and 0.1: SiLU", local, "", 7);
   r.verdict = equals(half, law, 0.1);
   r.why = "halving all weights multiplies the output by " + text(half) + ", an exponent of " +
@@ -163,7 +164,8 @@ void c43(const Run& run, Result& r) {
   NoGrad guard;
   const Measured share = ratio(spread_of(Init::paper()), spread_of(Init::lecun()));
   r.add("standard deviation 0.02 over LeCun's at d = 768", share, "", 0.5);
-  r.add("its seventh power", std::pow(share.value, 7), "", std::pow(0.5, 7));
+  const double seventh = std::pow(share.value, 7);
+  r.add("its seventh power", {seventh, 7 * seventh / share.value * share.spread}, "", std::pow(0.5, 7));
   r.verdict = equals(share, 0.5, 0.15);  // "about half"
   r.why = "0.02 is " + text(share) + " of LeCun's standard deviation for d = 768";
 }

@@ -30,36 +30,43 @@ template <class L> std::function<void()> training_step(const L& layer, const Ten
   };
 }
 
-/// Microseconds.
-std::vector<double> per_token(std::vector<double> seconds, const std::vector<double>& tokens) {
-  for (std::size_t i = 0; i < seconds.size(); ++i) seconds[i] *= 1e6 / tokens[i];
-  return seconds;
+Measured scaled(Measured m, double factor) { return {factor * m.value, factor * m.spread}; }
+/// Microseconds per token.
+std::vector<double> micros(const std::vector<Measured>& seconds, const std::vector<double>& tokens) {
+  std::vector<double> us;
+  for (std::size_t i = 0; i < seconds.size(); ++i) us.push_back(1e6 * seconds[i].value / tokens[i]);
+  return us;
+}
+/// The first, third, … and the second, fourth, … of programs that come in pairs.
+std::pair<std::vector<Rounds>, std::vector<Rounds>> halves(std::vector<Rounds> seconds) {
+  std::pair<std::vector<Rounds>, std::vector<Rounds>> two;
+  for (std::size_t i = 0; i < seconds.size(); ++i) (i % 2 ? two.second : two.first).push_back(std::move(seconds[i]));
+  return two;
 }
 void c9(const Run& run, Result& r) {
   const int64_t d = run.smoke ? 16 : 128, s = run.smoke ? 8 : 64, chunk = run.smoke ? 16 : 256;
   Rng rng = rng_of(run);
   const Flash flash({.dim = d, .key_dim = s, .chunk = chunk, .causal = true}, rng);
   const Gau gau({.dim = d, .key_dim = s, .causal = true}, rng);
-  std::vector<double> lengths, flash_times, gau_times, flops;
-  std::vector<Measured> flash_medians, gau_medians;
+  std::vector<double> lengths, flops;
+  std::vector<std::function<void()>> programs;
   for (const int64_t length : {512, 1024, 2048, 4096, 8192}) {
     const int64_t n = run.smoke ? length / 16 : length;
     const Tensor x = noise({1, n, d}, run);
-    const auto seconds = alternating({training_step(flash, x), training_step(gau, x)}, run.smoke ? 3 : 15, run,
-                                     double(lengths.size() + 1) / 5);
-    flash_medians.push_back(median_of(seconds[0])), gau_medians.push_back(median_of(seconds[1]));
-    flash_times.push_back(flash_medians.back().value), gau_times.push_back(gau_medians.back().value);
+    programs.push_back(training_step(flash, x)), programs.push_back(training_step(gau, x));
     flops.push_back(double(cost(flash, n).flops)), lengths.push_back(double(length));
-    r.add("microseconds per token, FLASH, n = " + std::to_string(length),
-          {1e6 * flash_medians.back().value / double(n), 1e6 * flash_medians.back().spread / double(n)}, "µs");
   }
-  const Measured slope = log_log_slope(lengths, flash_times), quadratic = log_log_slope(lengths, gau_times);
-  r.figures.insert(r.figures.begin(), {"exponent of FLASH's time in n, forward and backward, C = 256", slope, "", 1});
+  const auto [of_flash, of_gau] = halves(alternating(programs, run.smoke ? 3 : 100, run));
+  const Measured slope = slope_in_rounds(lengths, of_flash), quadratic = slope_in_rounds(lengths, of_gau);
+  r.add("exponent of FLASH's time in n, forward and backward, C = 256", slope, "", 1);
+  const std::vector<Measured> flash_medians = medians_of(of_flash), gau_medians = medians_of(of_gau);
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    r.add("microseconds per token, FLASH, n = " + text(lengths[i]), scaled(flash_medians[i], 1e6 / lengths[i]), "µs");
   r.add("exponent of its operations", log_log_slope(lengths, flops), "", 1);
   r.add("exponent of GAU's time", quadratic);
   draw_over_length(
       run, r, "A training step of one layer", "µs per token", lengths,
-      {{.name = "FLASH", .y = per_token(flash_times, lengths)}, {.name = "GAU", .y = per_token(gau_times, lengths)}});
+      {{.name = "FLASH", .y = micros(flash_medians, lengths)}, {.name = "GAU", .y = micros(gau_medians, lengths)}});
   const Crossover c = crossover(lengths, flash_medians, gau_medians);
   r.verdict = equals(slope, 1, 0.1);
   r.why = "from 512 to 8,192 tokens the time of a training step grows with the exponent " + text(slope) +
@@ -89,20 +96,23 @@ void c10(const Run& run, Result& r) {
   const Pair<Gau> gau{Gau(quad, rng), Gau(quad, rng)};
   const Pair<Flash> flash{Flash(mixed, rng), Flash(mixed, rng)};
   std::vector<double> lengths, gains;
-  Measured last;
+  std::vector<std::function<void()>> programs;
   for (const int64_t length : {512, 1024, 2048, 4096, 8192}) {
     const int64_t n = run.smoke ? length / 64 : length;
     const Tensor x = noise({tokens / n, n, d}, run);
-    const auto seconds = alternating({training_step(transformer, x), training_step(gau, x), training_step(flash, x)},
-                                     run.smoke ? 3 : 7, run, double(lengths.size() + 1) / 5);
-    const Measured base = median_of(seconds[0]);
-    last = ratio(base, median_of(seconds[2]));
-    if (length < 8192) r.add("Transformer++ over FLASH, n = " + std::to_string(length), last);
-    r.add("Transformer++ over FLASH-Quad, n = " + std::to_string(length), ratio(base, median_of(seconds[1])));
-    lengths.push_back(double(length)), gains.push_back(last.value);
+    programs.push_back(training_step(transformer, x)), programs.push_back(training_step(gau, x));
+    programs.push_back(training_step(flash, x)), lengths.push_back(double(length));
   }
-  r.figures.insert(r.figures.begin(),
-                   {"Transformer++ over FLASH, time of a training step of 8,192 tokens, n = 8192", last, "", 4.8});
+  const std::vector<Rounds> seconds = alternating(programs, run.smoke ? 3 : 20, run);
+  const Measured last = ratio_in_rounds(seconds[12], seconds[14]);
+  r.add("Transformer++ over FLASH, time of a training step of 8,192 tokens, n = 8192", last, "", 4.8);
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const Measured gain = ratio_in_rounds(seconds[3 * i], seconds[3 * i + 2]);
+    if (i + 1 < lengths.size()) r.add("Transformer++ over FLASH, n = " + text(lengths[i]), gain);
+    r.add("Transformer++ over FLASH-Quad, n = " + text(lengths[i]),
+          ratio_in_rounds(seconds[3 * i], seconds[3 * i + 1]));
+    gains.push_back(gain.value);
+  }
   draw_over_length(run, r, "Training steps of equal tokens", "Transformer++ over FLASH", lengths,
                    {{.name = "gain", .y = gains}});
   const auto flops = [&](const auto& layer) { return double(cost(layer, 8192).flops); };
@@ -138,12 +148,11 @@ void c22(const Run& run, Result& r) {
     programs.push_back([&layers, &streams, &token, i] { step(layers[i], token, streams[i]); });
   }
   const auto seconds = alternating(programs, run.smoke ? 3 : 200, run);
-  const Measured all_heads = median_of(seconds[0]);
-  const Measured eight = ratio(all_heads, median_of(seconds[1])), one = ratio(all_heads, median_of(seconds[2]));
+  const Measured eight = ratio_in_rounds(seconds[0], seconds[1]), one = ratio_in_rounds(seconds[0], seconds[2]);
   r.add("time of a token with 32 KV heads over that with one", one, "", 1.51 / 0.24);
   r.add("over that with eight", eight, "", 1.51 / 0.28);
   r.add("microseconds of a token with 32 KV heads after 2,048 tokens, width 1,024, batch 2",
-        {1e6 * all_heads.value, 1e6 * all_heads.spread}, "µs");
+        scaled(median_of(seconds[0]), 1e6), "µs");
   r.verdict = all({exceeds(one, 1), exceeds(eight, 1)});  // the claim is the order; the factors are of other machines
   r.why = "after 2,048 tokens a layer with one KV head generates " + text(one) +
           " times as fast as with 32, with eight " + text(eight) + " times";
@@ -157,31 +166,32 @@ void c23(const Run& run, Result& r) {
   const MultiHeadAttention softmax_layer({.dim = d, .heads = heads, .causal = true}, rng);
   const LinearAttention linear({.dim = d, .heads = heads, .direction = LinearDirection::causal}, rng);
   const Tensor token = noise({1, 1, d}, run);
-  std::vector<double> lengths, constant, growing;
-  std::vector<Measured> linear_medians, softmax_medians;
-  for (const int64_t length : {256, 1024, 4096, 8192, 16384}) {
-    const Tensor prompt = noise({1, run.smoke ? length / 64 : length, d}, run);
-    Stream of_softmax, of_linear;
+  const std::vector<double> lengths = {256, 1024, 4096, 8192, 16384};
+  std::vector<Stream> streams(2 * lengths.size());
+  std::vector<std::function<void()>> programs;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const auto n = static_cast<int64_t>(lengths[i]);
+    const Tensor prompt = noise({1, run.smoke ? n / 64 : n, d}, run);
+    Stream &of_softmax = streams[2 * i], &of_linear = streams[2 * i + 1];
     step(softmax_layer, prompt, of_softmax), step(linear, prompt, of_linear);
-    const auto seconds =
-        alternating({[&] { step(softmax_layer, token, of_softmax); }, [&] { step(linear, token, of_linear); }},
-                    run.smoke ? 3 : 200, run, double(lengths.size() + 1) / 5);
-    softmax_medians.push_back(median_of(seconds[0])), linear_medians.push_back(median_of(seconds[1]));
-    lengths.push_back(double(length));
-    growing.push_back(softmax_medians.back().value), constant.push_back(linear_medians.back().value);
-    const auto micro = [](Measured m) { return Measured{1e6 * m.value, 1e6 * m.spread}; };
-    r.add("token after " + std::to_string(length) + ", softmax", micro(softmax_medians.back()), "µs");
-    r.add("token after " + std::to_string(length) + ", linear", micro(linear_medians.back()), "µs");
+    programs.push_back([&] { step(softmax_layer, token, of_softmax); });
+    programs.push_back([&] { step(linear, token, of_linear); });
+  }
+  const auto [growing, constant] = halves(alternating(programs, run.smoke ? 3 : 1000, run));
+  // Softmax attention has a constant part, its maps: the exponent counts from 4,096 tokens on.
+  const Measured flat = slope_in_rounds(lengths, constant);
+  const Measured steep = slope_in_rounds({lengths.begin() + 2, lengths.end()}, {growing.begin() + 2, growing.end()});
+  r.add("exponent of a token's time in n, linear attention", flat, "", 0);
+  r.add("exponent of a token's time in n, softmax, from 4,096", steep, "", 1);
+  const std::vector<Measured> softmax_medians = medians_of(growing), linear_medians = medians_of(constant);
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    r.add("token after " + text(lengths[i]) + ", softmax", scaled(softmax_medians[i], 1e6), "µs");
+    r.add("token after " + text(lengths[i]) + ", linear", scaled(linear_medians[i], 1e6), "µs");
   }
   const std::vector<double> one(lengths.size(), 1);
   draw_over_length(
       run, r, "A generated token", "µs", lengths,
-      {{.name = "softmax", .y = per_token(growing, one)}, {.name = "linear", .y = per_token(constant, one)}});
-  // Softmax attention has a constant part, its maps: the exponent counts from 4,096 tokens on.
-  const Measured flat = log_log_slope(lengths, constant);
-  const Measured steep = log_log_slope({lengths.begin() + 2, lengths.end()}, {growing.begin() + 2, growing.end()});
-  r.figures.insert(r.figures.begin(), {"exponent of a token's time in n, linear attention", flat, "", 0});
-  r.figures.insert(r.figures.begin() + 1, {"exponent of a token's time in n, softmax, from 4,096", steep, "", 1});
+      {{.name = "softmax", .y = micros(softmax_medians, one)}, {.name = "linear", .y = micros(linear_medians, one)}});
   // Caches that overflow may add to the growth, but take nothing of it away.
   r.verdict = all({below({std::abs(flat.value), flat.spread}, 0.1), exceeds(steep, 0.75)});
   r.why = "the exponent is " + text(flat) + " for linear attention and " + text(steep) +
@@ -204,9 +214,8 @@ void c34(const Run& run, Result& r) {
   const auto seconds = alternating(
       {training_step(blocks[0], x), training_step(blocks[1], x), training_step(blocks[2], x)}, run.smoke ? 3 : 60, run);
   const auto overhead = [&](std::size_t i) {
-    std::vector<double> more;
-    for (std::size_t k = 0; k < seconds[0].size(); ++k) more.push_back(100 * (seconds[i][k] / seconds[0][k] - 1));
-    return median_of(more);  // of neighbours in time
+    const Measured q = ratio_in_rounds(seconds[i], seconds[0]);
+    return Measured{100 * (q.value - 1), 100 * q.spread};
   };
   const Measured elementwise = overhead(1), headwise = overhead(2);
   r.add("time that an elementwise gate adds to a training step of a block, width 512, n = 512", elementwise, "%", 2);
@@ -230,7 +239,7 @@ void c45(const Run& run, Result& r) {
       {.placement = NormPlacement::post}};
   const Tensor x = noise({1, n, d}, run);
   const auto seconds = alternating({training_step(roformer, x), training_step(gau, x)}, run.smoke ? 3 : 40, run);
-  const Measured gain = ratio(median_of(seconds[0]), median_of(seconds[1]));
+  const Measured gain = ratio_in_rounds(seconds[0], seconds[1]);
   r.add("time of a RoFormer layer over that of two GAU-α layers, training step, n = 512, d = 768", gain, "", 1.45);
   r.add("parameters of the layer over those of the two", double(count(roformer)) / double(count(gau)));
   r.verdict = of_accelerators(equals(gain, 1.45, 0.1));

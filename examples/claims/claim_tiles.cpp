@@ -45,18 +45,25 @@ void c17(const Run& run, Result& r) {
     r.add("the same with keys and values read by every tile of " + std::to_string(rows) + " queries", q, "",
           rows == 64 ? std::optional(30.0) : std::nullopt);
   }
-  std::vector<double> lengths, gains;
-  for (const int64_t length : {512, 1024, 2048, 4096, 8192}) {
-    const Operands y(2, run.smoke ? length / 16 : length, width, run);
-    const auto seconds =
-        alternating({[&] { y.stored(); }, [&] { y.tiled(); }}, run.smoke ? 3 : 15, run, double(lengths.size() + 1) / 5);
-    const Measured gain = ratio(median_of(seconds[0]), median_of(seconds[1]));
-    r.add("time with stored weights over that in tiles, forward, n = " + std::to_string(length), gain);
-    lengths.push_back(double(length)), gains.push_back(gain.value);
+  const std::vector<double> lengths = {512, 1024, 2048, 4096, 8192};
+  std::vector<double> gains;
+  std::vector<std::function<void()>> programs;
+  for (const double length : lengths) {
+    const auto rows = static_cast<int64_t>(length);
+    const Operands y(2, run.smoke ? rows / 16 : rows, width, run);
+    programs.push_back([y] { y.stored(); }), programs.push_back([y] { y.tiled(); });
+  }
+  const std::vector<Rounds> seconds = alternating(programs, run.smoke ? 3 : 40, run);
+  std::vector<Rounds> quotients;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const Measured gain = ratio_in_rounds(seconds[2 * i], seconds[2 * i + 1]);
+    r.add("time with stored weights over that in tiles, forward, n = " + text(lengths[i]), gain);
+    gains.push_back(gain.value), quotients.push_back(seconds[2 * i]);
+    for (std::size_t k = 0; k < quotients.back().size(); ++k) quotients.back()[k] /= seconds[2 * i + 1][k];
   }
   draw_over_length(run, r, "Attention of two heads of 64, forward", "stored weights over tiles", lengths,
                    {{.name = "gain", .y = gains}});
-  const Measured slope = log_log_slope(lengths, gains);
+  const Measured slope = slope_in_rounds(lengths, quotients);
   r.add("exponent of that gain in n", slope);
   // The traffic is arithmetic, with tiles of d_k queries as in the paper's algorithm; speed is a claim about GPUs.
   const Measured longest = {gains.back()};
@@ -75,33 +82,29 @@ void c19(const Run& run, Result& r) {
   std::vector<std::function<void()>> programs;
   for (const int64_t c : columns) programs.push_back([&x, c] { x.tiled({.tile_rows = 64, .tile_cols = c}); });
   const auto by_columns = alternating(programs, run.smoke ? 3 : 40, run, 0.5);
-  const Measured at_256 = median_of(by_columns[4]);
   std::vector<Measured> over;
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    over.push_back(ratio(median_of(by_columns[i]), at_256));
+    over.push_back(ratio_in_rounds(by_columns[i], by_columns[4]));
     r.add("time with tiles of " + std::to_string(columns[i]) + " columns over that with 256", over.back());
   }
-  // Block masks of a part of all blocks, drawn at random, each row with its own block. A tile is a block, so that it is
+  // Block masks of a part of all blocks, drawn at random, equally many in each row. A tile is a block, so that it is
   // computed as a whole or not at all.
   const int64_t count = n / block;
   const std::vector<double> densities = {1, 0.5, 0.25, 0.125};
-  std::vector<double> exact, medians;
   std::vector<AttentionOptions> masks;
   Rng rng(static_cast<uint64_t>(run.seed));
   for (const double density : densities) {
-    const Tensor blocks = logical_or(lt(uniform({count, count}, 0, 1, rng), density), gt(eye(count), 0.5));
-    exact.push_back(mean(to(blocks, f32)).item());
+    const auto kept = static_cast<int64_t>(density * double(count));
+    const Tensor blocks = topk_mask(uniform({count, count}, 0, 1, rng), kept);
     masks.push_back({.mask = block_mask(blocks, block), .tile_rows = block, .tile_cols = block});
   }
   programs.clear();
   for (const AttentionOptions& o : masks) programs.push_back([&x, &o] { x.tiled(o); });
   const auto by_density = alternating(programs, run.smoke ? 3 : 40, run);
-  for (std::size_t i = 0; i < masks.size(); ++i) {
-    const Measured time = median_of(by_density[i]);
-    medians.push_back(time.value);
-    r.add("time with " + text(100 * exact[i]) + " % of the blocks", {1000 * time.value, 1000 * time.spread}, "ms");
-  }
-  const Measured slope = log_log_slope(exact, medians);
+  for (std::size_t i = 0; i < masks.size(); ++i)
+    r.add("time with " + text(100 * densities[i]) + " % of the blocks over that with all",
+          ratio_in_rounds(by_density[i], by_density[0]));
+  const Measured slope = slope_in_rounds(densities, by_density);
   r.add("exponent of time in the density of blocks", slope, "", 1);
   // Which tile suffices is a claim about a GPU's shared memory; the density counts the tiles that are computed.
   r.verdict = all({of_accelerators(all({exceeds(over[0], 1), exceeds(over[2], 1), equals(over[6], 1, 0.15)})),
@@ -115,31 +118,31 @@ void c19(const Run& run, Result& r) {
 void c44(const Run& run, Result& r) {
   NoGrad guard;
   const int64_t window = run.smoke ? 8 : 256, heads = 2, width = 64;
-  std::vector<double> lengths, in_window;
-  std::vector<Measured> sparse, dense;
-  for (const int64_t length : {256, 512, 1024, 2048, 4096, 8192}) {
-    const Operands x(heads, run.smoke ? length / 16 : length, width, run);
-    const AttentionOptions o{.mask = {.causal = true, .window = window}}, all_keys{.mask = {.causal = true}};
-    const auto seconds = alternating({[&] { x.tiled(o); }, [&] { x.tiled(all_keys); }}, run.smoke ? 3 : 20, run,
-                                     0.75 * double(lengths.size() + 1) / 6);
-    sparse.push_back(median_of(seconds[0])), dense.push_back(median_of(seconds[1]));
-    lengths.push_back(double(length)), in_window.push_back(sparse.back().value);
-    r.add("time of all keys over that of a window of 256, causal, n = " + std::to_string(length),
-          ratio(dense.back(), sparse.back()));
-  }
+  const std::vector<double> lengths = {256, 512, 1024, 2048, 4096, 8192};
+  const AttentionOptions in_window{.mask = {.causal = true, .window = window}}, all_keys{.mask = {.causal = true}};
+  std::vector<std::function<void()>> programs;
+  for (const AttentionOptions& o : {in_window, all_keys})
+    for (const double length : lengths) {
+      const auto n = static_cast<int64_t>(length);
+      programs.push_back([o, x = Operands(heads, run.smoke ? n / 16 : n, width, run)] { x.tiled(o); });
+    }
+  const std::vector<Rounds> seconds = alternating(programs, run.smoke ? 3 : 60, run, 0.75);
+  const std::vector<Rounds> of_window(seconds.begin(), seconds.begin() + 6), of_all(seconds.begin() + 6, seconds.end());
+  const std::vector<Measured> sparse = medians_of(of_window), dense = medians_of(of_all);
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    r.add("time of all keys over that of a window of 256, causal, n = " + text(lengths[i]),
+          ratio_in_rounds(of_all[i], of_window[i]));
   // From twice the window on: before, the window does not bind all queries.
-  const Measured in_n = log_log_slope({lengths.begin() + 1, lengths.end()}, {in_window.begin() + 1, in_window.end()});
+  const Measured in_n = slope_in_rounds({lengths.begin() + 1, lengths.end()}, {of_window.begin() + 1, of_window.end()});
   r.add("exponent of time in n, window of 256", in_n, "", 1);
   const Operands x(heads, run.smoke ? 256 : 4096, width, run);
-  std::vector<double> keys, seconds_of;
-  std::vector<std::function<void()>> programs;
+  std::vector<double> keys;
+  programs.clear();
   for (const int64_t k : {128, 256, 512, 1024}) {
     keys.push_back(double(k));
     programs.push_back([&x, k, &run] { x.tiled({.mask = {.causal = true, .window = run.smoke ? k / 16 : k}}); });
   }
-  for (const std::vector<double>& s : alternating(programs, run.smoke ? 3 : 30, run))
-    seconds_of.push_back(median_of(s).value);
-  const Measured in_k = log_log_slope(keys, seconds_of);
+  const Measured in_k = slope_in_rounds(keys, alternating(programs, run.smoke ? 3 : 60, run));
   r.add("exponent of time in the number k of keys, n = 4096", in_k, "", 1);
   const auto milliseconds = [](const std::vector<Measured>& times) {
     std::vector<double> ms;
@@ -150,8 +153,6 @@ void c44(const Run& run, Result& r) {
       run, r, "Causal attention of two heads of 64, forward", "ms", lengths,
       {{.name = "all keys", .y = milliseconds(dense)}, {.name = "window of 256", .y = milliseconds(sparse)}});
   const Crossover c = crossover(lengths, sparse, dense);
-  if (c.found && !c.first)
-    r.add("length from which the window is faster", {c.at, (c.high < 1e9 ? c.high - c.low : c.at) / 4}, "tokens");
   r.verdict = all({equals(in_n, 1, 0.15), equals(in_k, 1, 0.25)});
   r.why = "time grows with the exponent " + text(in_n) + " of n and " + text(in_k) +
           " of k; the window of 256 is faster than all keys " + text(c, lengths);

@@ -31,10 +31,10 @@ double crossing(const std::vector<double>& x, const std::vector<Measured>& a, co
 
 }  // namespace
 
-std::vector<std::vector<double>> alternating(const std::vector<std::function<void()>>& programs, int64_t rounds,
-                                             const Run& run, double share) {
+std::vector<Rounds> alternating(const std::vector<std::function<void()>>& programs, int64_t rounds, const Run& run,
+                                double share) {
   using Clock = std::chrono::steady_clock;
-  std::vector<std::vector<double>> seconds(programs.size());
+  std::vector<Rounds> seconds(programs.size());
   for (int64_t round = 0; round <= rounds; ++round) {
     if (round > 3 && !run.has_time(share)) break;
     for (std::size_t i = 0; i < programs.size(); ++i) {
@@ -44,6 +44,26 @@ std::vector<std::vector<double>> alternating(const std::vector<std::function<voi
     }
   }
   return seconds;
+}
+
+std::vector<Measured> medians_of(const std::vector<Rounds>& seconds) {
+  std::vector<Measured> medians;
+  for (const Rounds& s : seconds) medians.push_back(median_of(s));
+  return medians;
+}
+Measured ratio_in_rounds(const Rounds& a, const Rounds& b) {
+  std::vector<double> q;
+  for (std::size_t k = 0; k < a.size(); ++k) q.push_back(a[k] / b[k]);
+  return median_of(q);
+}
+Measured slope_in_rounds(const std::vector<double>& x, const std::vector<Rounds>& seconds) {
+  std::vector<double> slopes;
+  for (std::size_t k = 0; k < seconds.front().size(); ++k) {
+    std::vector<double> y;
+    for (const Rounds& s : seconds) y.push_back(s[k]);
+    slopes.push_back(log_log_slope(x, y).value);
+  }
+  return median_of(slopes);
 }
 
 Measured log_log_slope(const std::vector<double>& x, const std::vector<double>& y) {
@@ -59,12 +79,12 @@ Measured log_log_slope(const std::vector<double>& x, const std::vector<double>& 
   for (std::size_t i = 0; i < n; ++i) uu += (u[i] - mu) * (u[i] - mu), uv += (u[i] - mu) * (v[i] - mv);
   const double slope = uv / uu;
   for (std::size_t i = 0; i < n; ++i) rest += std::pow(v[i] - mv - slope * (u[i] - mu), 2);
-  return {slope, n > 2 ? std::sqrt(rest / double(n - 2) / uu) : 0};
+  return {slope, n > 2 ? interval(std::sqrt(rest / double(n - 2) / uu), n - 2) : 0};
 }
 
 Crossover crossover(const std::vector<double>& x, const std::vector<Measured>& a, const std::vector<Measured>& b) {
   Crossover c;
-  c.at = crossing(x, a, b, 0), c.low = crossing(x, a, b, 2), c.high = crossing(x, a, b, -2);
+  c.at = crossing(x, a, b, 0), c.low = crossing(x, a, b, 1), c.high = crossing(x, a, b, -1);
   c.found = std::isfinite(c.at), c.first = c.at == 0;
   return c;
 }

@@ -9,14 +9,22 @@
 
 namespace sluice::examples {
 
-/// Seconds of each program, [program][round]: the programs take turns, so that a busy machine slows all of them. One
-/// round more than `rounds` runs first and is not counted. Fewer rounds, but at least 3, when `run` has used `share` of
-/// its time.
-std::vector<std::vector<double>> alternating(const std::vector<std::function<void()>>& programs, int64_t rounds,
-                                             const Run& run, double share = 1);
+/// Seconds of a program, round by round.
+using Rounds = std::vector<double>;
 
-/// The exponent b of y = a·xᵇ by least squares of the logarithms, and its standard error. ValueError for less than two
-/// points and for values that are not positive.
+/// Seconds of each program: the programs take turns, so that a busy machine slows all of them. One round more than
+/// `rounds` runs first and is not counted. Fewer rounds, but at least 3, when `run` has used `share` of its time.
+std::vector<Rounds> alternating(const std::vector<std::function<void()>>& programs, int64_t rounds, const Run& run,
+                                double share = 1);
+/// The median of each program.
+std::vector<Measured> medians_of(const std::vector<Rounds>& seconds);
+/// The median of a/b in a round: its two times are neighbours, so that the machine's moods cancel.
+Measured ratio_in_rounds(const Rounds& a, const Rounds& b);
+/// The median of the exponents of a round: seconds[i] are those at x[i].
+Measured slope_in_rounds(const std::vector<double>& x, const std::vector<Rounds>& seconds);
+
+/// The exponent b of y = a·xᵇ by least squares of the logarithms; spread 0 for two points. ValueError for less, and for
+/// values that are not positive.
 Measured log_log_slope(const std::vector<double>& x, const std::vector<double>& y);
 
 /// Where y = a falls below y = b: between two points the logarithms are straight. `found` is false when a is smaller

@@ -90,14 +90,14 @@ def figure_text(figure):
 
 
 def repeated(first, second):
-    """Figures of two runs that differ by more than two of their joint spreads, as text."""
+    """Figures of two runs that differ by more than their joint spread, as text."""
     theirs = {figure["name"]: figure for figure in second["figures"]}
     for figure in first["figures"]:
         other = theirs.pop(figure["name"], None)
         if other is None:
             yield f"{figure['name']}: only in the first run"
             continue
-        allowed = 2 * math.hypot(figure["spread"], other["spread"]) + 1e-9 * abs(figure["value"])
+        allowed = math.hypot(figure["spread"], other["spread"]) + 1e-9 * abs(figure["value"])
         if abs(figure["value"] - other["value"]) > allowed:
             yield f"{figure['name']}: {figure_text(figure)}, then {other['text']}"
     for name in theirs:
@@ -146,14 +146,14 @@ def head(rows, verdicts, date):
         "# Claims about gated attention, measured", "",
         f"{len(rows)} claims of papers and texts: {said}. Written by `examples/claims.sh` on {date}, on"
         f" {os.cpu_count()} processors, {processor()}. Do not edit this page.", "",
-        "* **Shown**: the figures agree with the claim, up to two spreads and the tolerance that stands beside the"
+        "* **Shown**: the figures agree with the claim, up to their spread and the tolerance that stands beside the"
         " claim in its program.",
         "* **Contradicted**: they do not; the paragraph of the claim says by how much and why.",
         "* **Not visible**: the spread covers the claim and its opposite at this size; the paragraph says what size"
         " would show it.",
         "* **Paper only**: a processor cannot measure it.", "",
-        "± is the spread: the standard error of a mean or median, or half the range of a few runs. Times are of"
-        " alternating runs. Programs compute the verdicts from the figures"
+        "± is the spread: half of the 95 % interval of a mean or median, by Student's t. Times are of alternating"
+        " runs. Programs compute the verdicts from the figures"
         " ([examples/claims](../examples/claims/README.md)).", ""]
 
 
@@ -207,16 +207,22 @@ def second_run(rows, found, folder):
     if not folder:
         return []
     again = {part["part"]: result for row in rows for part, result in results(row, folder)}
-    differing, compared = [], 0
+    differing, verdicts, compared, drawn = [], [], 0, 0
     for row in rows:
         for part, result in found[row["id"]]:
             other = again.get(part["part"])
-            if result and other:
-                compared += len(result["figures"])
-                differing += [f"* {part['part']}: {text}" for text in repeated(result, other)]
+            if not result or not other:
+                continue
+            compared += len(result["figures"])
+            drawn += sum(figure["spread"] > 0 for figure in result["figures"])
+            differing += [f"* {part['part']}: {text}" for text in repeated(result, other)]
+            if result["verdict"] != other["verdict"]:
+                verdicts.append(f"{part['part']} was {result['verdict']}, then {other['verdict']}")
     lines = ["## A second run", "",
-             f"The second run has other random draws. Of {compared} figures {len(differing)} differ by more than two"
-             " joint spreads.", ""]
+             f"The second run has other random draws. Of {compared} figures, {drawn} of them with a spread,"
+             f" {len(differing)} differ by more than their joint spread, where chance alone lets about"
+             f" {round(drawn / 20)} differ. "
+             + (f"Verdicts that changed: {'; '.join(verdicts)}." if verdicts else "All verdicts are the same."), ""]
     return lines + differing + ([""] if differing else [])
 
 

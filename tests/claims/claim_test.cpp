@@ -9,21 +9,30 @@
 
 using namespace sluice::examples;
 
-TEST_CASE("claims: means, medians and differences have standard errors") {
+TEST_CASE("claims: an interval is as wide as the number of values makes it") {
+  CHECK(interval(2, 1) == Approx(2 * 12.706));
+  CHECK(interval(1, 4) == Approx(2.776).epsilon(0.003));  // quantiles as tables of Student's t print them
+  CHECK(interval(1, 9) == Approx(2.262).epsilon(1e-3));
+  CHECK(interval(1, 29) == Approx(2.045).epsilon(1e-3));
+  CHECK(interval(1, 100000) == Approx(1.96).epsilon(1e-3));
+}
+
+TEST_CASE("claims: means, medians and differences have intervals of 95 %") {
   const Measured m = mean_of({1, 2, 3, 4});
   CHECK(m.value == Approx(2.5));
-  CHECK(m.spread == Approx(std::sqrt(5.0 / 3 / 4)));
+  CHECK(m.spread == Approx(interval(std::sqrt(5.0 / 3 / 4), 3)));
   CHECK(mean_of({7}).spread == 0);
   CHECK(median_of({1, 2, 100}).value == 2);
   CHECK(median_of({4, 1, 3, 2}).value == Approx(2.5));
-  CHECK(median_of({1, 2, 3}).spread == Approx(1.2533 * 1.4826 / std::sqrt(3.0)));
-  // A machine that was slow for half of the time: independent values would give 0.46.
+  CHECK(median_of({7}).spread == 0);
+  CHECK(median_of({1, 2, 3}).spread == Approx(interval(1.2533 * 1.4826 / std::sqrt(3.0), 2)));
+  // A machine that was slow for half of the time: independent values would give 0.99.
   const Measured drift = median_of({1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3});
   CHECK(drift.value == 2);
-  CHECK(drift.spread == Approx(1 / std::sqrt(3.0)));
+  CHECK(drift.spread == Approx(interval(1 / std::sqrt(3.0), 3)));
   const Measured d = paired_difference({11, 22, 33}, {10, 20, 30});
   CHECK(d.value == Approx(2));
-  CHECK(d.spread == Approx(1 / std::sqrt(3.0)));
+  CHECK(d.spread == Approx(interval(1 / std::sqrt(3.0), 2)));
   CHECK(ratio({6, 0.6}, {3, 0}).spread == Approx(0.2));
   CHECK(ratio({6, 0}, {3, 0.3}).spread == Approx(0.2));
   CHECK(difference({5, 3}, {1, 4}).spread == Approx(5));
@@ -40,23 +49,23 @@ TEST_CASE("claims: figures are written with the digits that their spread leaves"
   CHECK(text(Measured{1, 1e-16}) == "1");
 }
 
-TEST_CASE("claims: equals allows the tolerance and two spreads") {
+TEST_CASE("claims: equals allows the tolerance and the spread") {
   CHECK(equals({69.4, 0}, 69, 0.01) == Verdict::shown);
   CHECK(equals({71, 0}, 69, 0.01) == Verdict::contradicted);
-  CHECK(equals({71, 1}, 69, 0.01) == Verdict::shown);
-  CHECK(equals({46, 0.7}, 69, 0.02) == Verdict::contradicted);
-  CHECK(equals({46, 20}, 69, 0.02) == Verdict::not_visible);
+  CHECK(equals({71, 2}, 69, 0.01) == Verdict::shown);
+  CHECK(equals({46, 1.4}, 69, 0.02) == Verdict::contradicted);
+  CHECK(equals({46, 40}, 69, 0.02) == Verdict::not_visible);
   CHECK(equals({8192, 0}, 8192) == Verdict::shown);
   CHECK(equals({8191, 0}, 8192) == Verdict::contradicted);
 }
 
-TEST_CASE("claims: an order needs two spreads") {
-  CHECK(exceeds({1, 0.4}) == Verdict::shown);
-  CHECK(exceeds({1, 0.6}) == Verdict::not_visible);
-  CHECK(exceeds({-1, 0.4}) == Verdict::contradicted);
-  CHECK(below({1, 0.1}, 2) == Verdict::shown);
-  CHECK(below({3, 0.1}, 2) == Verdict::contradicted);
-  CHECK(below({2.1, 0.1}, 2) == Verdict::not_visible);
+TEST_CASE("claims: an order needs its spread") {
+  CHECK(exceeds({1, 0.8}) == Verdict::shown);
+  CHECK(exceeds({1, 1.2}) == Verdict::not_visible);
+  CHECK(exceeds({-1, 0.8}) == Verdict::contradicted);
+  CHECK(below({1, 0.2}, 2) == Verdict::shown);
+  CHECK(below({3, 0.2}, 2) == Verdict::contradicted);
+  CHECK(below({2.1, 0.2}, 2) == Verdict::not_visible);
   using enum Verdict;
   CHECK(all({shown, not_visible, contradicted}) == contradicted);
   CHECK(all({shown, not_visible}) == not_visible);
@@ -73,6 +82,13 @@ TEST_CASE("claims: an exponent by least squares") {
   CHECK(log_log_slope(x, {3, 14, 40, 192}).spread > 0.05);
   CHECK_THROWS_AS(log_log_slope({1}, {1}), sluice::ValueError);
   CHECK_THROWS_AS(log_log_slope({1, 2}, {1, 0}), sluice::ValueError);
+}
+
+TEST_CASE("claims: rounds are compared within themselves") {
+  const std::vector<Rounds> seconds = {{1, 10, 1}, {2, 20, 3}};  // the machine was slow in the second round
+  CHECK(ratio_in_rounds(seconds[1], seconds[0]).value == 2);
+  CHECK(slope_in_rounds({1, 2}, seconds).value == Approx(1));
+  CHECK(medians_of(seconds)[1].value == 3);
 }
 
 TEST_CASE("claims: a crossover with its interval") {

@@ -63,7 +63,11 @@ shutil.rmtree(tree, ignore_errors=True)
 said = page("--out", first, "--again", again, "--docs", docs)
 text = (first / "CLAIMS.md").read_text(encoding="utf-8")
 assert "C1: a figure: 2.0 ± 0.5 %; as printed 3 %, then 9.0 ± 0.5" in text, "a figure that does not repeat"
-assert f"Of {len(parts)} figures 1 differ" in text
+words = " ".join(text.split())
+count = len(parts)
+assert f"Of {count} figures, {count} of them with a spread, 1 differ by more than their joint spread" in words
+assert f"chance alone lets about {round(count / 20)} differ" in words
+assert f"Verdicts that changed: {wrong} was contradicted, then shown." in words
 assert text.count("| contradicted |") == 1
 assert "`claim_x --only C1` took 1.0 s." in text
 assert f"* [{wrong}](#{wrong.lower()}), " in text, "an error of a source that the figures contradict"
