@@ -139,14 +139,14 @@ def main():
         s = summary(plain)
         install.put(r"CUDA backend, a ([\d.]+) MiB shared library", f"{s['kib'] / 1024:.1f}")
         install.put(r"clean build of library, tests and examples in (\d+) s", str(s["build"]))
-        tests.put(r"`docs/claims.py`: ([\d,]+ test cases, [\d,]+ assertions, \d+ seconds)",
+        tests.put(r"`docs/claims.py` writes it: ([\d,]+ test cases, [\d,]+ assertions, \d+ seconds)",
                   f"{s['cases']:,} test cases, {round(s['assertions'], -3):,} assertions, {s['seconds']} seconds")
     else:
         missing.append(str(plain))
     if cuda.exists():
         s = summary(cuda)
-        tests.put(r"with `--cuda` (\d[\d,]* and [\d,]+ in \d+, built in \d+);",
-                  f"{s['cases']:,} and {round(s['assertions'], -3):,} in {s['seconds']}, built in {s['build']}")
+        tests.put(r"with `--cuda` (\d[\d,]* and [\d,]+ in \d+ seconds, after a build of \d+)\.",
+                  f"{s['cases']:,} and {round(s['assertions'], -3):,} in {s['seconds']} seconds, after a build of {s['build']}")
     else:
         missing.append(str(cuda))
     if (BUILD / "compare.json").exists():

@@ -2,7 +2,7 @@
 // of the output. Rank 0 has the first rows, rank 1 the next ones, and so on; the lengths n_r may differ:
 //
 //   SequenceScope scope(world());
-//   Tensor y = model(piece, piece_of_the_mask);
+//   Tensor y = model(piece, {.key_mask = piece_of_the_mask});
 //   backward(sequence_mean(loss_of_each_token(y)));      // each rank gets its share of the parameters' gradients
 //
 // A layer must use the functions below for everything that crosses the borders of pieces; it then computes the same as

@@ -1,7 +1,9 @@
 // A training step that is recorded once and replayed on a GPU with one call.
 //
-//   GraphedStep step(adam, [&](const std::vector<Tensor>& in) { return cross_entropy(model(in[0], &rng), in[1]); },
-//                    {.max_norm = 1, .schedule = cosine_schedule({.lr = 3e-4, .total = 10'000})});
+//   const auto loss_of = [&](const std::vector<Tensor>& in) {
+//     return cross_entropy(model(in[0], {.rng = &rng}), in[1]);
+//   };
+//   GraphedStep step(adam, loss_of, {.max_norm = 1, .schedule = cosine_schedule({.lr = 3e-4, .total = 10'000})});
 //   for (…) Tensor loss = step({x, t});     // for each shape, the first call runs the function, the second records it
 //
 // Kernels of small models take less time than the host needs to start them. A step of hundreds of kernels, recorded

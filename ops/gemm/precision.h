@@ -11,10 +11,10 @@ enum class Precision {
   bf16,  ///< operands rounded to bf16 (8 bits of mantissa, denormals to 0), sums in f32
 };
 
-/// The precision of products of f32 tensors (matmul, linear, attention, linear_scan) that this thread calls: that of
-/// its innermost PrecisionScope, or else that of the process. All other operations stay f32, and so do weights,
-/// gradients and results. Products of f64, and products with one row or one column, which are memory-bound, do not
-/// depend on it.
+/// The precision of products of f32 tensors (matmul, linear, attention, linear_scan, delta_scan) that this thread
+/// calls: that of its innermost PrecisionScope, or else that of the process. All other operations stay f32, and so do
+/// weights, gradients and results. Products of f64, and products with one row or one column, which are memory-bound, do
+/// not depend on it, nor do scans with a decay per channel and gradients of decays.
 ///
 /// On processors with AMX large products of f32 are made of six products of bf16 (ops/gemm/rungs/amx_f32.cpp). Their
 /// errors are those of fused multiply-adds, and a little more near the least normal number, 2⁻¹²⁶. Beside roundings,
@@ -22,8 +22,8 @@ enum class Precision {
 /// and by 2⁻¹²⁶·|a_p| for each b_p ≠ 0 below 2⁻¹⁰³. (Multiply-adds that flush denormals: 2⁻¹²⁶·k, and only below
 /// 2⁻¹²⁶.) With SLUICE_ISA=avx512 these products are computed by multiply-adds.
 ///
-/// AMX and BFMMLA flush denormals in every mode. After set_flush_denormals(false) they compute nothing, neither f32 nor
-/// bf16.
+/// AMX and BFMMLA flush denormals in every mode. After set_flush_denormals(false) no product uses AMX or BFMMLA, in f32
+/// or bf16.
 ///
 /// A product of a backward pass uses the precision in force when it runs. On processors with AMX tiles bf16 is up to
 /// ten times as fast as f32; on arm64 with BFMMLA one instruction does the work of four. Elsewhere operands are rounded
