@@ -5,10 +5,13 @@
 
 #include <sluice/core/dtype.h>
 #include <sluice/core/number/math.h>
+#include <sluice/core/shape.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <type_traits>
 
 #ifndef __CUDACC__
@@ -113,8 +116,24 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
-/// The backend's stream (runtime.cu).
-cudaStream_t stream();
+/// The backend's stream, for the calls made while this object lives: no other thread begins to record a graph, which
+/// would take them in. Waits while one records; DeviceError after a minute, because it may wait for this thread
+/// (runtime.cu).
+class StreamTurn {
+ public:
+  StreamTurn();
+  ~StreamTurn();
+  StreamTurn(const StreamTurn&) = delete;
+  StreamTurn& operator=(const StreamTurn&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_;
+  bool shared_;  // with other threads; not that of the thread that records
+};
+inline StreamTurn stream() { return {}; }
+
+inline std::mutex shared_limits;  // held while a kernel's limit of shared memory is set, and until it is launched
 
 /// Throws DeviceError for a launch after which the runtime says `status`; `before`: what it said before (runtime.cu).
 [[noreturn]] void fail_launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes, cudaError_t before,
@@ -124,12 +143,17 @@ cudaStream_t stream();
 /// running kernel come at a later call, or here with CUDA_LAUNCH_BLOCKING=1 in the environment.
 template <class... P>
 void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... args) {
+  const StreamTurn turn;
+  const cudaStream_t on = turn;
   const cudaError_t before = cudaPeekAtLastError();
   cudaError_t status = cudaSuccess;
-  if (shared_bytes > 16 * 1024)  // more than 48 KiB, static shared memory included, needs this attribute
+  std::unique_lock<std::mutex> lock(shared_limits, std::defer_lock);
+  if (shared_bytes > 16 * 1024) {  // more than 48 KiB, static shared memory included, needs this attribute
+    lock.lock();
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  }
   if (status == cudaSuccess) {
-    kernel<<<grid, block, shared_bytes, stream()>>>(args...);
+    kernel<<<grid, block, shared_bytes, on>>>(args...);
     status = cudaGetLastError();
   }
   if (status != cudaSuccess)
@@ -191,6 +215,15 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
 }
 
 #endif
+
+/// A grid of `blocks` blocks in one dimension, at most 2^31 − 1. A kernel for more blocks must step by gridDim.x.
+inline dim3 grid_of(int64_t blocks) {
+  return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, (int64_t{1} << 31) - 1)));
+}
+/// A grid of `blocks` blocks for each head of each batch.
+inline dim3 grid_of(int64_t blocks, int64_t heads, int64_t batch) {
+  return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(heads), static_cast<unsigned>(batch));
+}
 
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(BFloat16 x) { return __builtin_bit_cast(float, uint32_t{x.bits} << 16); }

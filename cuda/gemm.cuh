@@ -14,8 +14,8 @@ template <class T> struct GemmProblem {
   const T *a, *b, *bias;
   T* c;
   int64_t n, m, k, a_row, a_col, b_row, b_col;
-  int64_t row_tiles, col_tiles, tiles;            // of c; `tiles` counts those of the whole batch
-  sluice::detail::StridedRange a_batch, b_batch;  // where the matrices of the batch begin
+  int64_t row_tiles = 0, col_tiles = 0, tiles = 0;  // of c, set by run_gemm(); `tiles`: of the whole batch
+  sluice::detail::StridedRange a_batch, b_batch;    // where the matrices of the batch begin
 };
 
 /// Copies rows × 16 numbers into to[16][rows + 1]; zeros outside. Neighbouring threads read along the dense dim.
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__((tile / each) * (tile / each)) gemm_kernel(Gem
 
 /// Runs gemm_kernel over a whole batch.
 template <class T, int tile, int each> void run_gemm(GemmProblem<T> p, int64_t batch) {
-  p.row_tiles = (p.n + tile - 1) / tile, p.col_tiles = (p.m + tile - 1) / tile;
+  p.row_tiles = ceil_div(p.n, tile), p.col_tiles = ceil_div(p.m, tile);
   p.tiles = batch * p.row_tiles * p.col_tiles;
   launch(gemm_kernel<T, tile, each>, grid_of(p.tiles), dim3((tile / each) * (tile / each)), 0, p);
 }

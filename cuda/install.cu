@@ -19,25 +19,25 @@ const bool installed = [] {
   put(kernel::copy, &copy, Bf16::native);
   put(kernel::transfer, &transfer, Bf16::native);
   put(kernel::random, &random);
-  put(kernel::dropout, &dropout);
+  put(kernel::dropout, &dropout, Bf16::native);
   put(kernel::fill, &fill, Bf16::native);
   put(kernel::ramp, &ramp, Bf16::native);
   put(kernel::eye, &eye, Bf16::native);
   put(kernel::one_hot, &one_hot, Bf16::native);
   put(kernel::causal_mask, &causal_mask);
   put(kernel::zero_triangle, &zero_triangle, Bf16::native);
-  put(kernel::add_to, &add_to);
+  put(kernel::add_to, &add_to, Bf16::native);
   put(kernel::compare, &compare, Bf16::native);
 
   put(kernel::reduce, &reduce, Bf16::native);
   put(kernel::arg_extreme, &arg_extreme);
-  put(kernel::cumsum, &cumsum);
+  put(kernel::cumsum, &cumsum, Bf16::native);
   put(kernel::argsort, &argsort);
 
   put(kernel::gather, &gather, Bf16::native);
-  put(kernel::scatter_add, &scatter_add);
+  put(kernel::scatter_add, &scatter_add, Bf16::native);
   put(kernel::index_select, &index_select, Bf16::native);
-  put(kernel::index_add, &index_add);
+  put(kernel::index_add, &index_add, Bf16::native);
 
   put(kernel::matmul, &matmul, Bf16::native);
 

@@ -1,8 +1,8 @@
 // Slot matmul: the vendor's library computes the product if it can, else the kernel of gemm.cuh.
+#include <sluice/cuda/bf16_rows.cuh>
 #include <sluice/cuda/blas.h>
 #include <sluice/cuda/gemm.cuh>
 #include <sluice/cuda/kernels.h>
-#include <sluice/cuda/rows/rows.cuh>
 
 #include <sluice/ops/shape/create.h>
 
@@ -28,27 +28,16 @@ std::optional<int64_t> stride_of(const StridedRange& batch) {
   return std::nullopt;
 }
 
-/// Rounds rows of `width` numbers of a matrix, or of several at one stride, to bf16. Rows of `to` are 16-byte aligned.
-struct RoundRow {
-  const float* from;
-  BFloat16* to;
-  int64_t rows, stride, ld, width, to_ld;  // rows, stride: of a matrix
-  template <int threads> __device__ void operator()(int64_t row) const {
-    const float* x = from + row / rows * stride + row % rows * ld;
-    auto* const pairs = reinterpret_cast<uint32_t*>(to + row * to_ld);
-    for (int64_t i = 2 * rank_in_team<threads>(); i < to_ld; i += 2 * threads)
-      pairs[i / 2] = pack_bf16(i < width ? x[i] : 0.0f, i + 1 < width ? x[i + 1] : 0.0f);
-  }
-};
 /// An operand of [rows, cols] matrices, rounded to bf16. The constructor sets `read` and `stride` to those of the copy.
-class Rounded {
+class RoundedMatrices {
  public:
-  Rounded(const void* x, sluice::detail::Operand& read, int64_t rows, int64_t cols, int64_t batch, int64_t& stride)
+  RoundedMatrices(const void* x, sluice::detail::Operand& read, int64_t rows, int64_t cols, int64_t batch,
+                  int64_t& stride)
       : rows_(read.trans == sluice::detail::Trans::no ? rows : cols), width_(rows + cols - rows_),
-        ld_((width_ + 7) / 8 * 8), matrices_(stride == 0 ? 1 : batch),
+        ld_(padded_to_8(width_)), matrices_(stride == 0 ? 1 : batch),
         data_(static_cast<std::size_t>(matrices_ * rows_ * ld_)) {
-    for_each_row(matrices_ * rows_, ld_,
-                 RoundRow{static_cast<const float*>(x), data_.get(), rows_, stride, read.ld, width_, ld_});
+    const HeadRows<const float> from(static_cast<const float*>(x), 0, stride, read.ld);
+    for_each_row(matrices_ * rows_, ld_, RoundRow<float>{from, matrices_, rows_, width_, data_.get(), ld_});
     read.ld = ld_, stride = stride == 0 ? 0 : rows_ * ld_;
   }
   const void* get() const { return data_.get(); }
@@ -63,7 +52,7 @@ constexpr int64_t kOftenRead = 64;  // operands are rounded first if each number
 /// number again whenever a tile reads it.
 bool by_blas_rounded(BlasProduct p) {
   if (p.dtype != f32 || p.precision != Precision::bf16 || std::min(p.n, p.m) < kOftenRead) return false;
-  const Rounded a(p.a, p.left, p.n, p.k, p.batch, p.a_stride), b(p.b, p.right, p.k, p.m, p.batch, p.b_stride);
+  const RoundedMatrices a(p.a, p.left, p.n, p.k, p.batch, p.a_stride), b(p.b, p.right, p.k, p.m, p.batch, p.b_stride);
   p.a = a.get(), p.b = b.get(), p.dtype = bf16;
   return blas(p);
 }
@@ -78,23 +67,21 @@ bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor&
   const StridedRange walk_a(batch_of(a, c)), walk_b(batch_of(b, c));
   const auto stride_a = stride_of(walk_a), stride_b = stride_of(walk_b);
   const int64_t n = c.dim(-2), m = c.dim(-1), size = size_of(c.dtype());
-  BlasProduct p{c.dtype(),
-                c.dtype(),
-                n,
-                m,
-                a.dim(-1),
-                address_of(a),
-                *left,
-                address_of(b),
-                *right,
-                bias.defined() && !begun ? address_of(bias) : nullptr,
-                address_of(c),
-                batch,
-                0,
-                0,
-                n * m,
-                precision(),
-                begun};
+  BlasProduct p{.dtype = c.dtype(),
+                .result = c.dtype(),
+                .n = n,
+                .m = m,
+                .k = a.dim(-1),
+                .a = address_of(a),
+                .left = *left,
+                .b = address_of(b),
+                .right = *right,
+                .bias = bias.defined() && !begun ? address_of(bias) : nullptr,
+                .c = address_of(c),
+                .batch = batch,
+                .c_stride = n * m,
+                .precision = precision(),
+                .accumulate = begun};
   if (stride_a && stride_b) {
     p.a_stride = *stride_a, p.b_stride = *stride_b;
     return by_blas_rounded(p) || blas(p);
@@ -110,22 +97,19 @@ bool by_blas(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor&
 
 template <class T> void by_kernel(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c, int64_t batch) {
   const int r = c.rank();
-  const GemmProblem<T> p{data_of<T>(a),
-                         data_of<T>(b),
-                         data_or_null<T>(bias),
-                         data_of<T>(c),
-                         c.dim(-2),
-                         c.dim(-1),
-                         a.dim(-1),
-                         a.strides()[r - 2],
-                         a.strides()[r - 1],
-                         b.strides()[r - 2],
-                         b.strides()[r - 1],
-                         0,
-                         0,
-                         0,
-                         StridedRange(batch_of(a, c)),
-                         StridedRange(batch_of(b, c))};
+  const GemmProblem<T> p{.a = data_of<T>(a),
+                         .b = data_of<T>(b),
+                         .bias = data_or_null<T>(bias),
+                         .c = data_of<T>(c),
+                         .n = c.dim(-2),
+                         .m = c.dim(-1),
+                         .k = a.dim(-1),
+                         .a_row = a.strides()[r - 2],
+                         .a_col = a.strides()[r - 1],
+                         .b_row = b.strides()[r - 2],
+                         .b_col = b.strides()[r - 1],
+                         .a_batch = StridedRange(batch_of(a, c)),
+                         .b_batch = StridedRange(batch_of(b, c))};
   if (p.n > 16 && p.m > 16) run_gemm<T, 64, 4>(p, batch);
   else run_gemm<T, 16, 2>(p, batch);
 }

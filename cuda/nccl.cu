@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 #endif
 
 namespace sluice::cuda {
@@ -101,12 +102,21 @@ class Link final : public DeviceLink {
       throw;
     }
   }
-  ~Link() override { close(broken_); }
+  ~Link() override { close(false); }
 
   void exchange(DeviceMessages sends, DeviceMessages receives, const std::function<void()>& waiting) override {
     refuse_in_recording("exchanging with other ranks");
-    if (broken_) fail<DeviceError>("NCCL: an exchange has failed before");
-    broken_ = true;  // until the exchange has succeeded
+    if (!comm_) fail<DeviceError>("NCCL: an exchange has failed before");
+    try {
+      send_and_receive(sends, receives, waiting);
+    } catch (...) {
+      library().abort(std::exchange(comm_, nullptr));  // at once: what is queued writes to memory that ends now
+      throw;
+    }
+  }
+
+ private:
+  void send_and_receive(DeviceMessages sends, DeviceMessages receives, const std::function<void()>& waiting) {
     const Library& l = library();
     check("an event", cudaEventRecord(before_, cuda::stream()));
     check("waiting for the device", cudaStreamWaitEvent(stream_, before_));
@@ -134,10 +144,8 @@ class Link final : public DeviceLink {
           check("a message", state);
           waiting();
         });
-    broken_ = false;
   }
 
- private:
   /// Waits for the end of a non-blocking call, which goes on in a thread of NCCL.
   void settle(const char* what, const std::function<void()>& waiting) {
     wait_for(
@@ -154,7 +162,8 @@ class Link final : public DeviceLink {
     const Library& l = library();
     try {
       // Messages of this rank must have reached the others before it leaves. A broken link does not wait.
-      if (comm_ && !aborted && l.finalize(comm_) == ncclInProgress) {
+      if (comm_ && !aborted) {
+        check("ending", l.finalize(comm_));
         int left = 2000;  // rounds of waiting(), some seconds
         settle("ending", [&] {
           if (--left < 0) fail<DeviceError>("NCCL: ending takes too long");
@@ -168,10 +177,9 @@ class Link final : public DeviceLink {
     if (stream_) cudaStreamDestroy(stream_);
   }
 
-  ncclComm_t comm_ = nullptr;
+  ncclComm_t comm_ = nullptr;  // null after an exchange that failed
   cudaStream_t stream_ = nullptr;
   cudaEvent_t before_ = nullptr, after_ = nullptr;
-  bool broken_ = false;
 };
 
 std::string name() {

@@ -11,8 +11,8 @@ using sluice::detail::SgdStep;
 
 namespace {
 
-constexpr int kTogether = 64;     // tensors of a launch; kernel arguments have at most 4 KiB
-constexpr int64_t kPiece = 4096;  // elements of a piece
+constexpr int kTogether = 64;          // tensors of a launch; kernel arguments have at most 4 KiB
+constexpr int64_t kOptimPiece = 4096;  // elements of a piece
 
 /// Some tensors of a call: their addresses in each of its lists, their lengths, and the numbers of their pieces.
 struct Together {
@@ -33,7 +33,7 @@ template <class Start> void in_launches(std::initializer_list<const std::vector<
       int list = 0;
       for (const auto* tensors : lists) x.at[list++][k] = tensors->empty() ? nullptr : address_of((*tensors)[i]);
       x.n[k] = first[i].numel();
-      x.first_piece[k + 1] = x.first_piece[k] + static_cast<int>((x.n[k] + kPiece - 1) / kPiece);
+      x.first_piece[k + 1] = x.first_piece[k] + static_cast<int>(ceil_div(x.n[k], kOptimPiece));
     }
     if (x.count == kTogether || (x.count > 0 && i + 1 == first.size())) start(x), x.count = 0;
   }
@@ -54,13 +54,13 @@ __global__ void __launch_bounds__(kThreads, 3) pieces_kernel(const __grid_consta
     int k = 0;  // the last tensor whose first piece is `piece` or an earlier one
     for (int step = kTogether / 2; step > 0; step /= 2)
       if (k + step < x.count && x.first_piece[k + step] <= piece) k += step;
-    const int64_t begin = (piece - x.first_piece[k]) * kPiece, end = begin + kPiece;
+    const int64_t begin = (piece - x.first_piece[k]) * kOptimPiece, end = begin + kOptimPiece;
     body(x, k, begin, end < x.n[k] ? end : x.n[k], piece);
   }
 }
 template <class Body> void for_each_piece(const Together& x, Body body) {
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(x.first_piece[x.count], kMostBlocks));
-  launch(pieces_kernel<Body>, dim3(blocks), dim3(kThreads), 0, x, body);
+  const int64_t blocks = std::min<int64_t>(x.first_piece[x.count], kMostBlocks);
+  launch(pieces_kernel<Body>, grid_of(blocks), dim3(kThreads), 0, x, body);
 }
 
 template <class T, class G> __device__ T widened(G g) {
@@ -220,7 +220,7 @@ template <class F> void by_dtype(const std::vector<Tensor>& x, F f) {
 void sgd(const SgdRule& rule, UpdatedTensors& x) {
   with_types("sgd", x, [&]<class T, class G>() {
     const auto sgd = latest(SgdStep<T>(rule), x);
-    if (sgd.only_told) return;
+    if (sgd.only_renews) return;
     in_launches(x, [&](const Together& some) {
       if (x.m.empty()) for_each_piece(some, StepPiece<0, T, G, SgdElement<T, 0>, SgdStep<T>>{sgd});
       else if (!rule.nesterov) for_each_piece(some, StepPiece<1, T, G, SgdElement<T, 1>, SgdStep<T>>{sgd});
@@ -232,7 +232,7 @@ void sgd(const SgdRule& rule, UpdatedTensors& x) {
 void adam(const AdamRule& rule, UpdatedTensors& x) {
   with_types("adam", x, [&]<class T, class G>() {
     const auto adam = latest(AdamStep<T>(rule), x);
-    if (adam.only_told) return;
+    if (adam.only_renews) return;
     in_launches(
         x, [&](const Together& some) { for_each_piece(some, StepPiece<2, T, G, AdamElement<T>, AdamStep<T>>{adam}); });
   });
@@ -242,7 +242,7 @@ void lamb(const LambRule& rule, UpdatedTensors& x) {
   with_types("lamb", x, [&]<class T, class G>() {
     const auto lamb = latest(LambStep<T>(rule), x);
     const auto all = latest(rule, x);
-    if (lamb.only_told) return;
+    if (lamb.only_renews) return;
     in_launches(x, [&](const Together& some) {
       const Scratch<Norms> part(static_cast<std::size_t>(some.first_piece[some.count]));
       const Scratch<double> rates(kTogether);

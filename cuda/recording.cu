@@ -36,7 +36,7 @@ struct IndexCheck {
   int64_t n, low, limit;
 };
 /// A recorded call that reads a value of the host.
-struct Told {
+struct HostValue {
   std::size_t at, bytes;
   std::vector<const std::byte*> written;
 };
@@ -61,9 +61,10 @@ class Graph final : public DeviceGraph {
   int64_t* refused() const { return reinterpret_cast<int64_t*>(own + kRefusedAt); }
 
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
+  std::vector<Ref<Storage>> kept;  // what the graph reads and others may drop
   std::unique_ptr<Recorded> recorded;
   std::vector<IndexCheck> checks;
-  std::vector<Told> told;
+  std::vector<HostValue> values;
   std::size_t value_bytes = 0;
   bool draws = false;
   std::byte* own;               // kOwnBytes on the device
@@ -75,7 +76,7 @@ class Graph final : public DeviceGraph {
 
 std::mutex mutex;                                     // guards the arenas and owners
 std::map<std::byte*, std::shared_ptr<Arena>> owners;  // by block in use: its arena
-constinit std::atomic<Graph*> current = nullptr;
+constinit thread_local Graph* current = nullptr;      // the graph that this thread records
 constinit thread_local Graph* renewed = nullptr;
 
 /// Returns the blocks of an unused arena to the pool. The caller must hold the mutex.
@@ -87,9 +88,10 @@ void close_if_unused(Arena& arena) {
   --arenas;
 }
 
-/// Stores the first index outside its range, then sets all such indices to a harmless value. It must run as one block,
+/// Stores the first index outside [low, limit), then sets all such indices to `instead`. It must run as one block,
 /// because all indices must be read before one is set.
-__global__ void check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t* found) {
+__global__ void check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead,
+                                     int64_t* found) {
   const auto outside = [&](int64_t i) { return index[i] < low || index[i] >= limit; };
   auto* const first = reinterpret_cast<unsigned long long*>(found);  // −1 is the largest unsigned number
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
@@ -98,7 +100,7 @@ __global__ void check_indices_kernel(int64_t* index, int64_t n, int64_t low, int
   if (threadIdx.x == 0 && found[0] >= 0) found[1] = index[found[0]];
   __syncthreads();
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-    if (outside(i)) index[i] = low < 0 ? low : 0;
+    if (outside(i)) index[i] = instead;
 }
 
 __global__ void any_found_kernel(const int64_t* found, int64_t checks, int64_t* refused) {
@@ -109,10 +111,9 @@ __global__ void any_found_kernel(const int64_t* found, int64_t checks, int64_t* 
 }
 
 std::unique_ptr<DeviceGraph> record(const std::function<void()>& f) {
+  if (recording()) fail<DeviceError>("cuda: a graph is being recorded; one at a time");
   auto graph = std::make_unique<Graph>();
-  Graph* none = nullptr;
-  if (!current.compare_exchange_strong(none, graph.get()))
-    fail<DeviceError>("cuda: a graph is being recorded; one at a time");
+  current = graph.get();
   try {
     load(check_indices_kernel), load(any_found_kernel);  // no step that is run launches them
     begin_recording();
@@ -145,7 +146,7 @@ bool Graph::renew(const std::function<void()>& f) {
     throw;
   }
   renewed = outer;
-  return !other && again == told.size();
+  return !other && again == values.size();
 }
 
 void Graph::replay(const std::vector<uint64_t>& streams) {
@@ -164,19 +165,20 @@ void Graph::replay(const std::vector<uint64_t>& streams) {
                        ") — got it at element ", first[2 * i], " of ", checks[i].n);
 }
 
-constexpr sluice::detail::DeviceGraphs kGraphs{&record};
+constexpr sluice::detail::DeviceGraphs kGraphs{&record, &recording,
+                                               [](const Tensor& x) { current->kept.push_back(x.impl().storage); }};
 const bool installed = (sluice::detail::install_graphs(DeviceKind::cuda, kGraphs), true);
 
 }  // namespace
 
-bool recording() { return current.load(std::memory_order_relaxed) != nullptr; }
+bool recording() { return current != nullptr; }
 
 void refuse_in_recording(const char* what) {
   if (recording()) fail<DeviceError>(what, ": cannot be recorded in a graph, whose replays would repeat it as it was");
 }
 
 RandomBlocks blocks_of(const char* what, const RngBlocks& from) {
-  Graph* const g = current.load();
+  Graph* const g = current;
   if (!g) return {from.seed, from.first, nullptr};
   if (from.stream < 0) refuse_in_recording(what);
   if (from.stream >= static_cast<int>(kMostStreams))
@@ -193,15 +195,15 @@ StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors&
   if (renewed) {
     Graph& g = *renewed;
     const std::size_t i = g.again++;
-    const bool same = i < g.told.size() && g.told[i].bytes == bytes && g.told[i].written == written;
-    if (same) std::memcpy(g.host.data() + kValuesAt + g.told[i].at, value, bytes);
+    const bool same = i < g.values.size() && g.values[i].bytes == bytes && g.values[i].written == written;
+    if (same) std::memcpy(g.host.data() + kValuesAt + g.values[i].at, value, bytes);
     else g.other = true;
-    return {.only_told = true};
+    return {.only_renews = true};
   }
-  Graph* const g = current.load();
+  Graph* const g = current;
   if (g->value_bytes + bytes > kValueBytes)
-    fail<DeviceError>("cuda: a graph has too many calls of optimisers, ", g->told.size());
-  const Told& call = g->told.emplace_back(Told{g->value_bytes, bytes, std::move(written)});
+    fail<DeviceError>("cuda: a graph has too many calls of optimisers, ", g->values.size());
+  const HostValue& call = g->values.emplace_back(HostValue{g->value_bytes, bytes, std::move(written)});
   g->value_bytes += (bytes + 7) / 8 * 8;
   if (g->checks.empty()) return {.at = g->own + kValuesAt + call.at};
   launch(any_found_kernel, dim3(1), dim3(kWarp), 0, static_cast<const int64_t*>(g->found()),
@@ -209,16 +211,16 @@ StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors&
   return {.at = g->own + kValuesAt + call.at, .refused = g->refused()};
 }
 
-void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit) {
-  Graph& g = *current.load();
+void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead) {
+  Graph& g = *current;
   if (g.checks.size() == kMostChecks) fail<DeviceError>("cuda: a graph has at most ", kMostChecks, " indexed ops");
-  launch(check_indices_kernel, dim3(1), dim3(kThreads), 0, const_cast<int64_t*>(index), n, low, limit,
+  launch(check_indices_kernel, dim3(1), dim3(kThreads), 0, const_cast<int64_t*>(index), n, low, limit, instead,
          g.found() + 2 * g.checks.size());
   g.checks.push_back({n, low, limit});
 }
 
 std::byte* allocate_recorded(std::size_t bytes) {
-  Graph* const g = current.load(std::memory_order_relaxed);
+  Graph* const g = current;
   if (!g || bytes == 0) return nullptr;
   const std::lock_guard lock(mutex);
   Arena& arena = *g->arena;
@@ -249,7 +251,7 @@ bool keep_released(std::byte* p, std::size_t bytes) {
     close_if_unused(*arena);
     return true;
   }
-  if (Graph* const g = current.load(); g) {  // recorded kernels may read it
+  if (Graph* const g = current) {  // recorded kernels may read it
     g->arena->foreign.push_back({p, bytes});
     return true;
   }
@@ -257,7 +259,7 @@ bool keep_released(std::byte* p, std::size_t bytes) {
 }
 
 const void* keep_on_device(const void* from, std::size_t bytes) {
-  Graph& g = *current.load();
+  Graph& g = *current;
   std::byte* const p = allocate_plainly(bytes);
   const std::lock_guard lock(mutex);
   g.arena->all.push_back({p, bytes});

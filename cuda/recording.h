@@ -14,12 +14,12 @@ struct UpdatedTensors;
 
 namespace sluice::cuda {
 
-/// True while calls for the device are recorded in a graph.
+/// True while this thread records a graph: its calls for the device become part of it.
 bool recording();
-/// While a graph is recorded, throws DeviceError that names `what`, which a replay would repeat wrongly.
+/// While this thread records a graph, throws DeviceError that names `what`, which a replay would repeat wrongly.
 void refuse_in_recording(const char* what);
-/// Records a check: each replay sets indices outside [low, limit) to 0, or to −1 if low is −1, and reports the first.
-void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit);
+/// Records a check: each replay sets indices outside [low, limit) to `instead`, and reports the first.
+void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead);
 
 /// Random blocks for kernels. They start where the host says; in a graph, where the stream stands at each replay.
 struct RandomBlocks {
@@ -38,14 +38,14 @@ template <class V> struct Latest {
   V value;
   const V* at = nullptr;             // in a graph: the address of the replay's value
   const int64_t* refused = nullptr;  // in a graph: not 0 if an index lay outside its range; then write nothing
-  bool only_told = false;            // for the host: this call only sets the value of the next replay; start no kernel
+  bool only_renews = false;          // for the host: this call only sets the value of the next replay; start no kernel
   SLUICE_FN V get() const { return at ? *at : value; }
   SLUICE_FN bool stopped() const { return refused && *refused; }
 };
 struct StepValue {
   const std::byte* at = nullptr;
   const int64_t* refused = nullptr;
-  bool only_told = false;
+  bool only_renews = false;
 };
 /// Registers `value`, of a call for the tensors x, in the graph that is recorded; in Graph::renew() it sets the value
 /// of the same recorded call. Without a graph it does nothing.
@@ -53,7 +53,7 @@ StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors&
 template <class V> Latest<V> latest(const V& value, const UpdatedTensors& x) {
   static_assert(std::is_trivially_copyable_v<V> && alignof(V) <= 8);
   const StepValue s = step_value(&value, sizeof(V), x);
-  return {value, reinterpret_cast<const V*>(s.at), s.refused, s.only_told};
+  return {value, reinterpret_cast<const V*>(s.at), s.refused, s.only_renews};
 }
 
 /// For the runtime. While a graph is recorded, memory comes from the graph. Null if none is recorded or bytes is 0.

@@ -10,7 +10,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <mutex>
+#include <shared_mutex>
 #include <string_view>
 
 namespace sluice::cuda {
@@ -40,6 +43,27 @@ void check_device() {
     fail<DeviceError>("cuda: the device has compute capability ", major, ".", minor,
                       "; need 9.0 (Hopper: H100, H200, GH200)");
 }
+
+cudaStream_t the_stream() {
+  static const cudaStream_t it = [] {
+    check_device();
+    cudaStream_t s;
+    check("no device", cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    return s;
+  }();
+  return it;
+}
+
+std::shared_timed_mutex turns;  // calls on the stream share it; a recording has it alone
+thread_local std::unique_lock<std::shared_timed_mutex> alone(turns, std::defer_lock);  // of the thread that records
+
+/// The turn of a call that must not wait: `got` is false while a graph is recorded, when the stream does nothing.
+struct TurnIfFree {
+  const bool got = !recording() && turns.try_lock_shared();
+  ~TurnIfFree() {
+    if (got) turns.unlock_shared();
+  }
+};
 
 /// The pool keeps freed memory, so that the next allocation of an op needs no call of the driver.
 cudaMemPool_t pool() {
@@ -85,12 +109,12 @@ void release(std::byte* p, std::size_t bytes, int) noexcept {
 
 void synchronize(int) {
   refuse_in_recording("synchronize");
-  stream();  // throws if there is no device
+  const StreamTurn turn;  // throws if there is no device
   check("a kernel failed", cudaDeviceSynchronize());
 }
 
 MemoryStats memory_stats(int) {
-  stream();  // throws if there is no device
+  the_stream();  // throws if there is no device
   uint64_t reserved = 0;
   cudaMemPoolGetAttribute(pool(), cudaMemPoolAttrReservedMemCurrent, &reserved);
   return {.live = live, .peak = peak, .cached = std::max<int64_t>(0, static_cast<int64_t>(reserved) - live)};
@@ -105,14 +129,12 @@ const detail::Backend& runtime() {
   return it;
 }
 
-cudaStream_t stream() {
-  static const cudaStream_t it = [] {
-    check_device();
-    cudaStream_t s;
-    check("no device", cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-    return s;
-  }();
-  return it;
+StreamTurn::StreamTurn() : stream_(the_stream()), shared_(!recording()) {
+  if (shared_ && !turns.try_lock_shared() && !turns.try_lock_shared_for(std::chrono::minutes(1)))
+    fail<DeviceError>("cuda: another thread has recorded a graph for a minute; it must not wait for this thread");
+}
+StreamTurn::~StreamTurn() {
+  if (shared_) turns.unlock_shared();
 }
 
 namespace {
@@ -151,7 +173,12 @@ void fail_launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_b
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   if (recording()) return copy_on_device(to, keep_on_device(from, bytes), bytes);
-  check("copy to the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()));
+  const StreamTurn turn;
+  check("copy to the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, turn));
+  // Pageable memory has been read when the call returns; pinned and managed memory is read later.
+  cudaPointerAttributes of_source{};
+  check("copy to the device", cudaPointerGetAttributes(&of_source, from));
+  if (of_source.type != cudaMemoryTypeUnregistered) check("copy to the device", cudaStreamSynchronize(turn));
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
   refuse_in_recording("reading values on the host");
@@ -181,7 +208,7 @@ cudaStream_t other_stream() {
 struct Replay final : Recorded {
   explicit Replay(cudaGraph_t graph) { check("a graph", cudaGraphInstantiate(&it, graph, 0)); }
   ~Replay() override {
-    if (!recording()) cudaStreamSynchronize(stream());  // the graph's memory is freed next
+    if (const TurnIfFree turn; turn.got) cudaStreamSynchronize(the_stream());  // the graph's memory is freed next
     cudaGraphExecDestroy(it);
   }
   void replay() override { check("a replay", cudaGraphLaunch(it, stream())); }
@@ -196,7 +223,8 @@ std::byte* allocate_plainly(std::size_t bytes) {
   return p;
 }
 void release_plainly(std::byte* p, std::size_t bytes) noexcept {
-  cudaFreeAsync(p, recording() ? other_stream() : stream());  // while recording, p belongs to an older graph
+  const TurnIfFree turn;
+  cudaFreeAsync(p, turn.got ? the_stream() : other_stream());
   live -= static_cast<int64_t>(bytes);
 }
 void upload_plainly(void* to, const void* from, std::size_t bytes) {
@@ -208,6 +236,7 @@ void begin_recording() {
   // Until the end of the recording the stream runs nothing and may not be queried. So calls that allocate or release
   // memory, or destroy an older graph, need not wait for it.
   other_stream();  // must exist before the capture
+  alone.lock();    // other threads have made their calls, and wait with the next ones
   check("recording", cudaStreamSynchronize(stream()));
   check("recording", cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
 }
@@ -215,12 +244,15 @@ std::unique_ptr<Recorded> end_recording() {
   cudaGraph_t graph = nullptr;
   check("recording", cudaStreamEndCapture(stream(), &graph));
   const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> owned(graph, &cudaGraphDestroy);
-  return std::make_unique<Replay>(graph);
+  auto recorded = std::make_unique<Replay>(graph);
+  alone.unlock();
+  return recorded;
 }
 void abandon_recording() noexcept {
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(stream(), &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
   cudaGetLastError();
+  if (alone.owns_lock()) alone.unlock();
 }
 
 __device__ int taken_work;

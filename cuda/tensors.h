@@ -55,9 +55,9 @@ SLUICE_FN int64_t offset_at(const sluice::detail::StridedRange& walk, int64_t at
       const auto size = static_cast<Index>(walk.shape[d]);
       offset += static_cast<int64_t>(i % size) * walk.strides[d], i /= size;
     }
-    if (walk.rank > 0) offset += static_cast<int64_t>(i) * walk.strides[0];
+    offset += static_cast<int64_t>(i) * walk.strides[0];
   };
-  if (at >> 32) add(at);
+  if (at >> 32 || walk.wide) add(at);
   else add(static_cast<uint32_t>(at));
   return offset;
 }
@@ -75,19 +75,14 @@ template <class Body> __global__ void __launch_bounds__(kThreads) for_each_kerne
 /// body(i) for 0 ≤ i < n, in any order; body is a __device__ lambda that captures by value.
 template <class Body> void for_each(int64_t n, Body body) {
   if (n == 0) return;
-  const int64_t threads = std::min<int64_t>(kThreads, (n + kWarp - 1) / kWarp * kWarp);
-  const int64_t blocks = std::min((n + threads - 1) / threads, kMostBlocks);
-  launch(for_each_kernel<Body>, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0, body, n);
+  const int64_t threads = std::min<int64_t>(kThreads, ceil_div(n, kWarp) * kWarp);
+  const int64_t blocks = std::min(ceil_div(n, threads), kMostBlocks);
+  launch(for_each_kernel<Body>, grid_of(blocks), dim3(static_cast<unsigned>(threads)), 0, body, n);
 }
 
-/// A grid of `blocks` blocks in one dimension, at most 2^31 − 1. A kernel for more blocks must step by gridDim.x.
-inline dim3 grid_of(int64_t blocks) {
-  return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, (int64_t{1} << 31) - 1)));
-}
-
-/// The first of n indices that lies outside [0, limit), or outside [−1, limit) with `or_minus_one`; n if there is none.
-/// Waits for the device. While a graph is recorded it returns n, and each replay checks the indices.
-int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_minus_one = false);
+/// The first of n indices that lies outside [low, limit); n if there is none. Waits for the device. While a graph is
+/// recorded it returns n, and each replay checks the indices and sets those outside to `instead`.
+int64_t first_outside(const int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead);
 /// Copies one value from device memory; waits for the device.
 template <class T> T value_at(const T* p) {
   T value;

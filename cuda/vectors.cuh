@@ -58,8 +58,7 @@ __device__ inline void store_vector(void* to, int64_t i, const float (&x)[kNeigh
   else store_vector(static_cast<float*>(to) + i, x);
 }
 
-/// True if any eight elements of a walk from a multiple of eight on are neighbours in memory, at a multiple of 16
-/// bytes.
+/// True if elements 8i … 8i + 7 are neighbours in memory for every i, each group at a multiple of 16 bytes.
 inline bool walks_in_vectors(const sluice::detail::StridedRange& walk, const void* base, std::size_t size) {
   if (!is_aligned_16(base)) return false;
   if (walk.contiguous) return true;
@@ -69,7 +68,7 @@ inline bool walks_in_vectors(const sluice::detail::StridedRange& walk, const voi
     if (walk.strides[d] * static_cast<int64_t>(size) % 16) return false;
   return true;
 }
-/// True if any eight of them are one element.
+/// True if elements 8i … 8i + 7 are one element, for every i.
 inline bool repeats_in_vectors(const sluice::detail::StridedRange& walk) {
   const int last = walk.rank - 1;
   return last >= 0 && !walk.contiguous && walk.strides[last] == 0 &&
@@ -84,8 +83,8 @@ template <class Body> __global__ void __launch_bounds__(kThreads, 3) for_each_ve
 /// body.vector(i) for i = 0, 8, 16 … while i + 8 <= n, and body(i) for the rest.
 template <class Body> void for_each_vector(int64_t n, const Body& body) {
   if (n < kNeighbours) return for_each(n, body);
-  const int64_t blocks = std::min((n / kNeighbours + kThreads - 1) / kThreads, kMostBlocks);
-  launch(for_each_vector_kernel<Body>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, body, n);
+  const int64_t blocks = std::min(ceil_div(n / kNeighbours, kThreads), kMostBlocks);
+  launch(for_each_vector_kernel<Body>, grid_of(blocks), dim3(kThreads), 0, body, n);
 }
 
 }  // namespace sluice::cuda

@@ -23,8 +23,8 @@ constexpr int kBoxColumns = 64;
 /// A thread's warpgroup, which the compiler knows to be the same for all lanes.
 __device__ inline int warpgroup_of(int thread) { return __shfl_sync(kAllLanes, thread / kWarpgroup, 0); }
 
-/// True if a block can give registers on: one warpgroup keeps `few` a thread, and `groups` more get `many`. ptxas gives
-/// each thread of a launch as many. With more asked for than there are, the last warpgroup would wait for ever.
+/// True if setmaxnreg can be met: one warpgroup keeps `few` registers a thread, `groups` others get `many`. A launch
+/// gives all threads 65,536 / threads, rounded down to 8. If more is asked for, the last warpgroup waits for ever.
 constexpr bool registers_suffice(int few, int many, int groups) {
   const int threads = (1 + groups) * kWarpgroup, launched = 64 * 1024 / threads / 8 * 8;
   return (few + many * groups) * kWarpgroup <= launched * threads;
@@ -122,9 +122,9 @@ __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.al
 template <int left> __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
-/// Makes the compiler finish x >= 0 before the next wait. ptxas would otherwise move arithmetic behind it, where it no
-/// longer runs beside the products: it moves none across a branch, though this one is never taken. (A trap in its place
-/// takes so many registers that ptxas serialises the products.)
+/// Makes the compiler compute x, which is never negative, before the next wait. ptxas would otherwise move arithmetic
+/// behind it, where it no longer runs beside the products: it moves none across a branch, though this one is never
+/// taken. (A trap in its place takes so many registers that ptxas serialises the products.)
 __device__ inline void finish_before_wait(float x) {
   if (__any_sync(kAllLanes, x < 0)) asm volatile("exit;");
 }
@@ -261,16 +261,17 @@ template <int n> void wgmma_columns(float (&d)[n][4], const uint32_t (&a)[4], ui
 
 /// What `count` numbers more add to an address in a descriptor. A constant: the descriptor of a whole matrix is encoded
 /// once, and its slices cost an addition each between two products.
-constexpr uint64_t pieces(int count) { return static_cast<uint64_t>(count) / 8; }
+constexpr uint64_t descriptor_step(int count) { return static_cast<uint64_t>(count) / 8; }
 
 /// Descriptor of a matrix whose rows are multiplied, for 16 columns from `column` on: rows of the left operand, or of
 /// the transposed right one. `at`: its first row; boxes of 64 columns lie `rows` rows apart.
 __device__ inline uint64_t rows_of(Shared<BFloat16> at, int rows, int column) {
-  return encoded_matrix(at, 16, 8 * 128) + pieces(column / kBoxColumns * rows * kBoxColumns + column % kBoxColumns);
+  return encoded_matrix(at, 16, 8 * 128) +
+         descriptor_step(column / kBoxColumns * rows * kBoxColumns + column % kBoxColumns);
 }
 /// Descriptor of a right operand whose columns are multiplied, for 16 rows from `row` on.
 __device__ inline uint64_t columns_of(Shared<BFloat16> at, int rows, int row) {
-  return encoded_matrix(at, static_cast<uint64_t>(rows) * 128, 8 * 128) + pieces(row * kBoxColumns);
+  return encoded_matrix(at, static_cast<uint64_t>(rows) * 128, 8 * 128) + descriptor_step(row * kBoxColumns);
 }
 
 /// The TensorMap of x [batch, heads, rows, columns] with boxes of `box` rows. Its address must be a multiple of 16

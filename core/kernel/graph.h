@@ -10,6 +10,10 @@
 #include <memory>
 #include <vector>
 
+namespace sluice {
+class Tensor;
+}
+
 namespace sluice::detail {
 
 /// Recorded work: the same kernels on the same memory. Owns the memory allocated while recording; tensors in this
@@ -31,8 +35,13 @@ struct DeviceGraphs {
   /// Runs f; its work on the device is recorded and not done. Throws DeviceError naming an operation that a replay
   /// would repeat wrongly: values read by the host, random numbers drawn outside of an RngLog::Record. Data that
   /// the host sends to the device are recorded as they are. Memory that f frees stays allocated. Memory that f did not
-  /// allocate must exist at every replay. While f runs, no other thread may use the device.
+  /// allocate must exist at every replay. Other threads that use the device wait until f has ended, so f must not
+  /// wait for them.
   std::unique_ptr<DeviceGraph> (*record)(const std::function<void()>& f);
+  /// True while this thread records a graph.
+  bool (*recording)();
+  /// Makes the graph that this thread records keep the memory of x, for a tensor that its owner may drop.
+  void (*keep)(const Tensor& x);
 };
 /// Called by a backend's library while it is loaded.
 void install_graphs(DeviceKind kind, const DeviceGraphs& graphs);

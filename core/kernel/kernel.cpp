@@ -15,6 +15,7 @@ void Widening::copy(const Tensor& from, Tensor& to) { kernel::copy.run(from.devi
 
 Tensor Widening::operand(const Tensor& x) const {
   if (x.dtype() != bf16) return x;
+  if (observed()) ObservedCall::note_widened();
   Tensor wide = empty(x.shape(), {f32, x.device()});
   if (x.numel() > 0) copy(x, wide);
   return wide;
@@ -22,6 +23,7 @@ Tensor Widening::operand(const Tensor& x) const {
 
 Tensor Widening::result(const Tensor& y) {
   if (y.dtype() != bf16) return y;
+  if (observed() && !updates_) ObservedCall::note_widened();
   Tensor wide = updates_ ? operand(y) : empty(y.shape(), {f32, y.device()});
   results_.push_back({y, wide});
   return wide;

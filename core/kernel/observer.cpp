@@ -17,9 +17,11 @@ constinit Observer* of_all_threads = nullptr;
 constinit thread_local ObservedCall* running = nullptr;
 constinit thread_local int64_t allocated = 0;
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 }  // namespace
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 template <class F> void each_observer(F f) {
   for (Observer* list : {of_thread, of_all_threads})
@@ -27,6 +29,7 @@ template <class F> void each_observer(F f) {
 }
 
 Observer::Observer(Of of) : of_(of) {
+  if (!of_thread) allocated = 0;  // of what was created before it was observed
   Observer*& list = of == Of::all_threads ? of_all_threads : of_thread;
   outer_ = std::exchange(list, this);
   observer_count.fetch_add(1, std::memory_order_relaxed);
@@ -55,14 +58,18 @@ void note_vjp(const Node& node, const Tensors& grads) {
 void note_allocation(std::size_t bytes) { allocated += static_cast<int64_t>(bytes); }
 
 ObservedCall::ObservedCall(const char* op, Device device)
-    : op_(op), device_(device), start_(of_thread || of_all_threads ? now() : 0), outer_(running) {
+    : op_(op), device_(device), start_(of_thread || of_all_threads ? steady_seconds() : 0), outer_(running) {
   running = this;
+}
+
+void ObservedCall::note_widened() {
+  for (ObservedCall* call = running; call; call = call->outer_) ++call->work.widened;
 }
 
 ObservedCall::~ObservedCall() {
   running = outer_;
   if (!of_thread && !of_all_threads) return;
-  const double seconds = now() - start_;
+  const double seconds = steady_seconds() - start_;
   if (outer_) outer_->nested_seconds_ += seconds;
   const KernelCall call{
       op_, device_, work, start_, seconds, seconds - nested_seconds_, std::exchange(allocated, 0), outer_ != nullptr};

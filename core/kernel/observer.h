@@ -11,19 +11,20 @@ namespace sluice {
 
 class Node;
 
-/// What one kernel call does, known from shapes and options alone.
+/// What one kernel call does: known from shapes and options alone, but for the copies.
 struct Work {
   int64_t flops = 0;               // of matrix products, a multiply-add counting 2
   int64_t attention_elements = 0;  // entries of attention maps; causal maps count in full, a window counts W a query
   int64_t bytes = 0;               // of the tensors among the arguments
+  int64_t widened = 0;             // f32 copies of bf16 tensors, made for kernels that take no bf16 (kernel_bf16.h)
   const char* means = nullptr;     // the implementation, where the kernel has a choice
 
   /// Adds the numbers; `means` stays.
   Work& operator+=(const Work& o) {
-    flops += o.flops, attention_elements += o.attention_elements, bytes += o.bytes;
+    flops += o.flops, attention_elements += o.attention_elements, bytes += o.bytes, widened += o.widened;
     return *this;
   }
-  /// The numbers are equal.
+  /// The numbers of the call are equal; copies depend on the device.
   friend bool operator==(const Work& a, const Work& b) {
     return a.flops == b.flops && a.attention_elements == b.attention_elements && a.bytes == b.bytes;
   }
@@ -31,13 +32,16 @@ struct Work {
 
 namespace detail {
 
+/// The time of a steady clock, in seconds.
+double steady_seconds();
+
 /// One finished kernel call. Calls inside a kernel are reported before the outer call, with `nested` set; the outer
 /// call's self_seconds excludes their time.
 struct KernelCall {
   const char* op;
   Device device;
   Work work;
-  double start, seconds, self_seconds;  // in seconds, of a steady clock
+  double start, seconds, self_seconds;  // start: of steady_seconds()
   int64_t allocated;                    // bytes of storage created on this thread since the previous call
   bool nested;
 };
@@ -98,6 +102,8 @@ class ObservedCall {
  public:
   ObservedCall(const char* op, Device device);
   ~ObservedCall();
+  /// A kernel on this thread had a bf16 tensor copied to f32.
+  static void note_widened();
   Work work;
 
  private:

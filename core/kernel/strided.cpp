@@ -262,6 +262,7 @@ StridedRange::StridedRange(const Layout& l) {
       ++rank;
     }
   }
+  for (int d = 0; d < rank; ++d) wide |= shape[d] >> 32 != 0;
 }
 
 StridedRange::Run StridedRange::run(int64_t start) const {

@@ -35,6 +35,7 @@ template <class T, class S> SLUICE_FN T convert(S x) {
 struct StridedRange {
   int rank = 0;
   bool contiguous = false;
+  bool wide = false;  // a dim has 2^32 elements or more
   int64_t shape[kMaxRank];
   int64_t strides[kMaxRank];  // in elements
 

@@ -28,7 +28,7 @@ enum class Pass { forward, dq, dk, dv };
 
 template <class T> constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the registers of a thread
 
-constexpr int64_t kWantedBlocks = 512;  // about four for each multiprocessor
+constexpr int64_t kEnoughBlocks = 512;  // about four for each multiprocessor
 constexpr int64_t kLeastPart = 256;     // keys of the smallest part
 
 /// The result of a pass: its rows are split into tiles, and its `width` columns into pieces. In the forward pass the
@@ -306,21 +306,21 @@ template <class T> __global__ void __launch_bounds__(128, 2) attention_diagonals
 }
 
 /// The number of warps of a block for n rows.
-int warps_for(int64_t n) { return static_cast<int>(std::clamp<int64_t>((n + kRowsOfWarp - 1) / kRowsOfWarp, 1, 4)); }
+int warps_for(int64_t n) { return static_cast<int>(std::clamp<int64_t>(ceil_div(n, kRowsOfWarp), 1, 4)); }
 
 template <class T, Pass pass> void run(const AttentionView<T>& a, Target<T> out) {
   constexpr bool by_keys = pass == Pass::dk || pass == Pass::dv, needs_dp = pass == Pass::dq || pass == Pass::dk;
   constexpr int most = kAcross * kOwn<T>;
   const int64_t length = by_keys ? a.n : a.m;
   const int warps = warps_for(length), rows = warps * kRowsOfWarp;
-  out.tiles = (length + rows - 1) / rows, out.pieces = std::max<int64_t>(1, (out.width + most - 1) / most);
+  out.tiles = ceil_div(length, rows), out.pieces = std::max<int64_t>(1, ceil_div(out.width, most));
   out.blocks = a.batch * (by_keys ? a.kv_heads : a.heads) * out.tiles * out.pieces;
   if (out.blocks == 0) return;
   std::optional<Scratch<T>> found;
   if (pass == Pass::forward) {
-    const int64_t parts = std::clamp<int64_t>(kWantedBlocks / out.blocks, 1, std::max<int64_t>(1, a.n / kLeastPart));
-    out.part_cols = ((a.n + parts - 1) / parts + kCols - 1) / kCols * kCols;
-    out.parts = a.n == 0 ? 1 : (a.n + out.part_cols - 1) / out.part_cols;
+    const int64_t parts = std::clamp<int64_t>(kEnoughBlocks / out.blocks, 1, std::max<int64_t>(1, a.n / kLeastPart));
+    out.part_cols = ceil_div(ceil_div(a.n, parts), kCols) * kCols;
+    out.parts = a.n == 0 ? 1 : ceil_div(a.n, out.part_cols);
     out.blocks *= out.parts;
     if (out.parts > 1)
       out.found = found.emplace(static_cast<std::size_t>(a.batch * a.heads * a.m * out.parts * (a.dv + 2))).get();
@@ -336,7 +336,7 @@ template <class T, Pass pass> void run(const AttentionView<T>& a, Target<T> out)
 template <class T> void run_diagonals(const AttentionView<T>& a, Target<T> out) {
   const int warps = warps_for(a.m), rows = warps * kRowsOfWarp,
             ld = std::max(piece_stride<T>(a.d), piece_stride<T>(a.dv));
-  out.tiles = (a.n + a.m - 1 + kCols - 1) / kCols, out.blocks = a.batch * a.heads * out.tiles;
+  out.tiles = ceil_div(a.n + a.m - 1, kCols), out.blocks = a.batch * a.heads * out.tiles;
   if (out.blocks == 0) return;
   out.b = rows * ld, out.w = out.b + (rows + kCols) * ld;
   const int count = out.w + warps * kRowsOfWarp / kEach * kCols;

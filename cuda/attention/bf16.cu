@@ -5,6 +5,7 @@
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/products.h>
 #include <sluice/cuda/attention/wgmma_backward.cuh>
+#include <sluice/cuda/bf16_rows.cuh>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/shape/create.h>
 
@@ -49,36 +50,15 @@ bool gates(const sluice::detail::AttentionCall& c) {
          (c.options.weighting == Weighting::softmax || c.options.weighting == Weighting::relu2);
 }
 
-/// Writes x [batch, heads, rows, columns], rounded to bf16, as contiguous rows of `width` numbers, with zeros beyond
-/// its columns; width must be 1 or even. A thread takes two numbers. Limited by memory.
-template <class T> void round_as(const Tensor& x, int64_t width, BFloat16* to) {
-  const HeadRows<const T> from(x);
-  const int64_t heads = x.dim(1), rows = x.dim(2), columns = x.dim(3), pairs = width / 2;
-  if (pairs == 0)
-    return for_each(x.numel(), [=] __device__(int64_t row) {
-      to[row] = BFloat16(to_float(*from.at(row / rows / heads, row / rows % heads, row % rows)));
-    });
-  for_each(x.dim(0) * heads * rows * pairs, [=] __device__(int64_t i) {
-    const int64_t row = i / pairs, c = i % pairs * 2;
-    const T* at = from.at(row / rows / heads, row / rows % heads, row % rows) + c;
-    reinterpret_cast<uint32_t*>(to)[i] = c < columns ? pack_bf16(to_float(at[0]), to_float(at[1])) : 0;
-  });
-}
-struct Rounded : Scratch<BFloat16> {
-  Rounded(const Tensor& x, int64_t width) : Scratch(static_cast<std::size_t>(x.dim(0) * x.dim(1) * x.dim(2) * width)) {
-    x.dtype() == bf16 ? round_as<BFloat16>(x, width, get()) : round_as<float>(x, width, get());
-  }
-};
-
-/// An operand [batch, heads, rows, width] of bf16 in place, or a contiguous copy: of f32, of narrower rows or such that
-/// TMA cannot read, and, if not `strided`, of all that is not contiguous.
+/// An operand [batch, heads, rows, width]. Read in place if it is bf16, `width` wide, at 16-byte strides, and
+/// contiguous or `strided`; else a contiguous rounded copy.
 class Operand {
  public:
   Operand(const Tensor& x, int64_t width, bool strided) {
     rows_ = HeadRows<const BFloat16>(nullptr, x.dim(1) * x.dim(2) * width, x.dim(2) * width, width);
     if (x.dtype() == bf16 && x.dim(3) == width) {
       HeadRows<const BFloat16> there(x);
-      if (x.dim(0) == 1) there.batch = rows_.batch;  // a stride that nobody takes may be any number
+      if (x.dim(0) == 1) there.batch = rows_.batch;  // the stride of a dim of size 1 is never used
       if (x.dim(1) == 1) there.head = rows_.head;
       if (x.dim(2) == 1) there.row = rows_.row;
       const bool packed = there.batch == rows_.batch && there.head == rows_.head && there.row == rows_.row;
@@ -96,7 +76,7 @@ class Operand {
   const BFloat16* packed() const { return rows_.base; }
 
  private:
-  std::optional<Rounded> copy_;
+  std::optional<RoundedRows> copy_;
   HeadRows<const BFloat16> rows_;
 };
 
@@ -169,7 +149,7 @@ void run_backward(const AttentionBackwardProblem& p, Window mask, const Backward
 template <class T>
 void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloat16* to,
                   sluice::detail::AttentionGradients& out) {
-  const Rounded gate(c.gate, c.gate.dim(3));
+  const RoundedRows gate(c.gate, c.gate.dim(3));
   const GateBackwardProblem<T> p{.g = HeadRows<const T>(g),
                                  .y = HeadRows<const T>(c.gated),
                                  .gate = gate.get(),
@@ -180,8 +160,7 @@ void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloa
                                  .heads = g.dim(1),
                                  .m = g.dim(2)};
   const auto with_width = [&]<int D>() {
-    c.gate.dim(3) == 1 ? run_attention_gate_backward<D, SigmoidGate<true>>(p)
-                       : run_attention_gate_backward<D, SigmoidGate<false>>(p);
+    c.gate.dim(3) == 1 ? run_attention_gate_backward<D, true>(p) : run_attention_gate_backward<D, false>(p);
   };
   g.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
 }
@@ -193,13 +172,13 @@ int64_t attention_calls(AttentionServer by) { return served[static_cast<std::siz
 bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
   const bool rounds = precision() == Precision::bf16;
   if (!rounds || !serves(c)) {
-    if (c.q.dtype() == bf16) return false;  // it comes again, in f32
-    return count(rounds && attention_by_products(c, out, lse));
+    const bool by_products = rounds && attention_by_products(c, out, lse);
+    return (by_products || c.q.dtype() != bf16) && count(by_products);  // bf16 comes again, in f32
   }
   count(AttentionServer::rungs);
   const bool by_rung_4 = all_by_rung_4(c, false);
   const Operands x(c, by_rung_4);
-  std::optional<Rounded> gate;
+  std::optional<RoundedRows> gate;
   if (gates(c)) gate.emplace(c.gate, c.gate.dim(3)), *c.gates = true;
   const auto run = [&]<class Out>() {
     AttentionProblem<BFloat16, Out> p{.q = x.q.packed(),
@@ -231,9 +210,9 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
                              const Tensor& delta, sluice::detail::AttentionGradients& out) {
   const bool rounds = precision() == Precision::bf16;
   if (!rounds || !serves(c) || out.bias.defined() || out.relative.defined()) {
-    if (c.q.dtype() == bf16) return false;
     if (c.gated.defined()) fail("attention: the tensor cores gated q=", c.q, ", and do not serve its gradients");
-    return count(rounds && attention_backward_by_products(c, g, lse, delta, out));
+    const bool by_products = rounds && attention_backward_by_products(c, g, lse, delta, out);
+    return (by_products || c.q.dtype() != bf16) && count(by_products);
   }
   count(AttentionServer::rungs);
   const bool strided = all_by_rung_4(c, true);
@@ -259,8 +238,8 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
                              .dk = HeadRows<float>(out.dk),
                              .dv = HeadRows<float>(out.dv),
                              .narrow = c.q.dtype() == bf16,
-                             .dk_columns = static_cast<int>(c.q.dim(3)),
-                             .dv_columns = static_cast<int>(c.v.dim(3)),
+                             .key_columns = static_cast<int>(c.q.dim(3)),
+                             .value_columns = static_cast<int>(c.v.dim(3)),
                              .batch = static_cast<int>(c.q.dim(0)),
                              .heads = static_cast<int>(c.q.dim(1)),
                              .kv_heads = static_cast<int>(c.k.dim(1)),

@@ -24,13 +24,13 @@ template <class T> struct GateBackwardProblem {
 };
 
 /// grid ⌈batch heads m / 4⌉, blocks of 128 threads.
-template <int D, class Gate, class T>
+template <int D, bool headwise, class T>
 __global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProblem<T> p) {
+  using Gate = SigmoidGate<headwise>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = int64_t{blockIdx.x} * 4 + threadIdx.x / kWarp, b = row / p.m / p.heads, h = row / p.m % p.heads,
                 i = row % p.m;
   if (b >= p.batch) return;  // the whole warp
-  constexpr bool headwise = std::is_same_v<Gate, SigmoidGate<true>>;
   const T *g = p.g.at(b, h, i), *y = p.y.at(b, h, i);
   T* dgate = p.dgate.base ? p.dgate.at(b, h, i) : nullptr;
   float sum = 0;
@@ -41,13 +41,10 @@ __global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProbl
     for (int e = 0; e < 2; ++e) {
       const int at = column + e;
       const float upstream = to_float(g[at]), gy = upstream * to_float(y[at]);
-      sum += gy, x[e] = upstream;
-      if constexpr (Gate::any) {
-        const float factor = Gate::factor(p.gate, row, D, at);
-        x[e] *= factor;
-        if constexpr (!headwise)
-          if (dgate) dgate[at] = T(gy * (1 - factor));
-      }
+      const float factor = Gate::factor(p.gate, row, D, at);
+      sum += gy, x[e] = upstream * factor;
+      if constexpr (!headwise)
+        if (dgate) dgate[at] = T(gy * (1 - factor));
     }
     *reinterpret_cast<uint32_t*>(p.out + row * D + column) = pack_bf16(x[0], x[1]);
   }
@@ -59,9 +56,8 @@ __global__ void __launch_bounds__(128) attention_gate_backward(GateBackwardProbl
 }
 
 /// Runs attention_gate_backward over a whole problem.
-template <int D, class Gate, class T> void run_attention_gate_backward(const GateBackwardProblem<T>& p) {
-  launch(attention_gate_backward<D, Gate, T>, dim3(static_cast<unsigned>((p.batch * p.heads * p.m + 3) / 4)), dim3(128),
-         0, p);
+template <int D, bool headwise, class T> void run_attention_gate_backward(const GateBackwardProblem<T>& p) {
+  launch(attention_gate_backward<D, headwise, T>, grid_of(ceil_div(p.batch * p.heads * p.m, 4)), dim3(128), 0, p);
 }
 
 }  // namespace sluice::cuda

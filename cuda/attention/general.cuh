@@ -5,6 +5,7 @@
 
 #include <sluice/core/number/philox.h>
 #include <sluice/cuda/attention/mask.cuh>
+#include <sluice/cuda/vectors.cuh>
 #include <sluice/ops/attention/attention_kernels.h>
 
 #include <cmath>
@@ -15,7 +16,7 @@ namespace sluice::cuda {
 // Rows or columns of a thread, threads of a row, columns of a tile.
 constexpr int kEach = 4, kAcross = 8, kCols = kEach * kAcross;
 constexpr int kRowsOfWarp = kWarp / kAcross * kEach;
-constexpr int kPiece = 64;  // the part of a width that a product sums at once
+constexpr int kWidthPiece = 64;  // the part of a width that a product sums at once
 
 /// A call of attention, for kernels.
 template <class T> struct AttentionView {
@@ -24,7 +25,9 @@ template <class T> struct AttentionView {
   MaskView mask;
   Weighting weighting;
   T scale, softcap;
-  const T *bias = nullptr, *relative = nullptr, *row_scale = nullptr, *sink = nullptr;
+  const T *bias = nullptr, *relative = nullptr, *sink = nullptr;
+  const void* row_scale = nullptr;  // T, or bf16 if `narrow_scale`
+  bool narrow_scale = false;
   int64_t bias_stride[4] = {}, relative_head = 0, row_scale_stride[3] = {}, sink_head = 0;
   bool drops;  // dropout
   uint64_t threshold;
@@ -46,7 +49,8 @@ template <class T> struct AttentionView {
     }
     if (o.row_scale.defined()) {
       const Layout l = o.row_scale.layout().expanded({batch, heads, m});
-      std::copy_n(l.strides.begin(), 3, row_scale_stride), row_scale = data_of<T>(o.row_scale);
+      std::copy_n(l.strides.begin(), 3, row_scale_stride), row_scale = address_of(o.row_scale);
+      narrow_scale = o.row_scale.dtype() == bf16;
     }
     relative = data_or_null<T>(o.relative_bias), sink = data_or_null<T>(o.sink);
     if (relative && o.relative_bias.dim(0) > 1) relative_head = o.relative_bias.strides()[0];
@@ -55,7 +59,9 @@ template <class T> struct AttentionView {
 
   __device__ int64_t row_of(int64_t b, int64_t h, int64_t i) const { return (b * heads + h) * m + i; }
   __device__ T rho(int64_t b, int64_t h, int64_t i) const {
-    return row_scale ? row_scale[b * row_scale_stride[0] + h * row_scale_stride[1] + i * row_scale_stride[2]] : T(1);
+    if (!row_scale) return T(1);
+    return load<T>(row_scale, b * row_scale_stride[0] + h * row_scale_stride[1] + i * row_scale_stride[2],
+                   narrow_scale);
   }
   /// cap'(scale · q·k).
   __device__ T slope(T dot) const {
@@ -73,7 +79,7 @@ template <class T> struct AttentionView {
   }
   /// Dropout's words for keys 4⌊j/4⌋ … of a query.
   __device__ sluice::detail::PhiloxWords words(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return words_at(static_cast<uint64_t>(row_of(b, h, i) * ((n + 3) / 4) + j / 4));
+    return words_at(static_cast<uint64_t>(row_of(b, h, i) * ceil_div(n, 4) + j / 4));
   }
   /// Dropout's factor for key j of four.
   __device__ T kept(const sluice::detail::PhiloxWords& w, int64_t j) const {  // an index would move w out of registers
@@ -140,11 +146,11 @@ template <class T> struct Lines {
 template <class T>
 constexpr int kVector = 16 / static_cast<int>(sizeof(T));  // numbers in 16 bytes, one read of shared memory
 template <class T> SLUICE_FN int padded(int64_t width) {
-  return static_cast<int>((width + kVector<T> - 1) / kVector<T>) * kVector<T>;
+  return static_cast<int>(ceil_div(width, kVector<T>)) * kVector<T>;
 }
 /// Leading dimension of pieces of this width: odd in vectors, so that eight rows lie in different banks.
 template <class T> SLUICE_FN int piece_stride(int64_t width) {
-  return (padded<T>(width < kPiece ? width : kPiece) / kVector<T> | 1) * kVector<T>;
+  return (padded<T>(width < kWidthPiece ? width : kWidthPiece) / kVector<T> | 1) * kVector<T>;
 }
 /// The place of `row` in a tile: rows that neighbouring threads read at once lie side by side.
 __device__ inline int place_of(int row, int quarter) { return row % kEach * quarter + row / kEach; }
@@ -173,8 +179,8 @@ __device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T
   for (int r = 0; r < kEach; ++r)
 #pragma unroll
     for (int c = 0; c < kEach; ++c) s[r][c] = 0;
-  for (int64_t col = 0; col < width; col += kPiece) {
-    const int piece = static_cast<int>(width - col < kPiece ? width - col : kPiece);
+  for (int64_t col = 0; col < width; col += kWidthPiece) {
+    const int piece = static_cast<int>(width - col < kWidthPiece ? width - col : kWidthPiece);
     __syncthreads();  // all threads have used the previous piece
     load(t, a, ld, x, t.rows, col, piece, x_quarter);
     load(t, b, ld, y, diagonal ? t.rows + kCols - 1 : kCols, col, piece, y_quarter);

@@ -92,10 +92,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2) attention_mma(AttentionProblem
 template <int D, class Weighting, class Mask, class Gate, class Out>
 void run_attention_mma(const AttentionProblem<BFloat16, Out>& p, Mask mask) {
   using Tile = MmaTile<D>;
-  const auto blocks = static_cast<unsigned>((p.m + Tile::rows - 1) / Tile::rows);
-  launch(attention_mma<D, Weighting, Mask, Gate, Out>,
-         dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), dim3(kMmaThreads), Tile::bytes,
-         p, mask);
+  launch(attention_mma<D, Weighting, Mask, Gate, Out>, grid_of(ceil_div(p.m, Tile::rows), p.heads, p.batch),
+         dim3(kMmaThreads), Tile::bytes, p, mask);
 }
 
 }  // namespace sluice::cuda

@@ -20,9 +20,9 @@ namespace sluice::cuda {
 struct AttentionBackwardProblem {
   const BFloat16 *q, *k, *v, *g;
   const float *lse, *delta;
-  HeadRows<float> dq, dk, dv;                      // null if not wanted
-  bool narrow = false;                             // they hold bf16
-  int dk_columns = 1 << 30, dv_columns = 1 << 30;  // of dq and dk, of dv; even numbers: no others are written
+  HeadRows<float> dq, dk, dv;                          // null if not wanted
+  bool narrow = false;                                 // they hold bf16
+  int key_columns = 1 << 30, value_columns = 1 << 30;  // columns written of dq and dk, and of dv; even
   int batch, heads, kv_heads, m, n;
   float scale;
   const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from all queries
@@ -178,17 +178,16 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
     mma_add<D, cols>(dx, w, y, edge, mine);
   }
 
-  store_rows<D>(by_keys ? p.dk : p.dq, p.narrow, batch, head, first + 16 * warp, length, p.dk_columns, dx, p.scale);
-  if constexpr (by_keys) store_rows<D>(p.dv, p.narrow, batch, head, first + 16 * warp, length, p.dv_columns, dv, 1);
+  store_rows<D>(by_keys ? p.dk : p.dq, p.narrow, batch, head, first + 16 * warp, length, p.key_columns, dx, p.scale);
+  if constexpr (by_keys) store_rows<D>(p.dv, p.narrow, batch, head, first + 16 * warp, length, p.value_columns, dv, 1);
 }
 
 /// Runs one role of attention_mma_backward over a whole problem.
 template <bool by_keys, int D, class Weighting, class Mask>
 void run_attention_mma_backward(const AttentionBackwardProblem& p, Mask mask) {
-  const auto blocks = static_cast<unsigned>(((by_keys ? p.n : p.m) + kMmaRows - 1) / kMmaRows);
   launch(attention_mma_backward<D, Weighting, Mask, by_keys>,
-         dim3(blocks, static_cast<unsigned>(by_keys ? p.kv_heads : p.heads), static_cast<unsigned>(p.batch)),
-         dim3(kMmaThreads), MmaBackwardTile<D, by_keys>::bytes, p, mask);
+         grid_of(ceil_div(by_keys ? p.n : p.m, kMmaRows), by_keys ? p.kv_heads : p.heads, p.batch), dim3(kMmaThreads),
+         MmaBackwardTile<D, by_keys>::bytes, p, mask);
 }
 
 }  // namespace sluice::cuda

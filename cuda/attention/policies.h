@@ -10,7 +10,7 @@
 namespace sluice::cuda {
 
 /// q [batch, heads, m, D], k [batch, kv_heads, n, D], v [batch, kv_heads, n, DV] → out [batch, heads, m, DV]. q, k, v
-/// and the rows of out must be contiguous. kv_heads must divide heads. Only n may be 0. The scores are scale·q·k; of
+/// and the rows of out must be contiguous. kv_heads must divide heads. Only n may be 0. The scores are scale·q·k; on
 /// tensor cores scale must be above 0.
 template <class T, class Out = T> struct AttentionProblem {
   const T *q, *k, *v;
@@ -22,7 +22,7 @@ template <class T, class Out = T> struct AttentionProblem {
   float* lse = nullptr;           // [batch, heads, m], softmax only: log of the divisor, −∞ where it is 0
   const T* gate = nullptr;        // of the shape of out, or [batch, heads, m]
   std::ptrdiff_t out_batch = 0, out_head = 0, out_row = 0;  // strides of out; all 0: it is contiguous
-  int columns = 1 << 30;  // of out, an even number: rungs on tensor cores write no others
+  int columns = 1 << 30;                                    // columns of out that rungs on tensor cores write; even
 };
 
 /// One query head of a problem.

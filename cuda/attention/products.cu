@@ -36,62 +36,66 @@ constexpr int64_t kCutRows = 1024;        // rows of a slice that sees a part of
 constexpr int64_t kMostMatrices = 65535;  // of one product
 constexpr int64_t kOperands = 4;          // q, k, v, g
 
-constexpr int64_t padded_to_8(int64_t n) { return (n + 7) / 8 * 8; }  // rows of bf16 begin at 16-byte addresses
-
 void clear(int* flags, int64_t n) {
   for_each(n, [=] __device__(int64_t i) { flags[i] = 0; });
 }
+/// A flag for each operand, 0.
+struct Flags : Scratch<int> {
+  Flags() : Scratch(kOperands) { clear(get(), kOperands); }
+};
 
 /// An operand [batch, heads, rows, width], rounded.
-class Rounded {
- public:
-  Rounded(const Tensor& x, int* any)
-      : ld(padded_to_8(x.dim(3))), all_(x.dim(0) * x.dim(1) * x.dim(2)), numbers_(static_cast<std::size_t>(all_ * ld)),
-        marks_(static_cast<std::size_t>(all_)),
-        view{HeadRows<const float>(x), marks_.get(), any, x.dim(1), x.dim(2), x.dim(3)} {
-    for_each_row(all_, ld, RoundAndMark{view, numbers_.get(), ld});
+struct RoundedOperand {
+  const int64_t ld, all;  // `all`: rows of all heads
+  const Scratch<BFloat16> numbers;
+  const Scratch<uint8_t> marks;
+  const Marked view;
+
+  RoundedOperand(const Tensor& x, int* any)
+      : ld(padded_to_8(x.dim(3))), all(x.dim(0) * x.dim(1) * x.dim(2)), numbers(static_cast<std::size_t>(all * ld)),
+        marks(static_cast<std::size_t>(all)), view{AnyRows(x), marks.get(), any, x.dim(1), x.dim(2), x.dim(3)} {
+    view.exact.narrow ? round<BFloat16>(x, any) : round<float>(x, any);
   }
   /// Row `row` of head `head`, counted over the batch.
-  const BFloat16* at(int64_t head, int64_t row) const { return numbers_.get() + (head * view.rows + row) * ld; }
-
-  const int64_t ld;
+  const BFloat16* at(int64_t head, int64_t row) const { return numbers.get() + (head * view.rows + row) * ld; }
 
  private:
-  const int64_t all_;
-  const Scratch<BFloat16> numbers_;
-  const Scratch<uint8_t> marks_;
-
- public:
-  const Marked view;
+  template <class T> void round(const Tensor& x, int* any) {
+    for_each_row(all, ld,
+                 RoundRow<T, MarkRow>{.x = HeadRows<const T>(x),
+                                      .heads = view.heads,
+                                      .rows = view.rows,
+                                      .width = view.width,
+                                      .to = numbers.get(),
+                                      .ld = ld,
+                                      .mark = {marks.get(), any}});
+  }
 };
 
 /// y_r += Σ_c w_rc x_c over the marked rows c of x, of their numbers that are not finite in bf16: `rows` rows of y and
-/// `cols` of x in each matrix of a slice. A warp takes a row of y; without marks it ends at once.
+/// `cols` of x in each matrix of a slice. x and y have the slice's rows and a head for each key head. A warp takes a
+/// row of y; without marks it ends at once.
 struct AddMarked {
   Slice s;
-  int64_t kv_heads, rows, cols, y_row, x_row;  // y_row, x_row: of a matrix's first rows
+  int64_t kv_heads, rows, cols;
   const BFloat16* weights;
   int64_t y_step, x_step;  // from weight to weight
   Marked x;
-  int64_t x_group, x_member;  // head of x: key head · x_group + x_member
-  HeadRows<float> y;
-  int64_t y_group, y_member;
+  AnyRows y;
 };
 __global__ void __launch_bounds__(kThreads) add_marked(AddMarked p) {
   if (*p.x.any == 0) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < p.s.count * p.rows;
        r += int64_t{gridDim.x} * kTeams) {
-    const int64_t matrix = p.s.first + r / p.rows, b = matrix / p.kv_heads, kv = matrix % p.kv_heads,
-                  head = kv * p.x_group + p.x_member;
-    float* const y = p.y.at(b, kv * p.y_group + p.y_member, p.y_row + r % p.rows);
+    const int64_t matrix = p.s.first + r / p.rows, b = matrix / p.kv_heads, kv = matrix % p.kv_heads;
     const BFloat16* const w = p.weights + r / p.rows * p.s.rows * p.s.ld + r % p.rows * p.y_step;
     for (int64_t c = 0; c < p.cols; ++c) {
       const float weight = to_float(w[c * p.x_step]);
-      if (weight == 0 || !p.x.marked(b, head, p.x_row + c)) continue;
-      const float* const from = p.x.exact.at(b, head, p.x_row + c);
+      if (weight == 0 || !p.x.marked(b, kv, c)) continue;
       for (int64_t e = lane; e < p.x.width; e += kWarp)
-        if (const BFloat16 number(from[e]); (number.bits & 0x7f80) == 0x7f80) y[e] += weight * to_float(number);
+        if (const BFloat16 number(p.x.exact.at(b, kv, c, e)); (number.bits & 0x7f80) == 0x7f80)
+          p.y.add(b, kv, r % p.rows, e, weight * to_float(number));
     }
   }
 }
@@ -103,14 +107,15 @@ struct Side {
   sluice::detail::Operand read;
 };
 struct Sum {
-  float* at;
+  void* at;
+  DType dtype;  // f32, or bf16: rounded once
   int64_t stride, ld;
   bool adds = false;
 };
 /// to [n, m] = left [n, k] right [k, m], or += for a sum that adds. False if cuBLASLt is not there.
 bool multiply(const Side& left, const Side& right, const Sum& to, int64_t n, int64_t m, int64_t k, int64_t count) {
   return blas({.dtype = bf16,
-               .result = f32,
+               .result = to.dtype,
                .n = n,
                .m = m,
                .k = k,
@@ -130,13 +135,13 @@ bool multiply(const Side& left, const Side& right, const Sum& to, int64_t n, int
 }
 
 /// A call, its rounded operands, and its slices.
-class Products {
- public:
-  Products(const AttentionCall& c, const DeviceMask& mask) : a(c, mask.view), any_(kOperands) {
-    int* const any = any_.get();
-    clear(any, kOperands);
-    q.emplace(c.q, any), k.emplace(c.k, any + 1), v.emplace(c.v, any + 2);
-  }
+struct Products {
+  AttentionView<float> a;
+  const Flags any;  // is any row marked, of q, k, v and g?
+  const RoundedOperand q, k, v;
+
+  Products(const AttentionCall& c, const DeviceMask& mask)
+      : a(c, mask.view), q(c.q, any.get()), k(c.k, any.get() + 1), v(c.v, any.get() + 2) {}
 
   /// f(slice) for all slices, of which each takes `bytes` for a pair; `results` are the tensors that products write.
   /// False as soon as f is false.
@@ -169,39 +174,57 @@ class Products {
   }
 
   // Sides of products: rows of a slice of q or g, its keys, its weights; transposed as a product needs them.
-  Side queries(const Rounded& x, const Slice& s) const {
+  Side queries(const RoundedOperand& x, const Slice& s) const {
     return {x.at(s.first * a.group + s.member, s.row), a.group * a.m * x.ld, {Trans::no, x.ld}};
   }
-  Side keys(const Rounded& x, const Slice& s, Trans trans) const {
+  Side keys(const RoundedOperand& x, const Slice& s, Trans trans) const {
     return {x.at(s.first, s.col), a.n * x.ld, {trans, x.ld}};
   }
   static Side pairs(const BFloat16* w, const Slice& s, Trans trans) { return {w, s.rows * s.ld, {trans, s.ld}}; }
-  static Sum scores(float* to, const Slice& s) { return {to, s.rows * s.ld, s.ld}; }
-  /// Rows of a result whose heads are key heads · group + member.
-  Sum rows(const HeadRows<float>& x, const Slice& s, int64_t row, int64_t group, int64_t member,
-           bool adds = false) const {
-    const int64_t b = s.first / a.kv_heads, head = s.first % a.kv_heads * group + member;
-    return {x.base + b * x.batch + head * x.head + row * x.row, a.kv_heads == 1 ? x.batch : x.head * group, x.row,
-            adds};
+  static Sum scores(float* to, const Slice& s) { return {to, f32, s.rows * s.ld, s.ld}; }
+  /// The slice's part of a result of queries, or of one of keys.
+  AnyRows of_queries(const AnyRows& x, const Slice& s) const { return x.part(a.group, s.member, s.row); }
+  AnyRows of_keys(const AnyRows& x, const Slice& s) const { return x.part(1, 0, s.col); }
+  /// The rows of such a part.
+  Sum rows(const AnyRows& part, const Slice& s, bool adds = false) const {
+    return {part.address(s.first / a.kv_heads, s.first % a.kv_heads, 0), part.narrow ? bf16 : f32,
+            a.kv_heads == 1 ? part.batch : part.head, part.row, adds};
   }
 
   bool score(const Slice& s, float* to) const {
-    return multiply(queries(*q, s), keys(*k, s, Trans::yes), scores(to, s), s.rows, s.cols, a.d, s.count);
+    return multiply(queries(q, s), keys(k, s, Trans::yes), scores(to, s), s.rows, s.cols, a.d, s.count);
   }
-  int* any(int i) const { return any_.get() + i; }
+};
 
-  AttentionView<float> a;
-  std::optional<Rounded> q, k, v;
+/// A call whose options are f32, which kernels read one by one, but for factors of rows.
+AttentionCall with_wide_options(AttentionCall c) {
+  const sluice::detail::Widening copies(false);
+  for (Tensor* x : {&c.options.bias, &c.options.relative_bias, &c.options.sink})
+    if (x->defined()) *x = copies.operand(*x);
+  return c;
+}
+
+/// A result that slices add up. A sum for a bf16 tensor is f32, and end() rounds it once.
+class SumOfSlices {
+ public:
+  explicit SumOfSlices(Tensor& to)
+      : to_(to), sum_(to.defined() && to.dtype() == bf16 ? empty(to.shape(), {f32, to.device()}) : to) {
+    if (sum_.defined()) fill(sum_, 0);
+  }
+  Tensor& get() { return sum_; }
+  void end() {
+    if (to_.defined() && to_.dtype() == bf16) copy(sum_, to_);
+  }
 
  private:
-  const Scratch<int> any_;
+  Tensor &to_, sum_;
 };
 
 /// True for calls that slices can serve: `bytes` for a pair.
 bool fits(const AttentionCall& c, int64_t bytes) {
   const int64_t m = c.q.dim(2), n = c.k.dim(2);
-  return c.q.dtype() == f32 && m >= kLeastRows && n >= kLeastRows && c.q.dim(3) > 0 && c.v.dim(3) > 0 &&
-         c.q.dim(3) + c.v.dim(3) >= attention_products_width && c.q.dim(0) > 0 && c.k.dim(1) > 0 &&
+  return (c.q.dtype() == f32 || c.q.dtype() == bf16) && m >= kLeastRows && n >= kLeastRows && c.q.dim(3) > 0 &&
+         c.v.dim(3) > 0 && c.q.dim(3) + c.v.dim(3) >= attention_products_width && c.q.dim(0) > 0 && c.k.dim(1) > 0 &&
          kLeastRows * padded_to_8(n) * bytes <= attention_products_bytes;
 }
 
@@ -209,93 +232,87 @@ constexpr int64_t kForwardBytes = sizeof(float) + sizeof(BFloat16), kBackwardByt
 
 }  // namespace
 
-bool attention_by_products(const AttentionCall& call, Tensor& out, Tensor& lse) {
-  if (!fits(call, kForwardBytes)) return false;
+bool attention_by_products(const AttentionCall& given, Tensor& out, Tensor& lse) {
+  if (!fits(given, kForwardBytes)) return false;
+  const AttentionCall call = with_wide_options(given);
   const DeviceMask mask(call.options.mask, call.q.dim(0), call.q.dim(1), call.q.dim(2), call.k.dim(2));
   const Products x(call, mask);
   const AttentionView<float>& a = x.a;
-  const HeadRows<float> y(out);
+  const AnyRows y(out);
   const Scratch<float> scores(x.slab(kForwardBytes));
   const Scratch<BFloat16> weights(x.slab(kForwardBytes));
   const auto kernel = a.weighting == Weighting::softmax ? &weigh_rows<true> : &weigh_rows<false>;
   return x.each_slice(kForwardBytes, {&out}, [&](const Slice& s) {
     if (!x.score(s, scores.get())) return false;
-    launch(kernel, blocks_for(s.count * s.rows), dim3(kThreads), 0, a, s, x.q->view, x.k->view, scores.get(),
+    launch(kernel, blocks_for(s.count * s.rows), dim3(kThreads), 0, a, s, x.q.view, x.k.view, scores.get(),
            weights.get(), data_or_null<float>(lse));
-    if (!multiply(x.pairs(weights.get(), s, Trans::no), x.keys(*x.v, s, Trans::no),
-                  x.rows(y, s, s.row, a.group, s.member), s.rows, a.dv, s.cols, s.count))
+    const AnyRows here = x.of_queries(y, s);
+    if (!multiply(x.pairs(weights.get(), s, Trans::no), x.keys(x.v, s, Trans::no), x.rows(here, s), s.rows, a.dv,
+                  s.cols, s.count))
       return false;
     launch(add_marked, blocks_for(s.count * s.rows), dim3(kThreads), 0,
            AddMarked{.s = s,
                      .kv_heads = a.kv_heads,
                      .rows = s.rows,
                      .cols = s.cols,
-                     .y_row = s.row,
-                     .x_row = s.col,
                      .weights = weights.get(),
                      .y_step = s.ld,
                      .x_step = 1,
-                     .x = x.v->view,
-                     .x_group = 1,
-                     .x_member = 0,
-                     .y = y,
-                     .y_group = a.group,
-                     .y_member = s.member});
+                     .x = x.v.view.part(1, 0, s.col),
+                     .y = here});
     return true;
   });
 }
 
-bool attention_backward_by_products(const AttentionCall& call, const Tensor& g_in, const Tensor& lse,
+bool attention_backward_by_products(const AttentionCall& given, const Tensor& g_in, const Tensor& lse,
                                     const Tensor& delta, sluice::detail::AttentionGradients& out) {
-  if (!fits(call, kBackwardBytes)) return false;
+  if (!fits(given, kBackwardBytes)) return false;
+  const AttentionCall call = with_wide_options(given);
   const DeviceMask mask(call.options.mask, call.q.dim(0), call.q.dim(1), call.q.dim(2), call.k.dim(2));
   Products x(call, mask);
   AttentionView<float>& a = x.a;
-  a.g = HeadRows<const float>(g_in), a.lse = data_or_null<float>(lse), a.delta = data_or_null<float>(delta);
-  const Rounded g(g_in, x.any(3));
-  const HeadRows<float> dq(out.dq), dk(out.dk), dv(out.dv);
-  for (Tensor* sum : {&out.dk, &out.dv})
-    if (sum->defined()) fill(*sum, 0);
+  a.lse = data_or_null<float>(lse), a.delta = data_or_null<float>(delta);
+  const RoundedOperand g(g_in, x.any.get() + 3);
+  SumOfSlices sum_k(out.dk), sum_v(out.dv), bias(out.bias), relative(out.relative);
+  const AnyRows dq(out.dq), dk(sum_k.get()), dv(sum_v.get());
   const std::size_t size = x.slab(kBackwardBytes);
   const Scratch<float> scores(size), dp(size);
   const Scratch<BFloat16> weights(size), ds(size);
   const auto kernel = a.weighting == Weighting::softmax ? &differentiate_rows<true> : &differentiate_rows<false>;
-  return x.each_slice(kBackwardBytes, {&out.dq, &out.dk, &out.dv}, [&](const Slice& s) {
+  const bool all = x.each_slice(kBackwardBytes, {&out.dq, &sum_k.get(), &sum_v.get()}, [&](const Slice& s) {
     if (!x.score(s, scores.get()) ||
-        !multiply(x.queries(g, s), x.keys(*x.v, s, Trans::yes), x.scores(dp.get(), s), s.rows, s.cols, a.dv, s.count))
+        !multiply(x.queries(g, s), x.keys(x.v, s, Trans::yes), x.scores(dp.get(), s), s.rows, s.cols, a.dv, s.count))
       return false;
-    launch(kernel, blocks_for(s.count * s.rows), dim3(kThreads), 0, a, s, x.q->view, x.k->view, g.view, x.v->view,
-           scores.get(), dp.get(), weights.get(), ds.get(), data_or_null<float>(out.bias), out.relative.defined());
+    launch(kernel, blocks_for(s.count * s.rows), dim3(kThreads), 0, a, s, x.q.view, x.k.view, g.view, x.v.view,
+           scores.get(), dp.get(), weights.get(), ds.get(), data_or_null<float>(bias.get()), out.relative.defined());
     if (out.relative.defined())  // the whole gradient goes into the first split
-      add_diagonals(a, s, dp.get(), data_of<float>(out.relative), out.relative.dim(2) * out.relative.dim(3));
-    if (dq.base && !multiply(x.pairs(ds.get(), s, Trans::no), x.keys(*x.k, s, Trans::no),
-                             x.rows(dq, s, s.row, a.group, s.member), s.rows, a.d, s.cols, s.count))
+      add_diagonals(a, s, dp.get(), data_of<float>(relative.get()), out.relative.dim(2) * out.relative.dim(3));
+    if (dq.base && !multiply(x.pairs(ds.get(), s, Trans::no), x.keys(x.k, s, Trans::no), x.rows(x.of_queries(dq, s), s),
+                             s.rows, a.d, s.cols, s.count))
       return false;
-    if (dk.base && !multiply(x.pairs(ds.get(), s, Trans::yes), x.queries(*x.q, s), x.rows(dk, s, s.col, 1, 0, true),
+    if (dk.base && !multiply(x.pairs(ds.get(), s, Trans::yes), x.queries(x.q, s), x.rows(x.of_keys(dk, s), s, true),
                              s.cols, a.d, s.rows, s.count))
       return false;
     if (!dv.base) return true;
-    if (!multiply(x.pairs(weights.get(), s, Trans::yes), x.queries(g, s), x.rows(dv, s, s.col, 1, 0, true), s.cols,
-                  a.dv, s.rows, s.count))
+    const AnyRows here = x.of_keys(dv, s);
+    if (!multiply(x.pairs(weights.get(), s, Trans::yes), x.queries(g, s), x.rows(here, s, true), s.cols, a.dv, s.rows,
+                  s.count))
       return false;
     launch(add_marked, blocks_for(s.count * s.cols), dim3(kThreads), 0,
            AddMarked{.s = s,
                      .kv_heads = a.kv_heads,
                      .rows = s.cols,
                      .cols = s.rows,
-                     .y_row = s.col,
-                     .x_row = s.row,
                      .weights = weights.get(),
                      .y_step = 1,
                      .x_step = s.ld,
-                     .x = g.view,
-                     .x_group = a.group,
-                     .x_member = s.member,
-                     .y = dv,
-                     .y_group = 1,
-                     .y_member = 0});
+                     .x = g.view.part(a.group, s.member, s.row),
+                     .y = here});
     return true;
   });
+  if (all)
+    for (SumOfSlices* sum : {&sum_k, &sum_v, &bias, &relative}) sum->end();
+  return all;
 }
 
 }  // namespace sluice::cuda

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <sluice/cuda/attention/general.cuh>
-#include <sluice/cuda/rows/rows.cuh>
+#include <sluice/cuda/bf16_rows.cuh>
 
 namespace sluice::cuda {
 
@@ -10,42 +10,69 @@ constexpr int kGroup = 4;                 // neighbouring keys that a thread tak
 constexpr int kTeams = kThreads / kWarp;  // rows of a block
 
 /// Rows [row, row + rows) of query heads, with keys [col, col + cols): of matrices [first, first + count), a matrix for
-/// each key head of each batch. Of the query heads that share a key head it has number `member`.
+/// each key head of each batch. It has, of each key head's query heads, number `member`.
 struct Slice {
   int64_t first, count, member, row, rows, col, cols, ld;  // ld: numbers in a row of scores and weights
 };
 
+/// A tensor [batch, heads, rows, width] of f32 or bf16, whose last dim is contiguous; null for an undefined one.
+struct AnyRows {
+  std::byte* base = nullptr;
+  int64_t batch = 0, head = 0, row = 0;  // strides in numbers
+  bool narrow = false;                   // bf16
+  AnyRows() = default;
+  explicit AnyRows(const Tensor& x) {
+    if (x.defined())
+      base = const_cast<std::byte*>(address_of(x)), batch = x.strides()[0], head = x.strides()[1], row = x.strides()[2],
+      narrow = x.dtype() == bf16;
+  }
+  __device__ float at(int64_t b, int64_t h, int64_t r, int64_t e) const {
+    return load<float>(base, place(b, h, r) + e, narrow);
+  }
+  __device__ void add(int64_t b, int64_t h, int64_t r, int64_t e, float y) const {
+    store(base, place(b, h, r) + e, at(b, h, r, e) + y, narrow);
+  }
+  /// Rows from `r` on of heads h·group + member, as rows and heads from 0 on.
+  AnyRows part(int64_t group, int64_t member, int64_t r) const {
+    AnyRows x = *this;
+    x.base = address(0, member, r), x.head *= group;
+    return x;
+  }
+  std::byte* address(int64_t b, int64_t h, int64_t r) const { return base + place(b, h, r) * (narrow ? 2 : 4); }
+
+ private:
+  SLUICE_FN int64_t place(int64_t b, int64_t h, int64_t r) const { return b * batch + h * head + r * row; }
+};
+
 /// An operand for kernels: the numbers as they are, and which rows have numbers that are not finite in bf16.
 struct Marked {
-  HeadRows<const float> exact;
+  AnyRows exact;
   const uint8_t* marks;  // [batch, heads, rows]
   const int* any;        // not 0 if any row is marked
   int64_t heads, rows, width;
   __device__ bool marked(int64_t b, int64_t h, int64_t r) const { return marks[(b * heads + h) * rows + r] != 0; }
+  Marked part(int64_t group, int64_t member, int64_t row) const {
+    return {exact.part(group, member, row), marks + member * rows + row, any, heads / group, rows * group, width};
+  }
 };
 
 struct AnyOf {
   __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a | b; }
 };
-/// Rounds a row to bf16, with 0 for what is not finite then, and zeros up to `ld`. Limited by memory.
-struct RoundAndMark {
-  Marked x;
-  BFloat16* to;
-  int64_t ld;
-  template <int threads> __device__ void operator()(int64_t row) const {
-    const float* const from = x.exact.at(row / x.rows / x.heads, row / x.rows % x.heads, row % x.rows);
-    auto* const pairs = reinterpret_cast<uint32_t*>(to + row * ld);
-    uint32_t mark = 0;
-    for (int64_t i = 2 * rank_in_team<threads>(); i < ld; i += 2 * threads) {
-      uint32_t pair = pack_bf16(i < x.width ? from[i] : 0.0f, i + 1 < x.width ? from[i + 1] : 0.0f);
-      if ((pair & 0x7f80u) == 0x7f80u) pair &= 0xffff0000u, mark = 1;
-      if ((pair & 0x7f800000u) == 0x7f800000u) pair &= 0xffffu, mark = 1;
-      pairs[i / 2] = pair;
-    }
-    mark = over_team<threads>(mark, AnyOf{});
+/// Puts 0 in place of what is not finite in a rounded row, and marks the row.
+struct MarkRow {
+  uint8_t* marks;
+  int* any;
+  __device__ uint32_t operator()(uint32_t pair, uint32_t& found) const {
+    if ((pair & 0x7f80u) == 0x7f80u) pair &= 0xffff0000u, found = 1;
+    if ((pair & 0x7f800000u) == 0x7f800000u) pair &= 0xffffu, found = 1;
+    return pair;
+  }
+  template <int threads> __device__ void end(int64_t row, uint32_t found) const {
+    found = over_team<threads>(found, AnyOf{});
     if (rank_in_team<threads>() != 0) return;
-    const_cast<uint8_t*>(x.marks)[row] = static_cast<uint8_t>(mark);
-    if (mark) *const_cast<int*>(x.any) = 1;  // every writer writes 1
+    marks[row] = static_cast<uint8_t>(found);
+    if (found) *any = 1;  // every writer writes 1
   }
 };
 
@@ -53,8 +80,8 @@ struct RoundAndMark {
 struct RowOfSlice {
   int64_t b, h, kv, i;
   Span seen;
-  bool odd;  // some scores need numbers that are not finite
-  __device__ RowOfSlice(const AttentionView<float>& a, const Slice& s, int64_t r, bool any_marked) : odd(any_marked) {
+  bool any_marked;  // some scores need numbers that are not finite
+  __device__ RowOfSlice(const AttentionView<float>& a, const Slice& s, int64_t r, bool any) : any_marked(any) {
     const int64_t matrix = s.first + r / s.rows;
     b = matrix / a.kv_heads, kv = matrix % a.kv_heads, h = kv * a.group + s.member, i = s.row + r % s.rows;
     seen = a.mask.keys_of(i);
@@ -64,10 +91,9 @@ struct RowOfSlice {
   }
   /// x_i · y_j: `product` unless a row is marked.
   __device__ float dot(float product, const Marked& x, const Marked& y, int64_t j) const {
-    if (!odd || (!x.marked(b, h, i) && !y.marked(b, kv, j))) return product;
-    const float *u = x.exact.at(b, h, i), *w = y.exact.at(b, kv, j);
+    if (!any_marked || (!x.marked(b, h, i) && !y.marked(b, kv, j))) return product;
     float sum = 0;
-    for (int64_t e = 0; e < x.width; ++e) sum += u[e] * w[e];
+    for (int64_t e = 0; e < x.width; ++e) sum += x.exact.at(b, h, i, e) * y.exact.at(b, kv, j, e);
     return sum;
   }
 };
@@ -87,10 +113,10 @@ template <bool softmax>
 __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, Slice s, Marked q, Marked k,
                                                        const float* products, BFloat16* weights, float* lse) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const bool odd = *q.any != 0 || *k.any != 0;
+  const bool any_marked = *q.any != 0 || *k.any != 0;
   for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < s.count * s.rows;
        r += int64_t{gridDim.x} * kTeams) {
-    const RowOfSlice row(a, s, r, odd);
+    const RowOfSlice row(a, s, r, any_marked);
     // Scores of keys from col + c on; −∞ at hidden ones, whose bits are not set in the result.
     const auto scores = [&](float(&y)[kGroup], int64_t c) {
       const FourFloats four = *reinterpret_cast<const FourFloats*>(products + r * s.ld + c);
@@ -150,10 +176,10 @@ __global__ void __launch_bounds__(kThreads)
     differentiate_rows(AttentionView<float> a, Slice s, Marked q, Marked k, Marked g, Marked v, const float* products,
                        float* dp, BFloat16* weights, BFloat16* ds, float* bias, bool keeps) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const bool odd = *q.any != 0 || *k.any != 0 || *g.any != 0 || *v.any != 0;
+  const bool any_marked = *q.any != 0 || *k.any != 0 || *g.any != 0 || *v.any != 0;
   for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < s.count * s.rows;
        r += int64_t{gridDim.x} * kTeams) {
-    const RowOfSlice row(a, s, r, odd);
+    const RowOfSlice row(a, s, r, any_marked);
     const int64_t at = a.row_of(row.b, row.h, row.i);
     const float lse = softmax ? a.lse[at] : 0.0f, delta = softmax ? a.delta[at] : 0.0f,
                 rho = a.rho(row.b, row.h, row.i);
@@ -203,6 +229,6 @@ inline void add_diagonals(const AttentionView<float>& a, const Slice& s, const f
   });
 }
 
-inline dim3 blocks_for(int64_t rows) { return grid_of((rows + kTeams - 1) / kTeams); }
+inline dim3 blocks_for(int64_t rows) { return grid_of(ceil_div(rows, kTeams)); }
 
 }  // namespace sluice::cuda

@@ -22,7 +22,8 @@ template <int D> struct WgmmaTile {
   static constexpr int q = 0, k = q + rows * D, v = k + stages * cols * D, w = v + stages * cols * D,
                        end = w + rows * cols;
   static constexpr unsigned tile_bytes = cols * D * sizeof(BFloat16), query_bytes = rows * D * sizeof(BFloat16);
-  // mbarriers: Q has arrived, has been read; for each stage: K and V have arrived, K and V have been read
+  // mbarriers: Q has arrived, has been read; for each stage: K and V have arrived, K and V have been read. For what has
+  // come, one arrival of the producer and the bytes; for what has been read, one of each warpgroup (have_read).
   static constexpr int has_q = 0, read_q = 1, has_k = 2, has_v = has_k + stages, read_k = has_v + stages,
                        read_v = read_k + stages, barriers = read_v + stages;
   static constexpr std::size_t taken = end * sizeof(BFloat16) + barriers * sizeof(uint64_t);  // of two works, ints
@@ -78,6 +79,13 @@ template <int count> __device__ bool all_finite(Shared<BFloat16> x, int barrier)
   return !named_barrier_any(barrier, kWarpgroup, bad != 0);
 }
 
+/// Number 8d + e of row j of a swizzled tile of `cols` rows, as a function of (j, d, e).
+template <int cols> __device__ auto number_in(Shared<BFloat16> tile) {
+  return [tile](int j, int d, int e) {
+    return to_float(tile[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
+  };
+}
+
 /// 128 queries of a head, and the tiles of keys that they see: ints in shared memory, which the warpgroups read again
 /// where they need one, instead of keeping them in registers.
 struct WgmmaWork {
@@ -86,9 +94,9 @@ struct WgmmaWork {
 };
 
 /// A grid of at most as many blocks of 384 threads as there are multiprocessors, WgmmaTile<D>::bytes of shared memory.
-/// A block takes work until there is none: `next` counts what is taken beyond the first of each block, and is 0 before
-/// and after. Copies for the next work begin while this one's results are written. The maps have boxes of Tile::rows
-/// and Tile::cols rows.
+/// A block takes work until there is none. Its first work has the block's number, further ones come from `next`, which
+/// is 0 between launches. Copies for the next work begin while this one's results are written. The maps have boxes of
+/// Tile::rows and Tile::cols rows.
 template <int D, class Weighting, class Mask, class Gate, class Out>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     attention_wgmma(AttentionProblem<BFloat16, Out> p, Mask mask, int* next, SLUICE_TENSOR_MAP queries,
@@ -100,8 +108,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const Shared<uint64_t> barrier =
       dynamic_shared<uint64_t>() + static_cast<int>(Tile::end * sizeof(BFloat16) / sizeof(uint64_t));
-  const Shared<int> taken =
-      dynamic_shared<int>() + static_cast<int>(Tile::taken / sizeof(int));  // for even turns, for odd
+  // Of even turns, of odd. The ints of a work are overwritten two turns later. Before that both warpgroups have arrived
+  // at read_q of the turn between, so no warp still reads them.
+  const Shared<int> taken = dynamic_shared<int>() + static_cast<int>(Tile::taken / sizeof(int));
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   const int blocks = (p.m + rows - 1) / rows, total = blocks * p.heads * p.batch;
 
@@ -151,10 +160,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         mbarrier_arrive_expecting(barrier + Tile::has_v + stage, Tile::tile_bytes);
         tma_rows<D, cols>(v + stage * size, values, barrier + Tile::has_v + stage, at, kv_head, batch);
       }
-      // Not before: who takes work early may keep it waiting while others have none.
+      // Only now: a block that took its next work earlier would keep it waiting while another block has none.
       const int earlier = atomicAdd(next, 1);
       index = earlier + static_cast<int>(gridDim.x);
-      if (earlier == total - 1) *next = 0;  // every block takes one more than there is, and this was the last to
+      // Each of the `total` works ends in one atomicAdd; the last puts the counter back for the next launch.
+      if (earlier == total - 1) *next = 0;
     }
   }
   more_registers<Tile::many_registers>();
@@ -171,6 +181,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + what);
   };
   // The warpgroups take turns to start products, so that the exponentials of one run beside the products of the other.
+  // At barrier turn + g warpgroup g waits and the other arrives. Each calls start_next() once a tile. An arrival before
+  // the first tile gives warpgroup 1 the first turn, and one is left over at the end.
   const auto await_turn = [&] { named_barrier_sync(Tile::turn + group, kConsumers * kWarpgroup); };
   const auto pass_turn = [&] { named_barrier_arrive(Tile::turn + 3 - group, kConsumers * kWarpgroup); };
   static_assert(kConsumers == 2);
@@ -202,12 +214,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       const Shared<BFloat16> x = v + (done + tile) % stages * size;
       come(Tile::has_v, tile);
       if (!hidden.any() || all_finite<size>(x, kConsumers + group)) return false;
-      mma_add_by_numbers<D, cols>(
-          acc, w,
-          [=](int j, int d, int e) {
-            return to_float(x[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
-          },
-          mine);
+      mma_add_by_numbers<D, cols>(acc, w, number_in<cols>(x), mine);
       return true;
     };
     const auto start_next = [&](int tile) {
@@ -270,8 +277,8 @@ template <int D, class Weighting, class Mask, class Gate, class Out>
 void run_attention_wgmma(const AttentionProblem<BFloat16, Out>& p, Mask mask, const HeadRows<const BFloat16>& q,
                          const HeadRows<const BFloat16>& k, const HeadRows<const BFloat16>& v) {
   using Tile = WgmmaTile<D>;
-  const int work = (p.m + Tile::rows - 1) / Tile::rows * p.heads * p.batch;
-  launch(attention_wgmma<D, Weighting, Mask, Gate, Out>, dim3(static_cast<unsigned>(std::min(work, multiprocessors()))),
+  const int64_t work = ceil_div(p.m, Tile::rows) * p.heads * p.batch;
+  launch(attention_wgmma<D, Weighting, Mask, Gate, Out>, grid_of(std::min<int64_t>(work, multiprocessors())),
          dim3(kWgmmaThreads), Tile::bytes, p, mask, work_counter(), tensor_map(q, p.batch, p.heads, p.m, D, Tile::rows),
          tensor_map(k, p.batch, p.kv_heads, p.n, D, Tile::cols),
          tensor_map(v, p.batch, p.kv_heads, p.n, D, Tile::cols));

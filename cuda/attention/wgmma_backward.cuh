@@ -225,12 +225,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if (edge) hide(dw);
   };
   const auto add_by_numbers = [&](float(&acc)[D / 8][4], const uint32_t(&weights)[cols / 16][4], Shared<BFloat16> y) {
-    mma_add_by_numbers<D, cols>(
-        acc, weights,
-        [=](int j, int d, int e) {
-          return to_float(y[8 * d / kBoxColumns * (cols * kBoxColumns) + swizzled(j, 8 * d % kBoxColumns) + e]);
-        },
-        mine);
+    mma_add_by_numbers<D, cols>(acc, weights, number_in<cols>(y), mine);
   };
 
   if (begin < high.end) mbarrier_wait(barrier + Tile::has_own, 0);
@@ -279,8 +274,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + Tile::read + stage);
   }
 
-  store_rows<D>(by_keys ? p.dk : p.dq, p.narrow, batch, head, warp_row, length, p.dk_columns, dx, p.scale);
-  if constexpr (by_keys) store_rows<D>(p.dv, p.narrow, batch, head, warp_row, length, p.dv_columns, dv, 1);
+  store_rows<D>(by_keys ? p.dk : p.dq, p.narrow, batch, head, warp_row, length, p.key_columns, dx, p.scale);
+  if constexpr (by_keys) store_rows<D>(p.dv, p.narrow, batch, head, warp_row, length, p.value_columns, dv, 1);
 }
 
 /// False if the compiler runs out of registers, with a costly formula beside two sums.
@@ -300,9 +295,7 @@ void run_attention_wgmma_backward(const AttentionBackwardProblem& p, Mask mask, 
                       of_keys == by_keys ? Tile::rows : Tile::cols);
   };
   const int length = by_keys ? p.n : p.m, heads = by_keys ? p.kv_heads : p.heads;
-  launch(attention_wgmma_backward<D, Weighting, Mask, by_keys>,
-         dim3(static_cast<unsigned>((length + Tile::rows - 1) / Tile::rows), static_cast<unsigned>(heads),
-              static_cast<unsigned>(p.batch)),
+  launch(attention_wgmma_backward<D, Weighting, Mask, by_keys>, grid_of(ceil_div(length, Tile::rows), heads, p.batch),
          dim3(kWgmmaThreads), Tile::bytes, p, mask, map(by_keys ? x.k : x.q, by_keys),
          map(by_keys ? x.v : x.g, by_keys), map(by_keys ? x.q : x.k, !by_keys), map(by_keys ? x.g : x.v, !by_keys));
 }

@@ -5,6 +5,7 @@
 #include <sluice/cuda/vectors.cuh>
 
 #include <cmath>
+#include <optional>
 #include <vector>
 
 namespace sluice::cuda {
@@ -40,17 +41,18 @@ template <class S, class T> struct Copy {
 struct TransposedCopy {
   StridedRange in;
   int64_t strides[kMaxRank];  // of the result
-  int along = 0;
-  bool found = false;  // else the copy is another, and the rest means nothing
-
-  TransposedCopy(const StridedRange& from, const StridedRange& to) : in(from) {
-    if (!to.contiguous || from.rank < 2 || from.strides[from.rank - 1] == 1) return;
-    int64_t size = 1;
-    for (int d = from.rank - 1; d >= 0; size *= from.shape[d--]) strides[d] = size;
-    for (int d = 0; d < from.rank - 1; ++d)
-      if (from.strides[d] == 1) along = d, found = from.shape[d] >= 8 && from.shape[from.rank - 1] >= 8;
-  }
+  int along;
 };
+std::optional<TransposedCopy> transposed(const StridedRange& from, const StridedRange& to) {
+  const int last = from.rank - 1;
+  if (!to.contiguous || last < 1 || from.strides[last] == 1 || from.shape[last] < 8) return std::nullopt;
+  std::optional<TransposedCopy> found;
+  for (int d = 0; d < last; ++d)
+    if (from.strides[d] == 1 && from.shape[d] >= 8) found = TransposedCopy{from, {}, d};
+  int64_t size = 1;
+  for (int d = last; found && d >= 0; size *= from.shape[d--]) found->strides[d] = size;
+  return found;
+}
 constexpr int kSide = 32;
 
 /// Tiles of 32 × 32 go through shared memory, so that a warp reads and writes neighbours. Limited by memory.
@@ -62,10 +64,10 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t rows = c.in.shape[c.along], columns = c.in.shape[last];
   for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
     int64_t rest = index;
-    const int64_t column = rest % ((columns + kSide - 1) / kSide) * kSide;
-    rest /= (columns + kSide - 1) / kSide;
-    const int64_t row = rest % ((rows + kSide - 1) / kSide) * kSide;
-    rest /= (rows + kSide - 1) / kSide;
+    const int64_t column = rest % ceil_div(columns, kSide) * kSide;
+    rest /= ceil_div(columns, kSide);
+    const int64_t row = rest % ceil_div(rows, kSide) * kSide;
+    rest /= ceil_div(rows, kSide);
     int64_t from = row + column * c.in.strides[last], to = row * c.strides[c.along] + column;
     for (int d = last - 1; d >= 0; --d)
       if (d != c.along) {
@@ -90,11 +92,10 @@ void copy_as(const Tensor& from, const StridedRange& in, Tensor& to, const Strid
   if constexpr ((kIsFloat<S> && kIsFloat<T>) || (std::is_same_v<S, T> && sizeof(T) > 1)) {  // few copies are of bools
     if (walks_in_vectors(in, body.source, sizeof(S)) && walks_in_vectors(out, body.target, sizeof(T)))
       return for_each_vector(to.numel(), body);
-    if (const TransposedCopy c(in, out); c.found) {
-      const int64_t rows = in.shape[c.along], columns = in.shape[in.rank - 1];
-      const int64_t tiles =
-          to.numel() / (rows * columns) * ((rows + kSide - 1) / kSide) * ((columns + kSide - 1) / kSide);
-      return launch(copy_transposed<S, T>, grid_of(tiles), dim3(kThreads), 0, body.source, body.target, c, tiles);
+    if (const auto c = transposed(in, out)) {
+      const int64_t rows = in.shape[c->along], columns = in.shape[in.rank - 1];
+      const int64_t tiles = to.numel() / (rows * columns) * ceil_div(rows, kSide) * ceil_div(columns, kSide);
+      return launch(copy_transposed<S, T>, grid_of(tiles), dim3(kThreads), 0, body.source, body.target, *c, tiles);
     }
   }
   for_each(to.numel(), body);
@@ -133,12 +134,18 @@ template <class T> void zero_triangle_as(Tensor& y, bool upper, int64_t k) {
   });
 }
 
+/// What a kernel computes numbers of T in.
+template <class T> using Computed = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+
 template <class T> struct AddTo {
   T* x;
   const T* y;
   StridedRange in;
-  T factor;
-  __device__ void operator()(int64_t i) const { x[i] += factor * y[offset_at(in, i)]; }
+  Computed<T> factor;
+  __device__ void operator()(int64_t i) const {
+    using C = Computed<T>;
+    x[i] = convert<T>(convert<C>(x[i]) + factor * convert<C>(y[offset_at(in, i)]));
+  }
   __device__ void vector(int64_t i) const {
     float u[kNeighbours], v[kNeighbours];
     load_vector(u, x + i), load_vector(v, y + offset_at(in, i));
@@ -148,8 +155,8 @@ template <class T> struct AddTo {
   }
 };
 template <class T> void add_to_as(Tensor& x, const Tensor& y, double factor) {
-  const AddTo<T> body{data_of<T>(x), data_of<T>(y), StridedRange(y.layout()), static_cast<T>(factor)};
-  if constexpr (kIsFloat<T>)
+  const AddTo<T> body{data_of<T>(x), data_of<T>(y), StridedRange(y.layout()), static_cast<Computed<T>>(factor)};
+  if constexpr (!std::is_same_v<T, double>)
     if (is_aligned_16(body.x) && walks_in_vectors(body.in, body.y, sizeof(T))) return for_each_vector(x.numel(), body);
   for_each(x.numel(), body);
 }
@@ -200,7 +207,7 @@ template <class T, class Value> void random_as(const RandomFill& f, Tensor& y, V
   const int64_t n = y.numel();
   const RandomBlocks words_at = blocks_of("random numbers", f.from);
   T* p = data_of<T>(y);
-  for_each((n + per_block - 1) / per_block, [=] __device__(int64_t block) {
+  for_each(ceil_div(n, per_block), [=] __device__(int64_t block) {
     const auto words = words_at(static_cast<uint64_t>(block));
     T values[per_block];
     value(words.word, values);
@@ -251,15 +258,16 @@ template <class T> void random_floats(const RandomFill& f, Tensor& y) {
 
 template <class T> void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
   const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
-  const T scale = s.p < 1 ? T(1 / (1 - s.p)) : T(0);
+  using C = Computed<T>;
+  const C scale = s.p < 1 ? C(1 / (1 - s.p)) : C(0);
   const RandomBlocks words_at = blocks_of("dropout", s.from);
   const int64_t n = x.numel();
   const T* in = data_of<T>(x);
   T* out = data_of<T>(y);
-  for_each((n + 3) / 4, [=] __device__(int64_t block) {
+  for_each(ceil_div(n, 4), [=] __device__(int64_t block) {
     const auto words = words_at(static_cast<uint64_t>(block));
     for (int64_t i = 4 * block; i < n && i < 4 * block + 4; ++i)
-      out[i] = words.word[i & 3] >= threshold ? in[i] * scale : T(0);
+      out[i] = convert<T>(words.word[i & 3] >= threshold ? convert<C>(in[i]) * scale : C(0));
   });
 }
 
@@ -271,14 +279,14 @@ __global__ void first_outside_kernel(const int64_t* index, int64_t n, int64_t lo
 
 }  // namespace
 
-int64_t first_outside(const int64_t* index, int64_t n, int64_t limit, bool or_minus_one) {
+int64_t first_outside(const int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead) {
   if (n == 0) return 0;
-  if (recording()) return record_index_check(index, n, or_minus_one ? -1 : 0, limit), n;
+  if (recording()) return record_index_check(index, n, low, limit, instead), n;
   const Scratch<unsigned long long> first(1);
   const unsigned long long none = static_cast<unsigned long long>(n);
   copy_to_device(first.get(), &none, sizeof none);
-  launch(first_outside_kernel, dim3(static_cast<unsigned>(std::min((n + kThreads - 1) / kThreads, kMostBlocks))),
-         dim3(kThreads), 0, index, n, or_minus_one ? -1 : 0, limit, first.get());
+  launch(first_outside_kernel, grid_of(std::min(ceil_div(n, kThreads), kMostBlocks)), dim3(kThreads), 0, index, n, low,
+         limit, first.get());
   return static_cast<int64_t>(first.first());
 }
 
@@ -312,6 +320,7 @@ void random(const RandomFill& f, Tensor& y) {
 }
 
 void dropout(const Tensor& x, Tensor& y, DropoutSpec spec) {
+  if (x.dtype() == bf16) return dropout_as<BFloat16>(x, y, spec);
   dispatch_float("dropout", x.dtype(), [&]<class T>() { dropout_as<T>(x, y, spec); });
 }
 
@@ -327,7 +336,7 @@ void eye(Tensor& y) {
 
 void one_hot(const Tensor& index, Tensor& y) {
   const int64_t classes = y.dim(-1), *p = data_of<int64_t>(index), n = index.numel();
-  const int64_t bad = first_outside(p, n, classes);
+  const int64_t bad = first_outside(p, n, 0, classes, 0);
   if (bad < n) fail<ValueError>("one_hot: index ", value_at(p + bad), " is outside [0, ", classes, ")");
   dispatch_all(y.dtype(), [&]<class T>() { one_hot_as<T>(p, y); });
 }
@@ -343,6 +352,7 @@ void zero_triangle(Tensor& y, bool upper, int64_t k) {
 }
 
 void add_to(Tensor& x, const Tensor& y, double factor) {
+  if (x.dtype() == bf16) return add_to_as<BFloat16>(x, y, factor);
   dispatch_float("add_", x.dtype(), [&]<class T>() { add_to_as<T>(x, y, factor); });
 }
 

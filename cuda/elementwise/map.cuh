@@ -20,7 +20,7 @@ template <class T, int N> struct Operands {
   explicit Operands(const sluice::detail::MapPlan& plan) : narrow(plan.dtype == bf16) {
     for (std::size_t k = 0; k < N; ++k) {
       const Tensor& x = *plan.operands[k];
-      direct[k] = plan.direct[k], boolean[k] = x.dtype() == sluice::boolean && !std::is_same_v<T, bool>;
+      direct[k] = plan.direct[k], boolean[k] = x.dtype() == sluice::boolean;
       at[k] = address_of(x), repeated[k] = false;
       if (!direct[k]) walk[k] = sluice::detail::StridedRange(x.layout().expanded(plan.shape));
       if (!direct[k]) repeated[k] = repeats_in_vectors(walk[k]);
@@ -76,7 +76,7 @@ template <class F, class T, std::size_t... I> struct MapBackward<F, T, std::inde
   __device__ void operator()(int64_t i) const {
     const Dual<T, N> y = detail::call(f, Dual<T, N>::variable(in(I, i), I, T(1))...);
     const T g = in(N, i);
-    ((dx[I] ? store<T>(dx[I], i, g * y.d[I], in.narrow) : void()), ...);
+    ((dx[I] ? store<T>(dx[I], i, detail::pulled_back<F>(g, y.d[I]), in.narrow) : void()), ...);
   }
   __device__ void vector(int64_t i) const {
     float x[N + 1][kNeighbours];
@@ -85,7 +85,7 @@ template <class F, class T, std::size_t... I> struct MapBackward<F, T, std::inde
     for (int e = 0; e < kNeighbours; ++e) {  // gradients take the places of the operands
       const Dual<float, N> y = detail::call(f, Dual<float, N>::variable(x[I][e], I, 1.0f)...);
       const float g = x[N][e];
-      ((x[I][e] = g * y.d[I]), ...);
+      ((x[I][e] = detail::pulled_back<F>(g, y.d[I])), ...);
     }
     ((dx[I] ? store_vector(dx[I], i, x[I], in.narrow) : void()), ...);
   }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <list>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -16,7 +17,8 @@ namespace {
 
 std::atomic<int64_t> live = 0, peak = 0, first_loads = 0;
 
-std::vector<std::function<void()>>* tape = nullptr;  // the recorded calls, in order; null: none are recorded
+// The calls that this thread records, in order; null: none are recorded.
+constinit thread_local std::vector<std::function<void()>>* tape = nullptr;
 
 std::byte* allocate(std::size_t bytes, int index) {
   if (index != 0) fail<DeviceError>("cuda:", index, ": there is one emulated device, cuda:0");
@@ -57,8 +59,13 @@ void release_plainly(std::byte* p, std::size_t bytes) noexcept {
 void upload_plainly(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 int multiprocessors() { return 3; }  // so that a block takes work more than once
 int* work_counter() {
-  static int taken = 0;
-  return &taken;
+  static std::mutex mutex;
+  static auto* const all = new std::list<int>;  // never destroyed: recorded kernels may outlive their thread
+  thread_local int* const own = [] {
+    const std::lock_guard lock(mutex);
+    return &all->emplace_back(0);
+  }();
+  return own;
 }
 
 void begin_recording() { tape = new std::vector<std::function<void()>>; }

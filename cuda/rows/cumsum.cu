@@ -8,6 +8,8 @@
 
 namespace sluice::cuda {
 
+using sluice::detail::convert;
+
 namespace {
 
 template <class T, class Sum> struct Scan {
@@ -15,29 +17,29 @@ template <class T, class Sum> struct Scan {
   T* y;
   const Sum* start;  // of each piece, [outer, pieces, inner]; null: 0
   ReduceShape s;
-  Pieces pieces;
+  Split split;
   bool exclusive, reverse;
 
   /// The place of the k-th element of a column in the order of the scan.
   __device__ int64_t place(int64_t o, int64_t k, int64_t i) const {
     return (o * s.n + (reverse ? s.n - 1 - k : k)) * s.inner + i;
   }
-  __device__ int64_t end(int64_t from) const { return from + pieces.length < s.n ? from + pieces.length : s.n; }
+  __device__ int64_t end(int64_t from) const { return from + split.length < s.n ? from + split.length : s.n; }
 };
 
 template <class T, class Sum> struct ScanColumn {
   Scan<T, Sum> c;
   __device__ void operator()(int64_t column) const {
-    const int64_t i = column % c.s.inner, piece = column / c.s.inner % c.pieces.count,
-                  o = column / c.s.inner / c.pieces.count;
-    const int64_t from = piece * c.pieces.length, end = c.end(from);
+    const int64_t i = column % c.s.inner, piece = column / c.s.inner % c.split.count,
+                  o = column / c.s.inner / c.split.count;
+    const int64_t from = piece * c.split.length, end = c.end(from);
     Sum sum = c.start ? c.start[column] : Sum(0);
 #pragma unroll 4
     for (int64_t k = from; k < end; ++k) {
       const int64_t at = c.place(o, k, i);
       const Sum before = sum;
-      sum = Add()(sum, static_cast<Sum>(c.x[at]));
-      c.y[at] = static_cast<T>(c.exclusive ? before : sum);
+      sum = Add()(sum, convert<Sum>(c.x[at]));
+      c.y[at] = convert<T>(c.exclusive ? before : sum);
     }
   }
 };
@@ -45,13 +47,13 @@ template <class T, class Sum> struct ScanColumn {
 template <class T, class Sum> struct ScanRow {
   Scan<T, Sum> c;
   template <int threads> __device__ void operator()(int64_t row) const {
-    const int64_t o = row / c.pieces.count, from = row % c.pieces.count * c.pieces.length, end = c.end(from);
+    const int64_t o = row / c.split.count, from = row % c.split.count * c.split.length, end = c.end(from);
     const int rank = rank_in_team<threads>(), lane = rank % kWarp, warp = rank / kWarp;
     const Shared<Sum> of_warp = static_shared<Sum, threads / kWarp, Scan<T, Sum>>();
     Sum before = c.start ? c.start[row] : Sum(0);  // sum of all elements before the team's present ones
     for (int64_t k = from; k < end; k += threads) {
       const int64_t at = k + rank < end ? c.place(o, k + rank, 0) : -1;
-      Sum sum = at < 0 ? Sum(0) : static_cast<Sum>(c.x[at]);
+      Sum sum = at < 0 ? Sum(0) : convert<Sum>(c.x[at]);
 #pragma unroll
       for (int step = 1; step < kWarp; step *= 2) {
         const Sum left = __shfl_up_sync(kAllLanes, sum, step);
@@ -72,7 +74,7 @@ template <class T, class Sum> struct ScanRow {
         }
         total = warps;
       }
-      if (at >= 0) c.y[at] = static_cast<T>(Add()(before, c.exclusive ? others : sum));
+      if (at >= 0) c.y[at] = convert<T>(Add()(before, c.exclusive ? others : sum));
       before = Add()(before, total);
     }
   }
@@ -82,27 +84,27 @@ template <class T, class Sum> struct ScanRow {
 template <class T, class Sum> struct ScanOrder {
   Scan<T, Sum> c;
   __device__ Sum operator()(int64_t at, int64_t k, int64_t i) const {
-    return static_cast<Sum>(c.x[c.place(at / c.s.inner / c.s.n, k, i)]);
+    return convert<Sum>(c.x[c.place(at / c.s.inner / c.s.n, k, i)]);
   }
 };
 
 template <class T, class Sum> void scan_pieces(const Scan<T, Sum>& c) {
-  const int64_t walks = c.s.outer * c.pieces.count * c.s.inner;
-  if (c.s.inner == 1) for_each_row(walks, c.pieces.length, ScanRow<T, Sum>{c});
+  const int64_t walks = c.s.outer * c.split.count * c.s.inner;
+  if (c.s.inner == 1) for_each_row(walks, c.split.length, ScanRow<T, Sum>{c});
   else for_each(walks, ScanColumn<T, Sum>{c});
 }
 
 template <class T, class Sum> void scan(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions options) {
   const int64_t walks = s.outer * s.inner;
-  const Pieces pieces(s.n, s.inner == 1 ? walks : (walks + kThreads - 1) / kThreads, s.inner == 1 ? 8192 : 256);
-  Scan<T, Sum> whole{data_of<T>(x), data_of<T>(y), nullptr, s, pieces, options.exclusive, options.reverse};
-  if (pieces.count == 1) return scan_pieces(whole);
-  const auto parts = static_cast<std::size_t>(walks * pieces.count);
+  const Split split(s.n, s.inner == 1 ? walks : ceil_div(walks, kThreads), s.inner == 1 ? 8192 : 256);
+  Scan<T, Sum> whole{data_of<T>(x), data_of<T>(y), nullptr, s, split, options.exclusive, options.reverse};
+  if (split.count == 1) return scan_pieces(whole);
+  const auto parts = static_cast<std::size_t>(walks * split.count);
   const Scratch<Sum> sums(parts), start(parts);
-  reduce_pieces<SumOf<T>>(s, pieces, ScanOrder<T, Sum>{whole}, StorePart<Sum>{sums.get()});
-  const ReduceShape rest{s.outer, pieces.count, s.inner};
+  reduce_pieces<SumOf<Sum>>(s, split, ScanOrder<T, Sum>{whole}, StorePart<Sum>{sums.get()});
+  const ReduceShape rest{s.outer, split.count, s.inner};
   scan_pieces(
-      Scan<Sum, Sum>{sums.get(), start.get(), nullptr, rest, Pieces(pieces.count, kWantedBlocks, 1), true, false});
+      Scan<Sum, Sum>{sums.get(), start.get(), nullptr, rest, Split(split.count, kWantedBlocks, 1), true, false});
   whole.start = start.get();
   scan_pieces(whole);
 }
@@ -115,6 +117,7 @@ void cumsum(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
     if (d != dim) (d < dim ? s.outer : s.inner) *= x.shape()[d];
   if (x.dtype() == i64) scan<int64_t, int64_t>(x, y, s, options);
   else if (x.dtype() == i32) scan<int32_t, int32_t>(x, y, s, options);
+  else if (x.dtype() == bf16) scan<BFloat16, double>(x, y, s, options);
   else dispatch_float("cumsum", x.dtype(), [&]<class T>() { scan<T, double>(x, y, s, options); });
 }
 

@@ -7,13 +7,14 @@
 
 namespace sluice::cuda {
 
+using sluice::detail::convert;
 using sluice::detail::sum_of;
 using sluice::detail::StridedRange;
 
 namespace {
 
 void check_indices(const char* op, const Tensor& index, int64_t size) {
-  const int64_t *p = data_of<int64_t>(index), n = index.numel(), bad = first_outside(p, n, size);
+  const int64_t *p = data_of<int64_t>(index), n = index.numel(), bad = first_outside(p, n, 0, size, 0);
   if (bad < n)
     fail<ValueError>(op, ": index ", value_at(p + bad), " is outside [0, ", size, ") — got it at element ", bad,
                      " of an index of shape ", index);
@@ -110,7 +111,8 @@ template <class T> void scatter_add_lanes(Tensor& y, int dim, const int64_t* ind
   });
 }
 
-/// For few long lanes, which would not fill the device: a lane is sorted by target, and a thread adds all of a target.
+/// For few long lanes, which would not fill the device, and for bf16, whose sums are f32: a lane is sorted by target,
+/// and a thread adds all of a target.
 struct KeysOfLanes {
   const int64_t* index;
   ReduceShape s;
@@ -119,7 +121,7 @@ struct KeysOfLanes {
   }
   __device__ uint64_t operator()(int64_t lane, int64_t k) const { return static_cast<uint64_t>(index[place(lane, k)]); }
 };
-template <class T> void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+template <class T, class Sum = T> void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
   const ReduceShape s = split(src.shape(), dim);
   Shape shape = src.shape();
   shape[dim] = 1;
@@ -136,10 +138,10 @@ template <class T> void scatter_add_sorted(Tensor& y, int dim, const int64_t* in
     const uint64_t target = entries[i].key;
     if (at > 0 && entries[i - 1].key == target) return;  // only the first entry of a target adds
     T& to = out[offset_at(walk, lane) + static_cast<int64_t>(target) * along];
-    T sum = to;
+    Sum sum = convert<Sum>(to);
     for (int64_t k = i; k < lane * s.n + s.n && entries[k].key == target; ++k)
-      sum = sum_of(sum, in[keys.place(lane, entries[k].place)]);
-    to = sum;
+      sum = sum_of(sum, convert<Sum>(in[keys.place(lane, entries[k].place)]));
+    to = convert<T>(sum);
   });
 }
 
@@ -155,11 +157,11 @@ template <class T, class Sum> struct IndexAdd {
   __device__ void add(int64_t o, int64_t at, int64_t column) const {
     const uint64_t target = entries[at].key;
     T& to = y[(o * size + static_cast<int64_t>(target)) * s.inner + column];
-    Sum sum = static_cast<Sum>(to);
+    Sum sum = convert<Sum>(to);
 #pragma unroll 4
     for (int64_t k = at; k < s.n && entries[k].key == target; ++k)
-      sum = sum_of(sum, static_cast<Sum>(src[(o * s.n + entries[k].place) * s.inner + column]));
-    to = static_cast<T>(sum);
+      sum = sum_of(sum, convert<Sum>(src[(o * s.n + entries[k].place) * s.inner + column]));
+    to = convert<T>(sum);
   }
   __device__ void operator()(int64_t i) const {
     const int64_t slice = i / s.inner, at = slice % s.n;
@@ -175,6 +177,7 @@ template <class T, class Sum> struct IndexAdd {
 template <class F> void dispatch_add(const char* op, DType t, F f) {
   if (t == i64) f.template operator()<int64_t, int64_t>();
   else if (t == i32) f.template operator()<int32_t, int32_t>();
+  else if (t == bf16) f.template operator()<BFloat16, double>();
   else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
 }
 
@@ -202,7 +205,8 @@ void scatter_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   if (index.numel() == 0) return;
   const int64_t n = src.shape()[dim], lanes = src.numel() / n;
   dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
-    if (n <= kShortLane || lanes >= kManyLanes) scatter_add_lanes<T>(y, dim, data_of<int64_t>(index), src);
+    if constexpr (std::is_same_v<T, BFloat16>) scatter_add_sorted<T, float>(y, dim, data_of<int64_t>(index), src);
+    else if (n <= kShortLane || lanes >= kManyLanes) scatter_add_lanes<T>(y, dim, data_of<int64_t>(index), src);
     else scatter_add_sorted<T>(y, dim, data_of<int64_t>(index), src);
   });
 }

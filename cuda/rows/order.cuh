@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
   const Shared<uint64_t> keys = static_shared<uint64_t, kSortTile, Entry>();
   const Shared<int32_t> places = static_shared<int32_t, kSortTile, Entry>();
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  const int64_t tiles = (n + size - 1) / size;
+  const int64_t tiles = ceil_div(n, size);
   for (int64_t b = blockIdx.x; b < rows * tiles; b += gridDim.x) {
     const int64_t row = b / tiles, first = b % tiles * size;
     for (int i = thread; i < size; i += threads) {
@@ -89,7 +89,7 @@ struct StoreEntry {
 /// sink(row, place after sorting, entry) for every entry of every row; keys(row, i) gives the key of entry i < n.
 template <class Keys, class Sink> void sort_rows(int64_t rows, int64_t n, Keys keys, Sink sink) {
   const int size = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(n, kSortTile))));
-  const int64_t tiles = rows * ((n + size - 1) / size);
+  const int64_t tiles = rows * ceil_div(n, size);
   const dim3 block(static_cast<unsigned>(std::clamp(size / 2, kWarp, kThreads)));
   if (n <= size) return launch(sort_tiles_kernel<Keys, Sink>, grid_of(tiles), block, 0, keys, sink, rows, n, size);
   const auto count = static_cast<std::size_t>(rows * n);

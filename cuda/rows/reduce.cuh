@@ -16,14 +16,14 @@ constexpr int64_t kShortSum = 32;        // elements up to which a thread sums a
 constexpr int64_t kWantedBlocks = 1024;  // sums are split into pieces to get this many blocks
 
 /// How the middle is split into pieces.
-struct Pieces {
+struct Split {
   int64_t count = 1, length;
   /// `blocks`: the number of blocks without splitting; `least`: the fewest elements of a piece.
-  Pieces(int64_t n, int64_t blocks, int64_t least) : length(n) {
-    const int64_t wanted = std::min((n + least - 1) / least, (kWantedBlocks + blocks - 1) / blocks);
+  Split(int64_t n, int64_t blocks, int64_t least) : length(n) {
+    const int64_t wanted = std::min(ceil_div(n, least), ceil_div(kWantedBlocks, blocks));
     if (wanted <= 1) return;
-    length = (n + wanted - 1) / wanted;
-    count = (n + length - 1) / length;
+    length = ceil_div(n, wanted);
+    count = ceil_div(n, length);
   }
 };
 
@@ -43,10 +43,10 @@ template <class Op, class Source, class Sink> struct ReduceRow {
   Source source;
   Sink sink;
   int64_t n;
-  Pieces pieces;
+  Split split;
   template <int threads> __device__ void operator()(int64_t row) const {
-    const int64_t first = row / pieces.count * n, from = row % pieces.count * pieces.length;
-    const int64_t end = from + pieces.length < n ? from + pieces.length : n;
+    const int64_t first = row / split.count * n, from = row % split.count * split.length;
+    const int64_t end = from + split.length < n ? from + split.length : n;
     typename Op::Total total = Op::start();
 #pragma unroll 4
     for (int64_t k = from + rank_in_team<threads>(); k < end; k += threads)
@@ -59,14 +59,14 @@ template <class Op, class Source, class Sink> struct ReduceRow {
 /// A block reduces `width` neighbouring columns, and kThreads / width threads share a column.
 template <class Op, class Source, class Sink>
 __global__ void __launch_bounds__(kThreads, 3)
-    reduce_columns_kernel(Source source, Sink sink, ReduceShape s, Pieces pieces, int64_t tiles, int width) {
+    reduce_columns_kernel(Source source, Sink sink, ReduceShape s, Split split, int64_t tiles, int width) {
   using Total = typename Op::Total;
   const Shared<Total> part = static_shared<Total, kThreads, Op>();
   const int thread = static_cast<int>(threadIdx.x), row = thread / width, rows = kThreads / width;
-  for (int64_t b = blockIdx.x; b < tiles * pieces.count; b += gridDim.x) {
-    const int64_t piece = b % pieces.count, column = b / pieces.count * width + thread % width;
-    const int64_t o = column / s.inner, i = column % s.inner, from = piece * pieces.length;
-    const int64_t end = from + pieces.length < s.n ? from + pieces.length : s.n;
+  for (int64_t b = blockIdx.x; b < tiles * split.count; b += gridDim.x) {
+    const int64_t piece = b % split.count, column = b / split.count * width + thread % width;
+    const int64_t o = column / s.inner, i = column % s.inner, from = piece * split.length;
+    const int64_t end = from + split.length < s.n ? from + split.length : s.n;
     const bool inside = column < s.outer * s.inner;
     Total total = Op::start();
     if (inside) {
@@ -78,21 +78,20 @@ __global__ void __launch_bounds__(kThreads, 3)
       __syncthreads();
       if (row < half) part[thread] = total = Op()(total, Total(part[thread + half * width]));
     }
-    if (row == 0 && inside) sink((o * pieces.count + piece) * s.inner + i, total);
+    if (row == 0 && inside) sink((o * split.count + piece) * s.inner + i, total);
     __syncthreads();
   }
 }
 
-template <class Op, class Source, class Sink>
-void reduce_pieces(ReduceShape s, Pieces pieces, Source source, Sink sink) {
+template <class Op, class Source, class Sink> void reduce_pieces(ReduceShape s, Split split, Source source, Sink sink) {
   if (s.inner == 1)
-    return for_each_row(s.outer * pieces.count, pieces.length, ReduceRow<Op, Source, Sink>{source, sink, s.n, pieces});
+    return for_each_row(s.outer * split.count, split.length, ReduceRow<Op, Source, Sink>{source, sink, s.n, split});
   const int64_t columns = s.outer * s.inner;
   const auto width =
       static_cast<int>(std::min<int64_t>(kWarp, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(columns)))));
-  const int64_t tiles = (columns + width - 1) / width;
-  launch(reduce_columns_kernel<Op, Source, Sink>, grid_of(tiles * pieces.count), dim3(kThreads), 0, source, sink, s,
-         pieces, tiles, width);
+  const int64_t tiles = ceil_div(columns, width);
+  launch(reduce_columns_kernel<Op, Source, Sink>, grid_of(tiles * split.count), dim3(kThreads), 0, source, sink, s,
+         split, tiles, width);
 }
 
 template <class Total> struct StorePart {
@@ -109,12 +108,12 @@ template <class Op, class Source, class Sink> void reduce_to(ReduceShape s, Sour
   using Total = typename Op::Total;
   const int64_t results = s.outer * s.inner;
   if (s.n <= kShortSum) return for_each(results, ReduceAlone<Op, Source, Sink>{source, sink, s});
-  const Pieces pieces(s.n, s.inner == 1 ? s.outer : (results + kWarp - 1) / kWarp, s.inner == 1 ? 8192 : 256);
-  if (pieces.count == 1) return reduce_pieces<Op>(s, pieces, source, sink);
-  const Scratch<Total> part(static_cast<std::size_t>(results * pieces.count));
-  reduce_pieces<Op>(s, pieces, source, StorePart<Total>{part.get()});
-  const ReduceShape rest{s.outer, pieces.count, s.inner};
-  reduce_pieces<Op>(rest, Pieces(pieces.count, kWantedBlocks, 1), LoadPart<Total>{part.get()}, sink);
+  const Split split(s.n, s.inner == 1 ? s.outer : ceil_div(results, kWarp), s.inner == 1 ? 8192 : 256);
+  if (split.count == 1) return reduce_pieces<Op>(s, split, source, sink);
+  const Scratch<Total> part(static_cast<std::size_t>(results * split.count));
+  reduce_pieces<Op>(s, split, source, StorePart<Total>{part.get()});
+  const ReduceShape rest{s.outer, split.count, s.inner};
+  reduce_pieces<Op>(rest, Split(split.count, kWantedBlocks, 1), LoadPart<Total>{part.get()}, sink);
 }
 
 /// The operations. Floats are summed in f64: the sum takes no longer, because reading memory limits it.

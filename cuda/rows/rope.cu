@@ -1,6 +1,6 @@
 // Rotary embeddings: a thread takes eight pairs, or a team takes a row and a thread a pair. Limited by memory.
 #include <sluice/cuda/kernels.h>
-#include <sluice/cuda/rows/reduce.cuh>
+#include <sluice/cuda/rows/rows.cuh>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/rope.h>
 
@@ -11,20 +11,6 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int64_t kFarthest = int64_t{1} << 53;  // positions are exact in f64 up to here
-
-/// The place of a position beyond ±kFarthest, else `none`; First reduces to the first such place.
-struct FarPlaces {
-  const int64_t* at;
-  int64_t none;
-  __device__ int64_t operator()(int64_t i, int64_t, int64_t) const {
-    return at[i] < -kFarthest || at[i] > kFarthest ? i : none;
-  }
-};
-struct First {
-  using Total = int64_t;
-  __device__ static Total start() { return std::numeric_limits<int64_t>::max(); }
-  __device__ Total operator()(Total a, Total b) const { return b < a ? b : a; }
-};
 
 template <class T>
 void rope_angles_as(const int64_t* at, int64_t offset, const double* frequency, Tensor& cos, Tensor& sin) {
@@ -81,12 +67,8 @@ template <bool interleaved> struct RopePairs {
 void rope_angles(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin) {
   const int64_t *at = data_of<int64_t>(positions), n = positions.numel();
   if (n == 0) return;
-  if (!recording()) {
-    const Scratch<int64_t> first(1);
-    reduce_to<First>({1, n, 1}, FarPlaces{at, n}, StorePart<int64_t>{first.get()});
-    if (const int64_t bad = first.first(); bad < n)
-      fail<ValueError>("rope_at: position ", value_at(at + bad), " lies beyond ±2^53");
-  }
+  if (const int64_t bad = first_outside(at, n, -kFarthest, kFarthest + 1, 0); bad < n)
+    fail<ValueError>("rope_at: position ", value_at(at + bad), " lies beyond ±2^53");
   if (cos.numel() == 0) return;
   dispatch_float("rope", cos.dtype(),
                  [&]<class T>() { rope_angles_as<T>(at, offset, data_of<double>(frequencies), cos, sin); });
@@ -95,15 +77,15 @@ void rope_angles(const Tensor& positions, int64_t offset, const Tensor& frequenc
 void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
   dispatch_float("rope", computed(x.dtype()), [&]<class T>() {
     const int64_t d = x.dim(-1), half = cos.dim(1);
-    const RopeRow<T> row{Numbers<T>(x),
-                         Numbers<T>(y),
-                         data_of<T>(cos),
-                         data_of<T>(sin),
-                         d,
-                         x.dim(-2),
-                         half,
-                         pairing == RopePairing::interleaved,
-                         inverse};
+    const RopeRow<T> row{.x = Numbers<T>(x),
+                         .y = Numbers<T>(y),
+                         .cos = data_of<T>(cos),
+                         .sin = data_of<T>(sin),
+                         .d = d,
+                         .n = x.dim(-2),
+                         .half = half,
+                         .interleaved = pairing == RopePairing::interleaved,
+                         .inverse = inverse};
     if constexpr (std::is_same_v<T, float>)
       if (d == 2 * half && row.x.in_vectors(half) && row.y.in_vectors(half) && is_aligned_16(row.cos) &&
           is_aligned_16(row.sin))

@@ -50,16 +50,17 @@ template <class T> struct SoftmaxRow {
   bool log;
   template <int threads> __device__ void operator()(int64_t row) const {
     const Numbers<T> p = x.from(row * length.n), q = y.from(row * length.n);
-    const auto [shift, total] = row_exp_total<threads>(p, length);
+    const ExpTotal<T> sum = row_exp_total<threads>(p, length);
+    const T from = sum.shift;
     if (log) {
-      const T l = math::log(total) + shift;
+      const T l = math::log(sum.total);                               // l + from would lose digits of l
       const bool nothing = l == -std::numeric_limits<T>::infinity();  // stays −∞ instead of −∞ + ∞
       each_place<threads>(length, [&](auto place) {
         const auto v = p(place);
-        q.set(place, nothing ? v : v - l);
+        q.set(place, nothing ? v : v - from - l);
       });
     } else {
-      const T from = shift, scale = total == T(0) ? T(0) : T(1) / total;
+      const T scale = sum.total == T(0) ? T(0) : T(1) / sum.total;
       each_place<threads>(length, [&](auto place) { q.set(place, exp_of(p(place) - from) * scale); });
     }
   }
@@ -179,13 +180,14 @@ template <class T> struct CrossEntropyRow {
     T result = 0;
     if (t >= 0) {
       const Numbers<T> p = x.from(row * length.n);
-      const auto [shift, total] = row_exp_total<threads>(p, length);
-      T target = p[t];
+      const ExpTotal<T> sum = row_exp_total<threads>(p, length);
+      const T from = sum.shift;
+      T target = p[t] - from;
       if (smoothing > 0) {
-        const T sum = row_total<threads>(length, [&](auto place) { return p(place); });
-        target = rest * target + smoothing * sum / T(length.n);
+        const T all = row_total<threads>(length, [&](auto place) { return p(place) - from; });
+        target = rest * target + smoothing * all / T(length.n);
       }
-      result = math::log(total) + shift - target;
+      result = math::log(sum.total) - target;
     }
     if (rank_in_team<threads>() == 0) loss[row] = result;
   }
@@ -269,7 +271,7 @@ void cross_entropy_targets(const Tensor& targets, int64_t ignore_index, int64_t 
   if (n == 0) return kernel::fill(share, 1);
   int64_t* out = data_of<int64_t>(flat);
   flatten_targets(t, n, ignore_index, classes, out);
-  const int64_t bad = first_outside(out, n, classes, true);
+  const int64_t bad = first_outside(out, n, -1, classes, -1);
   if (bad < n)
     fail<ValueError>("cross_entropy: target ", value_at(t + bad), " at position ", bad, " is outside [0, ", classes,
                      ")");

@@ -121,7 +121,7 @@ template <class T> struct RowLength {
   }
 };
 
-/// body(place) for the places of a thread in its team's row.
+/// Calls body(place) for each place of the row that is this thread's.
 template <int threads, class T, class Body> __device__ void each_place(const RowLength<T>& row, Body body) {
   if constexpr (std::is_same_v<T, float>)
     if (row.vectors) {
@@ -160,8 +160,8 @@ template <class Row> void for_each_row(int64_t rows, int64_t width, Row body) {
   if (rows == 0) return;
   const int64_t teams = std::min<int64_t>(rows, kThreads / kWarp);
   if (width <= kShortRow)
-    launch(for_each_row_kernel<kWarp, Row>, grid_of((rows + teams - 1) / teams),
-           dim3(static_cast<unsigned>(teams * kWarp)), 0, body, rows);
+    launch(for_each_row_kernel<kWarp, Row>, grid_of(ceil_div(rows, teams)), dim3(static_cast<unsigned>(teams * kWarp)),
+           0, body, rows);
   else launch(for_each_row_kernel<kThreads, Row>, grid_of(rows), dim3(kThreads), 0, body, rows);
 }
 

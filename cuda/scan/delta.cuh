@@ -30,8 +30,8 @@ struct DeltaCut {
   int64_t n, chunk, parts, length, chunks, tiles;  // parts: tiles of a chunk; length: steps of a tile
 
   DeltaCut(int64_t n, int64_t given, int64_t most)
-      : n(n), chunk(std::min(given, n)), parts((chunk + most - 1) / most), length((chunk + parts - 1) / parts),
-        chunks((n - 1) / chunk + 1), tiles((chunks - 1) * parts + (n - (chunks - 1) * chunk + length - 1) / length) {}
+      : n(n), chunk(std::min(given, n)), parts(ceil_div(chunk, most)), length(ceil_div(chunk, parts)),
+        chunks(ceil_div(n, chunk)), tiles((chunks - 1) * parts + ceil_div(n - (chunks - 1) * chunk, length)) {}
   /// The first step of a tile, and its number of steps.
   __device__ int64_t first(int64_t tile) const { return tile / parts * chunk + tile % parts * length; }
   __device__ int count(int64_t tile) const {
@@ -67,8 +67,8 @@ template <class T, class Stored = T, class In = T> struct DeltaView {
             int N)
       : q(q), k(k), erase(erase), write(write), g(data_or_null<T>(g)), n(k.dim(2)), dk(k.dim(3)), dv(write.dim(3)),
         channels(g.defined() && g.rank() == 4 ? dk : 1), heads(static_cast<int>(erase.dim(1))),
-        group(heads / static_cast<int>(k.dim(1))), col_tiles(static_cast<int>((dv + N - 1) / N)),
-        key_tiles(static_cast<int>((dk + N - 1) / N)), cut(n, chunk, N), wide(in_parts ? int64_t{key_tiles} * N : dk) {}
+        group(heads / static_cast<int>(k.dim(1))), col_tiles(static_cast<int>(ceil_div(dv, N))),
+        key_tiles(static_cast<int>(ceil_div(dk, N))), cut(n, chunk, N), wide(in_parts ? int64_t{key_tiles} * N : dk) {}
 
   __device__ DeltaHead at(int64_t local) const {
     const int head = first_head + static_cast<int>(local), h = head % heads;
@@ -106,9 +106,9 @@ template <class T, class Stored = T, class In = T> struct DeltaView {
 template <class T> struct DeltaStates {
   T *state, *kept;  // [span, dk, dv], [span, ⌈tiles/every⌉, dk, dv]
   int64_t every = 1;
-  T* u = nullptr;      // [span, n, dv]: only u is wanted, here
-  bool alone = false;  // the state before each tile is there: a block has one tile, and computes its u
-  int slots = 1;       // pieces of N channels of S in shared memory; 1: others wait in `state`
+  T* u = nullptr;                 // [span, n, dv]: only u is wanted, here
+  bool one_tile_a_block = false;  // the state before each tile is there: a block has one tile, and computes its u
+  int slots = 1;                  // pieces of N channels of S in shared memory; 1: others wait in `state`
 };
 
 /// e^{L_i − L_J}, from the end of block J = before − 1 to the start of block i, at (i · (blocks + 1) + before) · N for

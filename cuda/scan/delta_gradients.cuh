@@ -151,7 +151,8 @@ __device__ void add_to_writes(T (&dk)[4][4], Shared<T> a, Shared<T> p, Shared<T>
     for (int d = 0; d < 4; ++d) dk[r][d] += near[r][d];
 }
 
-/// A block's threads, each with 4×4 numbers from row `t0` and column 4 tx on.
+/// A block's threads, each with 4×4 numbers from row `t0` and column 4 tx on. Does not step by gridDim: heads_at_once()
+/// and memory keep the blocks below 2^31.
 template <class T, int N, ScanDecay decay>
 __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
     delta_gradients_kernel(DeltaView<T> s, DeltaGradients<T> o) {

@@ -17,6 +17,7 @@ namespace sluice::cuda {
 /// A call on tensor cores, with operands and outputs in f32 or bf16.
 template <class In> using DeltaMmaView = DeltaView<float, BFloat16, In>;
 
+/// Neither kernel here steps by gridDim: heads_at_once() and memory keep the blocks below 2^31.
 template <bool decays, class In>
 __global__ void __launch_bounds__(256, 2) delta_prepare_mma_kernel(DeltaMmaView<In> s) {
   using Tile = DeltaTile<kScanMmaSteps, ScanDecay::scalar>;

@@ -31,6 +31,7 @@ __device__ void store_matrices(const DeltaView<T, Stored, In>& s, const DeltaHea
   }
 }
 
+/// Does not step by gridDim: heads_at_once() and memory keep the blocks below 2^31.
 template <class T, int N, ScanDecay decay>
 __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 2 : 4) delta_prepare_kernel(DeltaView<T> s) {
   using Tile = DeltaPrepareTile<N, decay>;

@@ -35,7 +35,7 @@ void delta_scan_backward(const Tensor& q, const Tensor& k, const Tensor& erase, 
         first_states(before, s.cut.chunks, size, s.span, carried);
         before = kept;
       }
-      delta_sweep<T, N, decay>(s, {}, {.state = carried, .kept = before, .u = u, .alone = !again});
+      delta_sweep<T, N, decay>(s, {}, {.state = carried, .kept = before, .u = u, .one_tile_a_block = !again});
       T* const last = data_of<T>(dstate) + s.first_head * size;
       delta_backwards<T, N, decay>(s, HeadRows<const T>(dout), HeadRows<T>(dwrite), {.state = last, .kept = behind});
       delta_gradients<T, N, decay>(s, {.dout = HeadRows<const T>(dout),

@@ -80,7 +80,8 @@ __device__ void load_ends(const DeltaView<T>& s, int64_t from, int channels, Sha
     whole[c] = c < channels ? s.whole[from + c] : T(0), rest[c] = c < channels ? s.rest[from + c] : T(0);
 }
 
-/// u and o of each tile, and S behind it: ops/scan/delta_scan_forward.cpp.
+/// u and o of each tile, and S behind it: ops/scan/delta_scan_forward.cpp. Does not step by gridDim: heads_at_once()
+/// and memory keep the blocks below 2^31.
 template <class T, int N, ScanDecay decay>
 __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 2 : 4)
     delta_sweep_kernel(DeltaView<T> s, HeadRows<T> out, DeltaStates<T> states) {
@@ -88,29 +89,29 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 2 : 4)
   const int thread = static_cast<int>(threadIdx.x), tx = thread % Tile::across, t0 = thread / Tile::across * 4;
   const Shared<T> memory = dynamic_shared<T>(), x = memory, y = x + Tile::size, u = y + Tile::size;
   const Shared<T> whole = u + (1 + states.slots) * Tile::size, rest = whole + N;
-  const int64_t job = blockIdx.x / s.col_tiles, alone = states.alone ? s.cut.tiles : 1;
+  const int64_t job = blockIdx.x / s.col_tiles, jobs_of_head = states.one_tile_a_block ? s.cut.tiles : 1;
   const int col_tile = static_cast<int>(blockIdx.x % s.col_tiles);
-  const DeltaHead at = s.at(job / alone);
-  const int64_t size = s.dk * s.dv, begin = states.alone ? job % alone : 0,
-                end = states.alone ? begin + 1 : s.cut.tiles, col = int64_t{col_tile} * N;
+  const DeltaHead at = s.at(job / jobs_of_head);
+  const int64_t size = s.dk * s.dv, begin = states.one_tile_a_block ? job % jobs_of_head : 0,
+                end = states.one_tile_a_block ? begin + 1 : s.cut.tiles, col = int64_t{col_tile} * N;
   const int cols = s.template columns_of<N>(col_tile);
   const bool own = 4 * tx < cols, reads = s.q.base && !states.u;
-  T* const kept =
-      states.kept ? states.kept + at.local * ((s.cut.tiles + states.every - 1) / states.every) * size : nullptr;
-  const DeltaPieces<T, Tile> state{u + Tile::size,
-                                   states.alone ? kept + begin * size : states.state + at.local * size,
-                                   s.dk,
-                                   s.dv,
-                                   col,
-                                   cols,
-                                   states.slots,
-                                   s.key_tiles};
+  T* const kept = states.kept ? states.kept + at.local * ceil_div(s.cut.tiles, states.every) * size : nullptr;
+  const DeltaPieces<T, Tile> state{
+      .memory = u + Tile::size,
+      .home = states.one_tile_a_block ? kept + begin * size : states.state + at.local * size,
+      .dk = s.dk,
+      .dv = s.dv,
+      .col = col,
+      .cols = cols,
+      .slots = states.slots,
+      .pieces = s.key_tiles};
   if (state.all_there())
     for (int p = 0; p < s.key_tiles; ++p) state.load(p);
   for (int64_t tile = begin; tile < end; ++tile) {
     const int64_t first = s.cut.first(tile);
     const int count = s.cut.count(tile);
-    const bool busy = t0 < count && own, keeps = kept && !states.alone && tile % states.every == 0;
+    const bool busy = t0 < count && own, keeps = kept && !states.one_tile_a_block && tile % states.every == 0;
     T said[4][4] = {}, read[4][4] = {};
     for (int p = 0; p < s.key_tiles; ++p) {
       const int channels = state.rows(p);
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 2 : 4)
       T* const to = states.u ? states.u + s.row(at, first + t0) * s.dv : out.at(at.b, at.h, first + t0);
       store_rows(to + col + 4 * tx, states.u ? s.dv : out.row, read, count - t0, cols - 4 * tx);
     }
-    if (states.alone) return;
+    if (states.one_tile_a_block) return;
     for (int p = 0; p < s.key_tiles; ++p) {
       const int channels = state.rows(p);
       fill_rows<Tile>(x, count, channels, rows_from(s.carried + s.row(at, first) * s.dk + int64_t{p} * N, s.dk));
@@ -169,7 +170,8 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 2 : 4)
 }
 
 /// dw of each tile, from the last to the first, with X = dL/dS behind it: ops/scan/delta_scan_backward.cpp.
-/// `states.kept` receives X behind each tile.
+/// `states.kept` receives X behind each tile. Does not step by gridDim: heads_at_once() and memory keep the blocks
+/// below 2^31.
 template <class T, int N, ScanDecay decay>
 __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 2 : 4)
     delta_backwards_kernel(DeltaView<T> s, HeadRows<const T> dout, HeadRows<T> dwrite, DeltaStates<T> states) {
@@ -182,8 +184,14 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 2 : 4)
   const int64_t size = s.dk * s.dv, col = int64_t{col_tile} * N;
   const int cols = s.template columns_of<N>(col_tile);
   const bool own = 4 * tx < cols;
-  const DeltaPieces<T, Tile> after{u + Tile::size, states.state + at.local * size, s.dk, s.dv, col, cols, states.slots,
-                                   s.key_tiles};
+  const DeltaPieces<T, Tile> after{.memory = u + Tile::size,
+                                   .home = states.state + at.local * size,
+                                   .dk = s.dk,
+                                   .dv = s.dv,
+                                   .col = col,
+                                   .cols = cols,
+                                   .slots = states.slots,
+                                   .pieces = s.key_tiles};
   if (after.all_there())
     for (int p = 0; p < s.key_tiles; ++p) after.load(p);
   for (int64_t tile = s.cut.tiles - 1; tile >= 0; --tile) {
@@ -241,8 +249,8 @@ template <class T, int N, ScanDecay decay>
 void delta_sweep(const DeltaView<T>& s, HeadRows<T> out, DeltaStates<T> states) {
   constexpr ScanDecay ends = decay == ScanDecay::none ? ScanDecay::none : ScanDecay::keys;
   using Tile = DeltaTile<N, ends>;
-  states.slots = states.alone ? 1 : delta_slots<T, Tile>(s.key_tiles, 3);
-  const int64_t jobs = s.span * (states.alone ? s.cut.tiles : 1);
+  states.slots = states.one_tile_a_block ? 1 : delta_slots<T, Tile>(s.key_tiles, 3);
+  const int64_t jobs = s.span * (states.one_tile_a_block ? s.cut.tiles : 1);
   launch(delta_sweep_kernel<T, N, ends>, grid_of(jobs * s.col_tiles), dim3(Tile::threads),
          delta_bytes<T, Tile>(states.slots, 3), s, out, states);
 }

@@ -1,4 +1,5 @@
 // The slot of linear_scan: chooses the kernel of a call and prepares its operands.
+#include <sluice/cuda/bf16_rows.cuh>
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/scan/mma.cuh>
 #include <sluice/cuda/scan/simt.cuh>
@@ -23,7 +24,7 @@ ScanDecay decay_of(const Tensor& g, const LinearScanOptions& o) {
 template <class View, class State>
 View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o, int width, int steps) {
   const int64_t n = q.dim(2), e = v.dim(3), channels = g.defined() && g.rank() == 4 ? g.dim(3) : 1;
-  const int64_t col_tiles = (e + width - 1) / width, blocks = q.dim(0) * q.dim(1) * col_tiles;
+  const int64_t col_tiles = ceil_div(e, width), blocks = q.dim(0) * q.dim(1) * col_tiles;
   if (blocks > INT32_MAX) fail<ValueError>("linear_scan: too large for a GPU's grid — q=", q, ", v=", v);
   View s{.g = data_or_null<State>(g),
          .g_row = channels,
@@ -89,33 +90,17 @@ bool on_tensor_cores(const Tensor& q, const Tensor& v, const Tensor& g) {
 }
 
 /// An operand in bf16, with rows 16-byte aligned and a multiple of 8 long: in place if possible, else a copy that is
-/// rounded and padded with zeros. A thread copies two numbers. Limited by memory.
+/// rounded and padded with zeros.
 struct Bf16Rows {
-  std::optional<Scratch<BFloat16>> memory;
+  std::optional<RoundedRows> copy;
   HeadRows<const BFloat16> rows;
 
   explicit Bf16Rows(const Tensor& x) {
-    const int64_t heads = x.dim(1), n = x.dim(2), width = x.dim(3), padded = (width + 7) / 8 * 8,
-                  count = x.dim(0) * heads * n * padded;
+    const int64_t heads = x.dim(1), n = x.dim(2), width = x.dim(3), padded = padded_to_8(width);
     bool there = x.dtype() == bf16 && width == padded && reinterpret_cast<std::uintptr_t>(address_of(x)) % 16 == 0;
     for (int d = 0; d < 3; ++d) there = there && (x.dim(d) == 1 || x.strides()[d] % 8 == 0);
-    if (there) {
-      rows = HeadRows<const BFloat16>(x);
-      return;
-    }
-    memory.emplace(static_cast<std::size_t>(count));
-    rows = {memory->get(), heads * n * padded, n * padded, padded};
-    if (x.dtype() == bf16) fill(HeadRows<const BFloat16>(x), heads, n, width, padded, count);
-    else fill(HeadRows<const float>(x), heads, n, width, padded, count);
-  }
-  template <class T>
-  void fill(HeadRows<const T> from, int64_t heads, int64_t n, int64_t width, int64_t padded, int64_t count) {
-    auto* const to = reinterpret_cast<uint32_t*>(memory->get());
-    for_each(count / 2, [=] __device__(int64_t i) {
-      const int64_t c = 2 * i % padded, row = 2 * i / padded;
-      const T* const at = from.at(row / n / heads, row / n % heads, row % n);
-      to[i] = pack_bf16(c < width ? to_float(at[c]) : 0.0f, c + 1 < width ? to_float(at[c + 1]) : 0.0f);
-    });
+    if (there) rows = HeadRows<const BFloat16>(x);
+    else rows = {copy.emplace(x, padded).get(), heads * n * padded, n * padded, padded};
   }
 };
 

@@ -87,7 +87,7 @@ __device__ void scan_add_weighted(float (&acc)[8][4], const uint32_t (&w)[1][4],
   for (int d = 0; d < 4; ++d) {
     ldmatrix<true>(f[d], v + (pieces_on(place, 2 * d) + row * columns));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) bad |= ((f[d][i] & 0x7f807f80) + 0x00800080) & 0x80008000;  // exponents of ones carry
+    for (int i = 0; i < 4; ++i) bad |= has_exponent_of_ones(f[d][i]);
   }
   if constexpr (diagonal)
     if (__any_sync(kAllLanes, bad != 0))

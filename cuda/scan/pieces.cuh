@@ -28,11 +28,11 @@ struct ScanCut {
   int64_t n, length, chunks, chunks_of_piece, pieces = 1;
 
   ScanCut(int64_t n, int64_t length, int64_t blocks_of_piece)
-      : n(n), length(length), chunks((n + length - 1) / length), chunks_of_piece(chunks) {
+      : n(n), length(length), chunks(ceil_div(n, length)), chunks_of_piece(chunks) {
     if (blocks_of_piece >= kEnough) return;
     const int64_t wanted = std::clamp<int64_t>(2 * kEnough / blocks_of_piece, 1, std::max<int64_t>(1, n / kShortest));
-    chunks_of_piece = (chunks + wanted - 1) / wanted;
-    pieces = (chunks + chunks_of_piece - 1) / chunks_of_piece;
+    chunks_of_piece = ceil_div(chunks, wanted);
+    pieces = ceil_div(chunks, chunks_of_piece);
   }
   /// The first step of a chunk, and its number of steps.
   __device__ int64_t first(int64_t chunk) const { return chunk * length; }

@@ -2,6 +2,7 @@
 // R is orthogonal, so dx = R(−θ)·g: the same op with the sines negated. A factor of the pair is part of cos and sin.
 #include <sluice/ops/rows/rope.h>
 
+#include <sluice/core/kernel/graph.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <numbers>
 #include <tuple>
+#include <utility>
 
 namespace sluice {
 
@@ -41,19 +43,43 @@ void rope_angles_cpu(const Tensor& positions, int64_t offset, const Tensor& freq
   });
 }
 
-/// Numbers of an option set on a device. The first 64 sets stay there for good, so that a recorded step finds them.
+void keep(const detail::DeviceGraphs& graphs, const Tensor& x) { graphs.keep(x); }
+void keep(const detail::DeviceGraphs& graphs, const Angles& a) { graphs.keep(a.cos), graphs.keep(a.sin); }
+
+/// Values on devices, by what they are made of; beyond `most` it begins anew. A graph keeps the values that it reads.
+/// A value made while a graph is recorded is not kept here: its memory is filled by replays, and a recording may fail.
+template <class Key, class Value> class DeviceCache {
+ public:
+  explicit DeviceCache(std::size_t most) : most_(most) {}
+  /// The value of `key`, made by make() if it is not there.
+  template <class Make> Value get(const Key& key, Device device, Make make) {
+    const detail::DeviceGraphs* const graphs = detail::graphs_of(device);
+    const bool recorded = graphs && graphs->recording();
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto it = values_.find(key); it != values_.end()) {
+        if (recorded) keep(*graphs, it->second);
+        return it->second;
+      }
+    }
+    Value made = make();
+    if (recorded) return made;
+    const std::lock_guard lock(mutex_);
+    if (values_.size() >= most_) values_.clear();
+    return values_.emplace(key, std::move(made)).first->second;
+  }
+
+ private:
+  const std::size_t most_;
+  std::mutex mutex_;
+  std::map<Key, Value> values_;
+};
+
+/// Numbers of an option set on a device.
 Tensor kept_numbers(const std::vector<double>& numbers, Device device) {
   using Key = std::tuple<std::vector<double>, DeviceKind, int>;
-  static std::mutex mutex;
-  static std::map<Key, Tensor>* kept = new std::map<Key, Tensor>;  // never destroyed, as the allocator
-  const Key key{numbers, device.kind, device.index};
-  {
-    std::lock_guard lock(mutex);
-    if (auto it = kept->find(key); it != kept->end()) return it->second;
-  }
-  const Tensor there = to(Tensor::from(numbers), device);
-  std::lock_guard lock(mutex);
-  return kept->size() < 64 ? kept->emplace(key, there).first->second : there;
+  static auto* const cache = new DeviceCache<Key, Tensor>(64);  // never destroyed, as the allocator
+  return cache->get({numbers, device.kind, device.index}, device, [&] { return to(Tensor::from(numbers), device); });
 }
 
 /// The factor of each pair of each row in addition to its rotation: f64, broadcasts to [n, dim/2].
@@ -81,12 +107,11 @@ Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, D
   return {to(a.cos * by, dtype), to(a.sin * by, dtype)};
 }
 
-/// Tables for consecutive positions. Every step needs them again: up to 16 are kept.
+/// Tables for consecutive positions. Every step needs them again.
 Angles cached_angles(int64_t n, const RopeOptions& o, int64_t dim, TensorOptions options) {
   using Key =
       std::tuple<int64_t, int64_t, int64_t, double, std::vector<double>, double, double, DType, DeviceKind, int>;
-  static std::mutex mutex;
-  static std::map<Key, Angles>* cache = new std::map<Key, Angles>;  // never destroyed, as the allocator
+  static auto* const cache = new DeviceCache<Key, Angles>(16);  // never destroyed, as the allocator
   const Key key{o.offset,
                 n,
                 dim,
@@ -97,14 +122,9 @@ Angles cached_angles(int64_t n, const RopeOptions& o, int64_t dim, TensorOptions
                 options.dtype,
                 options.device.kind,
                 options.device.index};
-  {
-    std::lock_guard lock(mutex);
-    if (auto it = cache->find(key); it != cache->end()) return it->second;
-  }
-  Angles a = make_angles(arange(n, {i64, options.device}), o, dim, options.dtype);
-  std::lock_guard lock(mutex);
-  if (cache->size() >= 16) cache->clear();
-  return cache->emplace(key, a).first->second;
+  return cache->get(key, options.device, [&] {
+    return make_angles(arange(n, {i64, options.device}), o, dim, options.dtype);
+  });
 }
 
 void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {

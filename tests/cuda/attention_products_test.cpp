@@ -4,11 +4,13 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/kernel/observer.h>
 #include <sluice/cuda/attention/bf16.h>
 #include <sluice/cuda/attention/products.h>
 #include <sluice/cuda/emulator/emulator.h>
 #include <sluice/layers/gau/flash.h>
 #include <sluice/layers/gau/gau.h>
+#include <sluice/layers/train/models.h>
 #include <sluice/ops/gemm/precision.h>
 
 using namespace sluice;
@@ -248,4 +250,41 @@ TEST_CASE("cuda attention by products: GAU, FLASH and cross GAU train on tensor 
   const Tensor context = to(normal({2, 20, 24}, 0, 1, rng), gpu);
   CHECK(served(CrossGau({.dim = 24, .key_dim = 16}, rng), 40, Pass{.context = context}) ==
         "tiles 0, rungs 0, products 2");
+}
+
+TEST_CASE("cuda attention by products: layers of bf16 tensors train without copies in f32", "[cuda]") {
+  const auto check = [](const auto& layer, int64_t n, bool bias) {
+    Rng rng(4);
+    const Tensor x = normal({2, n, 24}, 0, 1, rng, {bf16}), weight = normal({2, n, 24}, 0, 1, rng, {bf16});
+    const auto trained = [&](auto model, Device device) {
+      to(model, device);
+      const Tensor in = to(x, device).detach().requires_grad_();
+      const Served before;
+      sluice::detail::WorkCounter counter;
+      const Tensor y = model(in);
+      backward(sum(to(y * to(weight, device), f32)));
+      if (device != cpu) {
+        CHECK(before.text() == "tiles 0, rungs 0, products 2");
+        if (!bias) CHECK(counter.work().widened == 0);  // biases are read in f32
+      }
+      std::vector<Tensor> results{to(y.detach(), cpu), to(in.grad(), cpu)};
+      for (const auto& p : parameters(model)) results.push_back(to(p.tensor.grad(), cpu));
+      return results;
+    };
+    const std::vector<Tensor> want = trained(clone(layer), cpu), got = trained(clone(layer), Device::cuda());
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const Tensor off = to(got[i], f64) - to(want[i], f64);
+      INFO("result " << i);
+      CHECK(got[i].dtype() == bf16);
+      CHECK(sum(square(off)).item() <= 0x1p-9 * sum(square(to(want[i], f64))).item());
+    }
+  };
+  Rng rng(5);
+  for (const bool causal : {false, true})
+    check(Gau({.dim = 24, .key_dim = 16, .causal = causal, .dtype = bf16}, rng), 40, false);
+  check(Gau({.dim = 24, .key_dim = 16, .heads = 2, .causal = true, .dtype = bf16}, rng), 40, false);
+  check(Flash({.dim = 24, .key_dim = 16, .chunk = 16, .causal = true, .dtype = bf16}, rng), 48, false);
+  check(Gau({.dim = 24, .key_dim = 16, .causal = true, .bias = GauBias::toeplitz, .dtype = bf16}, rng), 40, true);
+  check(Gau({.dim = 24, .key_dim = 16, .kind = GauKind::softmax_plus, .dtype = bf16}, rng), 40, false);
 }

@@ -11,7 +11,11 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/loss.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/rope.h>
 #include <sluice/ops/shape/view.h>
+
+#include <chrono>
+#include <future>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -136,6 +140,22 @@ TEST_CASE("graphs: what a replay would repeat wrongly is refused, and nothing is
   CHECK_THROWS_AS(GraphedStep(model, nullptr), ValueError);
 }
 
+TEST_CASE("graphs: what another thread does meanwhile is done, and not recorded", "[graph]") {
+  const Tensor x = to(ones({3}), gpu), w = Tensor(to(ones({3}), gpu)).requires_grad_();
+  std::future<Tensor> other;
+  int calls = 0;
+  GraphedStep step(std::vector<NamedTensor>{{"w", w}}, [&](const std::vector<Tensor>& in) {
+    if (++calls == 2) {
+      other = std::async(std::launch::async, [] { return to(to(full({3}, 2.0), gpu) * 3.0, cpu); });
+      other.wait_for(std::chrono::milliseconds(200));  // on a GPU it waits for the end of the recording
+    }
+    return sum(in[0] * w);
+  });
+  for (int i = 0; i < 3; ++i) CHECK(step({x}).item() == 3);
+  CHECK((calls == 2 && step.recorded() == 1));
+  CHECK(same_bits(other.get(), full({3}, 6.0)));
+}
+
 // What it needs of the device — waiting, giving memory back — may not be asked of a stream that is recorded.
 TEST_CASE("graphs: an older graph goes while a new one is recorded", "[graph]") {
   Model model;
@@ -194,4 +214,43 @@ TEST_CASE("graphs: constants that the host sends are kept, and what a step gave 
   gradient = Tensor();
   for (NamedTensor& p : parameters(model)) p.tensor.zero_grad();
   CHECK(live() == before);
+}
+
+TEST_CASE("graphs: tables of rotations live as long as the step that reads them", "[graph]") {
+  Rng rng(1);
+  const Tensor x = to(normal({2, 31, 8}, 0, 1, rng), gpu), w = Tensor(to(ones({8}), gpu)).requires_grad_();
+  const auto loss = [&](const std::vector<Tensor>& in) { return mean(rope(in[0] * w, {.base = 77}) * in[0]); };
+  const Tensor want = to(loss({x}).detach(), cpu);
+  GraphedStep step(std::vector<NamedTensor>{{"w", w}}, loss);
+  for (int i = 0; i < 2; ++i) CHECK(same_bits(to(step({x}), cpu), want));
+  for (int i = 0; i < 17; ++i) rope(x, {.base = 100.0 + i});  // more tables than are kept
+  std::vector<Tensor> noise;
+  for (int i = 0; i < 64; ++i) noise.push_back(full({31, 4}, 1e9, {f32, gpu}));  // in the memory of those that went
+  CHECK(same_bits(to(step({x}), cpu), want));
+}
+
+TEST_CASE("graphs: a recording that fails leaves no table behind", "[graph]") {
+  const Tensor x = to(ones({1, 29, 8}), gpu), w = Tensor(to(ones({8}), gpu)).requires_grad_();
+  int calls = 0;
+  GraphedStep step(std::vector<NamedTensor>{{"w", w}}, [&](const std::vector<Tensor>& in) {
+    const Tensor y = sum(rope(in[0] * w, {.base = ++calls == 1 ? 51.0 : 52.0}));  // recorded with a table of its own
+    return calls == 1 ? y : y * y.item();
+  });
+  step({x});
+  CHECK_THROWS_WITH(step({x}), Contains("reading values on the host"));
+  CHECK(max_abs_diff(to(rope(x, {.base = 52}), cpu), rope(ones({1, 29, 8}), {.base = 52})) < 1e-5);
+}
+
+TEST_CASE("graphs: a position out of range is found by a replay", "[graph]") {
+  const Tensor x = to(ones({1, 5, 8}), gpu), w = Tensor(to(ones({8}), gpu)).requires_grad_();
+  GraphedStep step(std::vector<NamedTensor>{{"w", w}},
+                   [&](const std::vector<Tensor>& in) { return sum(rope_at(in[0] * w, in[1])); });
+  const Tensor at = arange(5, {i64, gpu});
+  for (int i = 0; i < 2; ++i) step({x, at});
+  const Tensor want = to(step({x, at}), cpu);
+  const int64_t far = (int64_t{1} << 53) + 1;
+  const Tensor beyond = to(Tensor::from<int64_t>({0, 1, far, 3, -far}, {5}), gpu);
+  CHECK_THROWS_WITH(step({x, beyond}), Contains(str("graphed step: index ", far, " is outside [", 1 - far, ", ", far,
+                                                    ") — got it at element 2 of 5")));
+  CHECK(same_bits(to(step({x, at}), cpu), want));
 }

@@ -7,6 +7,7 @@
 #include <sluice/core/kernel/link.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/data_parallel.h>
+#include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -29,7 +30,7 @@ const Device gpu = Device::cuda();
 
 // -- links that fail as told ----------------------------------------------------------------------------------------
 
-enum class Fault { none, missing, shared, refused, hangs, dies };
+enum class Fault { none, missing, shared, refused, alone, hangs, half, dies };
 std::atomic<Fault> fault = Fault::none;
 std::atomic<int> faulty_rank = 0, exchanges = 0;
 thread_local int asking = 0;  // this thread's rank, for the questions that do not say
@@ -40,8 +41,10 @@ struct Faulty final : DeviceLink {
   Faulty(std::unique_ptr<DeviceLink> l, int r) : inside(std::move(l)), rank(r) {}
   void exchange(DeviceMessages sends, DeviceMessages receives, const std::function<void()>& waiting) override {
     ++exchanges;
+    if (rank == faulty_rank && fault == Fault::half) return;  // it is done with its part
     if (rank == faulty_rank && fault == Fault::dies) fail<DeviceError>("the bus is on fire");
-    while (fault == Fault::hangs || fault == Fault::dies) {  // as a GPU does whose partner never comes
+    // As a GPU does whose partner never comes.
+    while (fault == Fault::hangs || fault == Fault::half || fault == Fault::dies) {
       waiting();
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -58,8 +61,12 @@ constexpr DeviceLinks kFaulty{[] {
                               [] { return fault == Fault::shared ? detail::DeviceId{} : real->device(); },
                               [] { return real->new_id(); },
                               [](const LinkRequest& request) -> std::unique_ptr<DeviceLink> {
-                                if (fault == Fault::refused && request.rank == faulty_rank)
+                                if ((fault == Fault::refused || fault == Fault::alone) && request.rank == faulty_rank)
                                   fail<DeviceError>("two ranks have the same GPU");
+                                while (fault == Fault::alone) {  // as NCCL does until all have joined
+                                  request.waiting();
+                                  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                                }
                                 return std::make_unique<Faulty>(real->join(request), request.rank);
                               }};
 
@@ -186,6 +193,49 @@ TEST_CASE("links: devices that never answer, and one that fails") {
   });
   CHECK(errors[1] == "the bus is on fire");
   for (const int r : {0, 2}) CHECK(errors[static_cast<std::size_t>(r)] == "rank 1 failed: the bus is on fire");
+}
+
+TEST_CASE("links: an exchange in the background is no part of a recorded step") {
+  run_ranks(2, [](const Communicator& all) {
+    const Tensor x = ones({3}, {f32, gpu}), w = ones({3}, {f32, gpu}).requires_grad_();
+    GraphedStep step(std::vector<NamedTensor>{{"w", w}}, [&](const std::vector<Tensor>& in) {
+      Tensor y = clone(in[0]);
+      start_all_reduce(y, all).wait();
+      return sum(w * y);
+    });
+    expect(step({x}).item() == 6, "is done where nothing is recorded");
+    std::string what;
+    try {
+      step({x});
+    } catch (const DeviceError& e) { what = e.what(); }
+    expect(what.starts_with("start_all_reduce: exchanging with other ranks cannot be recorded in a graph"), what);
+  });
+}
+
+TEST_CASE("links: where one rank cannot join, the others wait in vain, and all go through the host") {
+  const WithFault with(Fault::alone, 1);
+  run_ranks(3, [](const Communicator& all) {
+    asking = all.rank();
+    all.barrier();
+    all.set_timeout(1);
+    const Tensor y = all_reduce(ones({3}, {f32, gpu}), all);
+    expect(to(y, cpu).to_vector() == std::vector<float>{3, 3, 3}, "the sum");
+    expect(all.device_link() == "host: rank 1: two ranks have the same GPU", all.device_link());
+  });
+  CHECK(exchanges == 0);
+}
+
+TEST_CASE("links: a roll call is not mistaken for the message of a rank that has gone on") {
+  const WithFault with(Fault::half, 1);
+  for (const std::string& e : errors_on_ranks(2, [](const Communicator& all) {
+         asking = all.rank();
+         all.barrier();
+         all.set_timeout(all.rank() == 1 ? 30 : 0.5);
+         all_reduce(ones({3}, {f32, gpu}), all);
+         all.barrier();
+       }))
+    CHECK(e ==
+          "all_reduce: nothing arrived within 2 s, all wait for one another — rank 0 in all_reduce, rank 1 in barrier");
 }
 
 TEST_CASE("links: a rank on a device and one on the host disagree") {

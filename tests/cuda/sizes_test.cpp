@@ -320,6 +320,17 @@ TEST_CASE("cuda: a grid has at most 2^31 − 1 blocks") {
     CHECK(cuda::grid_of(blocks).x == (blocks < most ? blocks : most));
 }
 
+TEST_CASE("cuda: walks through dims of 2^32 elements and more") {
+  const int64_t wide = (int64_t{1} << 32) + 5;
+  const detail::StridedRange walk(Layout({2, wide}, {1, 2}, 0)), plain(Layout({3, 4}, {1, 7}, 0));
+  CHECK((walk.wide && !plain.wide));
+  for (const int64_t i : {int64_t{0}, int64_t{7}, wide - 1}) {
+    CHECK(cuda::offset_at(walk, i) == 2 * i);
+    CHECK(cuda::offset_at(walk, wide + i) == 2 * i + 1);
+  }
+  for (const int64_t i : {0, 3, 4, 11}) CHECK(cuda::offset_at(plain, i) == i / 4 + i % 4 * 7);
+}
+
 TEST_CASE("cuda: rotations of pairs, and channels that stay") {
   for (DType t : {f32, f64})
     for (RopePairing pairing : {RopePairing::half, RopePairing::interleaved})

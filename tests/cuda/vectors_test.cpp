@@ -3,10 +3,14 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
+#include <sluice/core/kernel/observer.h>
+#include <sluice/ops/elementwise/dropout.h>
 #include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/rows/rope.h>
+#include <sluice/ops/index/gather.h>
 #include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/rope.h>
 #include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/scan/scan.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/rearrange.h>
 #include <sluice/ops/shape/view.h>
@@ -38,6 +42,13 @@ void same_there(const std::string& what, const std::vector<Tensor>& x,
   }
   CHECK(got.dtype() == want.dtype());
   CHECK(max_abs(to(got, f64) - to(want, f64)) <= ulps * (want.dtype() == bf16 ? 0x1p-8 : 0x1p-23) * max_abs(want));
+}
+
+/// 0 … 6 in an order without a pattern that a kernel could know, i64 [n].
+Tensor remainder_of_7(int64_t n) {
+  std::vector<int64_t> index;
+  for (int64_t i = 0; i < n; ++i) index.push_back(i * i * 3 % 7);
+  return Tensor::from(index, {n});
 }
 
 }  // namespace
@@ -103,4 +114,40 @@ TEST_CASE("cuda: rows by eights and one by one", "[cuda]") {
         same_there(
             "rope", {numbers({2, 3, 37, d}, dtype, 13)}, [&](const auto& t) { return rope(t[0], o); }, 4);
       }
+}
+
+TEST_CASE("cuda: sums and draws of bf16 tensors are rounded once, without copies in f32", "[cuda]") {
+  const auto same_and_narrow = [](const std::string& what, const std::vector<Tensor>& x,
+                                  const std::function<Tensor(const std::vector<Tensor>&)>& f) {
+    same_there(what, x, f);
+    std::vector<Tensor> there;
+    for (const Tensor& t : x) there.push_back(to(t, gpu));
+    sluice::detail::WorkCounter counter;
+    f(there);
+    CHECK(counter.work().widened == 0);
+  };
+  for (const int64_t n : {1, 9, 300, 2049}) {
+    const Tensor x = numbers({3, n, 5}, bf16, 14), row = numbers({2, n}, bf16, 15);
+    for (const bool exclusive : {false, true})
+      for (const bool reverse : {false, true}) {
+        same_and_narrow("cumsum of columns", {x}, [=](const auto& t) { return cumsum(t[0], 1, {exclusive, reverse}); });
+        same_and_narrow("cumsum of rows", {row}, [=](const auto& t) { return cumsum(t[0], 1, {exclusive, reverse}); });
+      }
+    const Tensor to_rows = remainder_of_7(n), by_element = remainder_of_7(3 * n * 5);
+    same_and_narrow("index_add", {numbers({3, 7, 5}, bf16, 16), x, to_rows},
+                    [](const auto& t) { return index_add(t[0], 1, t[2], t[1]); });
+    same_and_narrow("index_add of wide rows", {numbers({7, 70}, bf16, 17), numbers({n, 70}, bf16, 18), to_rows},
+                    [](const auto& t) { return index_add(t[0], 0, t[2], t[1]); });
+    same_and_narrow("scatter_add", {numbers({3, 7, 5}, bf16, 19), x, reshape(by_element, {3, n, 5})},
+                    [](const auto& t) { return scatter_add(t[0], 1, t[2], t[1]); });
+    same_and_narrow("dropout", {row}, [](const auto& t) {
+      Rng rng(20);
+      return dropout(t[0], 0.3, rng);
+    });
+    same_and_narrow("add_", {row, numbers({2, n}, bf16, 21)}, [](const auto& t) {
+      Tensor sum = clone(t[0]);
+      add_(sum, t[1], 0.7);
+      return sum;
+    });
+  }
 }

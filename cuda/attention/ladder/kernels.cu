@@ -22,8 +22,7 @@ template void run_attention_wgmma<128, Softmax, Causal, NoGate, BFloat16>(const 
 template void run_attention_wgmma<128, Softmax, Causal, SigmoidGate<false>, BFloat16>(const AttentionProblem<BFloat16>&,
                                                                                       Causal);
 template void run_attention_wgmma<128, Relu2, Causal, NoGate, BFloat16>(const AttentionProblem<BFloat16>&, Causal);
-template void run_attention_gate_backward<128, NoGate>(const GateBackwardProblem<float>&);
-template void run_attention_gate_backward<128, SigmoidGate<false>>(const GateBackwardProblem<float>&);
-template void run_attention_gate_backward<128, SigmoidGate<true>>(const GateBackwardProblem<float>&);
+template void run_attention_gate_backward<128, false>(const GateBackwardProblem<float>&);
+template void run_attention_gate_backward<128, true>(const GateBackwardProblem<float>&);
 
 }  // namespace sluice::cuda

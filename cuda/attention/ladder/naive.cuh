@@ -15,7 +15,7 @@ constexpr int kNaiveWarps = 4;
 template <int D, int DV, class Weighting, class Mask, class Gate>
 __global__ void __launch_bounds__(128) attention_naive(AttentionProblem<float> p, Mask mask) {
   static_assert(D <= 256 && DV <= 256);
-  constexpr int per_lane = (D + kWarp - 1) / kWarp, v_per_lane = (DV + kWarp - 1) / kWarp;
+  constexpr int per_lane = ceil_div(D, kWarp), v_per_lane = ceil_div(DV, kWarp);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int i = static_cast<int>(blockIdx.x) * kNaiveWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (i >= p.m) return;  // the whole warp
@@ -76,10 +76,8 @@ __global__ void __launch_bounds__(128) attention_naive(AttentionProblem<float> p
 /// Runs attention_naive over a whole problem.
 template <int D, int DV, class Weighting, class Mask, class Gate>
 void run_attention_naive(const AttentionProblem<float>& p, Mask mask) {
-  const auto blocks = static_cast<unsigned>((p.m + kNaiveWarps - 1) / kNaiveWarps);
-  launch(attention_naive<D, DV, Weighting, Mask, Gate>,
-         dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), dim3(kNaiveWarps * kWarp), 0, p,
-         mask);
+  launch(attention_naive<D, DV, Weighting, Mask, Gate>, grid_of(ceil_div(p.m, kNaiveWarps), p.heads, p.batch),
+         dim3(kNaiveWarps * kWarp), 0, p, mask);
 }
 
 }  // namespace sluice::cuda

@@ -21,7 +21,7 @@ template <int D, int DV> struct SimtTile {
 template <int D, int DV, class Weighting, class Mask, class Gate>
 __global__ void __launch_bounds__(128) attention_simt(AttentionProblem<float> p, Mask mask) {
   using Tile = SimtTile<D, DV>;
-  constexpr int rows = Tile::rows, cols = Tile::cols, across = 8, each = 4, v_each = (DV + across - 1) / across;
+  constexpr int rows = Tile::rows, cols = Tile::cols, across = 8, each = 4, v_each = ceil_div(DV, across);
   const Shared<float> memory = dynamic_shared<float>();
   const Shared<float> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v, w = memory + Tile::w;
   const int thread = static_cast<int>(threadIdx.x), tx = thread % across, ty = thread / across;
@@ -131,10 +131,8 @@ __global__ void __launch_bounds__(128) attention_simt(AttentionProblem<float> p,
 template <int D, int DV, class Weighting, class Mask, class Gate>
 void run_attention_simt(const AttentionProblem<float>& p, Mask mask) {
   using Tile = SimtTile<D, DV>;
-  const auto blocks = static_cast<unsigned>((p.m + Tile::rows - 1) / Tile::rows);
-  launch(attention_simt<D, DV, Weighting, Mask, Gate>,
-         dim3(blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), dim3(Tile::threads), Tile::bytes,
-         p, mask);
+  launch(attention_simt<D, DV, Weighting, Mask, Gate>, grid_of(ceil_div(p.m, Tile::rows), p.heads, p.batch),
+         dim3(Tile::threads), Tile::bytes, p, mask);
 }
 
 }  // namespace sluice::cuda
