@@ -102,9 +102,13 @@ int program(int argc, char** argv) {
               argc, argv);
   if (s.smoke) s.dim = 24, s.layers = 2, s.hidden = 64, s.context = 32, s.batch = 2, s.steps = s.short_steps = 3;
   else if (s.text.empty()) throw std::runtime_error("attention_sink: --text FILE is needed (or --smoke)");
+  if (s.hidden <= s.dim / 3)  // what the gate takes from SwiGLU
+    throw std::runtime_error(
+        str("attention_sink: hidden must be above dim / 3 — got hidden ", s.hidden, ", dim ", s.dim));
   const std::string words = learning_text(s.text);
-  const Split text = split_text(words, static_cast<std::size_t>(s.context) + 1);
-  const std::string_view valid = baseline_part(text.valid);
+  const std::size_t window = static_cast<std::size_t>(s.context) + 1;
+  const Split text = split_text(words, window);
+  const std::string_view valid = baseline_part(text.valid, window);
   Rng sample_rng(7);
   const Tensor sample = random_batch(valid, 8, s.context, sample_rng).inputs;
   std::filesystem::create_directories(s.out);

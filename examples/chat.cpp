@@ -145,6 +145,8 @@ int run(int argc, char** argv) {
   parse_flags("chat", "text from a published model", options_of(s), argc, argv);
   if (s.smoke) s.model = SLUICE_EXAMPLE_DATA "/chat", s.prompt = "the gate", s.tokens = 3, s.sequences = 2;
   if (s.model.empty()) throw std::runtime_error("chat: --model FOLDER is needed; see --help");
+  if (s.sequences > 1 && s.prompt.empty() && s.random == 0)
+    throw std::runtime_error("chat: --sequences above 1 needs --prompt: a conversation goes on from one answer");
   ModelFilesOptions files;
   if (!s.dtype.empty()) files.dtype = from_name<DType>(s.dtype);
   auto start = std::chrono::steady_clock::now();
@@ -154,7 +156,10 @@ int run(int argc, char** argv) {
 
   std::optional<Tokenizer> words;
   if (s.random == 0) words = Tokenizer::from_file(s.model + "/tokenizer.json");
-  const std::vector<int64_t> stop = stops(s.model);
+  std::vector<int64_t> stop = stops(s.model);
+  for (const char* end : {"<|im_end|>", "<|eot_id|>"})  // of turn(), whatever the configuration says
+    if (const auto id = words && !s.plain ? words->id_of(end) : std::nullopt) stop.push_back(*id);
+  std::vector<int64_t> unread;  // the last token of an answer that --tokens cut
   Rng rng(static_cast<uint64_t>(s.seed));
   Stream stream;
   Speed speed;
@@ -166,13 +171,17 @@ int run(int argc, char** argv) {
     if (words) {
       out.emplace(*words, DecodeOptions{.skip_special = true});
       const bool first = stream.length() == 0;
-      prompt = unsqueeze(Tensor::from(words->encode(turn(*words, line, first, s.plain), {.special = first})), 0);
+      std::vector<int64_t> ids = words->encode(turn(*words, line, first, s.plain), {.special = first});
+      ids.insert(ids.begin(), unread.begin(), unread.end());
+      prompt = unsqueeze(Tensor::from(ids), 0);
     } else {
       prompt = randint(0, model.options.vocabulary, {1, s.random}, rng);
     }
     if (prompt.dim(1) == 0) continue;
     const auto said =
         answer(model, prompt, stream, s, words ? stop : std::vector<int64_t>{}, out ? &*out : nullptr, rng, speed);
+    unread.clear();
+    if (std::ssize(said[0]) == s.tokens) unread.push_back(said[0].back());
     for (std::size_t b = 1; words && b < said.size(); ++b)
       std::cout << "\n-- " << b + 1 << " --\n" << words->decode(said[b], {.skip_special = true}) << '\n';
   } while (words && s.prompt.empty());

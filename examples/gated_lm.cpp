@@ -58,6 +58,8 @@ Settings parse(int argc, char** argv) {
   if (s.smoke) s.steps = 4, s.dim = 24, s.layers = 2, s.hidden = 64, s.context = 32, s.batch = 4;
   else if (s.text.empty()) throw std::runtime_error("gated_lm: --text FILE is needed (or --smoke); see --help");
   if (s.dim < s.heads) throw std::runtime_error("gated_lm: dim must be at least heads");
+  if (s.hidden <= s.dim / 3)  // what the elementwise gate takes from SwiGLU
+    throw std::runtime_error(str("gated_lm: hidden must be above dim / 3 — got hidden ", s.hidden, ", dim ", s.dim));
   return s;
 }
 
@@ -132,9 +134,10 @@ int run(const Settings& s, const Communicator& ranks) {
   ranks.check_same("settings",
                    str(s.minutes, ' ', s.steps, ' ', s.lr, ' ', s.context, ' ', s.batch, ' ', s.seed, ' ', s.smoke));
   std::printf("%s\n", describe_machine().c_str());
-  const std::string words = learning_text(s.text);
-  const Split text = split_text(words, static_cast<std::size_t>(s.context) + 1);
-  const std::string_view valid = baseline_part(text.valid);
+  const std::string words = common_text(s.text, ranks);
+  const std::size_t window = static_cast<std::size_t>(s.context) + 1;
+  const Split text = split_text(words, window);
+  const std::string_view valid = baseline_part(text.valid, window);
 
   std::deque<Arm> arms;  // Adam cannot be moved
   arms.emplace_back("baseline", s, std::vector<AttentionGateOptions>{}, ranks);

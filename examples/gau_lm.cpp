@@ -126,9 +126,10 @@ int run(const Settings& s, const Communicator& ranks) {
   std::optional<FolderLock> folder;  // of two runs in it, each would undo the other's work
   on_rank_0(ranks, [&] { folder.emplace(s.out); });
   const std::string checkpoint = s.out + "/checkpoint.safetensors";
-  const std::string text = learning_text(s.text);
-  const Split split = split_text(text, static_cast<std::size_t>(s.context) + 1);
-  const std::string_view valid = baseline_part(split.valid);
+  const std::string text = common_text(s.text, ranks);
+  const std::size_t window = static_cast<std::size_t>(s.context) + 1;
+  const Split split = split_text(text, window);
+  const std::string_view valid = baseline_part(split.valid, window);
 
   Rng rng(static_cast<uint64_t>(s.seed));
   ByteLm model({s.dim, s.layers, s.key_dim, s.dropout}, rng);
@@ -179,11 +180,15 @@ int run(const Settings& s, const Communicator& ranks) {
   double loss_sum = 0;
   int64_t loss_count = 0;
   const double bits = 1 / std::log(2.0);
-  // What rank 0 says: its clock, its signals. Beyond 1 the run is over; 3: somebody wants it to stop.
-  auto progressed = [&] { return of_first(interrupted() ? 3 : std::min(1.0, done()), ranks); };
-
-  double now = progressed();
-  Progress progress({.steps = s.steps, .done = std::min(1.0, now), .out = first_stderr(ranks), .device = device});
+  double now = 0;      // the share that is done
+  bool stops = false;  // somebody wants the run to stop
+  // By rank 0's clock and rank 0's signals, which its sign says.
+  const auto look = [&] {
+    const double said = of_first(std::copysign(std::min(1.0, done()), interrupted() ? -1 : 1), ranks);
+    now = std::abs(said), stops = std::signbit(said);
+  };
+  look();
+  Progress progress({.steps = s.steps, .done = now, .out = first_stderr(ranks), .device = device});
   double valid_bits = 0, validating = 0;  // and seconds of it in this run
   const auto validate = [&] {
     const double begun = elapsed();
@@ -207,7 +212,7 @@ int run(const Settings& s, const Communicator& ranks) {
                       {.max_norm = 1});
   const bool replays = device != cpu && ranks.size() == 1;
   if (step == 0) validate();
-  while (now < 1) {
+  while (now < 1 && !stops) {
     const Batch batch = random_batch(split.train, s.batch, s.context, rng, device);  // the same on all ranks
     const Tensor inputs = rows_of(batch.inputs, ranks), targets = rows_of(batch.targets, ranks);
     const auto tokens = static_cast<double>(targets.numel());
@@ -235,22 +240,22 @@ int run(const Settings& s, const Communicator& ranks) {
       profile.reset();
     }
     const double value = parallel.mean(tokens > 0 ? loss.item() : 0, tokens);
-    now = progressed();
+    look();
     if (!std::isfinite(value))
       throw std::runtime_error("gau_lm: the loss is not finite at step " + std::to_string(step));
     loss_sum += value, ++loss_count;
     progress.update(
         step,
         {{"bits/char", value * bits}, {"bytes/s", double((step - first) * s.batch * s.context) / (elapsed() - before)}},
-        std::min(1.0, now));
-    if (now < 3 && progress.milestone(s.evals)) {
+        now);
+    if (progress.milestone(s.evals)) {
       if (affordable()) validate();
       save();
     }
   }
   progress.finish();
   if (step > first) save();
-  if (now >= 3) {
+  if (stops) {
     std::printf("\nsaved     %s at step %lld; the same command resumes\n", checkpoint.c_str(), (long long)step);
     return 0;
   }

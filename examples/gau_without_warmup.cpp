@@ -121,7 +121,8 @@ int program(int argc, char** argv) {
         Rng rng(static_cast<uint64_t>(s.seed));
         Lm model(use_gau, layers, s, rng);
         const std::vector<double> bits = train(model, text.train, warmup, s);
-        const double valid = bits_per_byte(model, baseline_part(text.valid), s.context);
+        const double valid =
+            bits_per_byte(model, baseline_part(text.valid, static_cast<std::size_t>(s.context) + 1), s.context);
         std::printf("%6lld  %-11s %8lld  %7lld   %32.3f   %10.3f\n", (long long)layers, use_gau ? "GAU" : "Transformer",
                     (long long)count(model), (long long)warmup, last_tenth(bits), valid);
         std::fflush(stdout);

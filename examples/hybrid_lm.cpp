@@ -21,6 +21,7 @@
 #include "support/corpus.h"
 #include "support/mixer.h"
 #include "support/options.h"
+#include "support/ranks.h"
 #include "support/study.h"
 
 #include <sluice/parallel/collectives.h>
@@ -34,6 +35,7 @@
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <sstream>
 
 using namespace sluice;
 using namespace sluice::examples;
@@ -107,6 +109,21 @@ constexpr Contestant kContestants[] = {
     {"softmax", softmax_block},   {"gated", gated_block}, {"GAU", gau_block, true},
     {"FLASH", flash_block, true}, {"delta", delta_block}, {"hybrid", hybrid_block},
 };
+
+/// The models that --only names.
+std::vector<Contestant> chosen(const Settings& s) {
+  std::vector<std::string> names, wanted;
+  for (const Contestant& c : kContestants) names.push_back(c.name);
+  std::istringstream only(s.only);
+  for (std::string name; std::getline(only, name, ','); wanted.push_back(name))
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      fail<ValueError>("hybrid_lm: --only names \"", name, "\", which is no model", did_you_mean(name, names));
+  if (wanted.empty()) wanted = names;
+  std::vector<Contestant> out;
+  for (const Contestant& c : kContestants)
+    if (std::find(wanted.begin(), wanted.end(), c.name) != wanted.end()) out.push_back(c);
+  return out;
+}
 
 MixerLm model_of(const Contestant& c, const Settings& s, Rng& rng) {
   std::vector<Mixer> mixers;
@@ -216,12 +233,13 @@ Result train(const MixerLm& model, const Split& text, int64_t n, const Settings&
         SequenceScope scope(ranks);
         return sequence_rows(model(mine(windows)), 1, {0, n});
       },
-      baseline_part(text.valid), n, device);
+      baseline_part(text.valid, static_cast<std::size_t>(n) + 1), n, device);
   return r;
 }
 
 int run(const Settings& s, const Communicator& ranks) {
-  const std::string words = learning_text(s.text);
+  const std::vector<Contestant> contestants = chosen(s);
+  const std::string words = common_text(s.text, ranks);
   const Split text = split_text(words, static_cast<std::size_t>(s.longest) + 1);
 
   if (ranks.rank() == 0) {
@@ -230,14 +248,10 @@ int run(const Settings& s, const Communicator& ranks) {
     if (ranks.size() > 1) std::printf(", windows cut over %d ranks", ranks.size());
     std::printf("\n\nwindow  layers    weights   µs/token   peak MiB   train bits   valid bits     state   µs/byte\n");
   }
-  const auto wanted = [&](const char* name) {
-    return s.only.empty() || ("," + s.only + ",").find(str(",", name, ",")) != std::string::npos;
-  };
   const Device device = device_named(s.device);
   Rows rows;
   for (int64_t n = s.shortest; n <= s.longest; n *= s.factor) {
-    for (const Contestant& c : kContestants) {
-      if (!wanted(c.name)) continue;
+    for (const Contestant& c : contestants) {
       Rng rng(static_cast<uint64_t>(s.seed));
       MixerLm model = model_of(c, s, rng);
       to(model, device);

@@ -1,5 +1,6 @@
 #include <sluice/parallel/collectives.h>
 
+#include <sluice/core/kernel/graph.h>
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/shape/create.h>
@@ -93,6 +94,12 @@ void check_background(const char* op, const Tensor& x) {
   if (x.device() == meta) fail<DeviceError>(op, ": a tensor on meta has nothing to send");
   if (!x.is_contiguous()) fail(op, ": needs a contiguous tensor — got strides ", x.strides());
   if (x.requires_grad()) fail<AutogradError>(op, ": works in place, on tensors without history");
+}
+
+/// The thread in the background would wait for the end of the recording, which waits for the exchange.
+void refuse_in_recording(const char* op, const Tensor& x) {
+  if (const DeviceGraphs* graphs = graphs_of(x.device()); graphs && graphs->recording())
+    fail<DeviceError>(op, ": exchanging with other ranks cannot be recorded in a graph, whose replays would repeat it");
 }
 
 /// A letter for the type of an error; throw_kind is the inverse.
@@ -293,6 +300,7 @@ Pending start_all_reduce(Tensor& x, const Communicator& group, ReduceOp op) {
   check_background("start_all_reduce", x);
   Pending p;
   if (group.size() == 1) return p;
+  refuse_in_recording("start_all_reduce", x);
   p.group_ = group;
   p.job_ = group.group().start([x, op, g = &group.group()]() mutable {
     g->agree({"all_reduce", on_device("all_reduce" + (name_of(op) + signature(x.dtype(), x.shape())), x.device())});
@@ -306,14 +314,16 @@ Pending start_all_reduce(Tensor& x, const Communicator& group, ReduceOp op) {
 Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group) {
   check_background("start_all_gather", x);
   check_background("start_all_gather", y);
-  Pending p;
-  if (group.size() == 1) {
-    copy_(y, x);
-    return p;
-  }
   if (x.rank() == 0 || y.rank() != x.rank() || resized(y.shape(), 0, x.shape()[0]) != x.shape() ||
       y.dtype() != x.dtype())
     fail("start_all_gather: y=", y, " cannot hold pieces like x=", x);
+  Pending p;
+  if (group.size() == 1) {
+    if (y.shape() != x.shape()) fail("start_all_gather: y=", y, " has ", y.shape()[0], " rows for ", x.shape()[0]);
+    copy_(y, x);
+    return p;
+  }
+  refuse_in_recording("start_all_gather", x);
   p.group_ = group;
   p.job_ = group.group().start([x, y, g = &group.group()]() mutable {
     const auto told = g->agree(

@@ -52,7 +52,7 @@ Communicator::Communicator(std::shared_ptr<Transport> engine) {
   if (!engine) fail<ValueError>("communicator: there is no engine");
   std::vector<int> all(static_cast<std::size_t>(engine->size()));
   std::iota(all.begin(), all.end(), 0);
-  const int rank = engine->rank(), tag = engine->free_tag++;
+  const int rank = engine->rank(), tag = engine->free_tag.fetch_add(2);  // and one for roll calls
   group_ = std::make_shared<Group>(std::move(engine), std::move(all), rank, tag, usual_timeout());
 }
 
@@ -90,17 +90,17 @@ void Communicator::check_same(const std::string& what, const std::string& text) 
     const auto same = [&](const detail::PeerCall& t) { return t.length == told[0].length && t.flags == told[0].flags; };
     if (std::all_of(told.begin(), told.end(), same)) return;
     std::vector<std::string> texts(told.size());
-    std::vector<Outgoing> sends;
-    std::vector<Incoming> receives;
-    for (int r = 0; r < size(); ++r) {
-      std::string& theirs = texts[static_cast<std::size_t>(r)];
-      theirs.resize(static_cast<std::size_t>(told[static_cast<std::size_t>(r)].length));
-      if (r == rank()) theirs = text;
-      else
-        sends.push_back({r, reinterpret_cast<const std::byte*>(text.data()), text.size()}),
-            receives.push_back({r, reinterpret_cast<std::byte*>(theirs.data()), theirs.size()});
-    }
-    group_->exchange("check_same", std::move(sends), std::move(receives));
+    texts[static_cast<std::size_t>(rank())] = text;
+    group_->exchange_all(
+        "check_same",
+        [&](int r) {
+          return Outgoing{r, reinterpret_cast<const std::byte*>(text.data()), text.size()};
+        },
+        [&](int r) {
+          std::string& theirs = texts[static_cast<std::size_t>(r)];
+          theirs.resize(static_cast<std::size_t>(told[static_cast<std::size_t>(r)].length));
+          return Incoming{r, reinterpret_cast<std::byte*>(theirs.data()), theirs.size()};
+        });
     // `usual` is the text of most ranks, or the first of two equally frequent ones; `odd` are the ranks with another
     // text.
     const auto votes = [&](const std::string& t) { return std::count(texts.begin(), texts.end(), t); };

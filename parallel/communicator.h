@@ -50,7 +50,8 @@ class Communicator {
   int world_rank(int rank) const;
 
   /// Returns the group of all ranks that give the same color, ordered by key, then by rank. All ranks must call it.
-  /// With one color the result has the same ranks, but its collectives do not wait for those of this group.
+  /// With one color the result has the same ranks, but its collectives do not wait for those of this group. Two
+  /// threads of a rank must not split at the same time, different groups neither; DataParallel splits when it is made.
   Communicator split(int color, int key = 0) const;
 
   /// Returns when all ranks have called it.

@@ -16,6 +16,11 @@ namespace {
 constexpr std::size_t kShownText = 256;  // bytes of a call's text that ranks exchange when the calls differ
 constexpr double kRollCall = 2;          // seconds for ranks to answer that they wait, too
 
+/// Others did not come to join a link.
+struct NobodyJoined : DeviceError {
+  using DeviceError::DeviceError;
+};
+
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// FNV-1a: the same on every machine.
@@ -102,7 +107,7 @@ bool Group::done(const Job& job) {
 // -- messages --------------------------------------------------------------------------------------------------------
 
 void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives,
-                 Device device, double patience) {
+                 Device device, double patience, bool roll_call) {
   int64_t bytes = 0;
   for (const Outgoing& s : sends) bytes += static_cast<int64_t>(s.bytes);
   const double start = now();
@@ -111,7 +116,7 @@ void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends,
   } else {
     for (Outgoing& s : sends) s.to = world_rank(s.to);
     for (Incoming& r : receives) r.from = world_rank(r.from);
-    transport_->exchange(tag_, sends, receives, {op, patience, &cancel_});
+    transport_->exchange(tag_ + roll_call, sends, receives, {op, patience, &cancel_});
   }
   const double seconds = now() - start;
   std::lock_guard lock(mutex_);
@@ -123,7 +128,20 @@ void Group::exchange(const char* kind, std::vector<Outgoing> sends, std::vector<
   move(kind, kind, sends, receives, device, timeout_);
 }
 
-void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience) {
+void Group::exchange_all(const char* kind, const std::function<Outgoing(int)>& to,
+                         const std::function<Incoming(int)>& from, Device device) {
+  std::vector<Outgoing> sends;
+  std::vector<Incoming> receives;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    if (const Outgoing s = to(r); s.bytes > 0) sends.push_back(s);
+    if (const Incoming m = from(r); m.bytes > 0) receives.push_back(m);
+  }
+  exchange(kind, std::move(sends), std::move(receives), device);
+}
+
+void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience,
+                          bool roll_call) {
   // Bruck et al. 1997: block i of `rows` is that of rank + i; each round doubles the number of known blocks.
   const int n = size();
   std::vector<std::byte> rows(bytes * static_cast<std::size_t>(n));
@@ -133,7 +151,7 @@ void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, s
     const int more = std::min(known, n - known);
     std::vector<Outgoing> sends{{(rank_ - known + n) % n, rows.data(), at(more)}};
     std::vector<Incoming> receives{{(rank_ + known) % n, rows.data() + at(known), at(more)}};
-    move(kind, op, sends, receives, cpu, patience > 0 ? patience : timeout_.load());
+    move(kind, op, sends, receives, cpu, patience > 0 ? patience : timeout_.load(), roll_call);
   }
   for (int i = 0; i < n; ++i) std::memcpy(blocks + at((rank_ + i) % n), rows.data() + at(i), bytes);
 }
@@ -198,16 +216,18 @@ void Group::move_linked(const char* op, const std::vector<Outgoing>& sends, cons
 
 /// The result throws when there is no use in waiting longer for messages of devices. A device does not know which rank
 /// keeps it waiting. So when time is up the ranks exchange a byte on the host; the error of that exchange names the
-/// ranks that do not come.
-std::function<void()> Group::watch(const char* op) {
-  return [this, op, deadline = now() + timeout_] {
+/// ranks that do not come. While `joining` there is no roll call: a rank that cannot join has said so, and all go on
+/// without a link.
+std::function<void()> Group::watch(const char* op, bool joining) {
+  return [this, op, joining, deadline = now() + timeout_] {
     transport_->throw_if_failed();
     if (cancel_) fail<CommunicationError>(op, ": given up by rank ", world_rank(rank_));
     if (now() < deadline) return;
+    if (joining) fail<NobodyJoined>("it waited ", timeout_.load(), " s for others to join");
     std::vector<std::byte> here(static_cast<std::size_t>(size()));
-    gather_blocks("agreement", op, here.data(), 1, kRollCall);
-    fail<CommunicationError>(op, ": devices did not exchange their messages within ", timeout_.load(),
-                             " s, though all ranks wait");
+    gather_blocks("agreement", op, here.data(), 1, kRollCall, true);
+    fail_together(
+        str(op, ": devices did not exchange their messages within ", timeout_.load(), " s, though all ranks wait"));
   };
 }
 
@@ -218,7 +238,8 @@ bool Group::linked(Device device) {
 
 void Group::make_link(Device device) {
   struct Answer {
-    bool able = false;
+    bool able = false, waited = false;  // waited: in vain, because another rank was not able
+    bool demands = false;               // a link, or an error
     LinkId id = {};
     DeviceId device = {};
     char why[200] = "";
@@ -228,18 +249,26 @@ void Group::make_link(Device device) {
   std::string text;
   // In both steps every rank reports whether its attempt succeeded; if one failed, no rank goes on.
   const auto all_able = [&](const std::function<void()>& attempt) {
-    mine.able = false;
+    const double until = now() + timeout_ + 2 * kRollCall;  // others may wait in their attempts for as long as they may
+    mine.able = mine.waited = false;
     try {
       attempt();
       mine.able = true;
-    } catch (const DeviceError& e) { std::snprintf(mine.why, sizeof mine.why, "%s", e.what()); }
-    gather_blocks("agreement", "link", bytes_of(answers), sizeof(Answer));
-    for (std::size_t r = 0; r < answers.size(); ++r) {
-      if (answers[r].able) continue;
-      text = str("host: rank ", world_rank(static_cast<int>(r)), ": ", static_cast<const char*>(answers[r].why));
-      return false;
+    } catch (const DeviceError& e) {
+      mine.waited = dynamic_cast<const NobodyJoined*>(&e) != nullptr;
+      std::snprintf(mine.why, sizeof mine.why, "%s", e.what());
     }
-    return true;
+    gather_blocks("agreement", "link", bytes_of(answers), sizeof(Answer), std::ceil(until - now()));
+    const auto unable = [&](bool waited) {
+      return std::find_if(answers.begin(), answers.end(),
+                          [&](const Answer& a) { return !a.able && a.waited == waited; });
+    };
+    auto first = unable(false);  // the reason; who waited in vain does not know it
+    if (first == answers.end()) first = unable(true);
+    if (first == answers.end()) return true;
+    const char* const why = first->why;
+    text = str("host: rank ", world_rank(static_cast<int>(first - answers.begin())), ": ", why);
+    return false;
   };
   // No engine links ranks on one device, and NCCL keeps what it took for a link that it refuses: it is not asked.
   const auto all_apart = [&] {
@@ -254,6 +283,7 @@ void Group::make_link(Device device) {
   };
   const char* set = std::getenv("SLUICE_NCCL");
   const std::string_view wish = set ? set : "";
+  mine.demands = wish == "on";
   const DeviceLinks* links = nullptr;
   const bool made = all_able([&] {
                       if (!wish.empty() && wish != "off" && wish != "on" && wish != "auto")
@@ -273,14 +303,14 @@ void Group::make_link(Device device) {
                         for (const DeviceMessage& m : receives) in.push_back({world_rank(m.rank), m.data, m.bytes});
                         transport_->exchange(tag_, out, in, {"link", timeout_, &cancel_});
                       };
-                      link_ = links->join({answers[0].id, size(), rank_, watch("link"), via_host});
+                      link_ = links->join({answers[0].id, size(), rank_, watch("link", true), via_host});
                     });
   if (!made) link_.reset();
   {
     std::lock_guard lock(mutex_);
     link_text_ = text;
   }
-  link_tried_ = made || wish != "on";
+  link_tried_ = made || std::none_of(answers.begin(), answers.end(), [](const Answer& a) { return a.demands; });
   if (!link_tried_) fail_together(str("SLUICE_NCCL=on, but the devices of these ranks have no link — ", text));
 }
 
@@ -304,7 +334,7 @@ std::shared_ptr<Group> Group::split(int color, int key) {
     if (static_cast<int32_t>(told[r].length >> 32) == color)
       order.emplace_back(static_cast<int32_t>(told[r].length & 0xffffffff), static_cast<int>(r));
   }
-  transport_->free_tag = static_cast<int>(tag) + 1;
+  transport_->free_tag = static_cast<int>(tag) + 2;  // and one for roll calls
   std::sort(order.begin(), order.end());
   std::vector<int> members;
   int rank = 0;

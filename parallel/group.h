@@ -61,12 +61,18 @@ class Group {
   std::vector<PeerCall> agree(const Call& call);
   /// Sends and receives memory of `device`, which must be the host or a device for which linked() is true.
   void exchange(const char* kind, std::vector<Outgoing> sends, std::vector<Incoming> receives, Device device = cpu);
+  /// Sends to every other rank what to(rank) says, and receives what from(rank) says; messages of no bytes are left
+  /// out.
+  void exchange_all(const char* kind, const std::function<Outgoing(int)>& to, const std::function<Incoming(int)>& from,
+                    Device device = cpu);
   /// True if tensors of `device` go directly from rank to rank; false if they go through the host. All ranks must call
   /// it. The first call makes the link if every rank can. The answer is the same on all ranks.
   bool linked(Device device);
   /// blocks[r], of `bytes` each, becomes the block of rank r; the caller must fill in blocks[rank()]. ⌈log2 size⌉
-  /// rounds. patience: seconds to wait for other ranks; 0 stands for timeout().
-  void gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience = 0);
+  /// rounds. patience: seconds to wait for other ranks; 0 stands for timeout(). roll_call: under the tag that nothing
+  /// else uses, because other messages may be under way.
+  void gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience = 0,
+                     bool roll_call = false);
 
   /// Throws an error that all ranks of the group throw; the first rank prints it.
   [[noreturn]] void fail_together(const std::string& what);
@@ -79,16 +85,16 @@ class Group {
 
  private:
   void move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives,
-            Device device, double patience);
+            Device device, double patience, bool roll_call = false);
   void move_linked(const char* op, const std::vector<Outgoing>& sends, const std::vector<Incoming>& receives);
-  std::function<void()> watch(const char* op);
+  std::function<void()> watch(const char* op, bool joining = false);
   void make_link(Device device);
   void work();
   [[noreturn]] void fail_disagreement(const Call& call, const std::vector<PeerCall>& told);
 
   const std::shared_ptr<Transport> transport_;  // null in a group of one
   const std::vector<int> members_;              // world ranks
-  const int rank_, tag_;
+  const int rank_, tag_;                        // tag_ + 1 is that of roll calls
   std::atomic<double> timeout_;
   std::atomic<bool> cancel_ = false;
 

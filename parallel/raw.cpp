@@ -59,24 +59,14 @@ void all_reduce_raw(Group& group, Tensor& x, ReduceOp op) {
   Tensor mine = part(me);
   const Tensor received = empty({n - 1, mine.numel()}, {x.dtype(), x.device()}, "all_reduce");
   std::vector<Tensor> pieces;
-  std::vector<Outgoing> sends;
-  std::vector<Incoming> receives;
-  for (int r = 0; r < n; ++r) {
-    pieces.push_back(r == me ? mine : select(received, 0, r < me ? r : r - 1));
-    if (r == me) continue;
-    sends.push_back(outgoing(r, part(r)));
-    receives.push_back(incoming(r, pieces.back()));
-  }
-  group.exchange("all_reduce", sends, receives, x.device());
+  for (int r = 0; r < n; ++r) pieces.push_back(r == me ? mine : select(received, 0, r < me ? r : r - 1));
+  group.exchange_all(
+      "all_reduce", [&](int r) { return outgoing(r, part(r)); },
+      [&](int r) { return incoming(r, pieces[static_cast<std::size_t>(r)]); }, x.device());
   reduce_tensors("all_reduce", op, pieces, mine);
   if (whole) return;
-  sends.clear(), receives.clear();
-  for (int r = 0; r < n; ++r) {
-    if (r == me) continue;
-    sends.push_back(outgoing(r, mine));
-    receives.push_back(incoming(r, part(r)));
-  }
-  group.exchange("all_reduce", std::move(sends), std::move(receives), x.device());
+  group.exchange_all(
+      "all_reduce", [&](int r) { return outgoing(r, mine); }, [&](int r) { return incoming(r, part(r)); }, x.device());
 }
 
 void broadcast_raw(Group& group, Tensor& x, int root) {
@@ -91,15 +81,9 @@ void broadcast_raw(Group& group, Tensor& x, int root) {
 }
 
 void all_gather_raw(Group& group, const Tensor& x, std::vector<Tensor>& pieces) {
-  std::vector<Outgoing> sends;
-  std::vector<Incoming> receives;
-  for (int r = 0; r < group.size(); ++r) {
-    if (r == group.rank()) continue;
-    const Tensor& theirs = pieces[static_cast<std::size_t>(r)];
-    if (x.numel() > 0) sends.push_back(outgoing(r, x));
-    if (theirs.numel() > 0) receives.push_back(incoming(r, theirs));
-  }
-  group.exchange("all_gather", std::move(sends), std::move(receives), x.device());
+  group.exchange_all(
+      "all_gather", [&](int r) { return outgoing(r, x); },
+      [&](int r) { return incoming(r, pieces[static_cast<std::size_t>(r)]); }, x.device());
 }
 
 void reduce_scatter_raw(Group& group, const char* kind, const std::vector<Tensor>& parts, Tensor& y) {
@@ -107,16 +91,11 @@ void reduce_scatter_raw(Group& group, const char* kind, const std::vector<Tensor
   const Tensor& mine = parts[static_cast<std::size_t>(me)];
   const Tensor received = empty({n - 1, mine.numel()}, {y.dtype(), y.device()}, kind);
   std::vector<Tensor> pieces;
-  std::vector<Outgoing> sends;
-  std::vector<Incoming> receives;
-  for (int r = 0; r < n; ++r) {
-    const Tensor& theirs = parts[static_cast<std::size_t>(r)];
+  for (int r = 0; r < n; ++r)
     pieces.push_back(r == me ? reshape(mine, {mine.numel()}) : select(received, 0, r < me ? r : r - 1));
-    if (r == me) continue;
-    if (theirs.numel() > 0) sends.push_back(outgoing(r, theirs));
-    if (mine.numel() > 0) receives.push_back(incoming(r, pieces.back()));
-  }
-  group.exchange(kind, std::move(sends), std::move(receives), y.device());
+  group.exchange_all(
+      kind, [&](int r) { return outgoing(r, parts[static_cast<std::size_t>(r)]); },
+      [&](int r) { return incoming(r, pieces[static_cast<std::size_t>(r)]); }, y.device());
   if (mine.numel() == 0) return;
   Tensor sum = reshape(y, {y.numel()});
   reduce_tensors(kind, ReduceOp::sum, pieces, sum);

@@ -44,8 +44,8 @@ inline std::string on_device(std::string text, Device device) {
   return device == cpu || device == meta ? text : text + " on a GPU";
 }
 
-inline Outgoing outgoing(int to, const Tensor& x) { return {to, address_of(x), bytes_of(x)}; }
-inline Incoming incoming(int from, const Tensor& x) { return {from, address_of(x), bytes_of(x)}; }
+inline Outgoing outgoing(int to, const Tensor& x) { return {to, x.numel() ? address_of(x) : nullptr, bytes_of(x)}; }
+inline Incoming incoming(int from, const Tensor& x) { return {from, x.numel() ? address_of(x) : nullptr, bytes_of(x)}; }
 
 /// x becomes the op over all ranks' x.
 void all_reduce_raw(Group& group, Tensor& x, ReduceOp op);

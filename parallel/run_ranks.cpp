@@ -28,8 +28,7 @@ struct Hub {
   /// Waiting ranks wait `grace` more seconds: their messages may be on the way, as when all ranks find at the same time
   /// that they disagree.
   void fail(const std::string& why, double grace) {
-    if (failure.empty())
-      failure = why, failed_at = Clock::now() + std::chrono::milliseconds(static_cast<int>(1000 * grace));
+    if (failure.empty()) failure = why, failed_at = Clock::now() + detail::seconds(grace);
     notify();
   }
   void notify() {
@@ -69,8 +68,7 @@ class ThreadRank final : public Transport {
       box.messages[{rank_, tag}].push_back(std::move(copies[i]));
       box.arrived.notify_all();
     }
-    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                             std::chrono::duration<double>(std::min(patience.seconds, 1e9)));
+    const auto deadline = Clock::now() + detail::seconds(patience.seconds);
     for (const Incoming& r : receives) {
       const Message m = take(lock, tag, r.from, patience, deadline);
       if (m.size() != r.bytes)

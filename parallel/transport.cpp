@@ -1,8 +1,14 @@
 #include <sluice/parallel/transport.h>
 
+#include <algorithm>
 #include <set>
 
 namespace sluice::detail {
+
+std::chrono::steady_clock::duration seconds(double s) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(std::min(s, 1e9)));
+}
 
 std::string blame(int rank, const std::map<int, std::vector<Waiting>>& waiting, double seconds) {
   std::set<int> seen{rank}, absent;

@@ -5,6 +5,7 @@
 #include <sluice/core/error.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <map>
 #include <span>
@@ -58,6 +59,9 @@ class Transport {
 };
 
 namespace detail {
+
+/// A span of the clock that waits go by, at most 1e9 seconds.
+std::chrono::steady_clock::duration seconds(double s);
 
 /// The op in which a rank waits, and the ranks for which it waits.
 struct Waiting {

@@ -73,9 +73,8 @@ Measured add(Result& r, const Trials& t, const char* a, const char* b, double sa
   return d;
 }
 constexpr const char* kSize =
-    "the paper's gaps are 0.045 nats and less, of models of 15 B parameters; a standard error below 0.005 needs some "
-    "20 "
-    "seeds here, or models of 30 M parameters and 10⁹ tokens";
+    "the paper's gaps are 0.045 nats and less, of models of 15 B parameters; a spread below 0.01 needs some 20 seeds "
+    "here, or models of 30 M parameters and 10⁹ tokens";
 
 /// C25. The rule: each place of the printed order is worse than the one before it. The last three are one place.
 void c25(const Run& run, Result& r) {
@@ -96,7 +95,7 @@ void c25(const Run& run, Result& r) {
   for (const auto& [d, arm] : order)
     r.why += " " + arm + (arm == arms[0] ? " 0" : " " + text(t.difference(arm, "none", "loss"))) + ",";
   r.why.back() = ';';
-  r.why += " the rule asks of each step of the printed order that two standard errors separate it";
+  r.why += " the rule asks of each step of the printed order that it exceeds its spread";
   r.size = kSize;
 }
 
@@ -110,7 +109,7 @@ void c26(const Run& run, Result& r) {
   int64_t shown = 0;
   for (const Measured& m : parts) verdicts.push_back(exceeds(m)), shown += exceeds(m) == Verdict::shown;
   r.verdict = all(verdicts);
-  r.why = str(shown, " of 5 comparisons are separated by two standard errors in the direction of the claim, ",
+  r.why = str(shown, " of 5 comparisons exceed their spread in the direction of the claim, ",
               std::ranges::count(verdicts, Verdict::contradicted), " in the other, over ", t.seeds(), " seeds");
   r.size = kSize;
 }

@@ -102,8 +102,7 @@ Verdict within(Measured d, double bound) { return below({std::abs(d.value), d.sp
 
 /// Losses within 0.02 nats, 2 % of perplexity, count as equal.
 constexpr double kEqual = 0.02;
-constexpr const char* kSize =
-    "a smaller standard error: more seeds, or models of 10 M parameters and a day of training";
+constexpr const char* kSize = "a smaller spread: more seeds, or models of 10 M parameters and a day of training";
 
 /// C11. The rule: FLASH is at most kEqual worse than Transformer++.
 void c11(const Run& run, Result& r) {

@@ -32,6 +32,8 @@ Split split_text(std::string_view text, std::size_t window) {
   return {text.substr(0, train), text.substr(train)};
 }
 
-std::string_view baseline_part(std::string_view valid) { return valid.substr(0, kBaselineBytes); }
+std::string_view baseline_part(std::string_view valid, std::size_t window) {
+  return valid.substr(0, std::max(kBaselineBytes, window));
+}
 
 }  // namespace sluice::examples

@@ -22,7 +22,8 @@ struct Split {
 Split split_text(std::string_view text, std::size_t window = 2);
 
 /// The part of the validation text that n-gram baselines are measured on: its first 40,000 bytes,
-/// or all of it when shorter. Fixed, so that figures from different runs can be compared.
-std::string_view baseline_part(std::string_view valid);
+/// or all of it when shorter. Fixed, so that figures from different runs can be compared; only a longer `window`
+/// takes more.
+std::string_view baseline_part(std::string_view valid, std::size_t window);
 
 }  // namespace sluice::examples

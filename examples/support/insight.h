@@ -22,7 +22,8 @@ inline Insight look_inside(const MixerLm& model, const Tensor& bytes) {
     const Tensor normed = model.mixers[i].norm(x);
     maps.push_back(attention.map(normed));
     for (const AttentionGate& gate : attention.gates) r.gates.push_back(gate_statistics(gate.scores(normed)));
-    x = model.feeds[i](x + attention(normed));
+    x = x + attention(normed);
+    if (!model.feeds.empty()) x = model.feeds[i](x);
     hidden.push_back(x);
     r.first_by_layer.push_back(first_token_share(maps.back()));
     r.largest_by_layer.push_back(max_activation({x}));

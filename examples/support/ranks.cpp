@@ -1,7 +1,9 @@
 #include "ranks.h"
 
+#include "corpus.h"
+
 #include <stdexcept>
-#include <string>
+#include <string_view>
 
 namespace sluice::examples {
 
@@ -18,6 +20,12 @@ std::FILE* first_stderr(const Communicator& ranks) {
 
 double of_first(double value, const Communicator& ranks) {
   return ranks.size() == 1 ? value : broadcast(full({}, value, {f64}), 0, ranks).item();
+}
+
+std::string common_text(const std::string& path, const Communicator& ranks) {
+  std::string text = learning_text(path);
+  ranks.check_same("text", str(text.size(), " bytes with hash ", std::hash<std::string_view>{}(text)));
+  return text;
 }
 
 std::string traffic_table(const Traffic& traffic) {

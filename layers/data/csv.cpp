@@ -160,12 +160,9 @@ template <class T> Tensor numbers(const Csv& csv, const std::vector<int64_t>& pl
 
 int64_t Csv::index(std::string_view name) const {
   const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) {
-    std::string all;
-    for (const std::string& known : names) all += (all.empty() ? "" : ", ") + known;
+  if (found == names.end())
     fail<ValueError>("csv: '", path, "' has no column \"", name, "\"", did_you_mean(name, names), "; it has ",
-                     all.substr(0, 500));
-  }
+                     detail::joined(names).substr(0, 500));
   if (std::find(found + 1, names.end(), name) != names.end())
     fail<ValueError>("csv: '", path, "' has two columns \"", name, "\"");
   return found - names.begin();

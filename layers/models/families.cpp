@@ -5,27 +5,10 @@
 
 namespace sluice {
 
-std::span<const ModelFamily> model_families() {
-  using namespace detail;
-  static constexpr ModelFamily all[] = {
-      {"llama", read_llama},
-      {"qwen2", read_qwen2},
-      {"qwen3", read_qwen3},
-      {"qwen3_moe", read_qwen3},
-      {"qwen3_next", read_qwen3_next},
-      {"qwen3_5_text", read_qwen3_next},
-      {"qwen3_5_moe_text", read_qwen3_next},
-      {"olmo2", read_olmo2},
-      {"olmo_hybrid", read_olmo_hybrid},
-      {"gemma2", read_gemma2},
-      {"gpt_oss", read_gpt_oss},
-      {"afmoe", read_afmoe},
-      {"kimi_linear", read_kimi_linear},
-      {"deepseek_v2", read_deepseek},
-      {"deepseek_v3", read_deepseek},
-      {"deepseek_v32", read_deepseek},
-      {"mamba2", read_mamba2},
-  };
+std::vector<ModelFamily> model_families() {
+  std::vector<ModelFamily> all;
+  for (const auto& some : {detail::attention_families(), detail::hybrid_families()})
+    all.insert(all.end(), some.begin(), some.end());
   return all;
 }
 
@@ -35,7 +18,8 @@ ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char
   for (const ModelFamily& family : model_families()) {
     if (type == family.model_type) {
       ModelPlan plan;
-      family.read(config, has, plan);
+      detail::FamilyReader reader(config, has, plan);
+      family.read(reader);
       return plan;
     }
     known += str(known.empty() ? "" : ", ", family.model_type);
@@ -52,31 +36,13 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
   layers = c.at<int64_t>("num_hidden_layers");
   if (layers < 1 || layers > 10'000) c.refuse("num_hidden_layers", "it must be from 1 to 10000");
   o.blocks.resize(static_cast<std::size_t>(layers));
-  o.norm_eps = c.get("rms_norm_eps", 1e-6);
+  o.norm_eps = c.any_of<double>({"rms_norm_eps", "layer_norm_epsilon"});  // families disagree about a default
   o.tied = c.get("tie_word_embeddings", false);
-  c.ignore({"model_type",
-            "architectures",
-            "transformers_version",
-            "_name_or_path",
-            "auto_map",
-            "dtype",
-            "torch_dtype",
-            "bos_token_id",
-            "eos_token_id",
-            "pad_token_id",
-            "initializer_range",
-            "use_cache",
-            "attention_dropout",
-            "pretraining_tp",
-            "output_router_logits",
-            "router_aux_loss_coef",
-            "max_position_embeddings",
-            "model_max_length",
-            "head_dim",
-            "aux_loss_alpha",
-            "seq_aux",
-            "mtp_num_hidden_layers",
-            "mtp_use_dedicated_embeddings"});
+  c.ignore(
+      "model_type architectures transformers_version _name_or_path auto_map dtype torch_dtype bos_token_id "
+      "eos_token_id pad_token_id initializer_range use_cache attention_dropout pretraining_tp output_router_logits "
+      "router_aux_loss_coef max_position_embeddings max_sequence_length model_max_length head_dim aux_loss_alpha "
+      "seq_aux mtp_num_hidden_layers mtp_use_dedicated_embeddings transformers.js_config unsloth_fixed");
   // A model for text and images has its text's weights under a longer name.
   const std::string body = has("model.language_model.") ? "model.language_model." : "model.";
   rename("^embedding\\.", body + "embed_tokens.");
@@ -89,6 +55,10 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
   for (int64_t i = 0; i < std::min<int64_t>(more, 16); ++i)
     plan.ignore.push_back(str("^model\\.layers\\.", layers + i, "\\."));
   if (o.tied) plan.ignore.push_back("^lm_head\\.weight$");
+}
+
+void FamilyReader::members(const std::string& module, const PyTorchRules& rules) {
+  for (const PyTorchRule& r : rules) rename(module + "\\." + r.name + "\\b", module + "." + r.as, r.stored);
 }
 
 void FamilyReader::rename_in(const std::vector<int64_t>& which, const std::string& ours, const std::string& theirs) {
@@ -138,7 +108,7 @@ RopeOptions FamilyReader::rope(int64_t head_dim) const {
   if (dim != head_dim) o.rot_dim = dim;
   const std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));
   if (kind == "default" || kind == "mrope") {
-    c.ignore({at + "mrope_section", at + "mrope_interleaved"});  // three positions, which are one for text
+    c.ignore(at + "mrope_section " + at + "mrope_interleaved");  // three positions, which are one for text
   } else if (kind == "linear") {
     o.frequencies = rope_frequencies(dim, o.base);
     for (double& f : o.frequencies) f /= c.at<double>(at + "factor");
@@ -180,13 +150,11 @@ MlaOptions FamilyReader::latent_attention() {
   o.value_dim = c.at<int64_t>("v_head_dim");
   o.kv_rank = c.at<int64_t>("kv_lora_rank"), o.q_rank = c.get<int64_t>("q_lora_rank", 0);
   c.must_be("attention_bias", false);
-  c.ignore({"qk_head_dim", "num_key_value_heads"});
-  rename("mixer\\.q_down\\.", "mixer.q_a_proj.");
-  rename("mixer\\.q_norm\\.", "mixer.q_a_layernorm.");
-  rename("mixer\\.q_up\\.", "mixer.q_b_proj.");
-  rename("mixer\\.kv_down\\.", "mixer.kv_a_proj_with_mqa.");
-  rename("mixer\\.kv_norm\\.", "mixer.kv_a_layernorm.");
-  rename("mixer\\.kv_up\\.", "mixer.kv_b_proj.");
+  c.ignore("qk_head_dim num_key_value_heads");
+  members("mixer", {{"(q|kv)_norm", "$1_a_layernorm"},
+                    {"(q|kv)_up", "$1_b_proj"},
+                    {"q_down", "q_a_proj"},
+                    {"kv_down", "kv_a_proj_with_mqa"}});
   return o;
 }
 
@@ -200,13 +168,12 @@ void FamilyReader::usual_names(const std::vector<int64_t>& others, const std::st
   rename("self_attn\\.out\\.", "self_attn.o_proj.");
 }
 
-void FamilyReader::dense(const std::vector<int64_t>& which) {
-  const std::string name = config.has("hidden_act") ? "hidden_act" : "hidden_activation";
-  const std::string act = config.get(name, std::string("silu"));
+void FamilyReader::dense(const std::vector<int64_t>& which, const std::string& field, const std::string& otherwise) {
+  const std::string act = config.get(field, otherwise);
   GluOptions o{.dim = plan.options.dim, .hidden = config.at<int64_t>("intermediate_size")};
   if (act == "gelu_pytorch_tanh") o.kind = GluKind::geglu_tanh;
   else if (act == "gelu") o.kind = GluKind::geglu;
-  else if (act != "silu" && act != "swish") config.refuse(name, "known: silu, gelu, gelu_pytorch_tanh");
+  else if (act != "silu" && act != "swish") config.refuse(field, "known: silu, gelu, gelu_pytorch_tanh");
   o.bias = config.get("mlp_bias", false);
   for (const int64_t layer : which) block(layer).feed = o;
   rename_in(which, "mlp\\.value\\.", "mlp.up_proj.");
@@ -237,7 +204,7 @@ MoeOptions FamilyReader::moe(std::initializer_list<const char*> names_of_experts
   o.top_k = config.any_of<int64_t>({"num_experts_per_tok", "num_experts_per_token"});
   o.hidden = config.get("moe_intermediate_size", config.get<int64_t>("intermediate_size", 0));
   config.must_be("hidden_act", std::string("silu"));
-  config.ignore({"intermediate_size"});  // where no layer is dense
+  config.ignore("intermediate_size");  // where no layer is dense
   return o;
 }
 

@@ -11,6 +11,10 @@
 
 namespace sluice {
 
+namespace detail {
+struct FamilyReader;
+}
+
 /// A model as its files describe it.
 struct ModelPlan {
   DecoderOptions options{};
@@ -21,13 +25,13 @@ struct ModelPlan {
 /// One kind of config.json.
 struct ModelFamily {
   const char* model_type;  // of config.json
-  /// `has` says whether the name of a tensor in the files contains a text: published files of one family differ.
-  void (*read)(const ModelConfig& config, const std::function<bool(const char*)>& has, ModelPlan& plan);
+  void (*read)(detail::FamilyReader& r);
 };
 /// All families.
-std::span<const ModelFamily> model_families();
-/// The plan of the model with this config.json. IOError for an unknown family, naming the known ones, and for a field
-/// that the family cannot follow.
+std::vector<ModelFamily> model_families();
+/// The plan of the model with this config.json. `has` says whether the name of a tensor in the files contains a text:
+/// published files of one family differ. IOError for an unknown family, naming the known ones, and for a field that the
+/// family cannot follow.
 ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char*)>& has);
 
 namespace detail {
@@ -45,6 +49,8 @@ struct FamilyReader {
   void rename(const std::string& ours, const std::string& theirs, PyTorchStorage stored = {}) {
     plan.rules.push_back({ours, theirs, std::move(stored)});
   }
+  /// rename() of each rule, whose names are those of members of `module` on both sides.
+  void members(const std::string& module, const PyTorchRules& rules);
   /// As rename(), of members of the blocks in `which` whose names begin with `ours`; `theirs` follows "layers.N.".
   void rename_in(const std::vector<int64_t>& which, const std::string& ours, const std::string& theirs);
   /// Those of the layers for which `wanted` is true.
@@ -63,8 +69,10 @@ struct FamilyReader {
   MlaOptions latent_attention();
   /// The usual names of a block's members: self_attn (`linear` in the blocks `others`), mlp, and the two norms before.
   void usual_names(const std::vector<int64_t>& others = {}, const std::string& linear = "linear_attn.");
-  /// Dense feed-forward layers in the blocks `which`: gate_proj, up_proj, down_proj of mlp.
-  void dense(const std::vector<int64_t>& which);
+  /// Dense feed-forward layers in the blocks `which`: gate_proj, up_proj, down_proj of mlp. `field` names the
+  /// activation; `otherwise` is that of a file that does not.
+  void dense(const std::vector<int64_t>& which, const std::string& field = "hidden_act",
+             const std::string& otherwise = "silu");
   /// Qwen's feeds: dense ones, and experts in every decoder_sparse_step-th layer outside mlp_only_layers, if the model
   /// has any. `norm_topk` is that of a file that does not say.
   void dense_or_sparse(bool norm_topk);
@@ -75,18 +83,9 @@ struct FamilyReader {
   void experts(const std::vector<int64_t>& which, const MoeOptions& o, const std::string& shared = "shared_expert");
 };
 
-void read_llama(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_qwen2(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_qwen3(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_olmo2(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_gemma2(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_gpt_oss(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_afmoe(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_deepseek(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_qwen3_next(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_olmo_hybrid(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_kimi_linear(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
-void read_mamba2(const ModelConfig&, const std::function<bool(const char*)>&, ModelPlan&);
+/// Those whose mixer is softmax attention, and those with a recurrent mixer.
+std::span<const ModelFamily> attention_families();
+std::span<const ModelFamily> hybrid_families();
 
 }  // namespace detail
 

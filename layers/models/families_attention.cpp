@@ -10,14 +10,14 @@ namespace {
 
 /// Window W in the blocks of `sliding` attention; without such blocks the field says nothing.
 void set_windows(FamilyReader& r, const std::vector<int64_t>& sliding) {
-  r.config.ignore({"sliding_window"});
+  r.config.ignore("sliding_window");
   for (const int64_t layer : sliding)
     std::get<MultiHeadAttentionOptions>(r.block(layer).mixer).window = r.config.at<int64_t>("sliding_window");
 }
 
 /// Qwen2 and Qwen3 may slide in some layers; layer_types says in which.
 void set_qwen_windows(FamilyReader& r) {
-  r.config.ignore({"max_window_layers", "sliding_window", "layer_types"});
+  r.config.ignore("max_window_layers sliding_window layer_types");
   if (r.config.get("use_sliding_window", false)) set_windows(r, r.typed("layer_types", "sliding_attention"));
 }
 
@@ -38,21 +38,20 @@ void norms_around(FamilyReader& r, const std::string& feed_before, const std::st
   r.rename("mixer_post_norm\\.", "post_attention_layernorm.");
 }
 
-}  // namespace
-
 /// Llama 1 to 3, and what is built like them (SmolLM2, TinyLlama, Yi).
-void read_llama(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
+void read_llama(FamilyReader& r) {
+  r.config.must_be("is_llama_config", true);
+  r.config.must_be("rope_interleaved", false);
   in_all(r, r.attention());
   r.usual_names();
   r.dense(all_layers(r));
 }
 
 /// Qwen1.5, Qwen2, Qwen2.5: biases of q, k, v.
-void read_qwen2(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
+void read_qwen2(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.heads.qkv_bias = true, o.heads.out_bias = false;
+  r.config.must_be("use_mrope", false);
   in_all(r, o);
   set_qwen_windows(r);
   r.usual_names();
@@ -60,8 +59,7 @@ void read_qwen2(const ModelConfig& c, const std::function<bool(const char*)>& ha
 }
 
 /// Qwen3, dense and with experts: norms of each head's q and k.
-void read_qwen3(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
+void read_qwen3(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true;
   in_all(r, o);
@@ -71,12 +69,11 @@ void read_qwen3(const ModelConfig& c, const std::function<bool(const char*)>& ha
 }
 
 /// OLMo 2: norms behind the branches instead of before, and of all heads' q and k together.
-void read_olmo2(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
+void read_olmo2(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true, o.qk_norm_over = QkNormOver::width;
   in_all(r, o);
-  for (DecoderBlockOptions& block : plan.options.blocks)
+  for (DecoderBlockOptions& block : r.plan.options.blocks)
     block.mixer_norms = block.feed_norms = {.before = false, .after = true};
   r.rename("mixer_post_norm\\.", "post_attention_layernorm.");
   r.rename("feed_post_norm\\.", "post_feedforward_layernorm.");
@@ -85,11 +82,11 @@ void read_olmo2(const ModelConfig& c, const std::function<bool(const char*)>& ha
 }
 
 /// Gemma 2: norms around both branches that hold w − 1, capped scores and logits, every other layer slides.
-void read_gemma2(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
-  plan.options.tied = c.get("tie_word_embeddings", true);
-  plan.options.embedding_scale = std::sqrt(static_cast<double>(plan.options.dim));
-  plan.options.logit_cap = c.get("final_logit_softcapping", 0.0);
+void read_gemma2(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.tied = c.get("tie_word_embeddings", true);
+  r.plan.options.embedding_scale = std::sqrt(static_cast<double>(r.plan.options.dim));
+  r.plan.options.logit_cap = c.get("final_logit_softcapping", 0.0);
   MultiHeadAttentionOptions o = r.attention();
   o.scale = 1 / std::sqrt(c.at<double>("query_pre_attn_scalar"));
   o.softcap = c.get("attn_logit_softcapping", 0.0);
@@ -97,18 +94,20 @@ void read_gemma2(const ModelConfig& c, const std::function<bool(const char*)>& h
   in_all(r, o);
   set_windows(r, c.has("layer_types") ? r.typed("layer_types", "sliding_attention")
                                       : r.where([](int64_t layer) { return layer % 2 == 0; }));
-  c.ignore({"cache_implementation", "hidden_act"});
+  c.must_be("sliding_window_size", c.get<int64_t>("sliding_window", 0));
+  c.ignore("cache_implementation hidden_act");
   norms_around(r, "pre_feedforward_layernorm.", "post_feedforward_layernorm.");
   r.usual_names();
-  r.dense(all_layers(r));
+  r.dense(all_layers(r), "hidden_activation", "gelu_pytorch_tanh");
   r.norms_less_one();
 }
 
 /// gpt-oss: sinks, biases everywhere, experts with a clamped gate; every other layer slides.
-void read_gpt_oss(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
+void read_gpt_oss(FamilyReader& r) {
+  const ModelConfig& c = r.config;
   if (c.has("quantization_config.quant_method"))
     c.refuse("quantization_config.quant_method", "need weights of BF16: dequantize the model first");
+  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});  // its default is not that of the others
   MultiHeadAttentionOptions o = r.attention();
   o.sink = AttentionSink::learned;
   in_all(r, o);
@@ -117,27 +116,26 @@ void read_gpt_oss(const ModelConfig& c, const std::function<bool(const char*)>& 
   moe.logit_bias = moe.expert_bias = true;
   moe.activation = MoeActivation::swiglu_oai;
   moe.swiglu_limit = c.get("swiglu_limit", 7.0), moe.swiglu_alpha = c.get("swiglu_alpha", 1.702);
-  c.ignore({"initial_context_length", "experts_per_token"});
-  for (DecoderBlockOptions& block : plan.options.blocks) block.feed = moe;
+  c.ignore("initial_context_length experts_per_token");
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.feed = moe;
   r.usual_names();
-  r.rename("self_attn\\.sink$", "self_attn.sinks");
+  r.members("self_attn", {{"sink", "sinks"}});
   // Of each expert a column of the gate and one of the value in turn.
   const int64_t m = moe.hidden;
   constexpr PyTorchLayout as_is = PyTorchLayout::as_is;
-  const std::string gate_up = "mlp.experts.gate_up_proj";
-  r.rename("mlp\\.gate\\.weight", gate_up, {.part = 0, .groups = m, .axis = 2, .layout = as_is});
-  r.rename("mlp\\.up\\.weight", gate_up, {.part = 1, .groups = m, .axis = 2, .layout = as_is});
-  r.rename("mlp\\.down\\.weight", "mlp.experts.down_proj", {.layout = as_is});
-  r.rename("mlp\\.gate\\.bias", gate_up + "_bias", {.part = 0, .groups = m, .axis = 1, .layout = as_is});
-  r.rename("mlp\\.up\\.bias", gate_up + "_bias", {.part = 1, .groups = m, .axis = 1, .layout = as_is});
-  r.rename("mlp\\.down\\.bias", "mlp.experts.down_proj_bias", {.layout = as_is});
+  r.members("mlp", {{"gate\\.weight", "experts.gate_up_proj", {.part = 0, .groups = m, .axis = 2, .layout = as_is}},
+                    {"up\\.weight", "experts.gate_up_proj", {.part = 1, .groups = m, .axis = 2, .layout = as_is}},
+                    {"down\\.weight", "experts.down_proj", {.layout = as_is}},
+                    {"gate\\.bias", "experts.gate_up_proj_bias", {.part = 0, .groups = m, .axis = 1, .layout = as_is}},
+                    {"up\\.bias", "experts.gate_up_proj_bias", {.part = 1, .groups = m, .axis = 1, .layout = as_is}},
+                    {"down\\.bias", "experts.down_proj_bias", {.layout = as_is}}});
 }
 
 /// Trinity (Arcee AI): a gate on attention's output, RoPE only in the layers that slide, norms around both branches,
 /// experts chosen by σ.
-void read_afmoe(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
-  if (c.get("mup_enabled", false)) plan.options.embedding_scale = std::sqrt(static_cast<double>(plan.options.dim));
+void read_afmoe(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  if (c.get("mup_enabled", false)) r.plan.options.embedding_scale = std::sqrt(static_cast<double>(r.plan.options.dim));
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true;
   o.gates = {AttentionGateOptions{}};
@@ -147,7 +145,9 @@ void read_afmoe(const ModelConfig& c, const std::function<bool(const char*)>& ha
   const std::vector<int64_t> sliding = r.typed("layer_types", "sliding_attention");
   for (const int64_t layer : sliding) r.block(layer).mixer = o;
   set_windows(r, sliding);
-  c.ignore({"global_attn_every_n_layers", "load_balance_coeff", "use_grouped_mm"});
+  c.ignore("global_attn_every_n_layers load_balance_coeff use_grouped_mm");
+  c.must_be<int64_t>("num_expert_groups", 1);
+  c.must_be<int64_t>("num_limited_groups", 1);
   norms_around(r, "pre_mlp_layernorm.", "post_mlp_layernorm.");
   r.usual_names();
   r.rename("self_attn\\.gates\\.0\\.map\\.", "self_attn.gate_proj.");
@@ -167,8 +167,8 @@ void read_afmoe(const ModelConfig& c, const std::function<bool(const char*)>& ha
 }
 
 /// DeepSeek-V2, V3, R1, and V3.2, whose queries attend to the keys that an indexer chooses.
-void read_deepseek(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
+void read_deepseek(FamilyReader& r) {
+  const ModelConfig& c = r.config;
   MlaOptions o = r.latent_attention();
   o.rope = r.rope(o.rope_dim);
   o.rope.pairing = c.get("rope_interleave", true) ? RopePairing::interleaved : RopePairing::half;
@@ -180,12 +180,10 @@ void read_deepseek(const ModelConfig& c, const std::function<bool(const char*)>&
   if (type == "deepseek_v32") {
     o.topk = c.at<int64_t>("index_topk");
     o.index_heads = c.at<int64_t>("index_n_heads"), o.index_dim = c.at<int64_t>("index_head_dim");
-    r.rename("indexer\\.q\\.", "indexer.wq_b.");
-    r.rename("indexer\\.k\\.", "indexer.wk.");
-    r.rename("indexer\\.weights\\.", "indexer.weights_proj.");
-    c.ignore({"layer_types"});
+    r.members("indexer", {{"q", "wq_b"}, {"k", "wk"}, {"weights", "weights_proj"}});
+    c.ignore("layer_types");
   }
-  for (DecoderBlockOptions& block : plan.options.blocks) block.mixer = o;
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = o;
   r.usual_names();
   const auto dense_layers = c.get<int64_t>("first_k_dense_replace", 0);
   if (c.has("mlp_layer_types") &&
@@ -202,16 +200,28 @@ void read_deepseek(const ModelConfig& c, const std::function<bool(const char*)>&
     moe.groups = c.get<int64_t>("n_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
     moe.group_best = v3 ? 2 : 1;
   } else {
-    c.ignore({"n_group", "topk_group"});
+    c.ignore("n_group topk_group");
   }
   if (v3) moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   moe.norm_topk = c.get("norm_topk_prob", v3);
   if (!v3) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
   moe.scale = c.get("routed_scaling_factor", 1.0);
   moe.shared_hidden = c.get<int64_t>("n_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
-  c.ignore({"ep_size"});
+  c.ignore("ep_size");
   r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
   r.experts(r.where([&](int64_t layer) { return layer >= dense_layers; }), moe, "shared_experts");
+}
+
+}  // namespace
+
+std::span<const ModelFamily> attention_families() {
+  static constexpr ModelFamily all[] = {
+      {"llama", read_llama},          {"qwen2", read_qwen2},           {"qwen3", read_qwen3},
+      {"qwen3_moe", read_qwen3},      {"olmo2", read_olmo2},           {"gemma2", read_gemma2},
+      {"gpt_oss", read_gpt_oss},      {"afmoe", read_afmoe},           {"deepseek_v2", read_deepseek},
+      {"deepseek_v3", read_deepseek}, {"deepseek_v32", read_deepseek},
+  };
+  return all;
 }
 
 }  // namespace sluice::detail

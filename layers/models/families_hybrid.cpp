@@ -24,68 +24,63 @@ PyTorchStorage three_convolutions(const std::string& before, int64_t keys, int64
   return stored;
 }
 
-}  // namespace
-
 /// Qwen3-Next and Qwen3.5: three blocks of Gated DeltaNet for one of gated attention; norms hold w − 1.
-void read_qwen3_next(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
+void read_qwen3_next(FamilyReader& r) {
+  const ModelConfig& c = r.config;
   MultiHeadAttentionOptions full = r.attention();
   full.qk_norm = true;
   full.gates = {AttentionGateOptions{}};
   c.must_be("attn_output_gate", true);
-  const GatedDeltaNetOptions linear{.heads = delta_sizes(c, plan.options)};
-  c.ignore({"mamba_ssm_dtype"});
+  const GatedDeltaNetOptions linear{.heads = delta_sizes(c, r.plan.options)};
+  c.must_be("use_sliding_window", false);
+  c.ignore("mamba_ssm_dtype");
   const auto interval = c.get<int64_t>("full_attention_interval", 4);
   const std::vector<int64_t> recurrent =
       c.has("layer_types") ? r.typed("layer_types", "linear_attention")
                            : r.where([&](int64_t layer) { return interval < 1 || (layer + 1) % interval != 0; });
-  for (DecoderBlockOptions& block : plan.options.blocks) block.mixer = full;
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = full;
   for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
 
   r.usual_names(recurrent);
   const int64_t heads = full.heads.heads;  // query and gate by head
-  r.rename("self_attn\\.q_proj\\.", "$&", {.part = 0, .groups = heads});
-  r.rename("self_attn\\.gates\\.0\\.map\\.", "self_attn.q_proj.", {.part = 1, .groups = heads});
+  r.members("self_attn", {{"q_proj", "q_proj", {.part = 0, .groups = heads}},
+                          {"gates\\.0\\.map", "q_proj", {.part = 1, .groups = heads}}});
   const int64_t groups = linear.heads.heads;
-  const auto rename_linear = [&](const std::string& ours, const std::string& theirs, PyTorchStorage stored = {}) {
-    r.rename("linear_attn\\." + ours, "linear_attn." + theirs, std::move(stored));
-  };
-  if (has("in_proj_qkvz")) {  // by key head: q, k, and v and z of its value heads
-    rename_linear("q\\.", "in_proj_qkvz.", {.part = 0, .groups = groups});
-    rename_linear("k\\.", "in_proj_qkvz.", {.part = 1, .groups = groups});
-    rename_linear("v\\.", "in_proj_qkvz.", {.part = 2, .groups = groups});
-    rename_linear("output_gate\\.", "in_proj_qkvz.", {.part = 3, .groups = groups});
-    rename_linear("beta\\.", "in_proj_ba.", {.part = 0, .groups = groups});
-    rename_linear("decay\\.", "in_proj_ba.", {.part = 1, .groups = groups});
-  } else {
-    rename_linear("q\\.", "in_proj_qkv.", {.part = 0});
-    rename_linear("k\\.", "in_proj_qkv.", {.part = 1});
-    rename_linear("v\\.", "in_proj_qkv.", {.part = 2});
-    rename_linear("output_gate\\.", "in_proj_z.");
-    rename_linear("beta\\.", "in_proj_b.");
-    rename_linear("decay\\.", "in_proj_a.");
-  }
-  rename_linear("conv\\.", "conv1d.");
-  rename_linear("a_log", "A_log");
-  rename_linear("out\\.", "out_proj.");
+  if (r.has("in_proj_qkvz"))  // by key head: q, k, and v and z of its value heads
+    r.members("linear_attn", {{"q", "in_proj_qkvz", {.part = 0, .groups = groups}},
+                              {"k", "in_proj_qkvz", {.part = 1, .groups = groups}},
+                              {"v", "in_proj_qkvz", {.part = 2, .groups = groups}},
+                              {"output_gate", "in_proj_qkvz", {.part = 3, .groups = groups}},
+                              {"beta", "in_proj_ba", {.part = 0, .groups = groups}},
+                              {"decay", "in_proj_ba", {.part = 1, .groups = groups}}});
+  else
+    r.members("linear_attn", {{"q", "in_proj_qkv", {.part = 0}},
+                              {"k", "in_proj_qkv", {.part = 1}},
+                              {"v", "in_proj_qkv", {.part = 2}},
+                              {"output_gate", "in_proj_z"},
+                              {"beta", "in_proj_b"},
+                              {"decay", "in_proj_a"}});
+  r.members("linear_attn", {{"conv", "conv1d"}, {"a_log", "A_log"}, {"out", "out_proj"}});
   r.norms_less_one();
 
   r.dense_or_sparse(true);
 }
 
 /// OLMo-Hybrid: OLMo 2's attention among blocks of Gated DeltaNet, whose writes may turn the state.
-void read_olmo_hybrid(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
+void read_olmo_hybrid(FamilyReader& r) {
+  const ModelConfig& c = r.config;
   MultiHeadAttentionOptions full = r.attention();
   full.qk_norm = true, full.qk_norm_over = QkNormOver::width;
   full.heads.use_rope = c.has("rope_parameters.rope_theta");
-  GatedDeltaNetOptions linear{.heads = delta_sizes(c, plan.options)};
+  if (!full.heads.use_rope && c.has("rope_theta"))
+    c.refuse("rope_theta", "it must stand in rope_parameters, without which there is no RoPE");
+  GatedDeltaNetOptions linear{.heads = delta_sizes(c, r.plan.options)};
   linear.heads.norm_eps = 1e-5;  // whatever rms_norm_eps is
   linear.heads.beta_scale = c.get("linear_allow_neg_eigval", true) ? 2 : 1;
-  c.ignore({"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor"});
+  c.ignore("linear_a_log_min linear_a_log_max linear_dt_min linear_dt_max linear_dt_init_floor");
   c.must_be("linear_use_gate", true);
   const std::vector<int64_t> recurrent = r.typed("layer_types", "linear_attention");
-  for (DecoderBlockOptions& block : plan.options.blocks) {
+  for (DecoderBlockOptions& block : r.plan.options.blocks) {
     block.mixer = full;
     block.mixer_norms = block.feed_norms = {.before = false, .after = true};
   }
@@ -93,72 +88,72 @@ void read_olmo_hybrid(const ModelConfig& c, const std::function<bool(const char*
     r.block(layer).mixer = linear;
     r.block(layer).mixer_norms = r.block(layer).feed_norms = {};
   }
-  r.rename_in(recurrent, "mixer_norm\\.", has("attention_layer_norm") ? "attention_layer_norm." : "input_layernorm.");
-  const std::string feed = has("feedforward_layer_norm") ? "feedforward_layer_norm." : "post_attention_layernorm.";
+  r.rename_in(recurrent, "mixer_norm\\.", r.has("attention_layer_norm") ? "attention_layer_norm." : "input_layernorm.");
+  const std::string feed = r.has("feedforward_layer_norm") ? "feedforward_layer_norm." : "post_attention_layernorm.";
   r.rename_in(recurrent, "feed_norm\\.", feed);
   // Saved again by transformers, the norm behind attention has the name of the other blocks' norm.
   const auto full_layers = r.typed("layer_types", "full_attention");
   const bool saved_again =
-      !full_layers.empty() && has(str("layers.", full_layers[0], ".feedforward_layer_norm").c_str());
+      !full_layers.empty() && r.has(str("layers.", full_layers[0], ".feedforward_layer_norm").c_str());
   r.rename("mixer_post_norm\\.", saved_again ? feed : "post_attention_layernorm.");
   r.rename("feed_post_norm\\.", "post_feedforward_layernorm.");
   r.usual_names(recurrent);
   const DeltaOptions& d = linear.heads;
-  if (has("q_conv1d"))
+  if (r.has("q_conv1d"))
     r.rename("linear_attn\\.conv\\.", "",
              three_convolutions("linear_attn.", d.heads * d.key_dim, d.value_heads * d.value_dim));
-  r.rename("linear_attn\\.conv\\.", "linear_attn.conv1d.");
-  r.rename("linear_attn\\.([qkv])\\.", "linear_attn.$1_proj.");
-  r.rename("linear_attn\\.out\\.", "linear_attn.o_proj.");
-  r.rename("linear_attn\\.norm\\.", "linear_attn.o_norm.");
-  r.rename("linear_attn\\.decay\\.", "linear_attn.a_proj.");
-  r.rename("linear_attn\\.beta\\.", "linear_attn.b_proj.");
-  r.rename("linear_attn\\.output_gate\\.", "linear_attn.g_proj.");
-  r.rename("linear_attn\\.a_log", "linear_attn.A_log");
+  r.members("linear_attn", {{"conv", "conv1d"},
+                            {"([qkv])", "$1_proj"},
+                            {"out", "o_proj"},
+                            {"norm", "o_norm"},
+                            {"decay", "a_proj"},
+                            {"beta", "b_proj"},
+                            {"output_gate", "g_proj"},
+                            {"a_log", "A_log"}});
   r.dense(r.where([](int64_t) { return true; }));
 }
 
 /// Kimi Linear: Kimi Delta Attention with latent attention without RoPE between, experts as DeepSeek-V3's.
-void read_kimi_linear(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
+void read_kimi_linear(FamilyReader& r) {
+  const ModelConfig& c = r.config;
   MlaOptions full = r.latent_attention();
   full.use_rope = false;
   c.must_be("mla_use_nope", true);
   c.must_be("tie_word_embeddings", false);
-  c.ignore({"rope_theta"});
+  c.ignore("rope_theta");
   const bool published = c.has("linear_attn_config.num_heads");  // else as transformers writes it
-  KdaOptions linear{.heads = {.dim = plan.options.dim}};
+  KdaOptions linear{.heads = {.dim = r.plan.options.dim}};
   DeltaOptions& d = linear.heads;
   d.heads = d.value_heads = c.at<int64_t>(published ? "linear_attn_config.num_heads" : "linear_num_heads");
   d.key_dim = d.value_dim = c.at<int64_t>(published ? "linear_attn_config.head_dim" : "linear_head_dim");
   d.short_conv = c.at<int64_t>(published ? "linear_attn_config.short_conv_kernel_size" : "linear_conv_kernel_dim");
-  d.norm_eps = plan.options.norm_eps;
+  d.norm_eps = r.plan.options.norm_eps;
   std::vector<int64_t> recurrent;
   if (published) {
     for (const int64_t layer : c.at<std::vector<int64_t>>("linear_attn_config.kda_layers")) {  // counted from 1
       if (layer < 1 || layer > r.layers) c.refuse("linear_attn_config.kda_layers", "no such layer");
       recurrent.push_back(layer - 1);
     }
-    c.ignore({"linear_attn_config.full_attn_layers"});
+    c.ignore("linear_attn_config.full_attn_layers");
   } else {
     recurrent = r.typed("layer_types", "linear_attention");
   }
-  for (DecoderBlockOptions& block : plan.options.blocks) block.mixer = full;
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = full;
   for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
 
   r.usual_names();
-  if (has("q_conv1d"))
+  if (r.has("q_conv1d"))
     r.rename("self_attn\\.conv\\.", "", three_convolutions("self_attn.", d.heads * d.key_dim, d.heads * d.key_dim));
-  r.rename("self_attn\\.conv\\.", "self_attn.conv1d.");
-  const std::string forget = has("forget_gate.") ? "self_attn.forget_gate." : "self_attn.";
-  r.rename("self_attn\\.decay_down\\.", forget + "f_a_proj.");
-  r.rename("self_attn\\.decay_up\\.", forget + "f_b_proj.");
-  r.rename("self_attn\\.a_log", forget + "A_log");
-  r.rename("self_attn\\.dt_bias", forget + "dt_bias");
-  r.rename("self_attn\\.output_gate_down\\.", "self_attn.g_a_proj.");
-  r.rename("self_attn\\.output_gate_up\\.", "self_attn.g_b_proj.");
-  r.rename("self_attn\\.beta\\.", "self_attn.b_proj.");
-  r.rename("self_attn\\.norm\\.", "self_attn.o_norm.");
+  const std::string forget = r.has("forget_gate.") ? "forget_gate." : "";
+  r.members("self_attn", {{"conv", "conv1d"},
+                          {"decay_down", forget + "f_a_proj"},
+                          {"decay_up", forget + "f_b_proj"},
+                          {"a_log", forget + "A_log"},
+                          {"dt_bias", forget + "dt_bias"},
+                          {"output_gate_down", "g_a_proj"},
+                          {"output_gate_up", "g_b_proj"},
+                          {"beta", "b_proj"},
+                          {"norm", "o_norm"}});
 
   const bool typed = c.has("mlp_layer_types");
   const auto dense =
@@ -170,7 +165,7 @@ void read_kimi_linear(const ModelConfig& c, const std::function<bool(const char*
   moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   c.must_be("moe_router_activation_func", std::string("sigmoid"));
   c.must_be<int64_t>("moe_layer_freq", 1);
-  c.ignore({"use_grouped_topk"});
+  c.ignore("use_grouped_topk");
   moe.norm_topk = c.get("moe_renormalize", true);
   moe.scale = c.get("routed_scaling_factor", 1.0);
   moe.groups = c.get<int64_t>("num_expert_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
@@ -178,20 +173,19 @@ void read_kimi_linear(const ModelConfig& c, const std::function<bool(const char*
   moe.shared_hidden = c.get<int64_t>("num_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
   r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
   r.experts(r.where([&](int64_t layer) { return !is_dense(layer); }), moe, "shared_experts");
-  if (has("block_sparse_moe")) {
+  if (r.has("block_sparse_moe")) {
     r.rename("(experts\\.\\d+\\.)gate_proj", "$1w1");
     r.rename("(experts\\.\\d+\\.)down_proj", "$1w2");
     r.rename("(experts\\.\\d+\\.)up_proj", "$1w3");
-    const bool all = has("layers.0.block_sparse_moe");  // transformers' files call dense layers so, too
+    const bool all = r.has("layers.0.block_sparse_moe");  // transformers' files call dense layers so, too
     r.rename(all ? "\\.mlp\\." : "\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)", ".block_sparse_moe.");
   }
 }
 
 /// Mamba-2 of transformers.
-void read_mamba2(const ModelConfig& c, const std::function<bool(const char*)>& has, ModelPlan& plan) {
-  FamilyReader r(c, has, plan);
-  DecoderOptions& model = plan.options;
-  model.norm_eps = c.get("layer_norm_epsilon", 1e-5);
+void read_mamba2(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& model = r.plan.options;
   Mamba2Options o{.dim = model.dim};
   o.heads = c.at<int64_t>("num_heads"), o.head_dim = c.at<int64_t>("head_dim"), o.state = c.at<int64_t>("state_size");
   o.groups = c.get<int64_t>("n_groups", 1), o.short_conv = c.get<int64_t>("conv_kernel", 4);
@@ -200,19 +194,29 @@ void read_mamba2(const ModelConfig& c, const std::function<bool(const char*)>& h
   c.must_be("use_bias", false);
   c.must_be("hidden_act", std::string("silu"));
   o.dt_limit = c.get("time_step_limit", o.dt_limit);
-  c.ignore({"chunk_size", "expand", "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor", "time_step_max",
-            "time_step_min", "time_step_rank", "norm_before_gate", "rms_norm"});
+  c.ignore(
+      "chunk_size expand rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max time_step_min "
+      "time_step_rank norm_before_gate rms_norm");
   for (DecoderBlockOptions& block : model.blocks) block.mixer = o;
-  plan.rules = {{"^embedding\\.", "backbone.embeddings."},
-                {"^norm\\.", "backbone.norm_f."},
-                {"^head\\.", "lm_head."},
-                {"^blocks\\.", "backbone.layers."},
-                {"mixer_norm\\.", "norm."},
-                {"mixer\\.in\\.", "mixer.in_proj."},
-                {"mixer\\.out\\.", "mixer.out_proj."},
-                {"mixer\\.conv\\.", "mixer.conv1d."},
-                {"mixer\\.a_log", "mixer.A_log"},
-                {"mixer\\.d$", "mixer.D"}};
+  r.plan.rules = {{"^embedding\\.", "backbone.embeddings."},
+                  {"^norm\\.", "backbone.norm_f."},
+                  {"^head\\.", "lm_head."},
+                  {"^blocks\\.", "backbone.layers."},
+                  {"mixer_norm\\.", "norm."},
+                  {"mixer\\.(in|out)\\.", "mixer.$1_proj."},
+                  {"mixer\\.conv\\.", "mixer.conv1d."},
+                  {"mixer\\.a_log", "mixer.A_log"},
+                  {"mixer\\.d$", "mixer.D"}};
+}
+
+}  // namespace
+
+std::span<const ModelFamily> hybrid_families() {
+  static constexpr ModelFamily all[] = {
+      {"qwen3_next", read_qwen3_next},   {"qwen3_5_text", read_qwen3_next}, {"qwen3_5_moe_text", read_qwen3_next},
+      {"olmo_hybrid", read_olmo_hybrid}, {"kimi_linear", read_kimi_linear}, {"mamba2", read_mamba2},
+  };
+  return all;
 }
 
 }  // namespace sluice::detail

@@ -22,23 +22,20 @@ bool of_embedding(const std::string& name) { return name.find("embed") != std::s
 
 Checkpoint look(const std::string& folder) {
   Checkpoint out;
-  out.path = folder + "/model.safetensors";
-  std::string shard = out.path;
+  std::string shard = "model.safetensors";  // that of the embedding
+  out.path = folder + "/" + shard;
   if (!std::filesystem::exists(out.path)) {
     out.path += ".index.json";
     if (!std::filesystem::exists(out.path))
       fail<IOError>("load_model_files: '", folder, "' has neither model.safetensors nor model.safetensors.index.json");
-    try {
-      const Json index = parse_json(read_file(out.path));
-      for (const auto& [name, file] : index.at("weight_map").get<Json::Object>()) {
-        out.names.insert(name);
-        if (of_embedding(name)) shard = folder + "/" + file.get<std::string>();
-      }
-    } catch (const ValueError& e) { fail<IOError>("load_model_files: '", out.path, "': ", e.what()); }
+    shard.clear();
+    for (const auto& [name, file] : detail::read_index("load_model_files", out.path)) {
+      out.names.insert(name);
+      if (of_embedding(name)) shard = file;
+    }
+    if (shard.empty()) fail<IOError>("load_model_files: '", out.path, "' names no tensor with an embedding");
   }
-  if (!std::filesystem::exists(shard))
-    fail<IOError>("load_model_files: '", out.path, "' names no tensor with an embedding");
-  const SafeTensors file = map_safetensors(shard, [&](const std::string& name) {
+  const SafeTensors file = map_safetensors(folder + "/" + shard, [&](const std::string& name) {
     out.names.insert(name);
     return of_embedding(name);
   });

@@ -1,7 +1,9 @@
 #include <sluice/layers/models/model_config.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <sstream>
 
 namespace sluice {
 
@@ -14,10 +16,10 @@ std::string with_infinity(const std::string& text) {
   std::string out;
   bool quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (quoted && text[i] == '\\') out += text[i++];
-    if (i < text.size() && text[i] == '"') quoted = !quoted;
+    const std::size_t taken = quoted && text[i] == '\\' ? 2 : 1;  // an escaped quote ends no text
+    if (taken == 1 && text[i] == '"') quoted = !quoted;
     if (!quoted && text.compare(i, 8, "Infinity") == 0) out += "{\"__float__\": \"Infinity\"}", i += 7;
-    else if (i < text.size()) out += text[i];
+    else out += text.substr(i, taken), i += taken - 1;
   }
   return out;
 }
@@ -52,14 +54,22 @@ void ModelConfig::refuse(const std::string& name, const std::string& why) const 
   fail<IOError>("'", path_, "': \"", name, "\" is ", it == fields_.end() ? "missing" : to_text(it->second), "; ", why);
 }
 
+void ModelConfig::ignore(const std::string& names) const {
+  std::istringstream all(names);
+  for (std::string name; all >> name;) read_.insert(name);
+}
+
 void ModelConfig::check_read(const std::vector<std::string>& ignored) const {
+  const auto known = [&](const std::string& name) {  // itself, or an object that holds it: names have dots, too
+    for (std::size_t end = name.find('.');; end = name.find('.', end + 1)) {
+      const std::string part = name.substr(0, end);
+      if (read_.contains(part) || std::find(ignored.begin(), ignored.end(), part) != ignored.end()) return true;
+      if (end == std::string::npos) return false;
+    }
+  };
   std::string unknown;
-  for (const auto& [name, value] : fields_) {
-    const std::string whole = name.substr(0, name.find('.'));
-    const bool known = read_.contains(name) || read_.contains(whole) ||
-                       std::find(ignored.begin(), ignored.end(), whole) != ignored.end();
-    if (!known) unknown += str("\n  \"", name, "\": ", to_text(value).substr(0, 100));
-  }
+  for (const auto& [name, value] : fields_)
+    if (!known(name)) unknown += str("\n  \"", name, "\": ", to_text(value).substr(0, 100));
   if (!unknown.empty())
     fail<IOError>("'", path_,
                   "': fields that this library does not know and that may change what the model computes; "
@@ -76,14 +86,18 @@ template <class T> T ModelConfig::at(const std::string& name) const {
       if (const Json* special = j.find("__float__"); special && *special == Json("Infinity"))
         return std::numeric_limits<double>::infinity();
     }
-    if constexpr (std::is_same_v<V, int64_t>)  // 8.0
-      if (const double* x = j.as<double>(); x && *x > -1e15 && *x < 1e15 && *x == static_cast<double>(int64_t(*x)))
-        return static_cast<int64_t>(*x);
     const V* const exact = j.as<V>();
-    if (!exact) refuse(name, "it has another type");
-    if constexpr (std::is_same_v<V, int64_t>)
-      if (*exact > kMost || *exact < -kMost) refuse(name, str("beyond ", kMost, ", it is no size of a model"));
-    return *exact;
+    if constexpr (std::is_same_v<V, int64_t>) {
+      const double* const x = j.as<double>();
+      const bool whole = x && std::abs(*x) < 1e18 && *x == std::trunc(*x);  // 8.0
+      if (!exact && !whole) refuse(name, "it has another type");
+      const int64_t i = exact ? *exact : static_cast<int64_t>(*x);
+      if (i > kMost || i < -kMost) refuse(name, str("beyond ", kMost, ", it is no size of a model"));
+      return i;
+    } else {
+      if (!exact) refuse(name, "it has another type");
+      return *exact;
+    }
   };
   if constexpr (requires { typename T::allocator_type; } && !std::is_same_v<T, std::string>) {
     const auto* list = value->as<Json::List>();

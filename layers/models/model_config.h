@@ -38,9 +38,10 @@ class ModelConfig {
   template <class T> void must_be(const std::string& name, const T& value) const {
     if (has(name) && !(at<T>(name) == value)) refuse(name, str("only ", value, " is known"));
   }
-  /// Marks fields as read that change nothing that the model computes.
-  void ignore(const std::vector<std::string>& names) const { read_.insert(names.begin(), names.end()); }
-  /// IOError naming every field that was neither read nor matches one of `ignored`.
+  /// Marks fields as read that change nothing that the model computes. Spaces stand between the names.
+  void ignore(const std::string& names) const;
+  /// IOError naming every field that was neither read nor ignored; who reads an object has read its fields. `ignored`
+  /// are more names.
   void check_read(const std::vector<std::string>& ignored) const;
   /// IOError: `name` has a value that this library cannot follow; `why`.
   [[noreturn]] void refuse(const std::string& name, const std::string& why) const;

@@ -249,17 +249,10 @@ std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, bo
     return file.tensors;
   }
   std::set<std::string> shards;
-  try {
-    const Json index = parse_json(read_file(path));
-    for (const auto& [name, shard] : index.at("weight_map").get<Json::Object>())
-      shards.insert(shard.get<std::string>());
-  } catch (const ValueError& e) { check(false, "is no index of a sharded checkpoint: ", e.what()); }
+  for (const auto& [name, shard] : read_index("load_pytorch", path)) shards.insert(shard);
   std::map<std::string, Tensor> all;
-  for (const std::string& shard : shards) {
-    check(shard.find('/') == std::string::npos && shard.ends_with(".safetensors"), "the index names ", in_quotes(shard),
-          "; need safetensors files of the same folder");
+  for (const std::string& shard : shards)
     all.merge(read(path.substr(0, path.rfind('/') + 1) + shard, plan, map, names));
-  }
   return all;
 }
 
@@ -366,7 +359,8 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
         continue;
       }
       Tensor* target = nullptr;
-      if (on_meta && !(target = &made[slot.ref().get()])->defined()) *target = empty(slot.shape(), {slot.dtype()});
+      if (on_meta && !(target = &made[slot.ref().get()])->defined())
+        *target = out.missing.empty() ? empty(slot.shape(), {slot.dtype()}) : zeros(slot.shape(), {slot.dtype()});
       writes.emplace_back(place_of(target ? *target : slot, p), value);
     }
   }

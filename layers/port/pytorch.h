@@ -62,7 +62,8 @@ using PyTorchRules = std::vector<PyTorchRule>;
 struct PyTorchOptions {
   std::string prefix = {};               // read only names with this prefix; rules see names without it
   std::vector<std::string> ignore = {};  // patterns: unexpected names of the file (with prefix) that match are ignored
-  bool strict = true;                    // false: missing tensors keep their values, unexpected tensors are ignored
+  bool strict = true;                    // false: missing tensors keep their values, unexpected tensors are ignored;
+                                         // of a tensor on meta the missing pieces become 0
   /// Tensors that take the place of ones on meta are the file's own memory, see map_safetensors(). What the file stores
   /// in another dtype, in parts, or less 1 is copied.
   bool map = false;
@@ -76,6 +77,9 @@ namespace detail {
 PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules,
                           const PyTorchOptions& options);
 void save_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules, const std::string& prefix);
+/// The index of a sharded checkpoint: the file of each tensor. IOError, which begins with `op`, for what is no index
+/// and for one that names files of other folders.
+std::map<std::string, std::string> read_index(const char* op, const std::string& path);
 }  // namespace detail
 
 /// Copies the weights of a safetensors file of PyTorch into the model. Transposes linear maps and converts floats to

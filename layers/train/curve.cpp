@@ -1,11 +1,11 @@
 #include <sluice/layers/train/curve.h>
 
 #include <sluice/core/error.h>
+#include <sluice/core/number/number.h>
 #include <sluice/core/text/file.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <sstream>
 #include <string_view>
@@ -13,11 +13,7 @@
 namespace sluice {
 namespace {
 
-template <class... Args> std::string format(const char* pattern, Args... args) {
-  char text[512];
-  std::snprintf(text, sizeof text, pattern, args...);
-  return text;
-}
+using detail::format;
 
 /// Length in bytes of the UTF-8 character at s[i]; 0 if there is no valid character.
 std::size_t utf8_length(std::string_view s, std::size_t i) {

@@ -139,8 +139,8 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
   const bool sole = ranks_.size() == 1 && weight_ == 0;
   if (sole && weight > 0) return sluice::backward(loss);
-  weight_ += weight;
-  Tensor total = full({}, weight_, {f64});
+  if (weight > 0 && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
+  Tensor total = full({}, weight_ + weight, {f64});
   Pending weights = start_all_reduce(total, own_);
   const auto converted = [&](const Parameter& p) {
     const Tensor& values = buckets_[p.bucket].values;
@@ -154,12 +154,12 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   for (Parameter& p : parameters_) p.ready = false;
   for (Bucket& b : buckets_) b.missing = b.parameters.size();
   launched_ = 0;
+  if (!ordered_) arrived_.clear();
   std::map<const Node*, std::size_t> index;
   for (std::size_t i = 0; i < parameters_.size(); ++i) index[parameters_[i].tensor.impl().history.get()] = i;
 
   if (weight > 0) {
     const Tensor seed = full(loss.shape(), weight, loss.options());
-    if (loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
     if (buckets_.empty()) sluice::backward(loss, seed);
     else
       detail::backward(loss, seed, {}, [&](Leaf& leaf) {

@@ -41,7 +41,8 @@ struct GraphedStepOptions {
 /// the CPU, generators that the function creates, copies or sets, exchanges with other ranks. All other tensors and
 /// generators that the function uses must live as long as this object. Between steps everything may change: rates;
 /// checkpoints loaded into model, optimiser and generators; the dtype of the model (to()), which makes the next steps
-/// record again.
+/// record again. While a function is recorded, other threads that use the device (a Loader's) wait; the function must
+/// not wait for them.
 class GraphedStep {
  public:
   /// Returns the loss of inputs without history.

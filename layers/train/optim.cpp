@@ -224,20 +224,24 @@ void Optimizer::set_lr(double lr) {
 }
 
 std::map<std::string, Tensor> Optimizer::state() const {
+  std::map<std::string, Tensor> s;
+  each_entry([&](const std::string& name, const Tensor& x) { s[name] = owner_.empty() ? clone(x) : x; });
+  return s;
+}
+
+void Optimizer::each_entry(const std::function<void(const std::string&, const Tensor&)>& f) const {
   NoGrad guard;
   follow_conversions();
-  std::map<std::string, Tensor> s;
   const auto kept = [&](std::size_t i, const std::vector<Tensor>& of_owner, std::size_t k) {
-    return owner_.empty() ? clone(of_owner[k]) : broadcast(keeps(i) ? of_owner[k] : empty_moment(i), owner_[i], ranks_);
+    return owner_.empty() ? of_owner[k] : broadcast(keeps(i) ? of_owner[k] : empty_moment(i), owner_[i], ranks_);
   };
-  s["steps"] = Tensor::from<int64_t>({steps_}, {});
+  f("steps", Tensor::from<int64_t>({steps_}, {}));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const std::string& name = parameters_[i].name;
-    s[name + ".updates"] = Tensor::from<int64_t>({slots_[i].updates}, {});
-    for (std::size_t k = 0; k < moments_.size(); ++k) s[str(name, '.', moments_[k])] = kept(i, slots_[i].moments, k);
-    if (parameters_[i].tensor.dtype() == bf16) s[name + ".master"] = kept(i, {slots_[i].master}, 0);
+    f(name + ".updates", Tensor::from<int64_t>({slots_[i].updates}, {}));
+    for (std::size_t k = 0; k < moments_.size(); ++k) f(str(name, '.', moments_[k]), kept(i, slots_[i].moments, k));
+    if (parameters_[i].tensor.dtype() == bf16) f(name + ".master", kept(i, {slots_[i].master}, 0));
   }
-  return s;
 }
 
 void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std::string& op) {

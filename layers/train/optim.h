@@ -86,6 +86,9 @@ class Optimizer {
   /// momentum) or "w.m" and "w.v" (Adam, Lamb); for a bf16 parameter also "w.master". Counts are i64 scalars. Options
   /// and lr are not part of the state: they belong to the program.
   std::map<std::string, Tensor> state() const;
+  /// Calls f with the entries of state(), one at a time: the optimiser's own tensors without shard(), else copies, of
+  /// which a rank need not keep any.
+  void each_entry(const std::function<void(const std::string& name, const Tensor& x)>& f) const;
   /// Continues bit for bit from a state(). Checks everything before the first change. Throws IOError naming a missing
   /// or unknown entry or an impossible count, ShapeError or DTypeError naming an entry that does not fit. Messages
   /// begin with `op`.

@@ -2,6 +2,7 @@
 
 #include <sluice/core/memory/allocator.h>
 #include <sluice/core/kernel/backend.h>
+#include <sluice/core/number/number.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,11 +13,7 @@
 namespace sluice {
 namespace {
 
-template <class... Args> std::string format(const char* pattern, Args... args) {
-  char text[160];
-  std::snprintf(text, sizeof text, pattern, args...);
-  return text;
-}
+using detail::format;
 
 std::string duration(double seconds) {
   if (!(seconds >= 0) || seconds > 3.6e8) return "-:--";

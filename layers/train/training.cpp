@@ -46,7 +46,9 @@ void save_training(const Members& model, const std::string& path, const Optimize
   file.metadata = std::move(metadata);
   for (const auto& s : model.slots) file.tensors[std::string(kModel) + s.name] = s.tensor->detach();
   if (ranks.rank() == 0 || optimizer.shards().size() > 1)
-    for (auto& [name, x] : optimizer.state()) file.tensors[std::string(kOptimizer) + name] = x;
+    optimizer.each_entry([&](const std::string& name, const Tensor& x) {
+      if (ranks.rank() == 0) file.tensors[std::string(kOptimizer) + name] = to(x, cpu);
+    });
   for (const auto& [key, value] : state.config) file.metadata[std::string(kConfig) + key] = value;
   file.metadata["format"] = "sluice-checkpoint-1";
   file.metadata["step"] = std::to_string(state.step);
@@ -107,6 +109,8 @@ TrainingState load_training(const Members& model, const std::string& path, Optim
 
 }  // namespace detail
 
-TrainingState read_checkpoint_state(const std::string& path) { return state_of(load_safetensors(path), path); }
+TrainingState read_checkpoint_state(const std::string& path) {
+  return state_of(load_safetensors(path, [](const std::string&) { return false; }), path);
+}
 
 }  // namespace sluice

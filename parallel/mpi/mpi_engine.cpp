@@ -37,10 +37,6 @@ void check(int code, const char* what) {
   fail<CommunicationError>(what, ": ", std::string_view(text, static_cast<std::size_t>(length)));
 }
 
-Clock::duration seconds(double s) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(s, 1e9)));
-}
-
 /// The largest MPI message in bytes; MPI's counts are int.
 std::size_t largest_message() {
   const char* set = std::getenv("SLUICE_MPI_MESSAGE");
@@ -104,73 +100,29 @@ class MpiEngine final : public Engine {
       wait.peers.push_back(peer), wait.requests.push_back(MPI_REQUEST_NULL);
       return &wait.requests.back();
     };
-    for (const Incoming& r : receives)
-      for (std::size_t at = 0; at < r.bytes; at += most)
-        check(MPI_Irecv(r.data + at, static_cast<int>(std::min(most, r.bytes - at)), MPI_BYTE, r.from, tag, data_,
-                        add(r.from)),
-              patience.op);
-    for (const Outgoing& s : sends)
-      for (std::size_t at = 0; at < s.bytes; at += most)
-        check(MPI_Isend(s.data + at, static_cast<int>(std::min(most, s.bytes - at)), MPI_BYTE, s.to, tag, data_,
-                        add(s.to)),
-              patience.op);
-    if (done(wait)) return;
-
-    // MPI moves long messages in pieces, a few for each call. For the time that this may take, the loop does not sleep.
     std::size_t bytes = 0;
-    for (const Outgoing& o : sends) bytes += o.bytes;
-    for (const Incoming& r : receives) bytes += r.bytes;
-    const auto busy = microseconds(500) + std::chrono::nanoseconds(2 * bytes);
-    const auto start = Clock::now();
-    auto deadline = start + seconds(patience.seconds);
-    Clock::time_point found_end;
-    bool asked = false;
-    const auto entry = waits_.insert(waits_.end(), &wait);
-    const auto give_up = [&](const std::string& why) {
-      waits_.erase(entry);
+    try {
+      for (const Incoming& r : receives) {
+        bytes += r.bytes;
+        for (std::size_t at = 0; at < r.bytes; at += most)
+          check(MPI_Irecv(r.data + at, static_cast<int>(std::min(most, r.bytes - at)), MPI_BYTE, r.from, tag, data_,
+                          add(r.from)),
+                patience.op);
+      }
+      for (const Outgoing& s : sends) {
+        bytes += s.bytes;
+        for (std::size_t at = 0; at < s.bytes; at += most)
+          check(MPI_Isend(s.data + at, static_cast<int>(std::min(most, s.bytes - at)), MPI_BYTE, s.to, tag, data_,
+                          add(s.to)),
+                patience.op);
+      }
+      if (!done(wait)) finish(wait, bytes, patience, lock);
+    } catch (...) {
+      waits_.remove(&wait);
       broken_ = true;  // MPI may still write to buffers that end here: no further exchange, only the end of the job
-      fail<CommunicationError>(why);
-    };
-    for (int64_t round = 0;; ++round) {
-      lock.unlock();
-      const auto waited = Clock::now() - start;
-      if (waited < busy) std::this_thread::yield();
-      else std::this_thread::sleep_for(waited < milliseconds(20) + busy ? microseconds(20) : microseconds(200));
-      lock.lock();
-      if (done(wait)) break;
-      if (round % 16 != 0 && waited < milliseconds(1)) continue;
-      hear();
-      const auto now = Clock::now();
-      for (const int r : wait.missing()) {
-        if (!failure_.empty() || !ended_[static_cast<std::size_t>(r)]) continue;
-        // The last messages of rank r may come later than its notice. If several ranks see this, the lowest reports it.
-        if (found_end == Clock::time_point()) found_end = now;
-        if (now >= found_end + seconds(kAnswerSeconds) + milliseconds(300) * std::min(rank_, 10))
-          tell_failure(str(patience.op, ": rank ", r, " has ended"), 0);
-      }
-      if (!failure_.empty() && now >= failed_at_) {
-        if (done(wait)) break;
-        give_up(failure_);
-      }
-      if (*patience.cancel) give_up(str(patience.op, ": given up by rank ", rank_));
-      if (now < deadline) continue;
-      const bool lower_asks = std::any_of(asked_at_.begin(), asked_at_.lower_bound(rank_),
-                                          [&](const auto& a) { return now < a.second + seconds(3 * kAnswerSeconds); });
-      if (lower_asks) {
-        deadline = now + seconds(kAnswerSeconds);  // a lower rank has asked and will report the result
-      } else if (!asked) {
-        asked = true;
-        answers_.clear();
-        tell_all({Notice::who_waits});
-        deadline = now + seconds(kAnswerSeconds);
-      } else {
-        answers_[rank_] = all_waits();
-        const std::string why = blame(rank_, answers_, patience.seconds);
-        tell_failure(why, 0);
-        give_up(why);
-      }
+      throw;
     }
-    waits_.erase(entry);
+    waits_.remove(&wait);
   }
 
   void throw_if_failed() override {
@@ -257,6 +209,56 @@ class MpiEngine final : public Engine {
 
  private:
   // Callers of all functions below must hold the mutex.
+  /// Waits for the messages of `wait`, of `bytes` together; `lock` is that of the mutex.
+  void finish(Wait& wait, std::size_t bytes, const Patience& patience, std::unique_lock<std::mutex>& lock) {
+    // MPI moves long messages in pieces, a few for each call. For the time that this may take, the loop does not sleep.
+    const auto busy = microseconds(500) + std::chrono::nanoseconds(2 * bytes);
+    const auto start = Clock::now();
+    auto deadline = start + seconds(patience.seconds);
+    Clock::time_point found_end;
+    bool asked = false;
+    waits_.push_back(&wait);
+    for (int64_t round = 0;; ++round) {
+      lock.unlock();
+      const auto waited = Clock::now() - start;
+      if (waited < busy) std::this_thread::yield();
+      else std::this_thread::sleep_for(waited < milliseconds(20) + busy ? microseconds(20) : microseconds(200));
+      lock.lock();
+      if (done(wait)) return;
+      if (round % 16 != 0 && waited < milliseconds(1)) continue;
+      hear();
+      const auto now = Clock::now();
+      for (const int r : wait.missing()) {
+        if (!failure_.empty() || !ended_[static_cast<std::size_t>(r)]) continue;
+        // The last messages of rank r may come later than its notice. If several ranks see this, the lowest reports it.
+        if (found_end == Clock::time_point()) found_end = now;
+        if (now >= found_end + seconds(kAnswerSeconds) + milliseconds(300) * std::min(rank_, 10))
+          tell_failure(str(patience.op, ": rank ", r, " has ended"), 0);
+      }
+      if (!failure_.empty() && now >= failed_at_) {
+        if (done(wait)) return;
+        fail<CommunicationError>(failure_);
+      }
+      if (*patience.cancel) fail<CommunicationError>(patience.op, ": given up by rank ", rank_);
+      if (now < deadline) continue;
+      const bool lower_asks = std::any_of(asked_at_.begin(), asked_at_.lower_bound(rank_),
+                                          [&](const auto& a) { return now < a.second + seconds(3 * kAnswerSeconds); });
+      if (lower_asks) {
+        deadline = now + seconds(kAnswerSeconds);  // a lower rank has asked and will report the result
+      } else if (!asked) {
+        asked = true;
+        answers_.clear();
+        tell_all({Notice::who_waits});
+        deadline = now + seconds(kAnswerSeconds);
+      } else {
+        answers_[rank_] = all_waits();
+        const std::string why = blame(rank_, answers_, patience.seconds);
+        tell_failure(why, 0);
+        fail<CommunicationError>(why);
+      }
+    }
+  }
+
   bool done(Wait& wait) {
     int all = 0;
     check(MPI_Testall(static_cast<int>(wait.requests.size()), wait.requests.data(), &all, MPI_STATUSES_IGNORE),

@@ -299,6 +299,9 @@ TEST_CASE("communicator: arguments out of range", "[parallel][threads]") {
   CHECK_THROWS_AS(all_gather(zeros({2}), 1, alone), ShapeError);
   CHECK_THROWS_AS(reduce_scatter(zeros({4}), 0, alone, {3}), ShapeError);
   CHECK_THROWS_AS(reduce_scatter(zeros({4}), 0, alone, {5, -1}), ValueError);
+  Tensor five = zeros({5});
+  CHECK_THROWS_AS(start_all_gather(zeros({1}), five, alone), ShapeError);
+  CHECK_THROWS_AS(start_all_gather(zeros({5}, {f64}), five, alone), ShapeError);
   CHECK_THROWS_AS(even_pieces(-1, 2), ValueError);
   CHECK_THROWS_AS(even_pieces(1, 0), ValueError);
   CHECK(even_pieces(7, 3) == std::vector<int64_t>{3, 2, 2});

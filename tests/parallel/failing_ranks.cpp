@@ -56,6 +56,10 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     const Communicator own = all.split(0);
     std::optional<Communicator> other = all.split(0);  // of "drop"
+    if (what == "link") {                              // the odd one demands what the others do not want
+      ::setenv("SLUICE_NCCL", all.rank() == odd ? "on" : "off", 1);
+      all_reduce(zeros({3}, {f32, Device::cuda()}), all);
+    }
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     bool more = true;
     for (int step = 0; more; ++step) {

@@ -77,8 +77,9 @@ wait "$job" || die 'the job was not started again'
 grep -q '^resume .* at step' "$work/again.log" || die 'the job began anew'
 [[ $(figures again) == "$(figures whole)" ]] || die 'other figures after a new start'
 
-# A job that is asked to stop, as by Ctrl-C, saves. While it runs no other writes to its folder.
-asked() { exec bash "$launch" 3 "$program" --smoke --steps "$1" --evals 600 --out "$work/asked" >"$work/asked.log" 2>&1; }
+# A job that is asked to stop, as by Ctrl-C, saves. While it runs no other writes to its folder. It validates after each
+# step, the last one, too.
+asked() { exec bash "$launch" 3 "$program" --smoke --steps "$1" --evals "$1" --out "$work/asked" >"$work/asked.log" 2>&1; }
 asked 6000 &
 job=$!
 until_saved asked
@@ -88,8 +89,15 @@ kill -TERM "$job"
 wait "$job" || die 'a job that was asked to stop failed'
 step=$(sed -nE 's/^saved .* at step ([0-9]+); the same command resumes$/\1/p' "$work/asked.log")
 [[ $step ]] || die 'a job that was asked to stop did not save'
+grep -q "^$step," "$work/asked/log.csv" || die "the row of step $step, at which a job was asked to stop, is missing"
 (asked $((step + 1))) || die 'a job that was asked to stop does not resume'
 grep -q "^resume .* at step $step$" "$work/asked.log" || die 'a job that was asked to stop began anew'
+
+# Ranks that have different texts say so.
+for rank in 0 1; do printf "text $rank; %.0s" {1..1000} >"$work/text$rank"; done
+if timeout 100 bash "$launch" 2 bash -c 'exec "$0" --smoke --text "$1/text$OMPI_COMM_WORLD_RANK" --out "$1/texts"' \
+  "$program" "$work" >"$work/texts.log" 2>&1; then die 'ranks trained on different texts'; fi
+(($(grep -c '^text: rank 1 has another one' "$work/texts.log") == 1)) || die 'ranks with different texts do not say so'
 
 ((interrupted > 0)) || die 'nothing was interrupted: this test is broken'
 printf '%d trials, %d interrupted, all ended as without\n' "$trials" "$interrupted"

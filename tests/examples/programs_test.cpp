@@ -1,0 +1,96 @@
+// Programs of examples/ by their command lines: what they refuse, and a conversation.
+#include "support/catch.h"
+#include "support/folders.h"
+#include "support/temp_folder.h"
+
+#include <sluice/core/text/file.h>
+#include <sluice/core/text/safetensors.h>
+#include <sluice/ops/shape/create.h>
+
+#include <cstdlib>
+
+#include <sys/wait.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+struct Finished {
+  int status;
+  std::string out;  // of stdout and stderr
+};
+
+void put(const std::string& path, const std::string& text) {
+  write_file_atomically(path, [&](FileWriter& w) { w.write(text); });
+}
+
+/// A program in a folder of its own, with these lines on stdin.
+Finished run(const std::string& program, const std::string& arguments, const std::string& lines = "") {
+  TempFolder folder;
+  put(folder / "in", lines);
+  const std::string command =
+      str("cd '", folder / "", "' && '", EXAMPLES, "/", program, "' ", arguments, " <in >out 2>&1");
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder / "out")};
+}
+
+/// The number behind the first `words` in a text.
+int64_t number_after(const std::string& text, const std::string& words) {
+  INFO(text);
+  const std::size_t at = text.find(words);
+  REQUIRE(at != std::string::npos);
+  return std::stoll(text.substr(at + words.size()));
+}
+
+const std::string chat_data = source_folder() + "/examples/data/chat";
+
+}  // namespace
+
+TEST_CASE("examples: options that lead nowhere are refused before anything is trained") {
+  const std::string text = "--text '" + source_folder() + "/README.md' --steps 1 ";
+  const auto refused = [](const std::string& program, const std::string& arguments, const std::string& why) {
+    const Finished f = run(program, arguments);
+    CHECK(f.status == 1);
+    CHECK_THAT(f.out, Contains(program + ": " + why));
+  };
+  refused("gated_lm", text + "--hidden 32", "hidden must be above dim / 3 — got hidden 32, dim 96");
+  refused("attention_sink", text + "--short-steps 1 --hidden 32",
+          "hidden must be above dim / 3 — got hidden 32, dim 96");
+  refused("hybrid_lm", "--smoke --only delta,sofmax",
+          "--only names \"sofmax\", which is no model — did you mean \"softmax\"?");
+  refused("chat", "--model '" + chat_data + "' --sequences 2", "--sequences above 1 needs --prompt");
+}
+
+TEST_CASE("examples: hybrid_lm --only runs the models that it names") {
+  const Finished f = run("hybrid_lm", "--smoke --only delta,GAU");
+  CHECK(f.status == 0);
+  CHECK_THAT(f.out, Contains(" GAU ") && Contains(" delta ") && !Contains(" softmax ") && !Contains(" hybrid "));
+}
+
+TEST_CASE("examples: a conversation reads all that was said, and ends turns where its tokens do") {
+  // Without weights all logits are equal, and the likeliest token is the first.
+  TempFolder folder;
+  SafeTensors weights = load_safetensors(chat_data + "/model.safetensors");
+  for (auto& [name, x] : weights.tensors) x = zeros_like(x);
+  save_safetensors(folder / "model.safetensors", weights);
+  put(folder / "config.json", read_file(chat_data + "/config.json"));
+  put(folder / "tokenizer.json", read_file(chat_data + "/tokenizer.json"));
+  const std::string always = "--model '" + (folder / "") + "' --tokens 3 --temperature 0 ";
+
+  // The last token of an answer that --tokens cuts is read before the next turn.
+  const int64_t one = number_after(run("chat", always + "--plain", "the gate\n").out, "; prompt ");
+  CHECK(one > 0);
+  CHECK(number_after(run("chat", always + "--plain", "the gate\nthe gate\n").out, "; prompt ") == 2 * one + 1);
+
+  // The first token ends turns now, which config.json does not say.
+  std::string names = read_file(chat_data + "/tokenizer.json");
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    for (std::size_t at = names.find(from); at != std::string::npos; at = names.find(from, at + to.size()))
+      names.replace(at, from.size(), to);
+  };
+  rename("<|endoftext|>", "<|neither|>"), rename("<|im_end|>", "<|endoftext|>"), rename("<|neither|>", "<|im_end|>");
+  put(folder / "tokenizer.json", names);
+  CHECK(number_after(run("chat", always + "--prompt gate").out, "; answer ") == 1);
+  CHECK(number_after(run("chat", always + "--prompt gate --plain").out, "; answer ") == 3);
+}

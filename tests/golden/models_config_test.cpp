@@ -1,0 +1,167 @@
+// config.json by itself: files as they were published, fields that are refused, and what ModelConfig reads.
+#include "support/catch.h"
+#include "support/folders.h"
+#include "support/temp_folder.h"
+
+#include <sluice/core/text/file.h>
+#include <sluice/layers/models/families.h>
+#include <sluice/layers/models/load_model_files.h>
+
+#include <cmath>
+#include <tuple>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+/// The plan of a config.json all of whose fields are known.
+ModelPlan plan(const std::string& text) {
+  const ModelConfig config(text, "config.json");
+  const ModelPlan made = plan_of(config, [](const char*) { return false; });
+  config.check_read({});
+  return made;
+}
+
+/// What plan() says; "" if nothing.
+std::string refusal(const std::string& text) {
+  try {
+    plan(text);
+  } catch (const IOError& e) { return e.what(); }
+  return "";
+}
+
+std::string with(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+std::string golden(const std::string& family) {
+  return read_file(source_folder() + "/tests/golden/models/" + family + "/config.json");
+}
+
+/// What every published file says, in tiny sizes.
+const std::string kCommon = R"({"architectures": ["ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
+  "eos_token_id": 2, "hidden_size": 16, "initializer_range": 0.02, "intermediate_size": 24,
+  "max_position_embeddings": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2,
+  "rms_norm_eps": 1e-05, "torch_dtype": "bfloat16", "transformers_version": "4.40.1", "use_cache": true,
+  "vocab_size": 40, )";
+
+const std::string kQwen25 = kCommon + R"("model_type": "qwen2", "hidden_act": "silu", "max_window_layers": 24,
+  "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true, "use_mrope": false,
+  "use_sliding_window": false})";
+const std::string kSmol135M = kCommon + R"("model_type": "llama", "attention_bias": false, "hidden_act": "silu",
+  "is_llama_config": true, "pretraining_tp": 1, "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000,
+  "tie_word_embeddings": true})";
+const std::string kSmolInstruct = kCommon + R"("model_type": "llama", "attention_bias": false, "hidden_act": "silu",
+  "mlp_bias": false, "pad_token_id": 2, "pretraining_tp": 1, "rope_scaling": null, "rope_theta": 130000,
+  "tie_word_embeddings": true, "transformers.js_config": {"dtype": "q4",
+  "kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}}})";
+const std::string kGemma2 = kCommon + R"("model_type": "gemma2", "attention_bias": false,
+  "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid", "final_logit_softcapping": 30.0, "head_dim": 8,
+  "hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh", "pad_token_id": 0, "query_pre_attn_scalar": 8,
+  "rope_theta": 10000.0, "sliding_window": 32, "sliding_window_size": 32})";
+const std::string kTrinity = kCommon + R"("model_type": "afmoe", "auto_map": {"AutoModel": "modeling_afmoe.AfmoeModel"},
+  "global_attn_every_n_layers": 2, "head_dim": 8, "hidden_act": "silu",
+  "layer_types": ["sliding_attention", "full_attention"], "load_balance_coeff": 0.0005, "moe_intermediate_size": 8,
+  "mup_enabled": true, "n_group": 1, "num_dense_layers": 1, "num_expert_groups": 1, "num_experts": 4,
+  "num_experts_per_tok": 2, "num_limited_groups": 1, "num_shared_experts": 1, "rope_scaling": null,
+  "rope_theta": 10000, "route_norm": true, "route_scale": 2.826, "score_func": "sigmoid", "sliding_window": 32,
+  "tie_word_embeddings": false, "topk_group": 1, "use_grouped_mm": true})";
+const std::string kQwen3Next = kCommon + R"("model_type": "qwen3_next", "decoder_sparse_step": 1,
+  "full_attention_interval": 2, "head_dim": 8, "hidden_act": "silu", "linear_conv_kernel_dim": 4,
+  "linear_key_head_dim": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 4,
+  "mlp_only_layers": [], "moe_intermediate_size": 8, "norm_topk_prob": true, "num_experts": 4,
+  "num_experts_per_tok": 2, "output_router_logits": false, "partial_rotary_factor": 0.25, "rope_scaling": null,
+  "rope_theta": 10000000, "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 8,
+  "tie_word_embeddings": false, "use_sliding_window": false})";
+
+}  // namespace
+
+TEST_CASE("models: config.json as published models have it", "[models]") {
+  for (const std::string* text : {&kQwen25, &kSmol135M, &kSmolInstruct, &kGemma2, &kTrinity, &kQwen3Next}) {
+    INFO(*text);
+    CHECK(refusal(*text) == "");
+  }
+  for (const auto& [text, from, to, why] :
+       {std::tuple(kQwen25, "\"use_mrope\": false", "\"use_mrope\": true", "\"use_mrope\" is true; only false"),
+        std::tuple(kSmol135M, "\"is_llama_config\": true", "\"is_llama_config\": false",
+                   "\"is_llama_config\" is false"),
+        std::tuple(kSmol135M, "\"rope_interleaved\": false", "\"rope_interleaved\": true",
+                   "\"rope_interleaved\" is true"),
+        std::tuple(kSmolInstruct, "transformers.js", "transformers.py",
+                   "\"transformers.py_config.kv_cache_dtype.fp16\""),
+        std::tuple(kGemma2, "window_size\": 32", "window_size\": 16",
+                   "\"sliding_window_size\" is 16; only 32 is known"),
+        std::tuple(kTrinity, "\"num_expert_groups\": 1", "\"num_expert_groups\": 2", "\"num_expert_groups\" is 2"),
+        std::tuple(kTrinity, "\"num_limited_groups\": 1", "\"num_limited_groups\": 2", "\"num_limited_groups\" is 2"),
+        std::tuple(kQwen3Next, "\"use_sliding_window\": false", "\"use_sliding_window\": true",
+                   "\"use_sliding_window\" is true")})
+    CHECK_THAT(refusal(with(text, from, to)), Contains(why));
+
+  // Of Gemma 2's two activations transformers computes with the second, and with tanh's if there is none.
+  const auto kind = [](const std::string& text) {
+    return std::get<GluOptions>(plan(text).options.blocks[1].feed).kind;
+  };
+  CHECK(kind(kGemma2) == GluKind::geglu_tanh);
+  CHECK(kind(with(kGemma2, "\"hidden_activation\": \"gelu_pytorch_tanh\", ", "")) == GluKind::geglu_tanh);
+  CHECK(kind(with(kGemma2, "gelu_pytorch_tanh", "gelu")) == GluKind::geglu);
+  CHECK_THAT(refusal(with(kGemma2, "gelu_pytorch_tanh", "relu")), Contains("\"hidden_activation\" is \"relu\""));
+}
+
+TEST_CASE("models: fields about whose default families disagree must be there", "[models]") {
+  CHECK_THAT(refusal(with(golden("olmo2"), "\"rms_norm_eps\": 1e-05,", "")), Contains("\"rms_norm_eps\" is missing"));
+  CHECK_THAT(refusal(with(golden("gpt_oss"), "\"rope_theta\": 150.0,", "")), Contains("\"rope_theta\" is missing"));
+  CHECK(refusal(golden("mamba2")) == "");  // whose eps has another name
+
+  // Without rope_parameters OLMo-Hybrid has no RoPE.
+  const std::string rope = "\"rope_parameters\": {\n    \"rope_theta\": 1000.0,\n    \"rope_type\": \"default\"\n  },";
+  const std::string none = with(golden("olmo_hybrid"), rope, "");
+  const auto rotates = [](const std::string& text) {
+    return std::get<MultiHeadAttentionOptions>(plan(text).options.blocks[3].mixer).heads.use_rope;
+  };
+  CHECK(rotates(golden("olmo_hybrid")));
+  CHECK_FALSE(rotates(none));
+  CHECK_THAT(refusal(with(golden("olmo_hybrid"), rope, "\"rope_theta\": 1000.0,")),
+             Contains("it must stand in rope_parameters"));
+}
+
+TEST_CASE("model_config: names with dots, escaped quotes and numbers beyond a size", "[models]") {
+  const ModelConfig dots(R"({"a.b": 1, "c.d": {"e": 2, "f": {"g": 3}}})", "config.json");
+  CHECK_THROWS_WITH(dots.check_read({}), Contains("\"a.b\": 1") && Contains("\"c.d.f.g\": 3"));
+  CHECK_THROWS_WITH(dots.check_read({"c.d"}), Contains("\"a.b\": 1") && !Contains("\"c.d"));
+  CHECK_NOTHROW(dots.check_read({"a.b", "c.d"}));
+  CHECK_NOTHROW(dots.check_read({"a.b", "c.d.e", "c.d.f"}));
+
+  const ModelConfig quotes(R"({"text": "x\"Infinity\\", "limits": [0.5, Infinity]})", "config.json");
+  CHECK(quotes.at<std::string>("text") == "x\"Infinity\\");
+  CHECK(quotes.at<std::vector<double>>("limits") == std::vector<double>{0.5, INFINITY});
+  CHECK_THROWS_AS(ModelConfig("{\"a\": \"\\", "config.json"), IOError);
+
+  const ModelConfig sizes(R"({"eight": 8.0, "vast": 1e14, "part": 8.5, "list": [1, 1e14]})", "config.json");
+  CHECK(sizes.at<int64_t>("eight") == 8);
+  CHECK_THROWS_WITH(sizes.at<int64_t>("vast"), Contains("it is no size of a model"));
+  CHECK_THROWS_WITH(sizes.at<int64_t>("part"), Contains("it has another type"));
+  CHECK_THROWS_WITH(sizes.at<std::vector<int64_t>>("list"), Contains("it is no size of a model"));
+}
+
+TEST_CASE("load_model_files: an index that names a file which is not there, or in another folder", "[models]") {
+  TempFolder folder;
+  const auto put = [&](const std::string& name, const std::string& text) {
+    write_file_atomically(folder / name, [&](FileWriter& w) { w.write(text); });
+  };
+  put("config.json", golden("llama"));
+  const auto error = [&](const std::string& index) -> std::string {
+    put("model.safetensors.index.json", index);
+    try {
+      load_model_files(folder / "");
+    } catch (const IOError& e) { return e.what(); }
+    return "";
+  };
+  CHECK_THAT(error(R"({"weight_map": {"model.embed_tokens.weight": "gone.safetensors"}})"),
+             Contains("gone.safetensors") && !Contains("names no tensor"));
+  CHECK_THAT(error(R"({"weight_map": {"model.embed_tokens.weight": "../config.json"}})"),
+             Contains("load_model_files: ") && Contains("index.json': the index names \"../config.json\"; need"));
+  CHECK_THAT(error("{}"), Contains("load_model_files: ") && Contains("is no index of a sharded checkpoint"));
+}

@@ -1,0 +1,52 @@
+// Data-parallel training that goes on after an error: the next backward pass is as if the failed one had not been.
+#include <sluice/layers/train/data_parallel.h>
+
+#include "parallel/ranks.h"
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/function.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+TEST_CASE("data parallel: a backward pass that failed leaves no weight and no order", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    const double weight = all.rank() + 1;
+    Tensor a = ones({2}, {f64}).requires_grad_(), b = ones({2}, {f64}).requires_grad_();
+    DataParallel parallel(std::vector<NamedTensor>{{"a", a}, {"b", b}}, all);
+    const auto loss = [&](bool fails) {  // the gradient of a arrives before that of b
+      const Tensor last = custom_op(
+          "last", {b}, [](const Tensors& in) { return in[0] * 1.0; },
+          [fails](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
+            if (fails) fail<ValueError>("last: fails");
+            return {g};
+          });
+      return sum(a * 2.0) + sum(last);
+    };
+    const auto refused = [&](const Tensor& y) {
+      try {
+        parallel.backward(y, weight);
+      } catch (const Error&) { return true; }
+      return false;
+    };
+    const auto expect_gradients = [&](double of_a, double of_b, const char* what) {
+      expect(max_abs_diff(a.grad(), full({2}, of_a, {f64})) < 1e-14, what);
+      expect(max_abs_diff(b.grad(), full({2}, of_b, {f64})) < 1e-14, what);
+      a.zero_grad(), b.zero_grad();
+    };
+    expect(refused(loss(true)), "an error of the walk");
+    a.zero_grad(), b.zero_grad();
+    for (int step = 0; step < 3; ++step) {
+      parallel.backward(loss(false), weight);
+      expect_gradients(2, 1, "after an error of the walk");
+    }
+    parallel.accumulate(loss(false), weight);
+    expect(refused(a * 1.0), "a loss of two elements");
+    parallel.backward(loss(false) * 3.0, weight);
+    expect_gradients(4, 2, "after a loss of two elements");
+  }));
+}
