@@ -22,6 +22,7 @@ Tensors call_vjp(Node& node, const Tensors& grads);
 Tensor fitted(const Node& from, const Edge& to, Tensor g);
 void accumulate(Tensor& into, Tensor g, bool create_graph);
 void collect(Leaf& leaf, Tensor g, bool create_graph);
+void run_hooks(Node& node, Tensors& grads);
 
 /// Sets vjp_of, which tells anomaly mode and the profiler the node of the running vjp. Scopes nest in checkpoints.
 struct VjpScope {
@@ -31,31 +32,26 @@ struct VjpScope {
 };
 
 /// The walk: takes the youngest waiting node, whose gradients are then complete, and passes the gradients from its vjp
-/// on to its inputs. visit(node, gradients) returns false to stop at this node. With `between`, other nodes are left
-/// out. With `watch`, a leaf does not wait in the frontier but is visited when its last edge was walked.
+/// on to its inputs. visit(node, gradients) runs the node's hooks, and returns false to stop at this node. With
+/// `between`, other nodes are left out. With `watch`, a leaf does not wait in the frontier but is visited when its last
+/// edge was walked.
 template <class Visit>
 void walk(Frontier& frontier, BackwardOptions options, const Subgraph* between, Visit visit,
           LeafCounter* watch = nullptr) {
   GradMode mode(options.create_graph);
   detail::DenormalMode denormals;  // set once, not in each small op
   auto wanted = [&](const Edge& e) { return e.node && (!between || between->contains(e.node.get())); };
-  auto enter = [&](Node& node, Tensors& grads) {
-    if (node.extras_)
-      for (uint32_t i = 0; i < grads.size(); ++i)
-        if (grads[i].defined()) node.run_hooks(i, grads[i]);
-    return visit(node, grads);
-  };
   auto complete = [&](LeafCounter::Entry& leaf) {
     if (!leaf.grad.defined()) return;
     VjpScope scope(*leaf.node);
     Tensors grads{std::move(leaf.grad)};
-    enter(*leaf.node, grads);
+    visit(*leaf.node, grads);
   };
   while (!frontier.empty()) {
     detail::Pending p = frontier.take();
     Node& node = *p.node;
     VjpScope scope(node);
-    if (!enter(node, p.grads)) continue;
+    if (!visit(node, p.grads)) continue;
     if (std::none_of(node.edges.begin(), node.edges.end(), wanted)) continue;
     Tensors grads = call_vjp(node, p.grads);
     if (!options.retain_graph && !options.create_graph) node.release();
@@ -87,10 +83,12 @@ void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions op
   Frontier frontier;
   std::optional<LeafCounter> watch;
   if (final) watch.emplace(root.impl().history.get());
-  frontier.at(root.impl().history)[root.impl().output_index] = std::move(g);
+  const Edge at = edge_of(root);
+  frontier.at(at.node)[at.index] = std::move(g);
   walk(
       frontier, options, nullptr,
       [&](Node& node, Tensors& grads) {
+        run_hooks(node, grads);
         if (!node.is_leaf()) return true;
         collect(static_cast<Leaf&>(node), std::move(grads[0]), options.create_graph);
         if (final) final(static_cast<Leaf&>(node));
@@ -107,12 +105,12 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (options.allow_unused && !outputs[i].requires_grad()) continue;
     seeds.push_back(seed("grad", outputs[i], options.grad_outputs.empty() ? Tensor() : options.grad_outputs[i]));
-    roots.push_back({outputs[i].impl().history, outputs[i].impl().output_index});
+    roots.push_back(edge_of(outputs[i]));
   }
   for (const Tensor& x : inputs) {
-    if (!x.requires_grad() && !options.allow_unused)
+    if (!x.requires_grad() && !(options.allow_unused && x.defined()))
       fail<AutogradError>("grad: input ", x, " does not require a gradient");
-    wanted.push_back({x.impl().history, x.impl().output_index});
+    wanted.push_back(edge_of(x));
   }
   auto result = detail::grad_edges(roots, seeds, wanted, {options.retain_graph, options.create_graph});
   for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -136,12 +134,10 @@ std::vector<Tensor> detail::grad_edges(std::span<const Edge> roots, std::span<co
   std::vector<Tensor> result(wanted.size());
   walk(frontier, options, &between, [&](Node& node, Tensors& grads) {
     auto it = std::lower_bound(wanted_at.begin(), wanted_at.end(), std::pair<const Node*, std::size_t>(&node, 0));
-    bool stop = node.is_leaf();
-    for (; it != wanted_at.end() && it->first == &node; ++it) {
-      result[it->second] = grads[wanted[it->second].index];
-      stop |= stop_at_wanted;
-    }
-    return !stop;
+    const bool ends_here = stop_at_wanted && it != wanted_at.end() && it->first == &node;
+    if (!ends_here) run_hooks(node, grads);
+    for (; it != wanted_at.end() && it->first == &node; ++it) result[it->second] = grads[wanted[it->second].index];
+    return !ends_here && !node.is_leaf();
   });
   return result;
 }
@@ -177,7 +173,15 @@ Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
   if (grad.shape() != root.shape()) fail(op, ": gradient of shape ", grad, " for an output of shape ", root);
   if (grad.dtype() != root.dtype())
     fail<DTypeError>(op, ": gradient of dtype ", grad.dtype(), " for an output of dtype ", root.dtype());
+  if (grad.device() != root.device())
+    fail<DeviceError>(op, ": gradient on ", grad.device(), " for an output on ", root.device());
   return grad;
+}
+
+void run_hooks(Node& node, Tensors& grads) {
+  if (!node.extras_) return;
+  for (uint32_t i = 0; i < grads.size(); ++i)
+    if (grads[i].defined()) node.run_hooks(i, grads[i]);
 }
 
 Tensors call_vjp(Node& node, const Tensors& gs) {
@@ -189,12 +193,14 @@ Tensors call_vjp(Node& node, const Tensors& gs) {
   return grads;
 }
 
-/// g summed to the shape of the edge's target. Throws AutogradError if a vjp returned a wrong dtype or shape.
+/// g summed to the shape of the edge's target. Throws AutogradError if a vjp returned a wrong dtype, device or shape.
 Tensor fitted(const Node& from, const Edge& to, Tensor g) {
   const OutputMeta& meta = to.node->outputs[to.index];
   if (g.dtype() != meta.dtype)
     fail<AutogradError>(from.name(), ": returned a gradient of dtype ", g.dtype(), " for an input of dtype ",
                         meta.dtype);
+  if (g.device() != meta.device)
+    fail<AutogradError>(from.name(), ": returned a gradient on ", g.device(), " for an input on ", meta.device);
   if (g.shape() == meta.shape) return g;
   try {
     return sum_to(g, meta.shape);

@@ -32,8 +32,9 @@ struct GradOptions {
   std::vector<Tensor> grad_outputs = {};
 };
 
-/// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Without `grad` the root must have one
-/// element. Throws AutogradError when root has no history, was edited in place or was freed by an earlier walk.
+/// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Throws AutogradError when root has no
+/// history, or, without `grad`, more elements than one; and when a tensor that the gradient reads was edited in place
+/// or freed by an earlier walk. ShapeError, DTypeError or DeviceError for a `grad` that does not fit root.
 ///
 /// A bf16 leaf adds the gradients of several calls in f32, so that many small ones are not lost in a large one. From
 /// the second call until zero_grad() the leaf keeps the f32 sum, and .grad() is this sum rounded. Calls with
@@ -42,7 +43,9 @@ void backward(const Tensor& root, const Tensor& grad = {}, BackwardOptions optio
 
 /// Gradients of Σ outputs (weighted by grad_outputs) with respect to the inputs, in their order.
 /// No .grad() is touched; only nodes between outputs and inputs are visited. Inputs may be leaves or
-/// intermediate results.
+/// intermediate results. Errors as of backward(), of each output. Also AutogradError for an input that needs no
+/// gradient or that no output depends on, unless `allow_unused`, and for another number of grad_outputs than of
+/// outputs.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          GradOptions options = {});
 /// Gradient of one output by one input. A template, so that grad({y}, {x}) calls the function above, whose result's [0]
@@ -55,7 +58,8 @@ template <std::same_as<Tensor> T> Tensor grad(const T& output, const T& input, G
 Tensor sum_to(const Tensor& g, const Shape& shape);
 
 namespace detail {
-/// grad() for edges: neither roots nor wanted points need tensors.
+/// grad() for edges: neither roots nor wanted points need tensors. With `stop_at_wanted` the walk ends at wanted nodes,
+/// before their hooks: these belong to the walk that goes on from there.
 std::vector<Tensor> grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
                                std::span<const Edge> wanted, BackwardOptions options, bool stop_at_wanted = false);
 /// The node whose vjp runs on this thread, or null.

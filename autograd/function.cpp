@@ -2,6 +2,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/number/random.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
@@ -47,6 +48,7 @@ struct SegmentInput final : Node {
 struct Checkpoint final : Node {
   std::function<Tensor(const std::vector<Tensor>&)> f;
   RngLog tape;
+  Precision precision = sluice::precision();  // of products, when the segment ran first
   std::size_t inputs;
   Checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, RngLog t, std::size_t n)
       : f(std::move(fn)), tape(std::move(t)), inputs(n) {}
@@ -67,20 +69,20 @@ struct Checkpoint final : Node {
     Tensor y;
     {
       GradMode on(true);
+      PrecisionScope as_before(precision);
       RngLog::Replay replay(tape);
       y = f(xs);
     }
     if (y.shape() != outputs[0].shape)
       fail<AutogradError>("checkpoint: the second run gave shape ", y, ", the first gave ", outputs[0].shape);
     std::vector<Edge> wanted;
-    for (std::size_t i = 0; i < edges.size(); ++i) {
-      if (!needs(i)) wanted.push_back({});
-      else if (i < inputs) wanted.push_back({xs[i].impl().history, xs[i].impl().output_index});
-      else wanted.push_back(edges[i]);
-    }
-    Edge root{y.impl().history, y.impl().output_index};
+    for (std::size_t i = 0; i < edges.size(); ++i) wanted.push_back(i < inputs ? edge_of(xs[i]) : edges[i]);
+    const Edge root = edge_of(y);
     if (!root.node) return Tensors(edges.size());
     auto grads = detail::grad_edges({&root, 1}, {&g, 1}, wanted, {.create_graph = create_graph}, true);
+    // Hooks that f registers on its inputs. Those of captured tensors run when the outer walk gets there.
+    for (std::size_t i = 0; i < inputs; ++i)
+      if (grads[i].defined()) wanted[i].node->run_hooks(wanted[i].index, grads[i]);
     return Tensors(grads.begin(), grads.end());
   }
 };
@@ -126,8 +128,7 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
     node = Ref<Node>(new Custom(std::move(name), std::move(vjp), inputs.size()));
     for (const Tensor& x : inputs) {
       node->save(x);
-      if (x.requires_grad()) node->edges.push_back({x.impl().history, x.impl().output_index});
-      else node->edges.push_back({});
+      node->edges.push_back(edge_of(x));
     }
     for (Tensor& y : ys) {
       node->save(y.detach());
@@ -171,13 +172,12 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   std::vector<Edge> known;
   for (const Tensor& x : xs)
     if (x.requires_grad()) known.push_back({x.impl().history, 0});
-  std::vector<Edge> captured = captured_edges({y.impl().history, y.impl().output_index}, start, known);
+  std::vector<Edge> captured = captured_edges(edge_of(y), start, known);
 
   Ref<Node> node(new Checkpoint(f, std::move(tape), inputs.size()));
   for (const Tensor& x : inputs) {
     node->save(x);
-    if (x.requires_grad()) node->edges.push_back({x.impl().history, x.impl().output_index});
-    else node->edges.push_back({});
+    node->edges.push_back(edge_of(x));
   }
   for (Edge& e : captured) node->edges.push_back(std::move(e));
   Tensor out = y.detach();

@@ -1,27 +1,20 @@
 #include <sluice/autograd/profile.h>
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/number/number.h>
 #include <sluice/core/text/file.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdio>
 #include <tuple>
 
 namespace sluice {
 
 namespace {
 
+using detail::format, detail::steady_seconds;
+
 std::atomic<bool> active = false;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-std::string format(const char* pattern, double v) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, pattern, v);
-  return buffer;
-}
 
 /// One table: a line of headings, then a line for each row. The first column is as wide as its longest label.
 void append_table(std::string& out, const char* heading, const std::vector<ProfileRow>& rows, double total) {
@@ -54,7 +47,7 @@ std::string in_quotes(std::string_view s) {
 
 }  // namespace
 
-Profile::Profile(ProfileOptions options) : options_(std::move(options)), start_(now()) {
+Profile::Profile(ProfileOptions options) : options_(std::move(options)), start_(steady_seconds()) {
   if (active.exchange(true)) fail<AutogradError>("profile: another one is on");
 }
 Profile::~Profile() { active = false; }
@@ -94,7 +87,7 @@ std::vector<ProfileRow> Profile::grouped(bool by_op) const {
 std::vector<ProfileRow> Profile::by_op() const { return grouped(true); }
 std::vector<ProfileRow> Profile::by_module() const { return grouped(false); }
 
-double Profile::wall_seconds() const { return now() - start_; }
+double Profile::wall_seconds() const { return steady_seconds() - start_; }
 double Profile::kernel_seconds() const { return kernel_seconds_; }
 
 std::string Profile::table() const {

@@ -1,7 +1,6 @@
 #include <sluice/core/error.h>
 
-#include <cstdio>
-#include <cstdlib>
+#include <sluice/core/number/number.h>
 
 namespace sluice {
 
@@ -15,12 +14,12 @@ void append_text(std::string& s, long long v) { s += std::to_string(v); }
 void append_text(std::string& s, unsigned long v) { s += std::to_string(v); }
 void append_text(std::string& s, unsigned long long v) { s += std::to_string(v); }
 void append_text(std::string& s, double v) {
-  char buf[32];
+  std::string text;
   for (int digits : {6, 9, 17}) {
-    std::snprintf(buf, sizeof buf, "%.*g", digits, v);
-    if (std::strtod(buf, nullptr) == v) break;
+    text = detail::format("%.*g", digits, v);
+    if (parse_double(text) == v) break;
   }
-  s += buf;
+  s += text;
 }
 
 namespace detail {

@@ -70,6 +70,16 @@ std::string join(std::initializer_list<TextPart> parts);
 /// Concatenates its arguments: strings, numbers, shapes, dtypes.
 template <class... Args> std::string str(const Args&... args) { return detail::join({detail::TextPart(args)...}); }
 
+namespace detail {
+/// The items of a range as str() writes them, with `separator` between them.
+std::string joined(const auto& items, std::string_view separator = ", ") {
+  std::string text;
+  std::string_view before;
+  for (const auto& item : items) text += str(before, item), before = separator;
+  return text;
+}
+}  // namespace detail
+
 /// Throws E with the concatenated text.
 template <class E = ShapeError, class... Args> [[noreturn, gnu::noinline, gnu::cold]] void fail(const Args&... args) {
   throw E(detail::join({detail::TextPart(args)...}));

@@ -45,7 +45,7 @@ Tensor Node::saved(std::size_t i) const {
 void Node::add_output(Tensor& y) {
   y.impl().history = Ref<Node>(this);
   y.impl().output_index = static_cast<uint32_t>(outputs.size());
-  outputs.push_back({y.shape(), y.dtype()});
+  outputs.push_back({y.shape(), y.dtype(), y.device()});
 }
 
 Node::Extras& Node::extras() {
@@ -70,11 +70,14 @@ void Node::run_hooks(uint32_t output, Tensor& grad) {
     if (replacement.shape() != grad.shape())
       fail<AutogradError>(name(), ": a hook returned shape ", replacement.shape(), " for a gradient of shape ",
                           grad.shape());
+    if (replacement.device() != grad.device())
+      fail<AutogradError>(name(), ": a hook returned a tensor on ", replacement.device(), " for a gradient on ",
+                          grad.device());
     grad = replacement;
   }
 }
 
-Leaf::Leaf(Tensor& x) { outputs.push_back({x.shape(), x.dtype()}); }
+Leaf::Leaf(Tensor& x) { outputs.push_back({x.shape(), x.dtype(), x.device()}); }
 
 void dispose(Node* node) {
   // Deleting a node may drop the last reference to its inputs' nodes. The nested calls queue these nodes here, so the
@@ -92,10 +95,7 @@ void dispose(Node* node) {
 namespace detail {
 
 void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
-  for (const Tensor& x : inputs) {
-    if (x.requires_grad()) node.edges.push_back({x.impl().history, x.impl().output_index});
-    else node.edges.push_back({});
-  }
+  for (const Tensor& x : inputs) node.edges.push_back(edge_of(x));
   for (const Tensor& s : saves) {
     if (s.ref() == y.ref()) {
       // Saves an alias: y is about to own this node, and saving y itself would be a cycle.
@@ -127,7 +127,7 @@ void detail::replace_memory(Tensor& x, const Tensor& now, Tensor grad) {
   t.storage = n.storage, t.layout = n.layout, t.dtype = n.dtype, t.contiguous = n.contiguous;
   if (!t.history) return;
   Leaf& leaf = static_cast<Leaf&>(*t.history);
-  leaf.outputs[0].dtype = t.dtype;
+  leaf.outputs[0].dtype = t.dtype, leaf.outputs[0].device = t.storage->device();
   leaf.grad = std::move(grad), leaf.sum = Tensor();
 }
 

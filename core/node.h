@@ -27,10 +27,11 @@ struct Edge {
   uint32_t index = 0;
 };
 
-/// Shape and dtype of a node's output, without holding the tensor.
+/// Shape, dtype and device of a node's output, without holding the tensor.
 struct OutputMeta {
   Shape shape;
   DType dtype = f32;
+  Device device = cpu;
 };
 
 /// A tensor kept for the backward pass, with its version at that time. An input keeps its history. An output is kept
@@ -41,6 +42,8 @@ struct Saved {
   bool is_output = false;
 };
 
+/// What an op left behind for the backward pass: an edge for each input, a description of each output, the tensors that
+/// its gradient reads, and that gradient (vjp). The tensors that it made own it.
 class Node : public RefCounted, public detail::Pooled {
  public:
   Node();
@@ -87,6 +90,11 @@ class Node : public RefCounted, public detail::Pooled {
 
 /// Ends a node's life without recursion: a chain of a million nodes unwinds in a loop.
 void dispose(Node*);
+
+/// The edge that x's gradient takes; a null edge if x is undefined or needs no gradient.
+inline Edge edge_of(const Tensor& x) {
+  return x.requires_grad() ? Edge{x.impl().history, x.impl().output_index} : Edge{};
+}
 
 /// The history of a parameter: the place where its gradient is collected.
 class Leaf final : public Node {

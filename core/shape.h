@@ -118,6 +118,8 @@ int64_t checked_mul(std::string_view op, int64_t a, int64_t b);
 int64_t checked_add(std::string_view op, int64_t a, int64_t b);
 /// Number of elements of a shape. ShapeError for a negative size and beyond kMaxElements, empty dims counted as 1.
 int64_t checked_numel(std::string_view op, const Shape& shape);
+/// ⌈a/b⌉ for a >= 0 and b > 0.
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /// NumPy broadcasting: sizes are aligned at the right; 1 stretches. Throws ShapeError naming `op`.
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b);

@@ -98,8 +98,9 @@ class Tensor {
   /// True if both are views of one storage.
   bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }
 
-  /// Pointer to the first element. T must match the dtype. Writing through the mutable pointer does
-  /// not bump the version: call bump_version() after editing a tensor that history may have saved.
+  /// Pointer to the first element. DTypeError unless T is the dtype's type, DeviceError where the host has no access.
+  /// Writing through the mutable pointer does not bump the version: call bump_version() after editing a tensor that
+  /// history may have saved.
   template <class T> const T* data() const {
     check_type(dtype_of<T>());
     return reinterpret_cast<const T*>(raw());
@@ -108,7 +109,7 @@ class Tensor {
     check_type(dtype_of<T>());
     return reinterpret_cast<T*>(raw());
   }
-  /// Address of the first element, whatever the dtype. ValueError if undefined, DeviceError on meta.
+  /// Address of the first element, whatever the dtype. ValueError if undefined, DeviceError as of data().
   std::byte* raw() const {
     const TensorImpl& t = impl();
     return t.storage->data() + t.layout.offset * size_of(t.dtype);
@@ -126,8 +127,8 @@ class Tensor {
   // -- history ---------------------------------------------------------------------------------
   /// True for a leaf that collects gradients and for the result of a recorded op.
   bool requires_grad() const { return impl_ && bool(impl_->history); }
-  /// Makes this tensor a leaf that collects gradients (or a constant again). Floats only; throws
-  /// AutogradError on the result of a recorded op.
+  /// Makes this tensor a leaf that collects gradients (or a constant again). Throws DTypeError unless it holds f32, f64
+  /// or bf16, and AutogradError on the result of a recorded op.
   Tensor& requires_grad_(bool on = true);
   /// True for a leaf or a constant: not the result of a recorded op.
   bool is_leaf() const;
@@ -159,7 +160,8 @@ class Tensor {
 /// A short list: inputs, outputs, gradients.
 using Tensors = SmallVector<Tensor, 4>;
 
-/// Uninitialised, contiguous. Throws ShapeError naming `op` for negative sizes and for more than 2^46 bytes.
+/// Uninitialised, contiguous. Throws ShapeError naming `op` for a negative size or more than 2^46 bytes, and
+/// MemoryError if the system has too little.
 Tensor empty(const Shape& shape, TensorOptions options = {}, const char* op = "empty");
 inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.options()); }
 /// The same storage seen through another layout, without history (ops record their own).

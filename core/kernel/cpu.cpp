@@ -42,13 +42,18 @@ bool tiles_granted() {
 std::vector<Isa> find_all() {
   std::vector<Isa> all{Isa::base};
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return all;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  // All that core/kernel/vectorise.h compiles for: a virtual machine may lack some. __builtin_cpu_supports of clang has
+  // no names for F16C, MOVBE and LZCNT, which is bit ABM.
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
+      !__builtin_cpu_supports("bmi2") || !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C) || !(c & bit_MOVBE) ||
+      !__get_cpuid(0x80000001, &a, &b, &c, &d) || !(c & bit_ABM))
+    return all;
   all.push_back(Isa::avx2);
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
       !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
     return all;
   all.push_back(Isa::avx512);
-  unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;  // leaf 7, EDX
   const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxBf16) && (d & kAmxTile);
   if (tiles && __builtin_cpu_supports("avx512bf16") && tiles_granted()) all.push_back(Isa::amx);
@@ -108,15 +113,9 @@ void set_isa(Isa wanted) {
 }
 
 const char* isa_name(Isa isa) {
-  switch (isa) {
-    case Isa::base: return "base";
-    case Isa::neon: return "neon";
-    case Isa::neon_bf16: return "neon_bf16";
-    case Isa::avx2: return "avx2";
-    case Isa::avx512: return "avx512";
-    case Isa::amx: return "amx";
-  }
-  return "?";
+  static constexpr const char* names[] = {"base", "neon", "neon_bf16", "avx2", "avx512", "amx"};
+  const auto i = static_cast<std::size_t>(isa);
+  return i < std::size(names) ? names[i] : "?";
 }
 
 std::string detail::cpu_name_in(std::string_view cpuinfo) {

@@ -12,7 +12,7 @@ enum class Isa {
   base,       ///< the compiler's target (x86-64: SSE2); exists on every architecture
   neon,       ///< arm64: NEON, which every arm64 processor has
   neon_bf16,  ///< NEON with matrix products of bf16 (BFMMLA)
-  avx2,       ///< x86-64-v3: AVX2, FMA, F16C
+  avx2,       ///< x86-64-v3: AVX2, FMA, F16C, BMI, LZCNT, MOVBE
   avx512,     ///< x86-64-v4: AVX-512 F, BW, CD, DQ, VL
   amx,        ///< AVX-512 with BF16, and AMX tiles of bf16
 };

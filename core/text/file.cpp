@@ -72,6 +72,20 @@ bool is_temporary(const std::string& name, const std::string& prefix) {
          dot < numbers.size() - 1;
 }
 
+/// Where a file called `path` is, or will be: a link is followed, also to a file that does not exist yet. Otherwise the
+/// rename would replace the link and not the file that it names.
+std::filesystem::path followed(const std::string& path) {
+  std::error_code error, no_link;
+  std::filesystem::path target = std::filesystem::absolute(path, error);
+  if (!error) target = std::filesystem::weakly_canonical(target, error);
+  while (!error && std::filesystem::is_symlink(target, no_link)) {
+    const std::filesystem::path next = target.parent_path() / std::filesystem::read_symlink(target, error);
+    if (!error) target = std::filesystem::weakly_canonical(next, error);
+  }
+  if (error) fail<IOError>("write: cannot write '", path, "': ", error.message());
+  return target;
+}
+
 /// Removes what killed writers left: files with that prefix that no process has locked.
 void remove_abandoned(const std::filesystem::path& folder, const std::string& prefix) {
   std::error_code error;
@@ -159,13 +173,8 @@ void FileWriter::write(const void* from, std::size_t n) {
 }
 
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body) {
-  namespace fs = std::filesystem;
   refuse_nul("write", path);
-  std::error_code error;
-  // Resolves a link; otherwise the rename would replace the link and not the file that it names.
-  fs::path target = fs::weakly_canonical(fs::absolute(path), error);
-  if (error) fail<IOError>("write: cannot write '", path, "': ", error.message());
-  fs::path folder = target.parent_path();
+  const std::filesystem::path target = followed(path), folder = target.parent_path();
 
   struct stat earlier;
   const bool exists = ::stat(target.c_str(), &earlier) == 0;

@@ -69,9 +69,9 @@ class FileWriter {
 
 /// Lets `body` write to a temporary file in the same folder, syncs it to the disk and renames it to `path`. If anything
 /// throws before the rename, the earlier file stays unchanged and the temporary file is removed. Follows a symbolic
-/// link, and keeps an existing file's permissions. Throws IOError if `path` is not a regular file or has a NUL. First
-/// removes what killed processes left of earlier saves to `path`; a save that is still running, in any process, is not
-/// disturbed.
+/// link, also to a file that does not exist yet, and keeps an existing file's permissions. Throws IOError if `path` is
+/// empty, is not a regular file or has a NUL. First removes what killed processes left of earlier saves to `path`; a
+/// save that is still running, in any process, is not disturbed.
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body);
 
 /// A folder that one run writes to. The constructor creates a missing folder. It throws IOError naming the holder if

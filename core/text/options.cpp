@@ -8,6 +8,8 @@ namespace sluice {
 
 namespace {
 
+using detail::joined;
+
 constexpr double kInf = std::numeric_limits<double>::infinity(), kMost = static_cast<double>(kLargestSize);
 
 std::vector<std::string> split_names(const char* choices) {
@@ -16,12 +18,6 @@ std::vector<std::string> split_names(const char* choices) {
     if (*c == ' ') names.emplace_back();
     else names.back() += *c;
   return names;
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string s;
-  for (const std::string& n : names) s += (s.empty() ? "" : ", ") + n;
-  return s;
 }
 
 bool inside(const OptionRange& r, double x) {

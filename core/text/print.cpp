@@ -2,10 +2,10 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/strided.h>
+#include <sluice/core/number/number.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <ostream>
 
@@ -21,12 +21,6 @@ std::string header(const Tensor& x) {
     s += node.is_leaf() ? std::string(" requires_grad") : str(" grad_fn=", node.name());
   }
   return s;
-}
-
-std::string formatted(const char* format, int precision, double v) {
-  char buffer[400];  // the longest: 309 digits, the point, and a precision capped at 17
-  std::snprintf(buffer, sizeof buffer, format, precision, v);
-  return buffer;
 }
 
 /// The number format of one tensor, chosen from the values that are shown.
@@ -47,7 +41,7 @@ struct FloatFormat {
     if (scientific) return;
     for (double v : values) {  // as many decimals as the longest value needs
       if (!std::isfinite(v)) continue;
-      std::string s = formatted("%.*f", precision, v);
+      std::string s = detail::format("%.*f", precision, v);
       if (std::size_t point = s.find('.'); point != std::string::npos)
         decimals = std::max(decimals, static_cast<int>(s.find_last_not_of('0') - point));
     }
@@ -55,7 +49,7 @@ struct FloatFormat {
   std::string operator()(double v) const {
     if (std::isnan(v)) return "nan";
     if (std::isinf(v)) return v > 0 ? "inf" : "-inf";
-    return formatted(scientific ? "%.*e" : "%.*f", decimals, v);
+    return detail::format(scientific ? "%.*e" : "%.*f", decimals, v);
   }
 };
 
@@ -160,7 +154,7 @@ template <class F> void for_each_value(const Tensor& x, F f) {
   }
 }
 
-std::string number(double v) { return formatted("%.*g", 6, v); }
+std::string number(double v) { return detail::format("%g", v); }
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/dropout.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
@@ -245,4 +246,38 @@ TEST_CASE("checkpoint: keeps the input of a segment instead of what lies inside"
   };
   CHECK(peak(plain) >= 80);
   CHECK(peak(checkpoint) <= 8 + 10 + 8);
+}
+
+TEST_CASE("checkpoint: hooks run once, of what f captures, of its inputs and of what it makes", "[checkpoint]") {
+  Tensor x = leaf({5}, 1), w = leaf({5}, 2);
+  const auto twice = [](const Tensor& g) { return g * 2.0; };
+  w.register_hook(twice);
+  same_gradients(
+      [&](auto run) {
+        Tensor h = exp(w);
+        h.register_hook(twice);
+        return run(
+            [&, h](const Inputs& in) {
+              Tensor input = in[0], y = input * h * w;
+              input.register_hook(twice), y.register_hook(twice);
+              return y;
+            },
+            {x * 1.0});
+      },
+      {x, w}, 1e-14);
+  backward(sum(checkpoint([&](const Inputs& in) { return in[0] * w; }, {ones({5}, {f64})})));
+  CHECK(w.grad().to_vector<double>() == std::vector<double>(5, 2.0));
+}
+
+TEST_CASE("checkpoint: products have the precision of the forward pass again", "[checkpoint][precision]") {
+  Tensor x = leaf({8, 8}, 1, f32), w = leaf({8, 8}, 2, f32);
+  const auto gradient = [&](auto run) {
+    Tensor y;
+    {
+      PrecisionScope scope(Precision::bf16);
+      y = run([&](const Inputs& in) { return square(matmul(in[0], w)); }, Inputs{x});
+    }
+    return gradients(y, {x})[0];
+  };
+  CHECK(same_bits(gradient(plain), gradient(checkpoint)));
 }

@@ -60,6 +60,7 @@ TEST_CASE("backward: roots that are not scalars, without history, or with a misf
   refused<DTypeError>([&] { backward(y, ones({2})); }, "f32", "f64");
   refused<Error>([&] { backward(Tensor()); }, "undefined");
   refused<AutogradError>([&] { grad({y, y}, {x}, {.grad_outputs = {ones({2}, {f64})}}); }, "grad_outputs", "2");
+  refused<AutogradError>([&] { grad({sum(y)}, {Tensor()}, {.allow_unused = true}); }, "grad", "undefined");
   refused<AutogradError>(
       [&] {
         NoGrad guard;
@@ -117,6 +118,21 @@ TEST_CASE("dtypes: f32 and f64 do not mix silently, forward or backward", "[engi
   backward(sum(to(x, f32) * f));
   CHECK(x.grad().dtype() == f64);
   CHECK(x.grad().to_vector<double>() == Doubles{1, 2});
+}
+
+TEST_CASE("devices: a gradient that lies elsewhere is an error, at a root, from a hook, from a vjp", "[engine]") {
+  Tensor a = leaf({1, 2}), b = leaf({3, 4});
+  const Tensor here = ones({2}, {f64}), far = to(here, meta);
+  refused<DeviceError>([&] { backward(a + b, far); }, "backward", "meta");
+  refused<DeviceError>([&] { grad({a + b}, {a}, {.grad_outputs = {far}}); }, "grad", "meta");
+  Tensor hooked = exp(a);
+  hooked.register_hook([&](const Tensor&) { return far; });
+  refused<AutogradError>([&] { backward(hooked, here); }, "exp", "meta");
+  Tensor moved = custom_op(
+      "moved", {a}, [](const Tensors& in) { return in[0] * 2.0; },
+      [&](const Tensor&, const Tensors&, const Tensor&) -> Tensors { return {far}; });
+  refused<AutogradError>([&] { backward(moved, here); }, "moved", "meta");
+  CHECK_FALSE(a.grad().defined());
 }
 
 TEST_CASE("in place: a tensor that requires a gradient is refused outside NoGrad", "[engine]") {

@@ -206,3 +206,16 @@ TEST_CASE("profile: the trace holds every call", "[profile]") {
   CHECK(braces == 1 + 2 * events);
   CHECK_THAT(text, Contains("\"name\":\"matmul\",\"cat\":\"forward\"") && Contains("\"flops\":128"));
 }
+
+TEST_CASE("profile: memory that was created before it is not its own", "[profile]") {
+  const Tensor a = ones({4, 4});
+  {
+    Profile profile;
+    empty({1000});  // and no kernel call after it
+  }
+  Profile profile;
+  exp(a);
+  const auto ops = profile.by_op();
+  REQUIRE(find(ops, "exp", false));
+  CHECK(find(ops, "exp", false)->allocated == 4 * 4 * 4);
+}

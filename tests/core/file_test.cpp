@@ -29,6 +29,22 @@ TEST_CASE("file: a path with a NUL is refused, not cut short", "[file]") {
   CHECK(folder.count() == 1);
 }
 
+TEST_CASE("file: an empty path is refused; a link to a file that does not exist yet makes that file", "[file]") {
+  namespace fs = std::filesystem;
+  TempFolder folder;
+  const auto put = [](FileWriter& out) { out.write("new"); };
+  CHECK_THROWS_AS(write_file_atomically("", put), IOError);
+  fs::create_directory(folder / "sub");
+  fs::create_symlink("sub/second", folder / "first");
+  fs::create_symlink("../file", folder / "sub/second");
+  write_file_atomically(folder / "first", put);
+  CHECK(fs::is_symlink(folder / "first"));
+  CHECK(fs::is_symlink(folder / "sub/second"));
+  CHECK(read_file(folder / "file") == "new");
+  fs::create_symlink("circle", folder / "circle");
+  CHECK_THROWS_AS(write_file_atomically(folder / "circle", put), IOError);
+}
+
 TEST_CASE("file: a folder is locked by one run, and free when that ends, however it ends", "[file]") {
   TempFolder folder;
   const std::string out = folder / "a/run";
