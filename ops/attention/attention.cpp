@@ -14,6 +14,7 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -118,47 +119,56 @@ namespace {
 /// Sums of exponentials are kept in f32 beside tensors of bf16.
 DType lse_dtype(DType t) { return t == bf16 ? f32 : t; }
 
-Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g,
-                     const Tensor& g_lse);
+Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o, RngBlocks random,
+                     Tensor g, const Tensor& g_lse);
 
-// saved: 0 … 5 q, k, v, bias, relative_bias, sink; 6 lse and 7 out, for softmax; 7 out, gated, and 8 logits, for a
-// gated call.
+/// The tensors of o, in the order in which a node saves them.
+std::array<Tensor*, 9> tensors_of(AttentionOptions& o) {
+  AttentionMask& m = o.mask;
+  return {&o.bias,           &o.relative_bias, &o.sink,   &o.row_scale, &m.keys,
+          &m.query_segments, &m.key_segments,  &m.blocks, &m.dense};
+}
+
+// saved: 0 … 2 q, k, v; 3 lse and 4 out, for softmax; 4 out, gated, and 5 logits, for a gated call; 6 … tensors_of().
 struct Attention final : Node {
-  AttentionOptions options;  // without the tensors that have gradients
+  AttentionOptions options;  // without tensors: see given()
   RngBlocks random;
   Attention(AttentionOptions o, RngBlocks r) : options(std::move(o)), random(r) {
-    options.bias = options.relative_bias = options.sink = Tensor();
+    for (Tensor* x : tensors_of(options)) *x = Tensor();
   }
   static const char* op_name() { return "attention"; }
   const char* name() const override { return op_name(); }
 
+  /// The options of the forward pass.
+  AttentionOptions given() const {
+    AttentionOptions o = options;
+    std::size_t i = 6;
+    for (Tensor* x : tensors_of(o)) *x = saved(i++);
+    return o;
+  }
+
   Tensors vjp_all(const Tensors& gs) override {
     Tensor g = gs[0], g_lse = gs.size() > 1 ? gs[1] : Tensor();
     if (grad_enabled()) {
-      Tensors xs;
-      for (std::size_t i = 0; i < 6; ++i) xs.push_back(saved(i));
-      const DType dtype = xs[0].dtype();
-      for (Tensor& x : xs) x = detail::widened(x);
+      const DType dtype = saved(0).dtype();
+      const Tensor q = detail::widened(saved(0)), k = detail::widened(saved(1)), v = detail::widened(saved(2));
+      const AttentionOptions o = detail::widened(given());
       g = detail::widened(g);
       Tensor dgate;
-      if (const Tensor z = detail::widened(saved(8)); z.defined()) {
-        AttentionOptions o = detail::widened(options);
-        o.sink = xs[5];
+      if (const Tensor z = detail::widened(saved(5)); z.defined()) {
         const Tensor factor = sigmoid(z);
-        dgate = to_logits(g * attention(xs[0], xs[1], xs[2], o) * (factor * (1.0 - factor)), z);
+        dgate = to_logits(g * attention(q, k, v, o) * (factor * (1.0 - factor)), z);
         g = g * factor;
       }
-      Tensors grads = composed_vjp(xs, detail::widened(options), random, g, g_lse);
+      Tensors grads = composed_vjp(q, k, v, o, random, g, g_lse);
       grads.push_back(dgate);
       for (Tensor& x : grads)
         if (x.defined()) x = to(x, dtype);
       return grads;
     }
-    const Tensor q = saved(0), k = saved(1), v = saved(2), lse = saved(6), out = saved(7);
-    AttentionOptions o = options;
-    o.bias = saved(3), o.relative_bias = saved(4), o.sink = saved(5);
+    const Tensor q = saved(0), k = saved(1), v = saved(2), lse = saved(3), out = saved(4), z = saved(5);
+    const AttentionOptions o = given();
     g = g.defined() ? detail::readable_rows(g) : zeros_like(out);
-    const Tensor z = saved(8);
     const bool gated = z.defined() && precision_of(q.dtype()) == Precision::bf16;  // bf16, as the forward pass was
     Tensor delta, dgate;
     if (z.defined() && !gated) {
@@ -208,11 +218,8 @@ struct Attention final : Node {
 };
 
 /// The same gradients composed of ops, from the definition. Gradients of higher order run through them.
-Tensors composed_vjp(const Tensors& saved, const AttentionOptions& given, RngBlocks random, Tensor g,
-                     const Tensor& g_lse) {
-  const Tensor &q = saved[0], &k = saved[1], &v = saved[2];
-  AttentionOptions o = given;
-  o.bias = saved[3], o.relative_bias = saved[4], o.sink = saved[5];
+Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o, RngBlocks random,
+                     Tensor g, const Tensor& g_lse) {
   const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2), kv_heads = k.dim(1);
   const int64_t group = heads / std::max<int64_t>(1, kv_heads);
   const Tensor visible = detail::visibility_of(o, q, k);
@@ -281,7 +288,9 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(),
                kept = softmax || gate.defined() ? out : Tensor();
   out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink, gate},
-                          {q, k, v, o.bias, o.relative_bias, o.sink, kept_lse, kept, gate}, o, random);
+                          {q, k, v, kept_lse, kept, gate, o.bias, o.relative_bias, o.sink, o.row_scale, o.mask.keys,
+                           o.mask.query_segments, o.mask.key_segments, o.mask.blocks, o.mask.dense},
+                          o, random);
   if (lse_out) {
     if (out.requires_grad()) out.impl().history->add_output(lse);
     *lse_out = detail::restore_rank(lse, rank);

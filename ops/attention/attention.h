@@ -37,7 +37,7 @@ struct AttentionOptions {
   Tensor sink = {};
   /// ρ, broadcasts to [batch, heads, m]; 1 if undefined. No gradient.
   Tensor row_scale = {};
-  /// Probability that a weight is dropped (the others grow by 1/(1 − p)); needs the generator.
+  /// Probability that a weight is dropped (the others grow by 1/(1 − p)). Without a generator nothing is dropped.
   double dropout = 0;
   /// Rows and columns of a tile; 0 lets the engine choose. Results differ in rounding only.
   int64_t tile_rows = 0, tile_cols = 0;
@@ -49,6 +49,8 @@ struct AttentionOptions {
 /// kv_heads divides heads; query head h reads head ⌊h / (heads/kv_heads)⌋ of k and v. Operands of rank 3 have
 /// one head, of rank 2 one batch too. f32, f64 and bf16. Gradients of any order: the first in O(n) memory,
 /// higher ones through the definition. NaN behind the mask does not leak.
+/// ShapeError or DTypeError for operands, biases, sinks and masks that do not fit. ValueError unless 0 <= dropout < 1,
+/// softcap >= 0 and scale is finite, for a sink without softmax, and for numbers that no mask or tile can have.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
                  Rng* rng = nullptr);
 

@@ -9,6 +9,7 @@
 #include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
@@ -22,14 +23,10 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-int64_t blocks_of(int64_t n, int64_t block) { return n / block + (n % block != 0); }
-
 /// x with its last dim in blocks, the last one filled up: [..., blocks, block].
 Tensor in_blocks(const Tensor& x, int64_t block, double filling) {
-  const int64_t n = x.dim(-1);
-  block = std::min(block, std::max<int64_t>(1, n));  // a longer one would be filling alone
-  const int64_t blocks = blocks_of(n, block);
-  return unflatten(pad(x, -1, 0, blocks * block - n, filling), -1, {blocks, block});
+  block = std::min(block, std::max<int64_t>(1, x.dim(-1)));  // a longer one would be filling alone
+  return detail::in_blocks(x, -1, block, filling);
 }
 
 void check_keys(const char* op, const Tensor& keys, int64_t batch, int64_t n) {
@@ -73,8 +70,8 @@ Tensor choose_blocks(const Tensor& given, int64_t first, const BlockChoice& o, c
                      ": need block >= 1, initial >= 0, local >= 1 and count >= initial + local — got block=", o.block,
                      ", count=", o.count, ", initial=", o.initial, ", local=", o.local);
   check_dtypes(op, {&given});
-  if (given.rank() != 4 || first < 0 || first > int64_t{1} << 56 ||
-      given.dim(3) < blocks_of(first + given.dim(2), o.block))
+  if (given.rank() != 4 || first < 0 || first > int64_t{1} << 52 ||
+      given.dim(3) < ceil_div(first + given.dim(2), o.block))
     fail(op, ": got scores=", given, " from position ", first, "; need [batch, heads, m, blocks of ", o.block, "]");
   const int64_t m = given.dim(2), blocks = given.dim(3);
   const TensorOptions whole{i64, given.device()};
@@ -111,7 +108,7 @@ BlockRows block_means(const Tensor& x, int64_t block, int64_t stride, const Tens
     return all;
   };
   const Tensor wide = detail::widened(x);
-  if (!keys.defined()) return {to(sums(wide) * (1 / static_cast<double>(block)), x.dtype()), {}};
+  if (!keys.defined()) return {to(sums(wide) / static_cast<double>(block), x.dtype()), {}};
   const Tensor real = unsqueeze(unsqueeze(keys, 1), -1), counts = sums(to(real, wide.dtype()));
   const Tensor rows = sums(masked_fill(wide, logical_not(real), 0)) / masked_fill(counts, counts == 0.0, 1);
   return {to(rows, x.dtype()), squeeze(squeeze(counts, -1), 1) > 0.0};

@@ -3,7 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/index/sort.h>
 #include <sluice/ops/shape/view.h>
@@ -25,7 +25,14 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& a
   if (k >= scores.dim(-1)) return contiguous(allowed.defined() ? expand(allowed, scores.shape()) : everything);
   if (k == 0) return zeros(scores.shape(), {boolean, scores.device()});
   Tensor s = scores.detach();
-  if (allowed.defined()) s = masked_fill(s, logical_not(allowed), -std::numeric_limits<double>::infinity());
+  if (allowed.defined()) {
+    // What is allowed stands before the rest, even with a score of −∞ or NaN: it counts as the lowest bf16 or f64.
+    const double lowest = s.dtype() == f64 ? std::numeric_limits<double>::lowest() : -0x1.FEp127;
+    const auto ranked = [lowest](auto score, auto may) {
+      return select(may != 0.0, select(score > lowest, score, lowest), -std::numeric_limits<double>::infinity());
+    };
+    s = map(ranked, s, allowed);
+  }
   const Sorted best = topk(s, k);
   Tensor hit;
   if (ties == TopKTies::threshold) {

@@ -16,12 +16,16 @@ void check_scalar(const char* op, const Tensor& x, double c) {
   if (is_integer(x.dtype()) && c != std::floor(c))
     fail<DTypeError>(op, ": an ", x.dtype(), " tensor ", x, " and the fraction ", c, "; convert with to(x, f32)");
 }
-/// A scalar argument of an integer kernel must be an integer of its dtype.
+/// A scalar argument of an integer kernel must be an integer of its dtype, and one that no double had to round: an
+/// int64_t of 2^53 and more may be another number as a double.
 void check_whole(const char* op, const Tensor& x, double c) {
   check_scalar(op, x, c);
   const double end = x.dtype() == i32 ? 0x1p31 : 0x1p63;
   if (is_integer(x.dtype()) && !(c >= -end && c < end))
     fail<DTypeError>(op, ": ", c, " does not fit into ", x.dtype(), " beside ", x);
+  if (x.dtype() == i64 && std::abs(c) >= 0x1p53)
+    fail<DTypeError>(op, ": ", c, " beside an i64 tensor ", x,
+                     " may have been rounded; from 2^53 on give a tensor, Tensor::from<int64_t>({n})");
 }
 /// c as an operand beside x: in x's dtype, saturated, and on x's device.
 Tensor beside(const char* op, const Tensor& x, double c) {
@@ -54,8 +58,10 @@ Tensor operator-(double c, const Tensor& x) {
   return map(fm::SubFrom{c}, x);
 }
 Tensor operator/(const Tensor& x, double c) {
+  // A power of two has an exact inverse, unless that is no normal number of x's dtype: a denormal counts as 0.
   int exponent = 0;
-  const bool power_of_two = std::abs(std::frexp(c, &exponent)) == 0.5;
+  const int most = x.dtype() == f64 ? 1023 : 127;
+  const bool power_of_two = std::abs(std::frexp(c, &exponent)) == 0.5 && exponent > -most && exponent <= most;
   const double inverse = 1 / c;
   if (is_integer(x.dtype()) && !(std::isfinite(inverse) && inverse == std::floor(inverse)))
     fail<DTypeError>("div: an ", x.dtype(), " tensor ", x, " cannot be divided by ", c, "; convert with to(x, f32)");

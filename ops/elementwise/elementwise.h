@@ -9,8 +9,8 @@
 namespace sluice {
 
 // A scalar argument takes the dtype and device of the tensor. For an integer tensor a fraction is a DTypeError, except
-// in comparisons and in x / c with a whole 1/c. A number outside the range of the integers is a DTypeError in scale,
-// x ± c and c − x; elsewhere it saturates.
+// in comparisons and in x / c with a whole 1/c. In scale, x ± c and c − x a number outside the range of the integers is
+// a DTypeError, and beside i64 one of 2^53 and more, which a double may have rounded; elsewhere it saturates.
 
 // -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, remainder, maximum, minimum, clamp, where and
 // masked_fill also i64, i32; the last two also bool -------------------------------------------------------

@@ -5,7 +5,8 @@
 //
 // Rules: select(mask, a, b) instead of if, with both branches finite; constants by like(x, c) or plain
 // numbers; the convention at a kink is stated beside the formula. `affine` marks formulas whose slopes are
-// constants: nothing is saved for their backward. `integral` marks formulas that also serve i64 and i32.
+// constants: nothing is saved for their backward. `integral` marks formulas that also serve i64 and i32. `selects`
+// marks formulas that do not depend on an operand wherever its slope is 0: there even an infinite gradient ends.
 #pragma once
 
 #include <sluice/core/number/dual_operators.h>
@@ -94,17 +95,18 @@ struct Remainder {
 };
 struct Maximum {  // a tie splits the gradient in halves
   static constexpr const char* name = "maximum";
-  static constexpr bool integral = true;
+  static constexpr bool integral = true, selects = true;
   template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return max(a, b); }
 };
 struct Minimum {
   static constexpr const char* name = "minimum";
-  static constexpr bool integral = true;
+  static constexpr bool integral = true, selects = true;
   template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return min(a, b); }
 };
 /// x limited to [lo, hi]; slope 1 inside and on the bounds, 0 outside; NaN stays NaN.
 struct Clamp {
   static constexpr const char* name = "clamp";
+  static constexpr bool selects = true;
   double lo, hi;
   template <class T> SLUICE_FN T operator()(const T& x) const {
     return select(x < lo, like(x, lo), select(x > hi, like(x, hi), x));
@@ -113,7 +115,7 @@ struct Clamp {
 /// mask ≠ 0 ? a : b; the mask is a bool tensor, read as 0 and 1.
 struct Where {
   static constexpr const char* name = "where";
-  static constexpr bool integral = true;
+  static constexpr bool integral = true, selects = true;
   template <class T> SLUICE_FN T operator()(const T& mask, const T& a, const T& b) const {
     return select(mask != 0.0, a, b);
   }
@@ -121,37 +123,39 @@ struct Where {
 /// mask ≠ 0 ? value : x
 struct MaskedFill {
   static constexpr const char* name = "masked_fill";
+  static constexpr bool selects = true;
   double value;
   template <class T> SLUICE_FN T operator()(const T& x, const T& mask) const {
     return select(mask != 0.0, like(x, value), x);
   }
 };
 
-// -- unary mathematics: primitives, with their slopes in core/number/dual.h --------------------------------
-#define SLUICE_UNARY_FORMULA(Type, f)                                            \
+// -- unary mathematics: primitives, with their slopes in core/number/dual.h; `flat`: slope 0 ---------------
+#define SLUICE_UNARY_FORMULA(Type, f, flat)                                      \
   struct Type {                                                                  \
     static constexpr const char* name = #f;                                      \
+    static constexpr bool selects = flat;                                        \
     template <class T> SLUICE_FN T operator()(const T& x) const { return f(x); } \
   };
-SLUICE_UNARY_FORMULA(Exp, exp)
-SLUICE_UNARY_FORMULA(Expm1, expm1)
-SLUICE_UNARY_FORMULA(Log, log)
-SLUICE_UNARY_FORMULA(Log1p, log1p)
-SLUICE_UNARY_FORMULA(Sqrt, sqrt)
-SLUICE_UNARY_FORMULA(Rsqrt, rsqrt)
-SLUICE_UNARY_FORMULA(Tanh, tanh)
-SLUICE_UNARY_FORMULA(Sigmoid, sigmoid)
-SLUICE_UNARY_FORMULA(Softplus, softplus)
-SLUICE_UNARY_FORMULA(Erf, erf)
-SLUICE_UNARY_FORMULA(NormalCdf, normal_cdf)
-SLUICE_UNARY_FORMULA(Sin, sin)
-SLUICE_UNARY_FORMULA(Cos, cos)
-SLUICE_UNARY_FORMULA(Abs, abs)
-SLUICE_UNARY_FORMULA(Sign, sign)
-SLUICE_UNARY_FORMULA(Floor, floor)
-SLUICE_UNARY_FORMULA(Ceil, ceil)
-SLUICE_UNARY_FORMULA(Round, round)
-SLUICE_UNARY_FORMULA(Trunc, trunc)
+SLUICE_UNARY_FORMULA(Exp, exp, false)
+SLUICE_UNARY_FORMULA(Expm1, expm1, false)
+SLUICE_UNARY_FORMULA(Log, log, false)
+SLUICE_UNARY_FORMULA(Log1p, log1p, false)
+SLUICE_UNARY_FORMULA(Sqrt, sqrt, false)
+SLUICE_UNARY_FORMULA(Rsqrt, rsqrt, false)
+SLUICE_UNARY_FORMULA(Tanh, tanh, false)
+SLUICE_UNARY_FORMULA(Sigmoid, sigmoid, false)
+SLUICE_UNARY_FORMULA(Softplus, softplus, false)
+SLUICE_UNARY_FORMULA(Erf, erf, false)
+SLUICE_UNARY_FORMULA(NormalCdf, normal_cdf, false)
+SLUICE_UNARY_FORMULA(Sin, sin, false)
+SLUICE_UNARY_FORMULA(Cos, cos, false)
+SLUICE_UNARY_FORMULA(Abs, abs, false)
+SLUICE_UNARY_FORMULA(Sign, sign, true)
+SLUICE_UNARY_FORMULA(Floor, floor, true)
+SLUICE_UNARY_FORMULA(Ceil, ceil, true)
+SLUICE_UNARY_FORMULA(Round, round, true)
+SLUICE_UNARY_FORMULA(Trunc, trunc, true)
 #undef SLUICE_UNARY_FORMULA
 
 // -- activations -------------------------------------------------------------------------------------
@@ -162,6 +166,7 @@ struct Identity {  // x
 };
 struct Relu {  // relu'(0) = 0
   static constexpr const char* name = "relu";
+  static constexpr bool selects = true;
   template <class T> SLUICE_FN T operator()(const T& x) const {
     return select(x <= 0.0, like(x, 0), x);  // this way round NaN stays NaN
   }
@@ -169,6 +174,7 @@ struct Relu {  // relu'(0) = 0
 /// relu(x)², the attention activation of GAU (Hua et al. 2022; So et al. 2021).
 struct Relu2 {
   static constexpr const char* name = "relu2";
+  static constexpr bool selects = true;
   template <class T> SLUICE_FN T operator()(const T& x) const {
     T r = Relu{}(x);
     return r * r;

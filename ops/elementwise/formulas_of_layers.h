@@ -61,10 +61,14 @@ struct Huber {
     return m * (e - m * 0.5);
   }
 };
-/// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x.
+/// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x. With softplus(x) = max(x, 0)
+/// + softplus(−|x|) no large terms cancel; −|x| is written so that its slope at 0 is that of either side.
 struct BceWithLogits {
   static constexpr const char* name = "bce_with_logits";
-  template <class T> SLUICE_FN T operator()(const T& x, const T& t) const { return softplus(x) - t * x; }
+  template <class T> SLUICE_FN T operator()(const T& x, const T& t) const {
+    const auto right = x > 0.0;
+    return softplus(select(right, -x, x)) + select(right, (1.0 - t) * x, -(t * x));
+  }
 };
 
 /// −[w·t·log σ(x) + (1−t)·log(1−σ(x))], w the weight of positive targets.
@@ -134,6 +138,7 @@ struct FavorFeature {
 };
 struct ReluOffset {
   static constexpr const char* name = "relu_offset";
+  static constexpr bool selects = true;
   double offset;
   template <class T> SLUICE_FN T operator()(const T& x) const { return Relu{}(x) + offset; }
 };

@@ -98,6 +98,16 @@ SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const*
   for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
 }
 
+template <class F> constexpr bool is_selecting() {
+  if constexpr (requires { F::selects; }) return F::selects;
+  else return false;
+}
+/// g · slope; 0 where a formula that `selects` has slope 0, even if g is infinite.
+template <class F, class T> SLUICE_FN T pulled_back(const T& g, const T& slope) {
+  if constexpr (is_selecting<F>()) return math::select(slope == T(0), T(0), g * slope);
+  else return g * slope;
+}
+
 /// The generated backward loop: dx_k = g · ∂f/∂x_k. `in` holds x_0, …, g.
 template <class F, class T, std::size_t... I>
 SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
@@ -109,7 +119,7 @@ SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* co
   SLUICE_VECTORIZE
   for (int64_t i = 0; i < n; ++i) {
     auto y = call(f, Dual<T, N>::variable(x[I][i], I, T(1))...);
-    ((dx[I][i] = g[i] * y.d[I]), ...);
+    ((dx[I][i] = pulled_back<F>(g[i], y.d[I])), ...);
   }
 }
 
@@ -189,7 +199,9 @@ template <class F, std::size_t N> struct MapNode final : Node {
       };
       D y = call(f, (needs(I) ? D::variable(number(x[I]), I, one) : D::constant(number(x[I])))...);
       for (std::size_t k = 0; k < N; ++k) {
-        const Tensor dx = needs(k) ? PartialOps<Tensor>::mul(wide, y.d[k]) : Tensor();
+        Tensor from = wide;  // masked before the product, so that no slope's own gradient is 0 · ∞
+        if (is_selecting<F>() && needs(k) && y.d[k].defined()) from = masked_fill(wide, y.d[k] == 0.0, 0);
+        const Tensor dx = needs(k) ? PartialOps<Tensor>::mul(from, y.d[k]) : Tensor();
         grads.push_back(dx.defined() ? to(dx, g.dtype()) : dx);
       }
       return grads;

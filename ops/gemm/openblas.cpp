@@ -67,7 +67,9 @@ void prepare() {
   std::call_once(once, [] {
     detail::correct_blas_core();
     if (openblas_set_num_threads) openblas_set_num_threads(1);  // TBB owns the threads
-    ::setenv("VECLIB_MAXIMUM_THREADS", "1", 0);                 // Accelerate reads this at its first product
+#if defined(SLUICE_ACCELERATE)
+    ::setenv("VECLIB_MAXIMUM_THREADS", "1", 0);  // Accelerate reads this at its first product
+#endif
   });
 }
 

@@ -46,12 +46,13 @@ class Equation {
     if (specs.size() != xs.size()) wrong("the equation has ", specs.size(), " operands");
     size_.fill(-1);
     for (std::size_t i = 0; i < xs.size(); ++i) terms_.push_back(read_operand(i, specs[i]));
-    for (Term& t : terms_) {
-      tidy(t);
-      if (xs.size() > 2) t.x = detail::widened(t.x);
-    }
+    for (Term& t : terms_) tidy(t);
     if (arrow == s.npos) imply_output(left);
     else read_output(s.substr(arrow + 2), left);
+    // What takes more than one op that rounds is computed in f32.
+    const bool pair = xs.size() == 2;
+    if (xs.size() > 2 || (pair && (has_own_label(terms_[0], terms_[1]) || has_own_label(terms_[1], terms_[0]))))
+      for (Term& t : terms_) t.x = detail::widened(t.x);
   }
 
   Tensor run() const {
@@ -150,6 +151,12 @@ class Equation {
     return s;
   }
 
+  /// Whether a has a label that neither b nor the result needs.
+  bool has_own_label(const Term& a, const Term& b) const {
+    const Labels needed = b.labels + output_;
+    return std::any_of(a.labels.begin(), a.labels.end(), [&](char c) { return !has(needed, c); });
+  }
+
   static Term sum_out(const Term& t, const Labels& needed) {
     Shape dims;
     Labels left;
@@ -197,6 +204,7 @@ class Equation {
       for (int64_t s : sizes(m)) left_shape.push_back(1), right_shape.push_back(s);
       return {reshape(left, left_shape) * reshape(right, right_shape), result};
     }
+    if (left_shape.rank() + 2 > kMaxRank) left_shape = right_shape = Shape{left_shape.numel()};
     const int64_t summed = sizes(k).numel();
     left_shape.push_back(sizes(n).numel()), left_shape.push_back(summed);
     right_shape.push_back(summed), right_shape.push_back(sizes(m).numel());

@@ -48,10 +48,13 @@ void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, dou
       T shift;
       const T total =
           detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
-      const T lse = math::log(total) + shift;
-      T target = p[t[r]];
-      if (smoothing > 0) target = T(1 - smoothing) * target + T(smoothing) * detail::row_sum(p, classes) / T(classes);
-      out[r] = lse - target;
+      const T by = shift;  // from all logits: log Σ + shift would lose the digits of log Σ
+      T target = p[t[r]] - by;
+      if (smoothing > 0) {
+        const T sum = detail::row_total<T>(classes, [=](int64_t i) { return p[i] - by; });
+        target = T(1 - smoothing) * target + T(smoothing) * sum / T(classes);
+      }
+      out[r] = math::log(total) - target;
     });
   });
 }
@@ -227,7 +230,7 @@ Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
   if (log_q.dtype() == bf16) return detail::in_f32(kl_div, log_q, p, reduction);
   const int64_t width = log_q.rank() ? log_q.dim(-1) : 1;
   const double rows = width ? static_cast<double>(log_q.numel() / width) : 0;
-  return reduced(formula::KlTerm{}, Reduction::sum, log_q, p) * (1.0 / rows);
+  return reduced(formula::KlTerm{}, Reduction::sum, log_q, p) / rows;
 }
 
 }  // namespace sluice

@@ -98,24 +98,21 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
 }
 
 // Inputs: x, weight, bias (the last two may be missing). Saved: x, weight or undefined, the rows' statistics.
-struct Norm final : Node {
+struct NormRule {
   NormSpec spec;
-  const char* op;
-  Norm(NormSpec s, const char* o) : spec(s), op(o) {}
-  static const char* op_name() { return "norm"; }
-  const char* name() const override { return op; }
-
-  Tensors vjp(const Tensor& g) override {
-    Tensor x = saved(0), w = saved(1);
-    Tensors grads(edges.size());
+  Tensors operator()(const Node& node, const Tensor& g) const {
+    Tensor x = node.saved(0), w = node.saved(1);
+    const std::size_t inputs = node.edges.size();
+    Tensors grads(inputs);
     if (!grad_enabled()) {
       Tensor dx = empty(x.shape(), x.options());
-      Tensor dw = edges.size() > 1 && needs(1) ? empty({x.dim(-1)}, x.options()) : Tensor();
-      Tensor db = edges.size() > 2 && needs(2) ? empty({x.dim(-1)}, x.options()) : Tensor();
-      kernel::norm_backward(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), saved(2), dx, dw, db, spec);
+      Tensor dw = inputs > 1 && node.needs(1) ? empty({x.dim(-1)}, x.options()) : Tensor();
+      Tensor db = inputs > 2 && node.needs(2) ? empty({x.dim(-1)}, x.options()) : Tensor();
+      kernel::norm_backward(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), node.saved(2), dx, dw, db,
+                            spec);
       grads[0] = dx;
-      if (edges.size() > 1) grads[1] = dw;
-      if (edges.size() > 2) grads[2] = db;
+      if (inputs > 1) grads[1] = dw;
+      if (inputs > 2) grads[2] = db;
       return grads;
     }
     const DType dtype = x.dtype();
@@ -126,8 +123,8 @@ struct Norm final : Node {
     Tensor h = w.defined() ? wide * w : wide;
     Tensor inner = h - unit * mean(h * unit, {-1}, keep);
     grads[0] = to(r * (spec.centred ? inner - mean(h, {-1}, keep) : inner), dtype);
-    if (edges.size() > 1 && needs(1)) grads[1] = to(wide * unit, dtype);  // the engine sums over the rows
-    if (edges.size() > 2 && needs(2)) grads[2] = g;
+    if (inputs > 1 && node.needs(1)) grads[1] = to(wide * unit, dtype);  // the engine sums over the rows
+    if (inputs > 2 && node.needs(2)) grads[2] = g;
     return grads;
   }
 };
@@ -152,9 +149,9 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
     if (x.numel() > 0)
       kernel::norm(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, stats, spec);
   }
-  if (b.defined()) return record<Norm>(y, {x, w, b}, {x, w, stats}, spec, op);
-  if (w.defined()) return record<Norm>(y, {x, w}, {x, w, stats}, spec, op);
-  return record<Norm>(y, {x}, {x, w, stats}, spec, op);
+  if (b.defined()) return record(op, y, {x, w, b}, {x, w, stats}, NormRule{spec});
+  if (w.defined()) return record(op, y, {x, w}, {x, w, stats}, NormRule{spec});
+  return record(op, y, {x}, {x, w, stats}, NormRule{spec});
 }
 
 }  // namespace

@@ -58,25 +58,6 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
   return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
 }
 
-// y = max x. Backward: dx = g/k on the k places that attain the maximum.
-struct Extreme final : Node {
-  Shape dims, kept;
-  const char* op;
-  Extreme(const Shape& d, const Shape& k, const char* o) : dims(d), kept(k), op(o) {}
-  static const char* op_name() { return "max"; }
-  const char* name() const override { return op; }
-  Tensors vjp(const Tensor& g) override {
-    Tensor x = saved(0), y = reshape(saved(1), kept);
-    Tensor hit;
-    {
-      NoGrad guard;  // the set of places that attain y is locally constant
-      hit = to(eq(x.detach(), y.detach()), g.dtype());
-      hit = hit / sum(hit, dims, keep);
-    }
-    return {reshape(g, kept) * hit};
-  }
-};
-
 Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
   Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
@@ -87,7 +68,14 @@ Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& di
     return keep_dims ? y : reshape(y, with_dims_dropped(x.shape(), dims));
   }
   Tensor y = reduce_values(kind, x, dims, keep_dims);
-  return record<Extreme>(y, {x}, {x, y}, dims, kept, op);
+  // Backward: dx = g/k on the k places that attain y, which are locally constant, and 0 elsewhere, even if g is ∞.
+  // Where y is NaN, which no place attains, dx is NaN.
+  return record(op, y, {x}, {x, y}, [dims, kept](const Node& node, const Tensor& g) {
+    const Tensor hit = eq(node.saved(0), reshape(node.saved(1).detach(), kept));
+    const Tensor count = sum(to(hit, g.dtype()), dims, keep);
+    const Tensor rest = masked_fill(zeros_like(count), count == 0.0, std::numeric_limits<double>::quiet_NaN());
+    return where(hit, reshape(g, kept) / count, rest);
+  });
 }
 
 Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, bool keep_dim) {
@@ -117,8 +105,8 @@ Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
   const int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
-  if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) * (1.0 / static_cast<double>(n)), f32);
-  return to(sum(detail::widened(x), dims, keep_dims) * (1.0 / static_cast<double>(n)), x.dtype());
+  if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) / static_cast<double>(n), f32);
+  return to(sum(detail::widened(x), dims, keep_dims) / static_cast<double>(n), x.dtype());
 }
 
 Tensor max(const Tensor& x, const Shape& dims, bool keep_dims) {
@@ -137,7 +125,7 @@ Tensor variance(const char* op, const Tensor& x_in, const Shape& dims, bool keep
   const Tensor x = detail::widened(x_in);
   int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
   Tensor centred = x - mean(x, dims, keep);
-  return sum(square(centred), dims, keep_dims) * (1.0 / (static_cast<double>(n) - correction));
+  return sum(square(centred), dims, keep_dims) / (static_cast<double>(n) - correction);
 }
 }  // namespace
 

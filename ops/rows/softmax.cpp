@@ -29,9 +29,9 @@ void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
       const T total =
           detail::row_exp_total(p, n, detail::row_max(p, n), shift, [q](int64_t i, T e) { return q[i] = e; });
       if (log) {
-        const T l = math::log(total) + shift;
+        const T l = math::log(total), by = shift;  // their sum would lose the digits of l at a large shift
         // A line of −inf has log Σ = −inf; keep it −inf instead of −inf − −inf = NaN.
-        detail::row_map(p, q, n, [l](T v) { return l == -std::numeric_limits<T>::infinity() ? l : v - l; });
+        detail::row_map(p, q, n, [=](T v) { return l == -std::numeric_limits<T>::infinity() ? l : (v - by) - l; });
       } else {
         const T scale = total == T(0) ? T(0) : T(1) / total;
         detail::row_map(q, q, n, [scale](T v) { return v * scale; });
@@ -62,23 +62,6 @@ void softmax_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, bool log
   });
 }
 
-struct Softmax final : Node {
-  bool log;
-  explicit Softmax(bool l) : log(l) {}
-  static const char* op_name() { return "softmax"; }
-  const char* name() const override { return log ? "log_softmax" : "softmax"; }
-  Tensors vjp(const Tensor& g) override {
-    Tensor y = saved(0);
-    if (grad_enabled()) {
-      const Tensor wide = detail::widened(g), p = detail::widened(y);
-      return {to(log ? wide - exp(p) * sum(wide, {-1}, keep) : p * (wide - sum(wide * p, {-1}, keep)), y.dtype())};
-    }
-    Tensor dx = empty_like(y);
-    if (y.numel() > 0) kernel::softmax_backward(y, contiguous(g), dx, log);
-    return {dx};
-  }
-};
-
 Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
   int d = wrap_dim(op, dim, x.rank());
   detail::check_float(op, x);
@@ -86,7 +69,16 @@ Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
   if (d != x.rank() - 1) return transpose(softmax_along(op, transpose(x, d, -1), -1, log), d, -1);
   Tensor y = empty(x.shape(), x.options());
   if (x.numel() > 0) kernel::softmax(contiguous(x.detach()), y, log);
-  return record<Softmax>(y, {x}, {y}, log);
+  return record(op, y, {x}, {y}, [log](const Node& node, const Tensor& g) {
+    const Tensor y = node.saved(0);
+    if (grad_enabled()) {
+      const Tensor wide = detail::widened(g), p = detail::widened(y);
+      return to(log ? wide - exp(p) * sum(wide, {-1}, keep) : p * (wide - sum(wide * p, {-1}, keep)), y.dtype());
+    }
+    Tensor dx = empty_like(y);
+    if (y.numel() > 0) kernel::softmax_backward(y, contiguous(g), dx, log);
+    return dx;
+  });
 }
 
 }  // namespace

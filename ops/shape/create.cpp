@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace sluice {
 
@@ -96,6 +97,24 @@ Tensor arange(double start, double end, double step, TensorOptions options) {
   return y;
 }
 
+Tensor detail::arange_whole(int64_t start, int64_t end, int64_t step, TensorOptions options) {
+  const auto exact = [](int64_t v) { return v >= -(int64_t{1} << 52) && v <= int64_t{1} << 52; };  // in f64, and sums
+  if (exact(start) && exact(end) && exact(step))
+    return arange(static_cast<double>(start), static_cast<double>(end), static_cast<double>(step), options);
+  if (step == 0 || (step > 0 ? end < start : end > start))
+    fail<ValueError>("arange: step ", step, " does not lead from ", start, " to ", end);
+  const auto from = static_cast<uint64_t>(start), to_end = static_cast<uint64_t>(end);
+  const uint64_t distance = step > 0 ? to_end - from : from - to_end;
+  const uint64_t stride = step > 0 ? static_cast<uint64_t>(step) : 0 - static_cast<uint64_t>(step);
+  const uint64_t count = distance / stride + (distance % stride != 0);
+  if (count > static_cast<uint64_t>(kMaxElements)) fail("arange: ", count, " values are too many");
+  const Tensor i = arange(static_cast<int64_t>(count), {i64, options.device});
+  const auto beside = [&](int64_t v) { return to(Tensor::from<int64_t>({v}), options.device); };
+  Tensor y = i * beside(step) + beside(start);  // i64 wraps around, and ends in its range
+  if (options.dtype == i32) y = clamp(y, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());
+  return to(y, options.dtype);
+}
+
 Tensor linspace(double start, double end, int64_t n, TensorOptions options) {
   if (n < 0) fail<ValueError>("linspace: needs n >= 0 — got ", n);
   double step = n > 1 ? (end - start) / static_cast<double>(n - 1) : 0;
@@ -171,7 +190,11 @@ void add_(Tensor& x, const Tensor& y, double factor) {
   NoGrad guard;
   // y may be another view of the same memory: every element must be read before it is written.
   const bool overlap = y.shares_storage(x) && !(y.layout().offset == x.layout().offset && y.is_contiguous());
-  if (!x.is_contiguous() || overlap) return copy_(x, x + y * factor);
+  if (!x.is_contiguous() || overlap) {  // by the kernel of contiguous memory: the layout changes no bits
+    Tensor sums = clone(x);
+    add_(sums, y, factor);
+    return copy_(x, sums);
+  }
   if (x.dtype() == bf16 && factor == 1) {  // as in gradient accumulation: element by element, in place
     const Tensor* both[] = {&x, &y};
     detail::MapKernels<formula::Add, std::make_index_sequence<2>>::forward({}, detail::plan_map("add_", both, 2, false),

@@ -7,7 +7,8 @@
 
 namespace sluice {
 
-/// Filled with 0, with 1. ShapeError for a negative size or more than 2^56 elements.
+/// Filled with 0, with 1. ShapeError for a negative size or more than 2^46 bytes, MemoryError if the system has too
+/// little.
 Tensor zeros(const Shape& shape, TensorOptions options = {});
 Tensor ones(const Shape& shape, TensorOptions options = {});
 /// `value` saturates in integers as to() does.
@@ -17,10 +18,15 @@ Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 /// start, start+step, … below end. ValueError when step is 0, leads away from end, or an argument is not finite.
 Tensor arange(double start, double end, double step = 1, TensorOptions options = {});
+namespace detail {
+/// arange() of whole numbers, exact for any int64.
+Tensor arange_whole(int64_t start, int64_t end, int64_t step, TensorOptions options);
+}  // namespace detail
 /// Whole numbers give i64: arange(2, 10), arange(10, 0, -2), and arange(n) below.
 template <std::integral A, std::integral B, std::integral S = int>
 Tensor arange(A start, B end, S step = 1, TensorOptions options = {.dtype = i64}) {
-  return arange(static_cast<double>(start), static_cast<double>(end), static_cast<double>(step), options);
+  return detail::arange_whole(static_cast<int64_t>(start), static_cast<int64_t>(end), static_cast<int64_t>(step),
+                              options);
 }
 inline Tensor arange(int64_t n, TensorOptions options = {.dtype = i64}) {
   return arange(0, static_cast<double>(n), 1, options);

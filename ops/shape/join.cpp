@@ -46,6 +46,11 @@ Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, cons
                 [starts, sizes = x.shape(), steps](const Tensor& g) { return region(g, starts, sizes, steps); });
 }
 
+Tensor in_blocks(const Tensor& x, int64_t dim, int64_t block, double value) {
+  const int64_t n = x.dim(dim), blocks = ceil_div(n, block);
+  return unflatten(pad(x, dim, 0, blocks * block - n, value), dim, {blocks, block});
+}
+
 }  // namespace detail
 
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim) {
@@ -68,7 +73,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
   }
   if (grad_enabled() && x.requires_grad() && !pieces.empty()) {
     Node* node = new Split(d, x.options());
-    node->edges.push_back({x.impl().history, x.impl().output_index});
+    node->edges.push_back(edge_of(x));
     for (Tensor& p : pieces) node->add_output(p);
   }
   return pieces;
@@ -142,6 +147,7 @@ Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
   for (const Tensor& x : xs) {
     if (x.shape() != xs[0].shape()) fail("stack: shapes differ — got ", xs[0], " and ", x);
     if (x.dtype() != xs[0].dtype()) fail<DTypeError>("stack: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
+    if (x.device() != xs[0].device()) fail<DeviceError>("stack: operands on ", xs[0].device(), " and ", x.device());
     raised.push_back(unsqueeze(x, dim));
   }
   return cat(raised, wrap_dim("stack", dim, xs[0].rank() + 1));
@@ -200,24 +206,22 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   });
 }
 
-Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
-  int d = wrap_dim("repeat_interleave", dim, x.rank());
-  if (x.rank() == 0 || n < 0) fail("repeat_interleave: got n=", n, ", x=", x, "; need n >= 0 and a dim");
+namespace {
+/// n copies of x along dim or, if `each`, of each of its entries there.
+Tensor repeated(const char* op, const Tensor& x, int64_t n, int64_t dim, bool each) {
+  const int d = wrap_dim(op, dim, x.rank()), copies = d + each;  // a new dim, merged with d
+  if (x.rank() == 0 || n < 0) fail(op, ": got n=", n, ", x=", x, "; need n >= 0 and a dim");
   Shape stretched = x.shape(), merged = x.shape();
-  stretched.insert(d + 1, n);
-  checked_numel("repeat_interleave", stretched);
+  stretched.insert(copies, n);
+  checked_numel(op, stretched);
   merged[d] *= n;
-  return reshape(expand(unsqueeze(x, d + 1), stretched), merged);
+  return reshape(expand(unsqueeze(x, copies), stretched), merged);
 }
+}  // namespace
 
-Tensor repeat(const Tensor& x, int64_t n, int64_t dim) {
-  int d = wrap_dim("repeat", dim, x.rank());
-  if (x.rank() == 0 || n < 0) fail("repeat: got n=", n, ", x=", x, "; need n >= 0 and a dim");
-  Shape stretched = x.shape(), merged = x.shape();
-  stretched.insert(d, n);
-  checked_numel("repeat", stretched);
-  merged[d] *= n;
-  return reshape(expand(unsqueeze(x, d), stretched), merged);
+Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
+  return repeated("repeat_interleave", x, n, dim, true);
 }
+Tensor repeat(const Tensor& x, int64_t n, int64_t dim) { return repeated("repeat", x, n, dim, false); }
 
 }  // namespace sluice

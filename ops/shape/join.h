@@ -1,4 +1,4 @@
-// Boxes of a tensor and their adjoint: slicing and padding are made of them.
+// Boxes of a tensor and their adjoint, of which slicing and padding are made; and blocks of a dim.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -9,5 +9,7 @@ namespace sluice::detail {
 Tensor region(const Tensor& x, const Shape& starts, const Shape& sizes, const Shape& steps);
 /// A tensor of shape `full` holding x in that box and `value` elsewhere: the adjoint of region.
 Tensor embed(const Tensor& x, const Shape& full, const Shape& starts, const Shape& steps, double value);
+/// x with dim in blocks, the last one filled up with `value`: [..., ⌈n/block⌉, block, ...].
+Tensor in_blocks(const Tensor& x, int64_t dim, int64_t block, double value = 0);
 
 }  // namespace sluice::detail

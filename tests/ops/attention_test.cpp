@@ -316,6 +316,23 @@ TEST_CASE("attention: an operand or a result edited in place before the backward
   }
 }
 
+TEST_CASE("attention: a mask or a row scale edited in place before the backward pass is an error", "[attention]") {
+  AttentionSample s = sample(53, 4, 4);
+  s.q.requires_grad_();
+  const auto yes = [](const Shape& shape) { return ones(shape) > 0.0; };
+  AttentionMask& m = s.options.mask;
+  m.keys = yes({2, 4}), m.blocks = yes({2, 2}), m.block = 2, m.dense = yes({4, 4});
+  m.query_segments = zeros({2, 4}, {i64}), m.key_segments = zeros({2, 4}, {i64});
+  s.options.row_scale = ones({4}, {f64});
+  for (Tensor* x : {&m.keys, &m.blocks, &m.dense, &m.query_segments, &m.key_segments, &s.options.row_scale})
+    for (const bool create_graph : {false, true}) {
+      const Tensor loss = sum(engine(s));
+      fill_(*x, 1);
+      CHECK_THROWS_WITH(grad({loss}, {s.q}, {.create_graph = create_graph}),
+                        Contains("attention") && Contains("edited in place"));
+    }
+}
+
 TEST_CASE("attention: what does not fit, and by which words", "[attention]") {
   auto f = [](const Shape& shape) { return zeros(shape); };
   const Tensor q = f({2, 4, 5, 3}), k = f({2, 2, 7, 3}), v = f({2, 2, 7, 6});

@@ -121,6 +121,21 @@ TEST_CASE("einsum: the ellipsis broadcasts", "[einsum]") {
   CHECK(einsum("...i,i->...", {noise({3}, 1), noise({3}, 2)}).rank() == 0);
 }
 
+TEST_CASE("einsum: seven labels that repeat, and one that is summed", "[einsum]") {
+  const Tensor a = noise({2, 1, 2, 1, 3, 1, 2, 4}, 1), b = noise({2, 1, 2, 1, 3, 1, 2, 4}, 2);
+  check_equal(einsum("abcdefgk,abcdefgk->abcdefg", {a, b}), naive("abcdefgk,abcdefgk->abcdefg", {a, b}));
+  check_equal(einsum("abcdefgk,gfkedcba->gfedcba", {a, permute(b, {6, 5, 7, 4, 3, 2, 1, 0})}),
+              naive("abcdefgk,abcdefgk->gfedcba", {a, b}));
+}
+
+TEST_CASE("einsum: of bf16 tensors is rounded once", "[einsum]") {
+  const Tensor a = to(Tensor({1, 0x1p-8f}), bf16), b = to(Tensor({3}), bf16);
+  // (1 + 2^-8)·3 = 3.01171875, between 3 and 3.015625. The sum alone is 1 in bf16.
+  CHECK(einsum("i,j->j", {a, b}).item() == 3.015625);
+  CHECK(einsum("j,i->j", {b, a}).item() == 3.015625);
+  CHECK(einsum("i,j->j", {a, b}).dtype() == bf16);
+}
+
 TEST_CASE("einsum: empty dims", "[einsum]") {
   const Tensor a = empty({2, 0}), b = empty({0, 3});
   CHECK(einsum("ij,jk->ik", {a, b}).to_vector() == std::vector<float>(6, 0.f));

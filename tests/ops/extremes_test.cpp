@@ -9,8 +9,10 @@
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/loss.h>
 #include <sluice/ops/rows/norm.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/shape/view.h>
 
@@ -78,6 +80,61 @@ TEST_CASE("norm: values of any size", "[ops][reduce]") {
   CHECK(std::isnan(norm(Tensor::from(std::vector<double>{1, std::nan("")})).item()));
   CHECK(norm(zeros({2, 0}), {-1}).to_vector() == std::vector<float>{0, 0});
   CHECK(norm(Tensor::from(std::vector<double>{3e200, 4e200})).item() == Approx(5e200));
+}
+
+TEST_CASE("log_softmax, cross_entropy: logits far from 0 cost no digits", "[ops][loss]") {
+  const double from_next = std::log1p(std::exp(1.0)), from_last = std::log1p(std::exp(-1.0));
+  for (DType t : {f32, f64})
+    for (double far : {1e4, -1e4, 1e6}) {
+      INFO(name_of(t) << " " << far);
+      const double tolerance = t == f32 ? 1e-6 : 1e-13;
+      const Tensor equal = testing::tensor_of({far, far}, {1, 2}, t), x = testing::tensor_of({far, far + 1}, {1, 2}, t);
+      const Tensor target = testing::tensor_of({0}, {1}, i64);
+      CHECK(cross_entropy(equal, target).item() == Approx(std::log(2.0)).epsilon(tolerance));
+      CHECK(cross_entropy(equal, target, {.label_smoothing = 0.1}).item() == Approx(std::log(2.0)).epsilon(tolerance));
+      CHECK(cross_entropy(x, target).item() == Approx(from_next).epsilon(tolerance));
+      CHECK(cross_entropy(x, target, {.label_smoothing = 0.5}).item() ==
+            Approx(0.75 * from_next + 0.25 * from_last).epsilon(tolerance));
+      const std::vector<double> y = log_softmax(x).to_vector<double>();
+      CHECK(y[0] == Approx(-from_next).epsilon(tolerance));
+      CHECK(y[1] == Approx(-from_last).epsilon(tolerance));
+    }
+}
+
+TEST_CASE("bce_with_logits: a sure and right answer has a loss, and slopes of every order", "[ops][loss]") {
+  const auto at = [](double x, double target, DType t) {  // the loss, its slope and that one's
+    const Tensor logit = full({}, x, {t}).requires_grad_(), y = bce_with_logits(logit, full({}, target, {t}));
+    const Tensor fused = grad(y, logit, {.retain_graph = true});
+    const Tensor slope = grad({y}, {logit}, {.create_graph = true})[0];
+    CHECK(fused.item() == Approx(slope.item()).epsilon(1e-5));
+    return std::vector<double>{y.item(), slope.item(), grad(slope, logit).item()};
+  };
+  for (DType t : {f32, f64})
+    for (double x : {20.0, 40.0, 80.0})
+      for (double side : {1.0, -1.0}) {
+        INFO(name_of(t) << " " << side * x);
+        const double tiny = std::exp(-x), tolerance = t == f32 ? 1e-5 : 1e-8;
+        const std::vector<double> right = at(side * x, side > 0, t), wrong = at(side * x, side < 0, t);
+        CHECK(right[0] == Approx(tiny).epsilon(tolerance));
+        CHECK(right[1] == Approx(-side * tiny).epsilon(tolerance));
+        CHECK(wrong[0] == Approx(x).epsilon(tolerance));
+        CHECK(wrong[1] == Approx(side).epsilon(tolerance));
+      }
+  for (double target : {0.0, 0.25, 1.0}) {
+    const std::vector<double> middle = at(0, target, f64);
+    CHECK(middle[0] == Approx(std::log(2.0)).epsilon(1e-15));
+    CHECK(middle[1] == 0.5 - target);
+    CHECK(middle[2] == 0.25);
+  }
+}
+
+TEST_CASE("a quotient by the largest power of two is exact", "[ops]") {
+  for (DType t : {f32, bf16, f64}) {
+    const double most = t == f64 ? 0x1p1023 : 0x1p127;
+    CHECK((full({1}, most, {t}) / most).item() == 1);
+    CHECK((full({1}, most, {t}) / (most / 2)).item() == 2);
+    CHECK((full({1}, 3, {t}) / (2 / most)).item() == 1.5 * most);
+  }
 }
 
 TEST_CASE("norms refuse a negative eps", "[ops][norm]") {

@@ -4,6 +4,7 @@
 #include "support/naive_attention.h"
 
 #include <sluice/ops/attention/key_selection.h>
+#include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/create.h>
 
@@ -56,6 +57,27 @@ TEST_CASE("selection: forced blocks, ties by index, no later block", "[attention
   CHECK_THROWS_AS(choose_blocks(s, 4, {.block = 2, .count = 1}, zeros({1, 6})), DTypeError);
 }
 
+TEST_CASE("selection: an allowed key of any score stands before one that is not allowed", "[attention][selection]") {
+  using Whole = std::vector<int64_t>;
+  for (DType dtype : {f32, f64, bf16}) {
+    const Tensor scores = tensor_of({9, 8, -INFINITY, 1, -INFINITY, 7}, {1, 6}, dtype);
+    const Tensor allowed = tensor_of({0, 0, 1, 1, 1, 0}, {6}, boolean);
+    const auto kept = [&](int64_t k, TopKTies ties) {
+      return topk_mask(scores, k, ties, allowed).to_vector<int64_t>();
+    };
+    INFO(name_of(dtype));
+    CHECK(kept(1, TopKTies::index) == Whole{0, 0, 0, 1, 0, 0});
+    CHECK(kept(2, TopKTies::index) == Whole{0, 0, 1, 1, 0, 0});
+    CHECK(kept(3, TopKTies::index) == Whole{0, 0, 1, 1, 1, 0});
+    CHECK(kept(5, TopKTies::index) == Whole{0, 0, 1, 1, 1, 0});
+    CHECK(kept(2, TopKTies::threshold) == Whole{0, 0, 1, 1, 1, 0});
+    CHECK(kept(4, TopKTies::threshold) == Whole{0, 0, 1, 1, 1, 0});
+    const Tensor unknown = tensor_of({9, NAN, 1}, {3}, dtype), last = tensor_of({0, 1, 1}, {3}, boolean);
+    for (TopKTies ties : {TopKTies::index, TopKTies::threshold})
+      CHECK(topk_mask(unknown, 2, ties, last).to_vector<int64_t>() == Whole{0, 1, 1});
+  }
+}
+
 TEST_CASE("selection: means of blocks, of the real rows alone", "[attention][selection]") {
   Rand rand(3);
   const int64_t n = 23, d = 3;
@@ -81,6 +103,7 @@ TEST_CASE("selection: means of blocks, of the real rows alone", "[attention][sel
           }
         }
     }
+  CHECK(block_means(ones({1, 1, 49, 1}, {f64}), 49, 49).rows.item() == 1);
   CHECK_THROWS_AS(block_means(x, 4, 3), ValueError);
   CHECK_THROWS_AS(block_means(x, 4, 4, zeros({2, 4}, {boolean})), ShapeError);
 }

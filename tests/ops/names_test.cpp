@@ -2,6 +2,7 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/node.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/shape/create.h>
@@ -13,8 +14,10 @@
 #include <sluice/ops/rows/norm.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/rope.h>
+#include <sluice/ops/rows/softmax.h>
 #include <sluice/ops/shape/view.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -59,6 +62,7 @@ TEST_CASE("errors name the op the user called", "[ops]") {
       {"rope_at", [&] { rope_at(flags, i); }},
       {"stack", [&] { stack({x, i}); }},
       {"stack", [&] { stack({x}, 7); }},
+      {"stack", [&] { stack({x, to(x, meta)}); }},
       {"repeat", [&] { repeat(x, 2, 5); }},
       {"mse_loss", [&] { mse_loss(flags, flags); }},
       {"bce_with_logits", [&] { bce_with_logits(flags, flags); }},
@@ -74,6 +78,35 @@ TEST_CASE("errors name the op the user called", "[ops]") {
       said = e.what();
     }
     CHECK(said.substr(0, said.find(':')) == calls[k].first);
+  }
+}
+
+TEST_CASE("observers are told the op the user called", "[ops]") {
+  struct Log final : detail::Observer {
+    void on_op(const char* op, const Tensor&, Node* node) override {
+      ops.push_back(op);
+      if (node) CHECK(std::string(node->name()) == op);
+    }
+    std::vector<std::string> ops;
+  };
+  for (bool differentiated : {false, true}) {
+    const Tensor x = ones({2, 3}).requires_grad_(differentiated), one = ones({});
+    const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+        {"max", [&] { max(x, 1); }},
+        {"min", [&] { min(x, 1); }},
+        {"layer_norm", [&] { layer_norm(x); }},
+        {"rms_norm", [&] { rms_norm(x); }},
+        {"scale_norm", [&] { scale_norm(x, one); }},
+        {"softmax", [&] { softmax(x); }},
+        {"log_softmax", [&] { log_softmax(x); }},
+    };
+    for (const auto& [op, call] : calls) {
+      Log log;
+      call();
+      REQUIRE(!log.ops.empty());
+      INFO(op << " is called " << log.ops[0]);
+      CHECK(std::count(log.ops.begin(), log.ops.end(), op) == 1);
+    }
   }
 }
 

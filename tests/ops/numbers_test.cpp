@@ -88,6 +88,44 @@ TEST_CASE("whole numbers: mean, max, min and where of integers and bool", "[numb
   CHECK_THROWS_WITH(mean(hit, 1), Contains("mean"));
 }
 
+TEST_CASE("whole numbers: none is rounded on its way through a double", "[numbers]") {
+  const int64_t odd = (int64_t{1} << 53) + 1;
+  CHECK(arange(odd, odd + 3).to_vector<int64_t>() == Whole{odd, odd + 1, odd + 2});
+  CHECK(arange(odd + 2, odd, -1).to_vector<int64_t>() == Whole{odd + 2, odd + 1});
+  CHECK(arange(odd, odd).shape() == Shape{0});
+  CHECK(arange(INT64_MAX - 2, INT64_MAX).to_vector<int64_t>() == Whole{INT64_MAX - 2, INT64_MAX - 1});
+  CHECK(arange(INT64_MIN, INT64_MAX, INT64_MAX).to_vector<int64_t>() == Whole{INT64_MIN, -1, INT64_MAX - 1});
+  CHECK(arange(INT64_MAX, INT64_MIN, INT64_MIN).to_vector<int64_t>() == Whole{INT64_MAX, -1});
+  CHECK(arange(odd, odd + 2, 1, {i32}).to_vector<int64_t>() == Whole{INT32_MAX, INT32_MAX});  // saturates, as to()
+  CHECK_THROWS_WITH(arange(odd, 0), Contains("arange: step 1 does not lead from 9007199254740993 to 0"));
+  CHECK_THROWS_AS(arange(odd, odd + 3, 0), ValueError);
+  CHECK_THROWS_WITH(arange(INT64_MIN, INT64_MAX), Contains("arange: 18446744073709551615 values are too many"));
+  const Tensor x = Tensor::from<int64_t>({odd});
+  CHECK_THROWS_WITH(x + 0x1p53, Contains("add_scalar: ") && Contains("may have been rounded"));
+  CHECK_THROWS_WITH(x * -0x1p53, Contains("scale: ") && Contains("may have been rounded"));
+  CHECK_THROWS_WITH(0x1p53 - x, Contains("sub: ") && Contains("may have been rounded"));
+  CHECK((x - (0x1p53 - 1)).item<int64_t>() == 2);
+  CHECK((x - Tensor::from<int64_t>({odd})).item<int64_t>() == 0);
+}
+
+TEST_CASE("means and variances are quotients, rounded once", "[numbers]") {
+  for (int64_t n = 1; n < 200; ++n) CHECK(mean(full({n}, 3, {f64})).item() == 3);  // 49·(1/49) is not 1
+  std::vector<double> v(50);
+  v[0] = 7, v[1] = -7;
+  CHECK(var(Tensor::from(v)).item() == 2);
+  const Tensor leaf = ones({49}, {f64}).requires_grad_();
+  CHECK(grad(mean(leaf), leaf).to_vector<double>() == Doubles(49, 1.0 / 49));
+}
+
+TEST_CASE("add_: the layout of x changes no bits", "[numbers]") {
+  const Tensor one = ones({2, 2}, {bf16});
+  Tensor plain = clone(one), turned = transpose(clone(one), 0, 1), itself = clone(one);
+  for (Tensor* x : {&plain, &turned}) add_(*x, one, 0x1.01p-8);
+  add_(itself, transpose(itself, 0, 1), 0x1.01p-8);
+  // 1 + 2^-8 + 2^-16, rounded once. Rounded before the sum, too, it would be 1.
+  for (const Tensor& x : {plain, turned, itself}) CHECK(x.to_vector<double>() == Doubles(4, 1 + 0x1p-7));
+}
+
 TEST_CASE("one dim is written as a number in every reduction", "[numbers]") {
   Rng rng(1);
   const Tensor x = normal({2, 3, 4}, 0, 1, rng);

@@ -140,6 +140,46 @@ TEST_CASE("kinks: an infinite value spoils no slope that does not depend on it",
     for (double slope : second(0, exponent)) CHECK(std::isfinite(slope));
 }
 
+TEST_CASE("kinks: an infinite gradient ends at what was not chosen", "[ops][kinks]") {
+  struct Choice {
+    const char* what;
+    Tensor (*f)(const Tensor&);
+    Values want;
+  };
+  const Choice choices[] = {
+      {"relu", relu, {0, kInf}},
+      {"relu2", relu2, {0, kInf}},
+      {"clamp", [](const Tensor& x) { return clamp(x, 0, 5); }, {0, kInf}},
+      {"where", [](const Tensor& x) { return where(x > 0.0, x, 7.0); }, {0, kInf}},
+      {"where, the other side", [](const Tensor& x) { return where(x > 0.0, 7.0, x); }, {kInf, 0}},
+      {"masked_fill", [](const Tensor& x) { return masked_fill(x, x > 0.0, 7); }, {kInf, 0}},
+      {"maximum", [](const Tensor& x) { return maximum(x, 0); }, {0, kInf}},
+      {"minimum", [](const Tensor& x) { return minimum(x, 0); }, {kInf, 0}},
+      {"max", [](const Tensor& x) { return max(x); }, {0, kInf}},
+      {"min", [](const Tensor& x) { return min(x, 0, keep); }, {kInf, 0}},
+      {"sign", sign, {0, 0}},
+      {"floor", floor, {0, 0}}};
+  for (const Choice& c : choices)
+    for (DType dtype : {f32, f64, bf16})
+      for (bool create_graph : {false, true}) {
+        INFO(c.what << " " << name_of(dtype) << (create_graph ? " composed" : " fused"));
+        const Tensor x = tensor_of({-1, 3}, {2}, dtype).requires_grad_();
+        const Shape shape = c.f(x).shape();
+        const Tensor g = tensor_of(Values(static_cast<std::size_t>(shape.numel()), kInf), shape, dtype);
+        CHECK(library_gradient([&](const auto& v) { return std::vector{c.f(v[0])}; }, {x}, {g}, create_graph)[0]
+                  .to_vector<double>() == c.want);
+      }
+  // The slopes of both orders of a root and a logarithm, which are infinite where the choice is 0.
+  const auto orders = [](Tensor (*f)(const Tensor&), double at) {
+    const Tensor x = tensor_of({-1, at}, {2}, f64).requires_grad_();
+    const Tensor first = grad({sum(f(x))}, {x}, {.create_graph = true})[0];
+    return std::pair(first.to_vector<double>(), grad({sum(first)}, {x})[0].to_vector<double>());
+  };
+  CHECK(orders([](const Tensor& x) { return sqrt(clamp(x, 0)); }, 4) ==
+        std::pair(Values{0, 0.25}, Values{0, -0.03125}));
+  CHECK(orders([](const Tensor& x) { return log(relu2(x)); }, 2) == std::pair(Values{0, 1}, Values{0, -0.5}));
+}
+
 TEST_CASE("kinks: the slopes of a cross entropy that is infinite are softmax − target", "[ops][kinks]") {
   // A logit of −∞ is a class of probability 0, as −10⁴ is: the loss is +∞ where the target distribution has it, no
   // slope is NaN.

@@ -60,6 +60,22 @@ TEST_CASE("multinomial: without replacement, the second is drawn from the rest",
   CHECK(near(of_those_3 / after_6, 0.75, after_6));
 }
 
+TEST_CASE("multinomial: weights at the ends of f64", "[sampling]") {
+  constexpr int64_t n = 10'000;
+  Rng rng(3);
+  for (double unit : {1e308, 1e-150, 3e-308}) {
+    INFO(unit);
+    const auto got = shares(multinomial(Tensor::from<double>({0, unit, 0, unit}), n, rng, true), 4);
+    CHECK(got[0] + got[2] == 0);
+    CHECK(near(got[3], 0.5, n));
+  }
+  // However far below the other, it stands before a weight of 0.
+  const Tensor pairs = multinomial(expand(Tensor::from<double>({0, 1e308, 0, 3e-308}), {n, 4}), 2, rng);
+  std::vector<int64_t> want;
+  for (int64_t i = 0; i < n; ++i) want.push_back(1), want.push_back(3);
+  CHECK(pairs.to_vector<int64_t>() == want);
+}
+
 TEST_CASE("multinomial: repeats from the generator's state, for any number of threads", "[sampling]") {
   const Tensor w = softmax(Tensor({{1, 2, 3}, {3, 2, 1}}));
   std::vector<std::vector<int64_t>> runs;
