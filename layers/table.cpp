@@ -37,9 +37,8 @@ const LayerRow& layer_row(std::string_view name) {
     if (row.name == name) return row;
     known.push_back(row.name);
   }
-  std::string list;
-  for (const std::string& k : known) list += (list.empty() ? "" : ", ") + k;
-  fail<ValueError>("layer_row: no layer is called \"", name, "\"", did_you_mean(name, known), "; known: ", list);
+  fail<ValueError>("layer_row: no layer is called \"", name, "\"", did_you_mean(name, known),
+                   "; known: ", detail::joined(known));
 }
 
 std::unique_ptr<AnyLayer> LayerRow::make(const Json& sample, Rng& rng, std::optional<DType> dtype) const {

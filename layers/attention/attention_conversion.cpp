@@ -41,9 +41,15 @@ MultiHeadAttention pool_kv_heads(const MultiHeadAttention& layer, int64_t groups
   pooled.options.heads.kv_heads = groups;
   for (Linear* map : {&pooled.heads.k, &pooled.heads.v, &pooled.global_k, &pooled.global_v})
     pool(map->weight, heads, groups), pool(map->bias, heads, groups);
+  if (Norm& norm = pooled.k_norm; pooled.options.qk_norm && pooled.options.qk_norm_over != QkNormOver::shared) {
+    for (Tensor* t : {&norm.weight, &norm.bias})
+      if (t->defined() && t->dim(0) == norm.options.dim) pool(*t, heads, groups);  // else one number for all channels
+    norm.options.dim = norm.options.dim / heads * groups;
+    if (norm.options.parts > 1) norm.options.parts = groups;
+  }
   for (AttentionGate& gate : pooled.gates) {
     if (gate.options.position != GatePosition::g2 && gate.options.position != GatePosition::g3) continue;
-    pool(gate.map.weight, heads, groups), pool(gate.map.bias, heads, groups), pool(gate.theta, heads, groups);
+    for (Tensor* t : {&gate.map.weight, &gate.map.bias, &gate.theta, &gate.head_bias}) pool(*t, heads, groups);
     gate.heads = groups;
   }
   return pooled;

@@ -5,10 +5,10 @@
 
 namespace sluice {
 
-/// Returns a layer with `groups` KV heads. Its K and V projections, and the gates on K and V, are means over the heads
-/// of each group. A multi-head checkpoint becomes a grouped-query one this way, before uptraining (Ainslie et al.
-/// 2023). If the heads of each group are equal, both layers compute the same. All tensors are copies. Throws ValueError
-/// unless groups divides kv_heads.
+/// Returns a layer with `groups` KV heads. Its K and V projections, the gates on K and V, and the weights of a norm of
+/// K that has them for each head, are means over the heads of each group. A multi-head checkpoint becomes a
+/// grouped-query one this way, before uptraining (Ainslie et al. 2023). If the heads of each group are equal, both
+/// layers compute the same. All tensors are copies. Throws ValueError unless groups divides kv_heads.
 MultiHeadAttention pool_kv_heads(const MultiHeadAttention& layer, int64_t groups);
 
 /// The layout of query and gate in the q_proj of published checkpoints of gated attention (gate G1).

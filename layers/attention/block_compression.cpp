@@ -15,11 +15,7 @@ BlockCompression::BlockCompression(BlockCompressionOptions given, Rng& rng) : op
   if (o.kind == Compression::mean) return;
   const int64_t all = checked_mul("block_compression", o.block, o.width);
   if (o.hidden == 0) o.hidden = all;
-  const auto drawn = [&](int64_t from, int64_t to) {
-    std::vector<Tensor> each;
-    for (int64_t h = 0; h < o.heads; ++h) each.push_back(init_weight(from, to, o.init, rng, o.dtype).detach());
-    return stack(each, 0).requires_grad_();
-  };
+  const auto drawn = [&](int64_t from, int64_t to) { return init_weights(o.heads, from, to, o.init, rng, o.dtype); };
   position = init_normal({o.heads, o.block, o.width}, 0.02, rng, o.dtype);
   in = drawn(all, o.kind == Compression::mlp ? o.hidden : o.width);
   if (o.kind == Compression::mlp) out = drawn(o.hidden, o.width);

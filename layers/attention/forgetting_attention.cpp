@@ -59,10 +59,8 @@ namespace {
 
 /// α_t rows_{t−1} + (1 − α_t) rows_t with α = σ(x·W), one for each of `heads` parts of a row. Padding counts as zeros.
 Tensor shifted(Call& call, const Linear& map, const Tensor& rows, int64_t heads) {
-  const Tensor& real = call.key_mask();
-  const Tensor now = real.defined() ? masked_fill(rows, unsqueeze(logical_not(real), -1), 0) : rows;
-  Tensor before = call.shift(now);
-  if (const Tensor starts = call.starts(); starts.defined()) before = masked_fill(before, unsqueeze(starts, -1), 0);
+  const Tensor now = detail::filled_tokens(rows, call.padding(), 0);
+  const Tensor before = detail::filled_tokens(call.shift(now), call.starts(), 0);
   const auto parts = [&](const Tensor& t) { return unflatten(t, -1, {heads, t.dim(-1) / heads}); };
   return flatten(lerp(parts(now), parts(before), unsqueeze(sigmoid(map(call.x)), -1)), -2, -1);
 }
@@ -79,9 +77,8 @@ Tensor ForgettingAttention::decays(Call& call) const {
   // In f32 for bf16: sums of many small numbers.
   Tensor z = detail::widened(forget.bias);
   if (forget.weight.defined()) z = linear(detail::widened(call.x), detail::widened(forget.weight), z);
-  Tensor log_f = neg(softplus(neg(expand(z, {call.x.dim(0), call.x.dim(1), z.dim(-1)}))));  // log σ
-  if (call.key_mask().defined()) log_f = masked_fill(log_f, unsqueeze(logical_not(call.key_mask()), -1), 0);
-  return transpose(call.running_sum(log_f, 1), 1, 2);
+  const Tensor log_f = neg(softplus(neg(expand(z, {call.x.dim(0), call.x.dim(1), z.dim(-1)}))));  // log σ
+  return transpose(call.running_sum(detail::filled_tokens(log_f, call.padding(), 0), 1), 1, 2);
 }
 
 Tensor ForgettingAttention::operator()(const Tensor& given, const Pass& pass) const {

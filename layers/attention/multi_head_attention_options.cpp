@@ -38,10 +38,7 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
       (o.qk_norm_kind == NormKind::scale || o.qk_norm_kind == NormKind::scale_l2))
     fail<ValueError>(layer, ": qk_norm_over per_head takes the kinds layer, rms and rms_plain — got ",
                      name_of(o.qk_norm_kind));
-  const bool t5_fits = o.t5.buckets >= 4 && o.t5.buckets % 4 == 0 && o.t5.max_distance > o.t5.buckets;
-  if (o.position_bias == PositionBias::t5 && !t5_fits)
-    fail<ValueError>(layer, ": T5 needs buckets divisible by 4 and max_distance > buckets — got ", o.t5.buckets, ", ",
-                     o.t5.max_distance);
+  if (o.position_bias == PositionBias::t5) check_t5(layer, o.t5);
   o.t5.causal = o.heads.causal;
   return o;
 }

@@ -58,7 +58,7 @@ Tensor seen_means(const BlockRows& means, const NsaSizes& s, int64_t first, int6
 Tensor nsa_blocks_of(const Tensor& q, const BlockRows& means, const NsaSizes& s, int64_t n, const SelectedOptions& o) {
   NoGrad guard;
   const int64_t m = q.dim(2), kv_heads = means.rows.dim(1), group = q.dim(1) / std::max<int64_t>(1, kv_heads);
-  const int64_t blocks = n / s.select + (n % s.select != 0), count = means.rows.dim(2);
+  const int64_t blocks = ceil_div(n, s.select), count = means.rows.dim(2);
   // Block j has the strides [j·S, (j + 1)·S), mean c the strides [c, c + L); x = c − j·S from 1 − L to S − 1.
   const int64_t S = s.select / s.stride, L = s.block / s.stride;
   const Tensor rows_of = detail::widened(q.detach()), keys = detail::widened(means.rows.detach());
@@ -133,7 +133,7 @@ Tensor nsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 Tensor moba_blocks(const Tensor& q, const Tensor& k, const MobaSizes& s, const SelectedOptions& o) {
   check_options("moba_blocks", s), check_operands("moba_blocks", q, k, k, o);
   NoGrad guard;
-  const int64_t m = q.dim(2), n = k.dim(2), blocks = n / s.block + (n % s.block != 0);
+  const int64_t m = q.dim(2), n = k.dim(2), blocks = ceil_div(n, s.block);
   const Tensor means = detail::widened(block_means(k.detach(), s.block, s.block, o.keys).rows),
                rows_of = detail::widened(q.detach());
   return detail::by_rows(m, 128, [&](int64_t row, int64_t rows) {

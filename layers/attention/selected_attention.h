@@ -10,9 +10,8 @@
 //         o_win: to a window
 //   MoBA  the `topk` blocks with the largest q·(mean key), the query's own always among them; each query head chooses
 //         for itself (Lu et al. 2025, "MoBA", arXiv 2502.13189, §2.2)
-//   MSA   the `count` blocks that hold the largest index scores, the last `local` ones always among them. An index has
-//   a
-//         query for each KV head and one key, of their own maps and norms (MiniMax-M3, 2026)
+//   MSA   the `count` blocks that hold the largest index scores, the last `local` ones always among them. The index has
+//         a query for each KV head and one key, of their own maps and norms (MiniMax-M3, 2026)
 //   DSA   the `topk` keys with the largest index score, for all heads (DeepSeek-AI 2025, "DeepSeek-V3.2", §2.1);
 //         as a layer: MlaOptions::topk
 //

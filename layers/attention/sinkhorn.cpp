@@ -10,6 +10,7 @@
 #include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
@@ -85,9 +86,9 @@ Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
     map.work.attention_elements = scores.numel();
   }
   Tensor a = scores;
-  if (o.gumbel > 0 && rng) {  // uniform() is in [0, 1): adding half a step keeps log u finite
+  if (o.gumbel > 0 && rng) {  // u is neither 0 nor 1: from half a step of uniform() to the number below 1
     const double half_step = scores.dtype() == f32 ? 0x1p-25 : 0x1p-54;
-    const Tensor u = uniform(scores.shape(), 0, 1, *rng, scores.options()) + half_step;
+    const Tensor u = uniform(scores.shape(), half_step, 1, *rng, scores.options());
     a = a + neg(log(neg(log(u)))) * o.gumbel;
   }
   const bool rows_last = o.last == SinkhornLast::rows;
@@ -129,27 +130,21 @@ Tensor sinkhorn_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& 
 
 namespace {
 
-int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
-
-/// [batch, heads, n, w] → [batch, heads, G, B, w], padded with zeros.
-Tensor in_blocks(const Tensor& x, int64_t block) {
-  const int64_t g = blocks_of(x.dim(2), block), missing = g * block - x.dim(2);
-  return unflatten(missing > 0 ? pad(x, 2, 0, missing) : x, 2, {g, block});
-}
+using detail::in_blocks;  // [batch, heads, n, w] → [batch, heads, G, B, w], padded with zeros
 
 /// 1 for real tokens, 0 for padding: [batch or 1, 1, G, B, 1]. Undefined when every token of every block is real.
 Tensor real_slots(const Operands& x, int64_t block) {
   const int64_t n = x.k.dim(2);
   if (!x.keys.defined() && n % block == 0) return {};
   const Tensor keys = x.keys.defined() ? x.keys : full({1, n}, 1, {boolean, x.k.device()});
-  return in_blocks(to(reshape(keys, {keys.dim(0), 1, n, 1}), x.k.dtype()), block);
+  return in_blocks(to(reshape(keys, {keys.dim(0), 1, n, 1}), x.k.dtype()), 2, block);
 }
 
 Tensor permutation_of(const Operands& x, const Tensor& real, const SinkhornBlockOptions& o, Rng* rng) {
   const double b = static_cast<double>(o.block);
   const Tensor tokens = real.defined() ? sum(real, {3}) : Tensor();  // [batch or 1, 1, G, 1]
   auto means = [&](const Tensor& y) {
-    const Tensor total = sum(in_blocks(y, o.block), {3});
+    const Tensor total = sum(in_blocks(y, 2, o.block), {3});
     return tokens.defined() ? total / maximum(tokens, like(tokens, 1)) : total * (1 / b);
   };
   SinkhornOptions s = o.sinkhorn;
@@ -179,7 +174,7 @@ Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Te
   check_block(op, o);
   detail::not_cut(op, "it sorts the blocks of the whole sequence");
   const Operands x = self_attention(op, q_in, k_in, v_in, o.scale, o.keys, o.dropout);
-  const int64_t batch = x.q.dim(0), heads = x.q.dim(1), n = x.q.dim(2), g = blocks_of(n, o.block);
+  const int64_t batch = x.q.dim(0), heads = x.q.dim(1), n = x.q.dim(2), g = ceil_div(n, o.block);
   if (x.q.numel() == 0) return detail::restore_rank(zeros({batch, heads, n, x.v.dim(3)}, x.q.options()), x.rank);
   const Tensor real = real_slots(x, o.block);
   const Tensor p = permutation_of(x, real, o, rng);  // [batch, heads, G, G]
@@ -203,10 +198,10 @@ Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Te
     a.bias = unsqueeze(log(masked_fill(weight, logical_not(seen), 1)), 2);
   }
   auto both = [&](const Tensor& y) {
-    const Tensor own = in_blocks(y, o.block), sorted = mixed(own);
+    const Tensor own = in_blocks(y, 2, o.block), sorted = mixed(own);
     return flatten(cat({own, divisor.defined() ? sorted / divisor : sorted}, 3), 0, 1);
   };
-  const Tensor out = attention(flatten(in_blocks(x.q, o.block), 0, 1), both(x.k), both(x.v), a, rng);
+  const Tensor out = attention(flatten(in_blocks(x.q, 2, o.block), 0, 1), both(x.k), both(x.v), a, rng);
   const Tensor rows = narrow(flatten(unflatten(out, 0, {batch, heads}), 2, 3), 2, 0, n);
   if (!x.keys.defined()) return detail::restore_rank(rows, x.rank);
   const Tensor padded = reshape(logical_not(x.keys), {x.keys.dim(0), 1, n, 1});

@@ -46,9 +46,9 @@ Tensor PairScore::between(const Tensor& rows, const Tensor& own_cols) const {
   const auto [first, total] = same ? sequence_piece(m) : SequencePiece{own_cols.dim(1) - m, own_cols.dim(1)};
   const Tensor cols = same ? sequence_rows(own_cols, 1, {0, total}) : own_cols;
   if (options.kind == PairScoreKind::bilinear) return matmul(rows, transpose(cols, -2, -1));
-  const TensorOptions type_of = rows.options();
-  const Tensor i = arange(static_cast<double>(first), static_cast<double>(first + m), 1, type_of);
-  const Tensor offset = unsqueeze(unsqueeze(i, 1) - unsqueeze(arange(total, type_of), 0), -1);  // i − j, [m, n, 1]
+  const TensorOptions whole{i64, rows.device()};  // bf16 has no positions beyond 256
+  const Tensor i = arange(static_cast<double>(first), static_cast<double>(first + m), 1, whole);
+  const Tensor offset = to(unsqueeze(unsqueeze(i, 1) - arange(total, whole), -1), rows.dtype());  // i − j, [m, n, 1]
   const Tensor hidden = unsqueeze(rows, 2) + unsqueeze(cols, 1) + offset * distance;
   return matmul(activate(options.activation, hidden), weight) + bias;
 }

@@ -12,7 +12,6 @@ namespace sluice {
 
 namespace {
 
-int64_t blocks_of(int64_t n, int64_t block) { return n / block + (n % block != 0); }
 /// The window of AttentionMask that reaches w positions back.
 int64_t window_of(int64_t w) { return std::min(w, INT64_MAX - 1) + 1; }
 
@@ -81,7 +80,7 @@ Tensor bigbird_blocks(int64_t n, BigBirdOptions o) {
   if (n < 0 || o.block < 1 || o.window < 1 || o.window % 2 == 0 || o.random < 0 || o.heads < 1)
     fail<ValueError>("bigbird_blocks: need n >= 0, block >= 1, an odd window, random >= 0, heads >= 1 — got n=", n,
                      ", block=", o.block, ", window=", o.window, ", random=", o.random, ", heads=", o.heads);
-  const int64_t g = blocks_of(n, o.block), reach = o.window / 2;
+  const int64_t g = ceil_div(n, o.block), reach = o.window / 2;
   std::vector<bool> blocks = host_values<bool>("bigbird_blocks", {o.heads, g, g});
   auto out = blocks.begin();
   auto is_global = [&](int64_t b) { return (o.first_global && b == 0) || (o.last_global && b == g - 1); };
@@ -106,9 +105,9 @@ AttentionMask bigbird_mask(int64_t n, BigBirdOptions o) {
 
 Tensor expand_blocks(const Tensor& blocks, int64_t block, int64_t m, int64_t n) {
   if (block < 1) fail<ValueError>("expand_blocks: block must be positive — got ", block);
-  if (m < 0 || n < 0 || blocks.rank() < 2 || blocks.dim(-2) != blocks_of(m, block) ||
-      blocks.dim(-1) != blocks_of(n, block))
-    fail("expand_blocks: blocks=", blocks, " does not fit; need [..., ", blocks_of(m, block), ",", blocks_of(n, block),
+  if (m < 0 || n < 0 || blocks.rank() < 2 || blocks.dim(-2) != ceil_div(m, block) ||
+      blocks.dim(-1) != ceil_div(n, block))
+    fail("expand_blocks: blocks=", blocks, " does not fit; need [..., ", ceil_div(m, block), ",", ceil_div(n, block),
          "] for ", m, " queries and ", n, " keys in blocks of ", block);
   Shape shape = blocks.shape();
   shape[blocks.rank() - 2] = m, shape[blocks.rank() - 1] = n;

@@ -82,8 +82,10 @@ template <class Attention, class Feed = Mlp> struct TransformerBlock {
   }
 
   /// x [batch, n, dim] → the same shape. Both layers receive the pass. The block can be streamed if both layers can.
-  Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
+  Tensor operator()(const Tensor& given, const Pass& pass = {}) const {
     ModuleScope scope(this, type);
+    // Norms and sums need finite padding. The mask stays unread: the layers say whether one of them heeds it.
+    const Tensor x = checked_input("transformer_block", given, attention_norm.options.dim, pass.key_mask.peek());
     const bool pre = options.placement == NormPlacement::pre;
     const double scale = pre ? 1 : options.residual_scale;
     const auto sum = [&](const Tensor& a, const Tensor& b) {

@@ -21,6 +21,7 @@ FlashOptions checked(FlashOptions o) {
   check_options("flash", o);
   if (o.expansion == 0) o.expansion = 2 * o.dim;
   if (o.use_rope || o.bias == GauBias::rope) detail::check_rope("flash", o.rope, "key_dim", o.key_dim);
+  if (o.bias == GauBias::t5) detail::check_t5("flash", o.t5);
   o.t5.causal = o.causal;
   return o;
 }
@@ -31,8 +32,8 @@ Tensor shift_tokens(Call& call, const Tensor& normed) {
   Tensor moved = call.shift(narrow(normed, 2, 0, width));
   // The shift already gives 0 for the first token of the sequence.
   if (const Tensor& real = call.key_mask(); real.defined())
-    moved = masked_fill(moved, unsqueeze(logical_not(sequence_shift(real, 1)), -1), 0);
-  if (const Tensor starts = call.starts(); starts.defined()) moved = masked_fill(moved, unsqueeze(starts, -1), 0);
+    moved = detail::filled_tokens(moved, logical_not(sequence_shift(real, 1)), 0);
+  moved = detail::filled_tokens(moved, call.starts(), 0);
   return cat({moved, narrow(normed, 2, width, normed.dim(2) - width)}, 2);
 }
 

@@ -3,8 +3,6 @@
 #include <sluice/layers/nn/heads.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/elementwise/formulas_of_layers.h>
-#include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
@@ -88,7 +86,8 @@ McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
   }
   out = Linear({o.dim, o.dim, o.linear_bias, o.init, o.dtype}, rng);
   gamma = ones({2, o.dim}, {o.dtype}).requires_grad_(), beta = zeros({2, o.dim}, {o.dtype}).requires_grad_();
-  glu = Glu({o.dim, o.hidden, o.glu, o.linear_bias, o.dropout, o.init, o.dtype}, rng);
+  glu = Glu({.dim = o.dim, .hidden = o.hidden, .kind = o.glu, .bias = o.linear_bias, .init = o.init, .dtype = o.dtype},
+            rng);
 }
 
 McTfm::Projected McTfm::project(const Tensor& x, int64_t position) const {
@@ -99,11 +98,9 @@ McTfm::Projected McTfm::project(const Tensor& x, int64_t position) const {
     return o.use_rope ? detail::rope_from(heads(t), rope, position) : heads(t);
   };
   const RopeOptions queries = o.rope, keys = o.rope.of_keys();
-  auto offset = [&](const Tensor& t, int64_t i) {
-    return map(formula::ScaleOffset{}, t, select(gamma, 0, i), select(beta, 0, i));
-  };
-  return {turned(part[0], queries), turned(part[1], keys), turned(offset(part[0], 0), queries),
-          turned(offset(part[1], 1), keys), heads(part[2])};
+  return {turned(part[0], queries), turned(part[1], keys),
+          turned(detail::scale_offset(part[0], gamma, beta, 0), queries),
+          turned(detail::scale_offset(part[1], gamma, beta, 1), keys), heads(part[2])};
 }
 
 Tensor McTfm::operator()(const Tensor& given, const Pass& pass) const {

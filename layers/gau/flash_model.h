@@ -162,6 +162,7 @@ struct McTfmOptions {
 /// The paper gives no formulae, and says only that the scheme is the same. The scale-offset pairs here follow FLASH.
 struct McTfm {
   static constexpr const char* type = "McTfm";
+  static constexpr bool adds_input = true;  // the layer is a whole block, with its own residuals
 
   McTfmOptions options;
   Norm attention_norm, glu_norm;

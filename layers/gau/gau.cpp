@@ -15,11 +15,6 @@ namespace sluice {
 
 namespace {
 
-/// γ ⊙ z + β with row i of gamma and beta [rows, s].
-Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i) {
-  return map(formula::ScaleOffset{}, z, select(gamma, 0, i), select(beta, 0, i));
-}
-
 GauOptions checked(GauOptions o) {
   check_options("gau", o);
   if (o.expansion == 0) o.expansion = 2 * o.dim;
@@ -28,6 +23,7 @@ GauOptions checked(GauOptions o) {
   if (o.use_rope || o.bias == GauBias::rope)
     detail::check_rope("gau", o.rope, o.heads == 1 ? "key_dim" : "key_dim/heads", o.key_dim / o.heads);
   if (!o.length) o.length = o.causal ? GauLength::visible : GauLength::n;
+  if (o.bias == GauBias::t5) detail::check_t5("gau", o.t5);
   o.t5.causal = o.causal;
   return o;
 }
@@ -45,6 +41,10 @@ void init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rn
 
 Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype) {
   return std > 0 ? init_normal(shape, std, rng, dtype) : ones(shape, {dtype}).requires_grad_();
+}
+
+Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i) {
+  return map(formula::ScaleOffset{}, z, select(gamma, 0, i), select(beta, 0, i));
 }
 
 }  // namespace detail
@@ -95,8 +95,8 @@ Gau::Projected Gau::project(const Tensor& x, int64_t position) const {
   const Tensor uvz = in(o.placement == GauPlacement::pre ? norm(x) : x);
   std::vector<Tensor> part = split(uvz, {o.expansion, o.expansion, o.key_dim}, -1);
   const Tensor z = activate(o.activation, part[2]);
-  Tensor q = q_norm(detail::split_heads(scale_offset(z, gamma, beta, 0), o.heads));
-  Tensor k = k_norm(detail::split_heads(scale_offset(z, gamma, beta, 1), o.heads));
+  Tensor q = q_norm(detail::split_heads(detail::scale_offset(z, gamma, beta, 0), o.heads));
+  Tensor k = k_norm(detail::split_heads(detail::scale_offset(z, gamma, beta, 1), o.heads));
   if (o.use_rope) q = detail::rope_from(q, o.rope, position), k = detail::rope_from(k, o.rope.of_keys(), position);
   return {part[0], q, k, detail::split_heads(activate(o.activation, part[1]), o.heads)};
 }

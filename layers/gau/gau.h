@@ -115,6 +115,8 @@ namespace detail {
 void init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rng);
 /// Initial γ: N(0, std²) if std > 0, otherwise ones.
 Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype);
+/// γ ⊙ z + β with row i of gamma and beta [rows, s].
+Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i);
 }  // namespace detail
 
 struct Gau {

@@ -21,11 +21,13 @@ Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
   Tensor length;
   if (o.length == GauLength::constant) {
     length = full({}, static_cast<double>(o.constant_length), q.options());
-  } else if (o.length == GauLength::visible && !o.mask.unrestricted()) {
+  } else if (o.length == GauLength::visible ? !o.mask.unrestricted() : o.mask.query_segments.defined()) {
     AttentionMask mask = o.mask;
+    if (o.length == GauLength::n)  // the real keys in the row's document
+      mask = {.keys = keys, .query_segments = o.mask.query_segments, .key_segments = o.mask.key_segments};
     if (in_sequence()) {
       RowRange seen;
-      mask = detail::fetch_mask(o.mask, n, q.device(), seen), n = seen.length();
+      mask = detail::fetch_mask(mask, n, q.device(), seen), n = seen.length();
     }
     length = to(visible_count(mask, q.dim(0), q.dim(1), q.dim(2), n, q.device()), q.dtype());
   } else if (keys.defined()) {
@@ -76,6 +78,7 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
     case GauKind::softmax_plus:
       a.weighting = Weighting::softmax;
       a.row_scale = log(maximum(length, like(q, static_cast<double>(o.min_length)))) * (1 / std::log(512.0));
+      a.row_scale = maximum(a.row_scale, 1e-30);  // a bias of −∞ hides a key where κ = 0, too: 0·(−∞) is NaN
       break;
   }
   std::optional<SequenceScope> uncut;

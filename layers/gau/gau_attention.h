@@ -23,7 +23,7 @@ constexpr const char* choices(GauKind) { return "su paper_eq paper_code lucid ro
 /// The length L. With `visible` and `constant`, causal outputs do not depend on later tokens; only these two can be
 /// streamed.
 enum class GauLength {
-  n,         // number of real keys
+  n,         // number of real keys in the row's document
   visible,   // number of keys the row may see
   constant,  // a fixed number, e.g. 512
 };
@@ -59,7 +59,8 @@ struct GauAttentionOptions {
   static void describe_weights(auto& o, auto& f) {
     describe_kind(o, f);
     f("length", o.length,
-      "L: n real keys, visible keys of the row, or constant; null, of a layer: visible if causal, else n");
+      "L: n real keys in the row's document, visible keys of the row, or constant; null, of a layer: visible if "
+      "causal, else n");
     f("constant_length", o.constant_length, at_least(1), "L with length constant");
     f("top_k", o.top_k, at_least(0), "keep the k best scores of a row, ties to the first key; 0: all");
   }

@@ -8,6 +8,7 @@
 #include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
@@ -117,11 +118,10 @@ struct ChunkDocuments {
   Tensor low, high;
 
   ChunkDocuments(const Tensor& segments, int64_t chunk, const Tensor& key_mask) {
-    const int64_t n = segments.dim(1), chunks = (n + chunk - 1) / chunk;
     const Tensor document = to(segments, f64);
     auto of_chunks = [&](double nothing) {  // [batch, G, C], with `nothing` in place of padding
       const Tensor real = key_mask.defined() ? masked_fill(document, logical_not(key_mask), nothing) : document;
-      return unflatten(pad(real, 1, 0, chunks * chunk - n, nothing), 1, {chunks, chunk});
+      return detail::in_blocks(real, 1, chunk, nothing);
     };
     low = min(of_chunks(kInf), {2}), high = max(of_chunks(-kInf), {2});
   }
@@ -151,12 +151,6 @@ Tensor of_other_ranks(const ChunkDocuments& d, const Tensor& x, bool causal) {
   return causal ? before : before + one_side(true);
 }
 
-/// x [batch, heads, n, w], padded with zeros to whole chunks, as [batch, heads, G, C, w].
-Tensor split_chunks(const Tensor& x, int64_t c) {
-  const int64_t chunks = (x.dim(2) + c - 1) / c;
-  return unflatten(pad(x, 2, 0, chunks * c - x.dim(2)), 2, {chunks, c});
-}
-
 /// Which chunks see each other.
 struct Seen {
   Tensor pairs;  // segment_mask() of this rank's chunks; undefined if documents do not matter
@@ -166,7 +160,7 @@ struct Seen {
 /// 1/N, as a tensor that broadcasts to [batch, heads, n, 1].
 Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_mask, const Seen& seen,
                      TensorOptions like_v) {
-  const int64_t c = o.chunk, chunks = (n + c - 1) / c;
+  const int64_t c = o.chunk, chunks = ceil_div(n, c);
   if (o.scaling == ChunkScaling::eq) return full({1, 1, 1, 1}, 1, like_v);
   if (o.scaling == ChunkScaling::chunk || (o.scaling == ChunkScaling::lucid && o.causal))
     return full({1, 1, 1, 1}, 1 / static_cast<double>(c), like_v);
@@ -174,7 +168,7 @@ Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_ma
     return full({1, 1, 1, 1}, 1 / static_cast<double>(std::max<int64_t>(1, sequence_piece(n).total)), like_v);
 
   Tensor real = key_mask.defined() ? to(key_mask, like_v.dtype) : ones({1, n}, like_v);
-  Tensor count = sum(unflatten(pad(real, 1, 0, chunks * c - n), 1, {chunks, c}), {-1});  // [batch or 1, G]
+  Tensor count = sum(detail::in_blocks(real, 1, c), {-1});  // [batch or 1, G]
   if (o.scaling == ChunkScaling::paper_code) count = masked_fill(count, count > 0.0, static_cast<double>(c));
   const bool everything = o.scaling == ChunkScaling::lucid;  // N = n, independent of the visible chunks
   if (seen.pairs.defined() && !everything) {
@@ -206,7 +200,8 @@ Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& 
   Tensor q = x.q_lin * inverse_count(o, n, key_mask, seen, v.options());
   if (o.across_chunks && !masked && !o.causal) return matmul(q, sequence_sum(matmul(transpose(k, -2, -1), v)));
   // One product per chunk is faster than a scan, and the backward pass uses the states for q as well as for k and v.
-  Tensor state = matmul(transpose(split_chunks(k, c), -2, -1), split_chunks(v, c));  // [batch, heads, G, s, e]
+  Tensor state =
+      matmul(transpose(detail::in_blocks(k, 2, c), -2, -1), detail::in_blocks(v, 2, c));  // [batch, heads, G, s, e]
   if (masked) {
     const Shape shape = state.shape();
     const Tensor each = flatten(state, 3, 4);
@@ -216,7 +211,7 @@ Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& 
   } else if (o.causal) {
     state = sequence_cumsum(state, 2, {.exclusive = true});
   }
-  return narrow(flatten(matmul(split_chunks(q, c), state), 2, 3), 2, 0, n);
+  return narrow(flatten(matmul(detail::in_blocks(q, 2, c), state), 2, 3), 2, 0, n);
 }
 
 /// Both terms, for all of `total` tokens or for this rank's chunks of them.
@@ -245,7 +240,7 @@ Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& r
   auto there = std::make_shared<detail::RowPlan>(), back = std::make_shared<detail::RowPlan>();
   bool moves = false;
   for (int r = 0; r < cut.size(); ++r) {
-    auto begin_of_chunk = [&](int64_t row) { return std::min(total, (row + o.chunk - 1) / o.chunk * o.chunk); };
+    auto begin_of_chunk = [&](int64_t row) { return std::min(total, ceil_div(row, o.chunk) * o.chunk); };
     const RowRange piece = cut.piece(r), chunks{begin_of_chunk(piece.begin), begin_of_chunk(piece.end)};
     there->owned.push_back(piece), there->wanted.push_back(chunks);
     back->owned.push_back(chunks), back->wanted.push_back(piece);
@@ -286,7 +281,7 @@ Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, co
     if (filled == 0) kept.clear_rows(), kept.cache.reserved = c;
     const std::vector<Tensor> rows = kept.cache.append({fresh(x.k_quad), fresh(x.k_lin), fresh(x.v)});
     Tensor y;
-    if (o.quadratic) y = within_chunk(fresh(x.q_quad), rows[0], rows[2], o, relative_bias, {}, nullptr);
+    if (o.quadratic) y = within_chunk(fresh(x.q_quad), rows[0], rows[2], o, relative_bias, {}, call.rng());
     if (o.linear) {
       double inverse = 1;  // 1/N; for g = 0 the sum is 0
       if (o.scaling == ChunkScaling::lucid || o.scaling == ChunkScaling::chunk) inverse = 1 / static_cast<double>(c);

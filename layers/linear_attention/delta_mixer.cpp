@@ -27,13 +27,6 @@ Tensor detail::among_updates(const Tensor& t, int64_t updates, int64_t at) {
   return flatten(pad(unsqueeze(t, 2), 2, at, updates - 1 - at), 1, 2);
 }
 
-Tensor detail::filled_tokens(const Tensor& t, const Tensor& marked, double value) {
-  if (!t.defined() || !marked.defined()) return t;
-  Shape rows{t.dim(0), t.dim(1)};
-  for (int64_t d = 2; d < t.rank(); ++d) rows.push_back(1);
-  return masked_fill(t, reshape(marked, rows), value);
-}
-
 void DeltaMixer::draw(const char* layer, DeltaOptions& o, Rng& rng, Act activation) {
   if (o.value_heads == 0) o.value_heads = o.heads;
   if (o.value_heads % o.heads != 0)
@@ -87,7 +80,7 @@ Tensor DeltaMixer::strength(const DeltaOptions& o, const Call& call) const {
 Tensor DeltaMixer::scanned(const DeltaOptions& o, Call& call, const Rows& x, const Tensor& log_decay,
                            const Tensor& erase, const Tensor& write) {
   using detail::among_updates, detail::filled_tokens;
-  Tensor padding = call.key_mask().defined() ? logical_not(call.key_mask()) : Tensor();
+  Tensor padding = call.padding();
   const Tensor starts = call.starts();
   Tensor g = log_decay;
   if (!g.defined() && starts.defined()) g = zeros({x.q.dim(0), x.q.dim(1), o.value_heads}, x.v.options());

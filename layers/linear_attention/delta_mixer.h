@@ -98,8 +98,6 @@ struct DeltaMixer {
 namespace detail {
 /// t [batch, n, …] in row `at` of every `updates`, zeros in the others, [batch, n·updates, …]. Undefined t stays so.
 Tensor among_updates(const Tensor& t, int64_t updates, int64_t at);
-/// t [batch, n, …] with `value` at the tokens that are `marked`, bool [batch, n]. t itself if either is undefined.
-Tensor filled_tokens(const Tensor& t, const Tensor& marked, double value);
 }  // namespace detail
 
 }  // namespace sluice

@@ -36,11 +36,8 @@ FeatureMapOptions checked(FeatureMapOptions o) {
 
 /// A weight [in, out]; with a map for each head [heads, in, out].
 Tensor make_weight(const FeatureMapOptions& o, int64_t in, int64_t out, Rng& rng) {
-  if (o.heads == 0) return init_weight(in, out, o.init, rng, o.dtype);
-  std::vector<Tensor> maps;
-  NoGrad guard;
-  for (int64_t h = 0; h < o.heads; ++h) maps.push_back(init_weight(in, out, o.init, rng, o.dtype));
-  return stack(maps).requires_grad_();
+  return o.heads == 0 ? init_weight(in, out, o.init, rng, o.dtype)
+                      : init_weights(o.heads, in, out, o.init, rng, o.dtype);
 }
 Tensor make_bias(const FeatureMapOptions& o, int64_t out) {
   if (!o.bias) return {};

@@ -32,9 +32,9 @@ Mamba2::Mamba2(Mamba2Options given, Rng& rng) : options(std::move(given)) {
 Mamba2::Operands Mamba2::operands(const Call& call) const {
   const Mamba2Options& o = options;
   const int64_t inner = o.heads * o.head_dim, grouped = o.groups * o.state;
-  const Tensor hidden = call.key_mask().defined() ? logical_not(call.key_mask()) : Tensor(), starts = call.starts();
+  const Tensor hidden = call.padding(), starts = call.starts();
   // Padding has z = 0, hence an output of 0, and Δ = 0: it neither writes to the state nor lets it decay.
-  const Tensor u = hidden.defined() ? masked_fill(call.x, unsqueeze(hidden, -1), 0) : call.x;
+  const Tensor u = detail::filled_tokens(call.x, hidden, 0);
   const std::vector<Tensor> maps = split(in(u), {inner, inner + 2 * grouped, o.heads}, -1);
   const Tensor mixed = o.short_conv > 0 ? conv(maps[1], call.pass()) : silu(maps[1]);
   const std::vector<Tensor> xbc = split(mixed, {inner, grouped, grouped}, -1);

@@ -68,7 +68,7 @@ Tensor Rwkv7::operator()(const Tensor& x, const Pass& pass) const {
 Tensor Rwkv7::operator()(const Tensor& given, Tensor& first_values, const Pass& pass) const {
   using detail::among_updates, detail::filled_tokens, detail::widened;
   Call call(*this, "rwkv7", given, options.dim, pass);
-  const Tensor padding = call.key_mask().defined() ? logical_not(call.key_mask()) : Tensor(), starts = call.starts();
+  const Tensor padding = call.padding(), starts = call.starts();
   const Tensor x = filled_tokens(call.x, padding, 0), before = filled_tokens(call.shift(x), starts, 0);
   const auto mixed = [&](Mixed i) { return lerp(x, before, select(mix, 0, static_cast<int64_t>(i))); };
   const auto of_heads = [&](const Tensor& t) { return unflatten(t, -1, {norm.options.groups, options.head_dim}); };

@@ -37,6 +37,12 @@ void detail::check_rope(const char* layer, const RopeOptions& o, const char* wha
                      " pairs of channels");
 }
 
+void detail::check_t5(const char* layer, const T5BucketOptions& o) {
+  if (o.buckets < 4 || o.buckets % 4 != 0 || o.max_distance <= o.buckets)
+    fail<ValueError>(layer, ": T5 needs buckets divisible by 4 and max_distance > buckets — got ", o.buckets, ", ",
+                     o.max_distance);
+}
+
 Heads::Heads(const HeadsOptions& o, Rng& rng)
     : q({o.dim, o.heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng),
       k({o.source_dim(), o.kv_heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng),

@@ -3,8 +3,10 @@
 #include <sluice/layers/nn/meta_init.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
+#include <vector>
 
 namespace sluice {
 
@@ -34,6 +36,12 @@ Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {
     case InitKind::zeros: return zeros({in, out}, initial(dtype)).requires_grad_();
   }
   return init_normal({in, out}, std * init.scale, rng, dtype);
+}
+
+Tensor init_weights(int64_t count, int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {
+  std::vector<Tensor> each;
+  for (int64_t i = 0; i < count; ++i) each.push_back(init_weight(in, out, init, rng, dtype).detach());
+  return stack(each).requires_grad_();
 }
 
 Tensor init_vector(int64_t n, double value, DType dtype) { return full({n}, value, initial(dtype)).requires_grad_(); }

@@ -39,6 +39,8 @@ struct Init {
 inline DType exact(DType dtype) { return dtype == bf16 ? f32 : dtype; }
 /// A trained weight of shape [in, out]. Throws ShapeError unless in >= 1 and out >= 1.
 Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);
+/// `count` weights of shape [in, out], drawn one after the other: [count, in, out].
+Tensor init_weights(int64_t count, int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);
 /// A trained vector [n] whose elements are all `value`.
 Tensor init_vector(int64_t n, double value, DType dtype = f32);
 /// A trained vector [n], the logarithms of independent values from U(low, high): A_log of the decays e^{−Δ·e^{A_log}}.

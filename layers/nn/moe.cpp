@@ -65,9 +65,7 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
   router = Linear({o.dim, o.experts, o.logit_bias, o.init, o.dtype}, rng);
   if (o.router_bias) router_bias = zeros({o.experts}, {exact(o.dtype)});
   const auto drawn = [&](int64_t in, int64_t out) {
-    std::vector<Tensor> each;
-    for (int64_t e = 0; e < o.experts; ++e) each.push_back(init_weight(in, out, o.init, rng, o.dtype).detach());
-    return ExpertMaps{stack(each, 0).requires_grad_(),
+    return ExpertMaps{init_weights(o.experts, in, out, o.init, rng, o.dtype),
                       o.expert_bias ? zeros({o.experts, out}, {o.dtype}).requires_grad_() : Tensor()};
   };
   gate = drawn(o.dim, o.hidden), up = drawn(o.dim, o.hidden), down = drawn(o.hidden, o.dim);

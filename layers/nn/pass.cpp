@@ -56,6 +56,8 @@ Call::Call(const void* module, const char* type, const char* layer, const Tensor
   refuse("bias", pass.bias), refuse("blocks", pass.blocks), refuse("positions", pass.positions);
 }
 
+Tensor Call::padding() const { return key_mask().defined() ? logical_not(key_mask()) : Tensor(); }
+
 const Tensor& Call::segments() const {
   const Tensor& s = pass_.segments;
   if (s.defined() && s.shape() != Shape{x.dim(0), x.dim(1)})
@@ -185,6 +187,13 @@ Tensor Call::delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, c
   DeltaScanResult y = sluice::delta_scan(q, k, erase, write, log_decay, state, o);
   state = y.state;
   return y.out;
+}
+
+Tensor detail::filled_tokens(const Tensor& t, const Tensor& marked, double value) {
+  if (!t.defined() || !marked.defined()) return t;
+  Shape rows{t.dim(0), t.dim(1)};
+  for (int64_t d = 2; d < t.rank(); ++d) rows.push_back(1);
+  return masked_fill(t, reshape(marked, rows), value);
 }
 
 Tensor detail::continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,

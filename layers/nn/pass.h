@@ -44,6 +44,8 @@ template <class T> class Given {
     return value_;
   }
   operator const T&() const { return get(); }
+  /// The value, left unread: for code that does not act on it.
+  const T& peek() const { return value_; }
   /// True if a tensor, or a list that is not empty, was given. Asking does not read it.
   bool defined() const {
     if constexpr (requires { value_.defined(); }) return value_.defined();
@@ -108,6 +110,8 @@ namespace detail {
 /// One token is one step of the recurrence. Differentiable, the state included.
 Tensor continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                       const LinearScanOptions& options, Tensor& state);
+/// t [batch, n, …] with `value` at the tokens that are `marked`, bool [batch, n]. t itself if either is undefined.
+Tensor filled_tokens(const Tensor& t, const Tensor& marked, double value);
 }  // namespace detail
 
 /// The call of one layer. It checks x and the mask, and gives what crosses tokens, wherever these stand.
@@ -122,6 +126,8 @@ class Call {
   /// Its tokens. Where key_mask marks padding, NaN and infinities are 0.
   const Tensor x;
   const Tensor& key_mask() const { return pass_.key_mask; }
+  /// True where key_mask is false; undefined without one.
+  Tensor padding() const;
   /// i64 [batch, n], checked; undefined if none were given.
   const Tensor& segments() const;
   /// True where a token's segment is not that of the token before it, bool [batch, n]; undefined without segments. For
@@ -167,7 +173,8 @@ class Call {
   /// delta_scan() over all tokens so far.
   Tensor delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& log_decay,
                     const DeltaScanOptions& options);
-  /// What `make` gives for the context. A stream computes it in its first step and keeps it.
+  /// What `make` gives for the context. A stream computes it in its first step and keeps it; `make` itself keeps
+  /// nothing in the stream.
   std::vector<Tensor> of_context(const std::function<std::vector<Tensor>()>& make);
   /// What a stream keeps here, for what the above does not serve. ShapeError for a stream of another batch.
   Stream::Kept& kept(const char* what);

@@ -19,7 +19,7 @@ Tensor within_documents(Call& call, const Tensor& x, const Tensor& starts, const
   const int64_t last = weight.dim(0) - 1;
   Tensor earlier = x, y = x * select(weight, 0, last);
   for (int64_t lag = 1; lag <= last; ++lag) {
-    earlier = masked_fill(call.shift(earlier), unsqueeze(starts, -1), 0);
+    earlier = detail::filled_tokens(call.shift(earlier), starts, 0);
     y = y + earlier * select(weight, 0, last - lag);
   }
   return bias.defined() ? y + bias : y;
@@ -29,9 +29,7 @@ Tensor within_documents(Call& call, const Tensor& x, const Tensor& starts, const
 
 Tensor ShortConvolution::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "short_convolution", given, options.dim, pass);
-  Tensor x = call.x;
-  if (call.key_mask().defined()) x = masked_fill(x, unsqueeze(logical_not(call.key_mask()), -1), 0);
-  const Tensor starts = call.starts();
+  const Tensor x = detail::filled_tokens(call.x, call.padding(), 0), starts = call.starts();
   const Tensor y = starts.defined() ? within_documents(call, x, starts, weight, bias)
                                     : causal_conv1d(x, weight, bias, call.before(x, options.width - 1));
   return activate(options.activation, y);

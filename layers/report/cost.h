@@ -24,9 +24,9 @@ struct Cost {
   /// multiply-add counts 2. Norms, activations and masks are not counted. Biases are counted only if a product computes
   /// them (the table of a RoPE bias: 2·(2n − 1)·s). Causality does not halve an attention map. A window of W counts W
   /// keys per query (2W − 1 if not causal), also at the ends of a sequence. A mask of pairs, which the top-k and the
-  /// threshold layers use, and blocks of keys for each query, which NSA and MoBA use, count all keys; the choice is
-  /// counted in addition. Scans count their recurrence,
-  /// 4·n·m·e per head, and not the products within chunks, whose size the kernel chooses.
+  /// threshold layers use, and blocks of keys for each query, which NSA, MoBA and MSA use, count all keys; the choice
+  /// is counted in addition. Scans count their recurrence, 4·n·m·e per head, and not the products within chunks, whose
+  /// size the kernel chooses.
   int64_t flops = 0;
   /// Elements of the attention maps. An implementation that materialises the maps stores them; attention() does not.
   int64_t attention_elements = 0;

@@ -59,8 +59,8 @@ GateStatistics gate_statistics(const std::vector<Tensor>& scores) {
     for (double s : layer.to_vector<double>()) {
       ++g.count;
       g.mean += s;
-      if (!(s >= g.min)) g.min = s;
-      if (!(s <= g.max)) g.max = s;
+      if (std::isnan(s) || s < g.min) g.min = s;  // a NaN stays, as in max_activation()
+      if (std::isnan(s) || s > g.max) g.max = s;
       const double size = std::abs(s);
       g.below_half += size < 0.5, g.below_1e2 += size < 1e-2, g.below_1e3 += size < 1e-3;
     }

@@ -278,6 +278,38 @@ TEST_CASE("gau_attention: a row that sees nothing gives 0, and gradients that ar
   });
 }
 
+TEST_CASE("gau_attention: L = n counts the keys of the row's document", "[gau_attention]") {
+  // A document of 4 tokens, one of them padding, beside one of 5, and alone.
+  const Sample x = square_sample(24, 9);
+  const Tensor keys = Tensor::from(std::vector<bool>{1, 0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1}, {2, 9});
+  const Tensor segments = Tensor::from(std::vector<int64_t>{7, 7, 7, 7, 2, 2, 2, 2, 2}, {1, 9});
+  const auto first = [](const Tensor& t) { return narrow(t, 1, 0, 4); };
+  for (GauKind kind : kGauKinds) {
+    INFO(name_of(kind));
+    GauAttentionOptions o{.kind = kind, .mask = {.keys = keys, .query_segments = segments, .key_segments = segments}};
+    const Tensor packed = gau_attention(x.q, x.k, x.v, o);
+    o.mask = {.keys = first(keys)};
+    CHECK(max_abs_diff(first(packed), gau_attention(first(x.q), first(x.k), first(x.v), o)) < 1e-14);
+  }
+}
+
+TEST_CASE("gau_attention: a bias of -inf hides a key, from a row with one key too", "[gau_attention]") {
+  for (GauKind kind : {GauKind::softmax, GauKind::softmax_plus}) {
+    INFO(name_of(kind));
+    Sample x = square_sample(25);
+    std::vector<double> bias = x.bias.to_vector<double>();
+    bias[0] = bias[3 * 6 + 2] = -INFINITY;  // the one key of row 0, and one of four
+    x.bias = Tensor::from(bias, {6, 6});
+    for (Tensor* t : {&x.q, &x.k, &x.v}) t->requires_grad_();
+    const GauAttentionOptions o{.kind = kind, .length = GauLength::visible, .mask = {.causal = true}};
+    const Tensor y = gau_attention(x.q, x.k, x.v, o, x.bias);
+    CHECK(max_abs(narrow(y, 1, 0, 1)) == 0);
+    CHECK(max_abs_diff(y, reference(x, o, x.bias, {})) < 1e-12);
+    for (const Tensor& g : grad({y}, {x.q, x.k, x.v}, {.grad_outputs = {ones_like(y)}}))
+      CHECK(all(isfinite(g)).item() == 1);
+  }
+}
+
 TEST_CASE("gau_attention: what dropout keeps grows by 1/(1 - p), in every kind", "[gau_attention]") {
   Rand rand(22);
   const Tensor q = random_tensor({2, 9, 3}, f64, rand), k = random_tensor({2, 9, 3}, f64, rand);

@@ -52,26 +52,30 @@ inline Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, G
   return sluice::gau_attention(q, k, v, o, rng);
 }
 
-/// A·V of every kind. Query i of m sees key j when real[j], if causal j <= i + n − m, and sees(i, j).
+using PairRule = std::function<bool(std::size_t, std::size_t)>;
+
+/// A·V of every kind. Query i of m sees key j when real[j], if causal j <= i + n − m, and sees(i, j). L = n counts it
+/// when real[j] and counts(i, j).
 inline Matrix attention_reference(const Matrix& q, const Matrix& k, const Matrix& v, const GauAttentionOptions& o,
-                                  const Matrix& bias, const std::vector<bool>& real,
-                                  const std::function<bool(std::size_t, std::size_t)>& sees = {}) {
+                                  const Matrix& bias, const std::vector<bool>& real, const PairRule& sees = {},
+                                  const PairRule& counts = {}) {
   const std::size_t m = q.size(), n = k.size(), s = q.empty() ? 1 : q[0].size();
   Matrix a = matrix(static_cast<int64_t>(m), static_cast<int64_t>(n));
-  double all_real = 0;
-  for (bool r : real) all_real += r;
   for (std::size_t i = 0; i < m; ++i) {
     std::vector<std::size_t> visible;
+    double counted = 0;
     for (std::size_t j = 0; j < n; ++j) {
+      counted += real[j] && (!counts || counts(i, j));
       const auto ahead = static_cast<int64_t>(j + m) - static_cast<int64_t>(i + n);  // p_j − p_i
       const bool near = o.mask.window == 0 || std::abs(ahead) < o.mask.window;
       if (real[j] && near && (!o.mask.causal || ahead <= 0) && (!sees || sees(i, j))) visible.push_back(j);
     }
     double length = static_cast<double>(o.constant_length);
-    if (o.length == GauLength::n) length = all_real;
+    if (o.length == GauLength::n) length = counted;
     if (o.length == GauLength::visible) length = static_cast<double>(visible.size());
     length = std::max(length, 1.0);
-    const double kappa = std::log(std::max(length, static_cast<double>(o.min_length))) / std::log(512.0);
+    const double least = static_cast<double>(o.min_length);  // κ > 0: 0·(−∞) is NaN
+    const double kappa = std::max(std::log(std::max(length, least)) / std::log(512.0), 1e-30);
     std::vector<double> x(n, 0.0);
     for (std::size_t j : visible) {
       double t = 0;

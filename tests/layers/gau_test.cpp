@@ -65,6 +65,9 @@ TEST_CASE("gau: what is refused, and by which words", "[gau]") {
                     Contains("heads=3") && Contains("key_dim=4"));
   CHECK_THROWS_WITH(Gau({.dim = 4, .expansion = 6, .key_dim = 4, .heads = 4}, rng),
                     Contains("heads=4") && Contains("expansion=6"));
+  CHECK_THROWS_WITH(Gau({.dim = 4, .key_dim = 4, .bias = GauBias::t5, .t5 = {.buckets = 6}}, rng),
+                    "gau: T5 needs buckets divisible by 4 and max_distance > buckets — got 6, 128");
+  CHECK_NOTHROW(Gau({.dim = 4, .key_dim = 4, .t5 = {.buckets = 6}}, rng));
   const Gau table({.dim = 4, .key_dim = 4, .bias = GauBias::toeplitz, .max_length = 5}, rng);
   CHECK_NOTHROW(table(ones_of({1, 5, 4})));
   CHECK_THROWS_WITH(table(ones_of({1, 6, 4})), Contains("6") && Contains("n_max=5"));

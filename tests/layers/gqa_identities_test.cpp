@@ -10,6 +10,8 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/reduce.h>
 
+#include <tuple>
+
 using namespace sluice;
 using namespace sluice::testing;
 
@@ -89,12 +91,19 @@ TEST_CASE("gqa: the cache holds 2·g·n·dk numbers", "[attention][identity]") {
 }
 
 TEST_CASE("gqa: mean-pooling equal heads changes nothing", "[attention][identity]") {
+  using Over = QkNormOver;
   for (int64_t groups : {1, 2, 4})
-    for (bool causal : {false, true}) {
+    for (const auto& [over, kind, causal] : {std::tuple{Over::shared, NormKind::rms, false},
+                                             {Over::shared, NormKind::rms, true},
+                                             {Over::per_head, NormKind::layer, false},
+                                             {Over::per_head, NormKind::rms_plain, true},
+                                             {Over::width, NormKind::layer, false},
+                                             {Over::width, NormKind::scale_l2, true}}) {
       Rand rand(3);
       MultiHeadAttentionOptions o = shared_heads(4, groups, causal);
-      o.heads.qkv_bias = o.qk_norm = true;
+      o.heads.qkv_bias = o.qk_norm = true, o.qk_norm_over = over, o.qk_norm_kind = kind;
       o.gates = {{.position = GatePosition::g2, .bias = true},
+                 {.position = GatePosition::g3, .head_bias = true},
                  {.position = GatePosition::g3, .granularity = GateGranularity::headwise},
                  {.position = GatePosition::g2, .input_independent = true},
                  {.position = GatePosition::g1}};
@@ -105,10 +114,15 @@ TEST_CASE("gqa: mean-pooling equal heads changes nothing", "[attention][identity
       for (Linear* map : {&many.heads.k, &many.heads.v, &many.global_k, &many.global_v})
         for (Tensor* t : {&map->weight, &map->bias})
           if (t->defined()) *t = repeated(*t, groups, 4 / groups);
+      if (over != Over::shared) {
+        many.k_norm.options.dim = 16, many.k_norm.options.parts = over == Over::per_head ? 4 : 1;
+        for (Tensor* t : {&many.k_norm.weight, &many.k_norm.bias})
+          if (t->defined() && t->dim(0) > 1) *t = repeated(*t, groups, 4 / groups);
+      }
       for (AttentionGate& gate : many.gates) {
         if (gate.options.position == GatePosition::g1) continue;
         gate.heads = 4;
-        for (Tensor* t : {&gate.map.weight, &gate.map.bias, &gate.theta})
+        for (Tensor* t : {&gate.map.weight, &gate.map.bias, &gate.theta, &gate.head_bias})
           if (t->defined()) *t = repeated(*t, groups, 4 / groups);
       }
       const Tensor x = random_tensor({2, 9, 6}, f64, rand), y = many(x);

@@ -38,6 +38,35 @@ TEST_CASE("mc_tfm: one chunk without the linear term is a Transformer block", "[
   CHECK(max_abs_diff(f(x), y + f.glu(f.glu_norm(y))) < 1e-13);
 }
 
+TEST_CASE("mc_tfm: dropout is on both branches, and on nothing within them", "[flash]") {
+  McTfmOptions o = small_block(true);
+  o.dropout = 0.5;
+  Rand rand(9);
+  McTfm f = random_block(o, rand);
+  for (Tensor* t : {&f.out.weight, &f.out.bias}) *t = zeros_like(*t);  // the first branch is 0
+  const Tensor x = random_tensor({2, 7, 6}, f64, rand);
+  Rng rng(4);
+  const std::vector<double> got = (f(x, {.rng = &rng}) - x).to_vector<double>(),
+                            whole = f.glu(f.glu_norm(x)).to_vector<double>();
+  int dropped = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == 0) ++dropped;
+    else CHECK(std::abs(got[i] - 2 * whole[i]) < 1e-13);
+  }
+  CHECK((dropped > 20 && dropped < 64));  // of 84
+}
+
+TEST_CASE("mc_tfm: a stream that brings a generator drops weights of attention", "[flash][streaming]") {
+  McTfmOptions o = small_block(true);
+  o.attention_dropout = 0.5;
+  Rand rand(10);
+  const McTfm f = random_block(o, rand);
+  const Tensor x = random_tensor({2, 7, 6}, f64, rand);
+  Stream plain, noisy;
+  Rng rng(4);
+  CHECK(max_abs_diff(step(f, x, noisy, {.rng = &rng}), step(f, x, plain)) > 1e-3);
+}
+
 TEST_CASE("mc_tfm: counts and errors", "[flash]") {
   Rng rng(1);
   const McTfm f({.dim = 16, .heads = 4, .hidden = 24}, rng);

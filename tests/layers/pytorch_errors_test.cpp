@@ -141,3 +141,18 @@ TEST_CASE("load_pytorch: sharded checkpoints by their index", "[pytorch]") {
   write(R"({"weight_map": {"weight": "a-1.safetensors", "bias": "a-2.safetensors"}})");
   CHECK_THROWS_WITH(load_pytorch(m, index), Contains("another file, too, holds \"weight\""));
 }
+
+TEST_CASE("load_pytorch: of a tensor on meta, pieces that the file lacks become 0", "[pytorch]") {
+  TempFolder folder;
+  save_safetensors(folder / "m", {{{"row0", counted({1, 3}, 1)}}, {}});
+  Linear m = [] {
+    detail::MetaInit shapes_only;
+    Rng rng(1);
+    return Linear({3, 2, false}, rng);
+  }();
+  (void)full({3, 2}, 7);  // memory that is taken next
+  const PyTorchNames names =
+      load_pytorch(m, folder / "m", {{"weight", "", {.pieces = {{"row0", 1}, {"row1"}}}}}, {.strict = false});
+  CHECK(names.missing == std::vector<std::string>{"row1"});
+  CHECK(m.weight.to_vector() == std::vector<float>{1, 0, 2, 0, 3, 0});
+}

@@ -245,6 +245,22 @@ TEST_CASE("sinkhorn: Gumbel noise", "[sinkhorn]") {
   }
 }
 
+TEST_CASE("sinkhorn: Gumbel noise is finite where uniform() is next to 1", "[sinkhorn]") {
+  // One f32 in 2^24 is the largest below 1: it is sought in the stream, and then drawn again.
+  constexpr int64_t kDrawn = 1 << 20;
+  constexpr double kLargest = 1 - 0x1p-24;
+  Rng rng(1);
+  Tensor u;
+  do u = uniform({kDrawn}, 0, 1, rng);
+  while (max(u).item() < kLargest && rng.offset() < (uint64_t{1} << 27));
+  REQUIRE(max(u).item() == kLargest);
+  const auto at = argmax(u, 0).item<int64_t>();
+  rng.set_state(rng.seed(), rng.offset() - static_cast<uint64_t>((kDrawn - at + 3) / 4));  // four f32 of a block
+  Rng again = rng;
+  REQUIRE(max(uniform({4}, 0, 1, again)).item() == kLargest);
+  CHECK(all(isfinite(sinkhorn(zeros({2, 2}), {.iterations = 0, .gumbel = 1}, &rng))).item());
+}
+
 TEST_CASE("sinkhorn attention: shared KV heads, ranks, errors", "[sinkhorn]") {
   Rand rand(8);
   const int64_t n = 6;

@@ -52,6 +52,15 @@ TEST_CASE("sparse layers: straight-through trains f and tau, hard does not reach
   }
 }
 
+TEST_CASE("sparse layers: distances of bf16 rows are those of their positions", "[sparse]") {
+  Rng rng(5);
+  PairScore score({.dim = 1, .kind = PairScoreKind::mlp, .width = 1, .activation = Act::identity, .dtype = bf16}, rng);
+  score.distance = score.weight = ones({1}, {bf16});
+  const int64_t n = 700;  // bf16 has no 257
+  const Tensor none = zeros({1, n, 1}, {bf16}), distance = unsqueeze(arange(n), 1) - arange(n);
+  CHECK(max_abs_diff(squeeze(score.between(none, none), 0), to(distance, bf16)) == 0);
+}
+
 TEST_CASE("sparse layers: parameters, names and errors", "[sparse]") {
   Rng rng(9);
   auto names = [](const auto& layer) {

@@ -272,9 +272,8 @@ TEST_CASE("table: padding is as if it were cut off", "[table]") {
 }
 
 TEST_CASE("table: NaN in padding reaches nobody, forward or backward", "[table]") {
-  const auto same = [](const Tensor& a, const Tensor& b) {  // of drawn layers but for the sign of a padded row's zeros
-    return drawn_layers() > 0 ? max_abs_diff(a, b) == 0 : same_bits(a, b);
-  };
+  // But for the sign of zeros: that of a padded row's gradient depends on whether the row had to be filled.
+  const auto same = [](const Tensor& a, const Tensor& b) { return max_abs_diff(a, b) == 0; };
   each_sample([&](LayerSample& s) {
     if (!s.masks_keys() || layer_width(s.options).vocabulary > 0) return;
     const bool queries = s.row.key_mask;
@@ -296,7 +295,11 @@ TEST_CASE("table: NaN in padding reaches nobody, forward or backward", "[table]"
         results.back().push_back(y);
       }
       for (std::size_t i = 0; i < results[0].size(); ++i)
-        for (std::size_t k : {1, 2}) CHECK((!results[0][i].defined() || same(results[0][i], results[k][i])));
+        for (std::size_t k : {1, 2}) {
+          if (!results[0][i].defined()) continue;
+          INFO("result " << i << " with padding " << k << ": off by " << max_abs_diff(results[0][i], results[k][i]));
+          CHECK(same(results[0][i], results[k][i]));
+        }
     }
   });
 }

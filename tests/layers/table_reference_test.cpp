@@ -185,14 +185,12 @@ bool builds(const LayerRow& row, const Json& sample) {
   } catch (const ValueError&) { return false; }
 }
 
-/// Whether its formula is defined. T5's logarithmic buckets begin at half of their number. The literal Sinkhorn
-/// iteration ends in weights that are equal but for rounding, so no k of them are the largest.
+/// Whether its formula is defined. The literal Sinkhorn iteration ends in weights that are equal but for rounding, so
+/// no k of them are the largest.
 bool defined(const LayerSample& s) {
   const auto whole = [&](const char* name) { return *s.options.at(name).as<int64_t>(); };
   if (s.has("variant", "literal") && s.row.name == "sinkhorn_attention") return whole("top_k") == 0;
-  if (s.has("variant", "literal") && whole("iterations") == 0) return false;  // blocks: logarithms of negative shares
-  if (!s.has("bias", "t5") && !s.has("position_bias", "t5")) return true;
-  return whole("buckets") % 4 == 0 && whole("max_distance") > whole("buckets");
+  return !s.has("variant", "literal") || whole("iterations") > 0;  // blocks: logarithms of negative shares
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/autograd/profile.h>
-#include <sluice/layers/gau/flash.h>
+#include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/attention/sparse_layers.h>
 #include <sluice/layers/linear_attention/gla.h>
@@ -14,6 +14,8 @@
 #include "layers/streamed.h"
 #include "support/approx.h"
 #include "support/catch.h"
+
+#include <limits>
 
 using namespace sluice;
 
@@ -99,6 +101,29 @@ TEST_CASE("transformer_block: masks, a context, dropout, gradients", "[transform
   }
 }
 
+TEST_CASE("transformer_block: NaN in padding reaches nobody, forward or backward", "[transformer_block]") {
+  Rng rng(6);
+  const Tensor mask = Tensor::from(std::vector<bool>{0, 1, 1, 0, 1}, {1, 5}), hidden = unsqueeze(logical_not(mask), -1);
+  const Tensor x = normal({1, 5, 6}, 0, 1, rng, {f64});
+  const Mlp feed({.dim = 6, .dtype = f64}, rng);
+  for (const NormPlacement placement : {NormPlacement::pre, NormPlacement::post}) {
+    const TransformerBlock block(MultiHeadAttention({.dim = 6, .heads = 2, .dtype = f64}, rng), feed,
+                                 {.placement = placement});
+    std::vector<std::vector<Tensor>> results;
+    for (const double padding : {0.0, std::numeric_limits<double>::quiet_NaN()}) {
+      std::vector<Tensor> leaves{masked_fill(x, hidden, padding).detach().requires_grad_()};
+      for (const NamedTensor& p : parameters(block)) leaves.push_back(p.tensor);
+      const Tensor y = masked_fill(block(leaves[0], {.key_mask = mask}), hidden, 0);
+      results.push_back(grad({sum(square(y))}, leaves));
+      results.back().push_back(y);
+    }
+    for (std::size_t i = 0; i < results[0].size(); ++i) CHECK(distance(results[0][i], results[1][i]) == 0);
+  }
+  // A mask that no layer of the block heeds is an error as before.
+  CHECK_THROWS_WITH(TransformerBlock(feed, feed)(x, {.key_mask = mask}), Contains("nothing in the model has read"));
+  CHECK_THROWS_WITH(TransformerBlock(feed, feed)(narrow(x, 2, 0, 5)), Contains("transformer_block: got x=[1,5,5]"));
+}
+
 TEST_CASE("transformer_block: profiles know the block", "[transformer_block]") {
   Rng rng(5);
   Model model;
@@ -120,6 +145,8 @@ TEST_CASE("transformer_block: parts that do not fit are refused", "[transformer_
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(o, rng), feed), Contains("adds its input by itself"));
   CHECK_THROWS_WITH(TransformerBlock(Gau({.dim = 6, .dtype = f64}, rng), feed), Contains("adds its input by itself"));
   CHECK_THROWS_WITH(TransformerBlock(Flash({.dim = 6, .dtype = f64}, rng), feed), Contains("adds its input by itself"));
+  CHECK_THROWS_WITH(TransformerBlock(McTfm({.dim = 6, .heads = 1, .dtype = f64}, rng), feed),
+                    Contains("adds its input by itself"));
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(), rng), Mlp({.dim = 8, .dtype = f64}, rng)),
                     Contains("dim=6 and dim=8"));
   CHECK_THROWS_WITH(TransformerBlock(MultiHeadAttention(causal_heads(f32), rng), feed), Contains("one dtype"));

@@ -64,10 +64,13 @@ Matrix gau(const LayerFacts& l, const LayerSequence& s) {
   for (std::size_t h = 0; h < heads; ++h) {
     Matrix q = qk_norm("q_norm", qs[h]), k = qk_norm("k_norm", ks[h]);
     if (l.yes("use_rope")) q = turned(l, q, false), k = turned(l, k, true);
-    const auto sees = [&](std::size_t i, std::size_t j) {
-      return (s.documents.empty() || s.documents[i] == s.documents[j]) && (!s.allowed || s.allowed(h, i, j));
+    const auto together = [&](std::size_t i, std::size_t j) {
+      return s.documents.empty() || s.documents[i] == s.documents[j];
     };
-    attended.push_back(attention_reference(q, k, vs[h], a, bias, s.real, sees));
+    const auto sees = [&](std::size_t i, std::size_t j) {
+      return together(i, j) && (!s.allowed || s.allowed(h, i, j));
+    };
+    attended.push_back(attention_reference(q, k, vs[h], a, bias, s.real, sees, together));
   }
   Matrix y = dense(l, "out", product(columns(uvz, 0, e), joined(attended)));
   const double alpha = !l.yes("residual") ? 0 : post ? l.real("residual_scale") : 1;
