@@ -3,12 +3,13 @@
 # A machine is a Debian in a folder, which sees neither this one's compilers nor its libraries.
 set -euo pipefail
 
-kinds=(debian13 examples sid arm64 clang libcxx debug)
+kinds=(debian13 examples docs sid arm64 clang libcxx debug)
 usage() {
   cat <<'TEXT'
 usage: tests/platforms.sh [--root DIR] [--mirror URL] [--jobs N] [--keep] [KIND ...]
   debian13    Debian 13 with its g++, Catch2 3 and OpenMPI 5
   examples    Debian 13, and there examples/run.sh instead of the tests
+  docs        Debian 12, and there docs/build.sh, from no package to the site
   sid         Debian's unstable distribution, whose g++ is the newest
   arm64       Debian 12's compiler for arm64, what it makes run by qemu: with BF16 instructions and, a part, without
   clang       Debian 13 with clang, without g++
@@ -102,12 +103,13 @@ row() { # name platform ran status
   local name=$1 platform=$2 ran=$3 status=$4 told result compiler catch warnings processor
   told=$(sed "1,${begin}d" "$log")
   warnings=$(grep -cE '(^|[^[:alnum:]])warning: ' <<<"$told" || true)
-  compiler=$(inside 'c++ --version 2>/dev/null | head -n 1 || clang++ --version | head -n 1')
+  compiler=$(inside '{ c++ --version || clang++ --version; } 2>/dev/null | head -n 1' || true)
   catch=$(inside "dpkg-query -W -f '\${Version}' catch2" || true)
-  result=$(awk -v status="$status" '
+  result=$(awk -v status="$status" -v seconds="$seconds" '
     /unit tests: / && match($0, /[0-9]+ assertions? in [0-9]+ test cases?/) { split(substr($0, RSTART), n, " "); assertions += n[1]; cases += n[4] }
     match($0, /[0-9]+ tests? failed out of [0-9]+/) { split(substr($0, RSTART), n, " "); broken += n[1]; ctests += n[6] }
     sub(/^result +/, "") { trained = $0 }
+    /^docs: .*index\.html$/ { trained = sprintf("the site in %.1f minutes", seconds / 60) }
     END {
       if (!status && trained) print trained
       else if (!ctests) print status ? "FAILED" : "compiles"
@@ -126,10 +128,11 @@ row() { # name platform ran status
   rm "$root/table"
 }
 all_tests() { # name platform command [its name in the table]: what a user would type, and its line
-  local status=0
+  local status=0 seconds=$SECONDS
   begin=$(wc -l <"$log")
   say "$1: ${4-$3}"
   inside "$3" >>"$log" 2>&1 || status=$?
+  seconds=$((SECONDS - seconds))
   row "$1" "$2" "\`${4-$3}\`" "$status"
   discard
 }
@@ -141,6 +144,10 @@ debian13() {
 examples() {
   fresh examples trixie
   all_tests examples 'Debian 13, examples' 'examples/run.sh'
+}
+docs() {
+  fresh docs bookworm
+  all_tests docs 'Debian 12, documentation' 'docs/build.sh'
 }
 sid() {
   fresh sid sid

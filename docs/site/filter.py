@@ -97,7 +97,7 @@ MEMBER = re.compile(
 SEVERAL = re.compile(r"^(\s+)((?:const )?[\w:]+(?:<[^;=]*>)?) (\w+(?: = [^,;]*)?(?:, \w+(?: = [^,;]*)?)+);$")
 INTERNAL = re.compile(
     r"^\s*((?:inline )?void dispose\(|static void (describe\w*|visit)\(|using Layer = |"
-    r"static constexpr (const char\* (type|name)\b|bool affine|bool integral)|"
+    r"static constexpr (const char\* (type|name)\b|bool (affine|integral|selects))|"
     r"static const char\* op_name|constexpr const char\* choices\(|template <class T> SLUICE_FN T operator\(|#define |"
     r"(inline )?constexpr const char\* k\w+Meaning|void each_tensor\(|bool unrestricted\()"
 )

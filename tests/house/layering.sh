@@ -18,7 +18,7 @@ for room in $ops; do rooms+=("$room $core ops/gemm $ops"); done
 rooms+=(
   "ops/attention $core ops/gemm $ops ops/attention"
   "ops/scan $core ops/gemm $ops ops/attention ops/scan"
-  "autograd $core $ops $engines autograd"
+  "autograd $core ops/gemm $ops $engines autograd"
   "parallel $core $ops $engines autograd parallel"
   "parallel/mpi $core parallel parallel/mpi"
   "layers/nn $core $ops $engines autograd parallel layers/nn"
