@@ -155,7 +155,7 @@ Verdict all(const std::vector<Verdict>& parts) {
     if (has(v)) return v;
   return Verdict::shown;
 }
-Verdict of_accelerators(Verdict on_cpu) { return on_cpu == Verdict::contradicted ? Verdict::not_visible : on_cpu; }
+Verdict can_only_show(Verdict here) { return here == Verdict::contradicted ? Verdict::not_visible : here; }
 
 double Run::elapsed() const { return now() - begun; }
 

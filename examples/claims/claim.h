@@ -61,9 +61,9 @@ Verdict exceeds(Measured m, double bound = 0);
 Verdict below(Measured m, double bound = 0);
 /// The claim holds in all its parts: contradicted if one part is, else not_visible if one part is, else shown.
 Verdict all(const std::vector<Verdict>& parts);
-/// The verdict of a claim about accelerators: a CPU can show it, but cannot contradict it, so that `contradicted`
-/// becomes `not_visible`.
-Verdict of_accelerators(Verdict on_cpu);
+/// The verdict of a claim about accelerators, or about models a thousand times as large: what is measured here can show
+/// it, but not contradict it, so that `contradicted` becomes `not_visible`.
+Verdict can_only_show(Verdict here);
 
 // -- a run -------------------------------------------------------------------------------------------------
 

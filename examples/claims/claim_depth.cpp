@@ -133,7 +133,7 @@ void c6(const Run& run, Result& r) {
                                                      : Verdict::not_visible);
   }
   r.add("runs without warm-up that diverged", diverged / double(2 * s.depths.size()));
-  r.verdict = all(parts);
+  r.verdict = can_only_show(all(parts));
   r.why = "without warm-up, of 24 and 48 layers, " + text(100 * learned) +
           " % of the GAUs learn more than the frequency"
           " of bytes, and " +

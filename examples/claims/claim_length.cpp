@@ -122,7 +122,7 @@ void c10(const Run& run, Result& r) {
                          (2 * flops(FlashOptions{.dim = wide, .causal = true}));
   r.add("the same in operations, d = 768", counted);
   const Measured slope = log_log_slope(lengths, gains);
-  r.verdict = of_accelerators(exceeds(last, 4.8));  // the least of the three
+  r.verdict = can_only_show(exceeds(last, 4.8));  // the least of the three
   const double reached = lengths.back() * std::pow(4.8 / last.value, 1 / std::max(slope.value, 0.05));
   r.why = "two FLASH layers train " + text(last) +
           " times as fast as a layer of Transformer++ at n = 8192 and width 256;" +
@@ -223,7 +223,7 @@ void c34(const Run& run, Result& r) {
   r.add("a headwise gate", headwise, "%", 2);
   r.add("operations that the elementwise gate adds", 100 * (flops[1] / flops[0] - 1), "%");
   r.add("operations that the headwise gate adds", 100 * (flops[2] / flops[0] - 1), "%");
-  r.verdict = of_accelerators(below(elementwise, 2));
+  r.verdict = can_only_show(below(elementwise, 2));
   r.why = "an elementwise gate adds " + text(elementwise) + " % to a training step, where it adds " +
           text(r.figures[2].measured) + " % to the operations; a headwise gate adds " + text(headwise) + " %";
   r.size = "an accelerator on which the rest of a step is bound by memory and the gate's product is not";
@@ -243,7 +243,7 @@ void c45(const Run& run, Result& r) {
   const Measured gain = ratio_in_rounds(seconds[0], seconds[1]);
   r.add("time of a RoFormer layer over that of two GAU-α layers, training step, n = 512, d = 768", gain, "", 1.45);
   r.add("parameters of the layer over those of the two", double(count(roformer)) / double(count(gau)));
-  r.verdict = of_accelerators(equals(gain, 1.45, 0.1));
+  r.verdict = can_only_show(equals(gain, 1.45, 0.1));
   r.why = "on a CPU a RoFormer layer takes " + text(gain) + " times the time of two GAU-α layers; CLUE is out of reach";
   r.size = "a GPU, where one head's map in place of twelve saves memory traffic, and pre-training for CLUE";
 }

@@ -67,7 +67,7 @@ void c27(const Run& run, Result& r) {
   std::vector<double> halved = t.values("G1", "first token");
   const std::vector<double> of = t.values("no gate", "first token");
   for (std::size_t i = 0; i < of.size(); ++i) halved[i] -= of[i] / 2;
-  r.verdict = all({exceeds(none, 0.3), below(mean_of(halved))});
+  r.verdict = can_only_show(all({exceeds(none, 0.3), below(mean_of(halved))}));
   r.why = "without a gate " + text(none) + " of the attention goes to the first token, with G1 " + text(gate) +
           ", of " + str(t.seeds()) + " seeds" + kTask +
           ". The sizes of the task were chosen so that the baseline grows a sink";
@@ -128,10 +128,10 @@ void c30(const Run& run, Result& r) {
     r.add(str("share of |Y| below ", limit, ", G1"), t.mean("G1", name));
     r.add(str("share of |Y| below ", limit, ", no gate"), t.mean("no gate", name));
   }
-  r.verdict = all({below(mean_of(ratio), 1), exceeds(t.difference("G1", "no gate", "output 1e-2"))});
+  r.verdict = can_only_show(all({below(mean_of(ratio), 1), exceeds(t.difference("G1", "no gate", "output 1e-2"))}));
   r.why = "G1 lowers mean |Y| from " + text(t.mean("G1", "before")) + " to " + text(t.mean("G1", "output")) + ", " +
           text(mean_of(ratio)) + " of what its mean score would give";
-  r.size = "more seeds";
+  r.size = "gates that close for whole tokens, after many thousand steps";
 }
 
 /// C33. The rule: a gate from the start lowers the share, and after as long a training with the gate that came late

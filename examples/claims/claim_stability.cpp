@@ -97,7 +97,7 @@ void c31(const Run& run, Result& r) {
     }
     curves.push_back(curve);
   }
-  r.verdict = all({exceeds(harm), below(gate), below(sandwich)});
+  r.verdict = can_only_show(all({exceeds(harm), below(gate), below(sandwich)}));
   r.why = str("at ", sizes(run).lr * top, ", ", top, " times a good rate, the baseline loses ") + text(harm) +
           " nats, G1 changes that by " + text(gate) + ", sandwich norm by " + text(sandwich);
   r.size = kSize;
@@ -168,7 +168,7 @@ void c35(const Run& run, Result& r) {
   for (const char* arm : {"none", "G1"})
     for (const char* figure : {"at n", "growth to 4n", "growth to 4n, YaRN", "growth to 8n", "growth to 8n, YaRN"})
       r.add(str("loss ", figure, ", ", arm), t.mean(arm, figure), "nats");
-  r.verdict = below(gain);
+  r.verdict = can_only_show(below(gain));
   r.why = str("trained at ", s.n, " bytes and tested at ", 4 * s.n, " with YaRN, the loss without a gate changes by ") +
           text(t.mean("none", "growth to 4n, YaRN")) + " nats, with G1 by " + text(t.mean("G1", "growth to 4n, YaRN"));
   r.size = "models that grow a sink, whose baseline then depends on the first token, and tests of retrieval";

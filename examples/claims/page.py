@@ -149,8 +149,8 @@ def head(rows, verdicts, date):
         "* **Shown**: the figures agree with the claim, up to their spread and the tolerance that stands beside the"
         " claim in its program.",
         "* **Contradicted**: they do not; the paragraph of the claim says by how much and why.",
-        "* **Not visible**: the spread covers the claim and its opposite at this size; the paragraph says what size"
-        " would show it.",
+        "* **Not visible**: the spread covers the claim and its opposite at this size; or the figures disagree, but the"
+        " claim is about accelerators or about far larger models. The paragraph says what size would show it.",
         "* **Paper only**: a processor cannot measure it.", "",
         "± is the spread: half of the 95 % interval of a mean or median, by Student's t. Times are of alternating"
         " runs. Programs compute the verdicts from the figures"

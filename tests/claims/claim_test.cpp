@@ -70,8 +70,8 @@ TEST_CASE("claims: an order needs its spread") {
   CHECK(all({shown, not_visible, contradicted}) == contradicted);
   CHECK(all({shown, not_visible}) == not_visible);
   CHECK(all({shown, shown}) == shown);
-  CHECK(of_accelerators(contradicted) == not_visible);
-  CHECK(of_accelerators(shown) == shown);
+  CHECK(can_only_show(contradicted) == not_visible);
+  CHECK(can_only_show(shown) == shown);
 }
 
 TEST_CASE("claims: an exponent by least squares") {
