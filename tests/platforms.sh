@@ -119,10 +119,11 @@ row() { # name platform ran status
   ((status == 0 && warnings == 0)) || failed=1
   say "$name: $result, $warnings warnings"
   local line="| $platform | ${compiler} | ${catch%%-*} | $ran | $result | $warnings | $(date +%F), $commit | $processor |"
-  # In the place of the platform's old line, or at the end.
+  # In the place of the platform's old line, or behind the table's last one.
   awk -v key="| $platform |" -v line="$line" '
     index($0, key) == 1 { $0 = line; line = "" }
-    { print }
+    in_table && line && !/^\|/ { print line; line = "" }
+    { print; in_table = /^\|/ }
     END { if (line) print line }' docs/PLATFORMS.md >"$root/table"
   cat "$root/table" >docs/PLATFORMS.md
   rm "$root/table"

@@ -176,7 +176,7 @@ void c23(const Run& run, Result& r) {
       step(layer, noise({1, run.smoke ? n / 64 : n, d}, run), streams[i]);
       programs.push_back([&layer, &token, &stream = streams[i]] { step(layer, token, stream); });
     }
-    return alternating(programs, run.smoke ? 3 : 2000, run, share);
+    return alternating(programs, run.smoke ? 3 : 200, run, share);  // streams grow by a token each
   };
   const std::vector<Rounds> growing = tokens_after(softmax_layer, 0.5), constant = tokens_after(linear, 1);
   // Softmax attention has a constant part, its maps: the exponent counts from 4,096 tokens on.
