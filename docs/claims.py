@@ -143,7 +143,7 @@ def main():
     else:
         missing.append(str(plain))
     for last in sorted((path for path in (plain, cuda) if path.exists()), key=lambda path: path.stat().st_mtime)[-1:]:
-        install.put(r"CUDA backend, a ([\d.]+) MiB shared library", f"{summary(last)['kib'] / 1024:.1f}")
+        install.put(r"CUDA backend, an? ([\d.]+) MiB shared library", f"{summary(last)['kib'] / 1024:.1f}")
     if cuda.exists():
         s = summary(cuda)
         tests.put(r"with `--cuda` (\d[\d,]* and [\d,]+ in \d+ seconds, after a build of \d+)\.",
