@@ -204,12 +204,12 @@ AttentionCall with_wide_options(AttentionCall c) {
   return c;
 }
 
-/// A result that slices add up. A sum for a bf16 tensor is f32, and end() rounds it once.
+/// A result that slices add up or fill in. That of a bf16 tensor is f32 and begins with 0; end() rounds it once.
 class SumOfSlices {
  public:
   explicit SumOfSlices(Tensor& to)
       : to_(to), sum_(to.defined() && to.dtype() == bf16 ? empty(to.shape(), {f32, to.device()}) : to) {
-    if (sum_.defined()) fill(sum_, 0);
+    if (sum_.defined() && to.dtype() == bf16) fill(sum_, 0);
   }
   Tensor& get() { return sum_; }
   void end() {
@@ -275,6 +275,8 @@ bool attention_backward_by_products(const AttentionCall& given, const Tensor& g_
   const RoundedOperand g(g_in, x.any.get() + 3);
   SumOfSlices sum_k(out.dk), sum_v(out.dv), bias(out.bias), relative(out.relative);
   const AnyRows dq(out.dq), dk(sum_k.get()), dv(sum_v.get());
+  for (Tensor* sum : {&out.dk, &out.dv})
+    if (sum->defined() && sum->dtype() == f32) fill(*sum, 0);
   const std::size_t size = x.slab(kBackwardBytes);
   const Scratch<float> scores(size), dp(size);
   const Scratch<BFloat16> weights(size), ds(size);
