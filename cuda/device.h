@@ -188,8 +188,8 @@ template <bool transposed = false, int n> void ldmatrix(uint32_t (&f)[n], Shared
 inline void cp_async_16(Shared<BFloat16> to, const BFloat16* from, bool valid) {
   emulator::cp_async(to.address(), from, valid);
 }
-inline void cp_async_commit() { emulator::cp_async_commit(); }
-template <int left> void cp_async_wait() { emulator::cp_async_wait(left); }
+inline void cp_async_commit(emulator::Site at = SLUICE_SITE) { emulator::cp_async_commit(at); }
+template <int left> void cp_async_wait(emulator::Site at = SLUICE_SITE) { emulator::cp_async_wait(left, at); }
 
 template <class T> void load_16(T (&x)[16 / sizeof(T)], Shared<T> from) {
   emulator::check_16(from.address()), emulator::check_read(from.address(), 16);

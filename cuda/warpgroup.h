@@ -224,32 +224,51 @@ __device__ inline void wgmma_columns(float (&d)[16][4], const uint32_t (&a)[4], 
 using TensorMap = emulator::TensorMap;
 #define SLUICE_TENSOR_MAP const TensorMap
 
+using emulator::Site;
 inline void mbarrier_init(Shared<uint64_t> b, unsigned arrivals) { emulator::mbarrier_init(b.address(), arrivals); }
-inline void mbarriers_ready() {}
-inline void mbarrier_arrive(Shared<uint64_t> b) { emulator::mbarrier_arrive(b.address(), 0); }
-inline void mbarrier_arrive_expecting(Shared<uint64_t> b, unsigned bytes) {
-  emulator::mbarrier_arrive(b.address(), bytes);
+inline void mbarriers_ready(Site at = SLUICE_SITE) { emulator::proxy_fence(at); }
+inline void mbarrier_arrive(Shared<uint64_t> b, Site at = SLUICE_SITE) {
+  emulator::mbarrier_arrive(b.address(), 0, at);
 }
-inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity) { emulator::mbarrier_wait(b.address(), parity); }
+inline void mbarrier_arrive_expecting(Shared<uint64_t> b, unsigned bytes, Site at = SLUICE_SITE) {
+  emulator::mbarrier_arrive(b.address(), bytes, at);
+}
+inline void mbarrier_wait(Shared<uint64_t> b, unsigned parity, Site at = SLUICE_SITE) {
+  emulator::mbarrier_wait(b.address(), parity, at);
+}
 inline void tma_load(Shared<BFloat16> to, const TensorMap& map, Shared<uint64_t> b, int column, int row, int head,
                      int batch) {
   emulator::tma_load(to.address(), map, b.address(), column, row, head, batch);
 }
-inline void named_barrier_sync(int id, int threads) { emulator::named_barrier(id, threads, true); }
-inline void named_barrier_arrive(int id, int threads) { emulator::named_barrier(id, threads, false); }
-inline bool named_barrier_any(int id, int threads, bool x) { return emulator::named_barrier(id, threads, true, x); }
-template <int count> void fewer_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
-template <int count> void more_registers() { static_assert(count % 8 == 0 && count >= 24 && count <= 256); }
+inline void named_barrier_sync(int id, int threads, Site at = SLUICE_SITE) {
+  emulator::named_barrier(id, threads, true, false, at);
+}
+inline void named_barrier_arrive(int id, int threads, Site at = SLUICE_SITE) {
+  emulator::named_barrier(id, threads, false, false, at);
+}
+inline bool named_barrier_any(int id, int threads, bool x, Site at = SLUICE_SITE) {
+  return emulator::named_barrier(id, threads, true, x, at);
+}
+template <int count> void fewer_registers() {
+  static_assert(count % 8 == 0 && count >= 24 && count <= 256);
+  emulator::set_registers(count, false);
+}
+template <int count> void more_registers() {
+  static_assert(count % 8 == 0 && count >= 24 && count <= 256);
+  emulator::set_registers(count, true);
+}
 
 inline uint64_t encoded_matrix(Shared<BFloat16> at, uint64_t leading_bytes, uint64_t stride_bytes) {
   return emulator::shared_offset(at.address()) >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 |
          uint64_t{1} << 62;
 }
-inline void wgmma_fence() {}
-inline void wgmma_commit() { emulator::wgmma_commit(); }
-template <int left> void wgmma_wait() { emulator::wgmma_wait(left); }
+inline void wgmma_fence(Site at = SLUICE_SITE) { emulator::wgmma_fence(at); }
+inline void wgmma_commit(Site at = SLUICE_SITE) { emulator::wgmma_commit(at); }
+template <int left> void wgmma_wait(Site at = SLUICE_SITE) { emulator::wgmma_wait(left, at); }
 inline void finish_before_wait(float) {}
-template <class T, int n> void wgmma_hold(T (&)[n][4]) {}
+template <class T, int n> void wgmma_hold(T (&x)[n][4], Site at = SLUICE_SITE) {
+  emulator::wgmma_hold(x, sizeof x, at);
+}
 template <int n> void wgmma_rows(float (&d)[n][4], uint64_t a, uint64_t b, bool add) {
   emulator::wgmma(d[0], 8 * n, nullptr, a, b, add, false);
 }
@@ -280,7 +299,7 @@ __device__ inline uint64_t columns_of(Shared<BFloat16> at, int rows, int row) {
 TensorMap tensor_map(const HeadRows<const BFloat16>& x, int batch, int heads, int rows, int columns, int box);
 #else
 inline TensorMap tensor_map(const HeadRows<const BFloat16>& x, int batch, int heads, int rows, int columns, int box) {
-  return {x.base, x.batch, x.head, x.row, batch, heads, rows, columns, box};
+  return emulator::checked({x.base, x.batch, x.head, x.row, batch, heads, rows, columns, box});
 }
 #endif
 /// Contiguous [batch, heads, rows, columns].

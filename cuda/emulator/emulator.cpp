@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace sluice::cuda::emulator {
 
@@ -20,6 +21,8 @@ uint64_t draw(uint64_t& state) {  // splitmix64
 namespace {
 
 thread_local uint64_t seed = 0;
+thread_local std::vector<Site> met;
+thread_local Site omitted;
 
 struct Cancelled {};
 
@@ -29,6 +32,20 @@ void wait() {
 }
 
 }  // namespace
+
+bool left_out(const char* what, Site at) {
+  at.what = what;
+  if (std::find(met.begin(), met.end(), at) == met.end()) met.push_back(at);
+  return at == omitted;
+}
+std::vector<Site> sites_met() { return std::exchange(met, {}); }
+void leave_out(Site site) { omitted = site; }
+
+void release(Thread& t, Knowledge& barrier) {
+  t.knowledge.done.learn(actor_of_thread(t.number), t.time);
+  barrier.join(t.knowledge);
+  t.time = ++block->time;
+}
 
 void wait_as(Thread::State state) {
   Thread& me = *block->current;
@@ -67,9 +84,10 @@ void resume(Thread& t) {
   std::vector<std::pair<std::string, std::string>> groups;
   for (int i = 0; i < block->count; ++i) {
     const Thread& t = *block->threads[static_cast<std::size_t>(i)];
-    const std::string where = t.state == Thread::left          ? std::string("have left")
-                              : t.state == Thread::at_barrier  ? str("wait at the __syncthreads of line ", block->line)
-                              : t.state == Thread::at_mbarrier ? str("wait for the mbarrier at byte ", t.place)
+    const std::string where = t.state == Thread::left           ? std::string("have left")
+                              : t.state == Thread::at_barrier   ? str("wait at the __syncthreads of line ", block->line)
+                              : t.state == Thread::at_mbarrier  ? str("wait for the mbarrier at byte ", t.place)
+                              : t.state == Thread::at_registers ? std::string("wait for registers")
                               : t.state == Thread::at_named_barrier
                                   ? str("wait at named barrier ", t.place)
                                   : str("wait at ", t.name, " for the lanes of mask ", t.mask);
@@ -112,16 +130,29 @@ void run_threads(uint64_t& random) {
   }
   if (!all_left()) deadlock();
   if (!block->bulks.empty()) throw DeviceError("cuda emulator: a block ends while TMA brings a tile");
-  for (const Warp& w : block->warps)
-    if (!w.sums.empty()) throw DeviceError("cuda emulator: a block ends while a wgmma is under way");
+  for (const Warp& w : block->warps) {
+    if (!w.groups.empty() || !w.open.products.empty())
+      throw DeviceError("cuda emulator: a block ends while a wgmma is under way");
+    const auto& group = block->warpgroups[static_cast<std::size_t>(&w - block->warps.data()) / 4];
+    if (w.issued != group.size())
+      throw DeviceError(str("cuda emulator: warps of a warpgroup issue different instructions; one has left before ",
+                            group[w.issued].name));
+  }
 }
 
 void cancel() {
   block->cancelled = true;
+  for (Atom& a : block->atoms)
+    if (a.time == kNever) a.time = 0;  // what TMA has not brought
   for (int i = 0; i < block->count; ++i) {
     Thread& t = *block->threads[static_cast<std::size_t>(i)];
     if (t.state != Thread::left) resume(t);
   }
+}
+
+void forget_readings(Block& b) {
+  b.first_reading += static_cast<uint32_t>(b.readings.size());
+  b.readings.clear();
 }
 
 void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
@@ -129,12 +160,23 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
   b.count = static_cast<int>(shape.x * shape.y * shape.z);
   b.warps.assign(static_cast<std::size_t>(b.count + 31) / 32, Warp{});
   while (b.threads.size() < static_cast<std::size_t>(b.count)) b.threads.push_back(std::make_unique<Thread>());
+  if (b.time > kNever / 2) {  // times and numbers of sets begin again
+    b.atoms.assign(b.atoms.size(), {}), b.time = 0, b.together = {};
+    for (auto& t : b.threads) t->knowledge = {}, t->checked = {};
+  }
+  b.began = ++b.time;
+  forget_readings(b);
+  b.warpgroups.assign((b.warps.size() + 3) / 4, {});
+  const int registers = 64 * 1024 / b.count / 8 * 8;  // of a thread, if the kernel takes as many as it can
+  b.free_registers = 0;
+  for (Warp& w : b.warps) w.registers = std::min(registers, 255);
   for (int i = 0; i < b.count; ++i) {
     Thread& t = *b.threads[static_cast<std::size_t>(i)];
     const unsigned n = static_cast<unsigned>(i);
     t.state = Thread::ready, t.number = i;
     t.index = dim3(n % shape.x, n / shape.x % shape.y, n / (shape.x * shape.y));
-    t.copies.clear(), t.groups.clear(), t.open = 0;
+    t.copies.clear(), t.groups.clear(), t.open = 0, t.registers.clear();
+    t.time = b.began, t.knowledge.done.learn_all(b.began), t.knowledge.fenced.forget_groups();
     start_fiber(t.fiber, enter);
     warp_of(t).lanes |= 1u << i % 32;
   }
@@ -142,7 +184,6 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
   b.dynamic_bytes = b.bytes = shared_bytes;
   b.statics.clear(), b.mbarriers.clear(), b.named_barriers.clear(), b.bulks.clear(), b.random = &random;
   b.arrived = 0, b.cancelled = false, b.error = nullptr;
-  b.first_interval = ++b.interval;
   std::memset(b.shared, 0xff, shared_bytes);  // NaN as f32, f64 and bf16
   try {
     run_threads(random);
@@ -184,14 +225,26 @@ void run(dim3 grid, dim3 shape, std::size_t shared_bytes, const std::function<vo
 
 int lane() { return block->current->number % 32; }
 
-void barrier(int line) {
+void barrier(Site at) {
+  if (left_out("__syncthreads", at)) return;
   Block& b = *block;
-  if (b.arrived && b.line != line)
-    bad("comes to the __syncthreads of line ", line, " while others wait at that of line ", b.line);
-  b.line = line;
+  if (b.arrived && b.line != at.line)
+    bad("comes to the __syncthreads of line ", at.line, " while others wait at that of line ", b.line);
+  b.line = at.line;
   if (++b.arrived < b.count) return wait_as(Thread::at_barrier);
-  b.arrived = 0, ++b.interval;
-  for (int i = 0; i < b.count; ++i) b.threads[static_cast<std::size_t>(i)]->state = Thread::ready;
+  b.arrived = 0, ++b.time;
+  // All know what threads did, and what one of them knew of TMA, products and fences.
+  Knowledge& together = b.together;
+  together.done.forget_groups(), together.fenced.forget_groups();
+  for (int i = 0; i < b.count; ++i) {
+    Thread& t = *b.threads[static_cast<std::size_t>(i)];
+    t.knowledge.done.learn_all(b.time), together.join(t.knowledge);
+  }
+  for (int i = 0; i < b.count; ++i) {
+    Thread& t = *b.threads[static_cast<std::size_t>(i)];
+    t.knowledge.join(together), t.time = b.time, t.state = Thread::ready;
+  }
+  if (!b.has_products()) forget_readings(b);
   for (Warp& w : b.warps) w.ready = w.lanes;
 }
 
@@ -221,8 +274,19 @@ void collective(const char* name, unsigned mask, void* slot, void (*operate)(voi
     make_ready(*block->threads[static_cast<std::size_t>(me.number / 32 * 32 + std::countr_zero(rest))]);
 }
 
-void sync_warp(unsigned mask) {
-  collective("__syncwarp", mask, nullptr, [](void* const*, unsigned) { ++warp_of(*block->current).interval; });
+void sync_warp(unsigned mask, Site at) {
+  if (left_out("__syncwarp", at)) return;
+  collective("__syncwarp", mask, nullptr, [](void* const*, unsigned all) {
+    Knowledge& together = block->together;
+    together.done.forget_groups(), together.fenced.forget_groups();
+    const int first = block->current->number / 32 * 32;
+    const auto each = [&](auto f) {
+      for (unsigned rest = all; rest; rest &= rest - 1)
+        f(*block->threads[static_cast<std::size_t>(first + std::countr_zero(rest))]);
+    };
+    each([&](Thread& t) { release(t, together); });
+    each([&](Thread& t) { t.knowledge.join(together); });
+  });
 }
 
 unsigned ballot(const char* name, unsigned mask, bool predicate) {

@@ -3,11 +3,15 @@
 // on and the lane of it that comes first. The emulator is slow, deterministic, and stricter than the hardware. It
 // throws DeviceError where the behaviour of a GPU is undefined:
 //   * threads that wait at different barriers, or for lanes that have left or went elsewhere (never a hang);
-//   * two threads at one place of shared memory, one of them writing, and no barrier between (in any schedule);
-//   * shared memory read before it is written, while a cp.async still brings it, or outside the block's memory;
+//   * two touches of one place of shared memory, one of them a write, that no barrier orders (in any schedule). Touches
+//     are those of threads, of TMA and of wgmma's products;
+//   * shared memory read before it is written, while a cp.async or TMA still brings it, or outside the block's memory;
+//   * shared memory that a thread wrote and TMA or wgmma touches, with no proxy fence between;
+//   * registers that wgmma uses and that nobody held before a fence, or that changed since; warps of a warpgroup that
+//     issue different products; more registers asked for than there are;
 //   * a misaligned ldmatrix, cp.async, load_16 or store_16; a shuffle from a lane outside its mask.
 // Shared memory is full of NaN when a block begins. Asynchronous work (wgmma, TMA) is done at once or as late as
-// allowed, as the schedule has it. Its results are NaN until then, so a missing wait shows in the result.
+// allowed, as the schedule has it. Its results are NaN until then.
 // Not checked: global memory, races between blocks, bank conflicts.
 //
 // Kernels include cuda/device.h, which uses this header under a host compiler and PTX under nvcc.
@@ -17,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -35,6 +40,23 @@ struct BFloat16;
 
 namespace sluice::cuda::emulator {
 
+/// A call in a kernel's source that orders something: a barrier, a wait, a fence.
+struct Site {
+  const char* file = "";
+  int line = 0;
+  const char* what = "";
+  constexpr Site() = default;
+  constexpr Site(const char* file, int line) : file(file), line(line) {}
+  bool operator==(const Site&) const = default;
+};
+/// As the default of a parameter: where the call stands.
+#define SLUICE_SITE \
+  { __builtin_FILE(), __builtin_LINE() }
+/// The sites to which this thread's kernels have come since the last call.
+std::vector<Site> sites_met();
+/// Kernels go on at `site` as if there was no call, to show that it is needed; a site without a line: at none.
+void leave_out(Site site);
+
 /// Runs `kernel` for every thread of every block. DeviceError as above, or for a launch that no GPU of compute
 /// capability 9.0 accepts.
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& kernel);
@@ -42,16 +64,19 @@ void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<vo
 /// a graph was recorded, when a GPU may refuse to load code (runtime_emulated.cpp).
 void load(const void* kernel);
 int64_t first_loads_recorded();
+/// Launched work waits until the host waits for it (SLUICE_CUDA_DEFER=1 in the environment begins with this). A host
+/// that reads too early then finds what was there before.
+void defer_launches(bool on);
 /// Sets the seed for the order of blocks, warps and lanes. A correct kernel gives the same bits for each seed.
 void set_schedule(uint64_t seed);
 
 // -- calls of the running thread -----------------------------------------------------------------------
 int lane();
-void barrier(int line);
+void barrier(Site at);
 /// Waits until all lanes of `mask` have come to the same `name` with the same mask; then one of them calls `operate`
 /// with `slots`, where slots[lane] is that lane's `slot`, and all go on.
 void collective(const char* name, unsigned mask, void* slot, void (*operate)(void* const* slots, unsigned mask));
-void sync_warp(unsigned mask);
+void sync_warp(unsigned mask, Site at);
 /// The lanes of `mask` whose predicate holds, as bits.
 unsigned ballot(const char* name, unsigned mask, bool predicate);
 [[noreturn]] void shuffle_outside(const char* name, int from);
@@ -79,8 +104,8 @@ void mma(float* d, const uint32_t* a, const uint32_t* b);
 void ldmatrix(uint32_t* fragments, int matrices, bool transposed, const void* row);
 /// Copies 16 bytes into shared memory, or zeros if not `valid`. They arrive only when the thread waits.
 void cp_async(void* to, const void* from, bool valid);
-void cp_async_commit();
-void cp_async_wait(int groups_left);
+void cp_async_commit(Site at);
+void cp_async_wait(int groups_left, Site at);
 
 // -- Hopper's instructions, described in cuda/warpgroup.h --------------------------------------------------
 struct TensorMap {
@@ -88,17 +113,25 @@ struct TensorMap {
   int64_t batch_stride, head_stride, row_stride;
   int batch, heads, rows, columns, box;
 };
+/// DeviceError unless the addresses, strides and sizes are those that cuTensorMapEncodeTiled takes.
+TensorMap checked(const TensorMap& map);
 void mbarrier_init(void* b, unsigned arrivals);
+void proxy_fence(Site at);
 /// Arrives, and makes the phase wait for `bytes` more bytes.
-void mbarrier_arrive(void* b, unsigned bytes);
-void mbarrier_wait(void* b, unsigned parity);
+void mbarrier_arrive(void* b, unsigned bytes, Site at);
+void mbarrier_wait(void* b, unsigned parity, Site at);
 void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int head, int batch);
 /// True if `x` held for a thread that waits.
-bool named_barrier(int id, int threads, bool waits, bool x = false);
+bool named_barrier(int id, int threads, bool waits, bool x, Site at);
+/// setmaxnreg. A warp that wants more waits until others have given up enough.
+void set_registers(int count, bool more);
+/// The array of registers [bytes] is used by no product under way. What products added up is in it now.
+void wgmma_hold(void* registers, std::size_t bytes, Site at);
+void wgmma_fence(Site at);
 /// d [n / 2] of this thread = its part of a·b [64, n], added to d if `add`. a: fragments, or null to use encoded_a.
 void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, bool add, bool by_columns);
-void wgmma_commit();
-void wgmma_wait(int groups_left);
+void wgmma_commit(Site at);
+void wgmma_wait(int groups_left, Site at);
 /// Bytes from the beginning of shared memory.
 uint64_t shared_offset(const void* p);
 
@@ -141,8 +174,10 @@ template <class T> class Shared {
 }  // namespace sluice::cuda::emulator
 
 // -- CUDA's own names --------------------------------------------------------------------------------------
-inline void __syncthreads(int line = __builtin_LINE()) { sluice::cuda::emulator::barrier(line); }
-inline void __syncwarp(unsigned mask = ~0u) { sluice::cuda::emulator::sync_warp(mask); }
+inline void __syncthreads(sluice::cuda::emulator::Site at = SLUICE_SITE) { sluice::cuda::emulator::barrier(at); }
+inline void __syncwarp(unsigned mask = ~0u, sluice::cuda::emulator::Site at = SLUICE_SITE) {
+  sluice::cuda::emulator::sync_warp(mask, at);
+}
 inline unsigned __ballot_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__ballot_sync", mask, p); }
 inline int __any_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__any_sync", mask, p) != 0; }
 inline int __all_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__all_sync", mask, !p) == 0; }

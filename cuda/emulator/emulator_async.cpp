@@ -1,4 +1,4 @@
-// Asynchronous work: TMA and wgmma, and the barriers that wait for them.
+// Asynchronous work: TMA, and wgmma with the registers that it uses.
 #include <sluice/cuda/emulator/emulator_state.h>
 
 #include <sluice/core/dtype.h>
@@ -16,84 +16,32 @@ constexpr std::size_t kRow = 128;  // bytes of a row of a matrix; the swizzle re
 
 std::size_t swizzle(std::size_t at) { return at ^ (at >> 7 & 7) << 4; }
 
-Mbarrier& mbarrier_at(const void* b) {
-  const std::size_t at = offset_of(b, 8, "an mbarrier lies at");
-  if (at % 8) bad("an mbarrier must lie at a multiple of 8 bytes");
-  const auto found = block->mbarriers.find(at);
-  if (found == block->mbarriers.end()) bad("there is no mbarrier at byte ", at, " of shared memory");
-  return found->second;
-}
-
-/// Ends the phase if nothing is missing.
-void advance(std::size_t at) {
-  Mbarrier& b = block->mbarriers.at(at);
-  if (b.missing > 0 || b.bytes != 0) return;
-  ++b.phase, b.missing = b.arrivals;
-  ++block->interval;  // separates earlier touches from later ones
-  for (int i = 0; i < block->count; ++i)
-    if (Thread& t = *block->threads[static_cast<std::size_t>(i)]; t.state == Thread::at_mbarrier && t.place == at)
-      make_ready(t);
-}
-
 }  // namespace
 
 uint64_t shared_offset(const void* p) { return offset_of(p, 1, "encodes"); }
 
-// -- barriers -------------------------------------------------------------------------------------------------
-
-void mbarrier_init(void* b, unsigned arrivals) {
-  const std::size_t at = offset_of(b, 8, "an mbarrier lies at");
-  block->mbarriers[at] = {arrivals, arrivals};
-}
-
-void mbarrier_arrive(void* b, unsigned bytes) {
-  Mbarrier& m = mbarrier_at(b);
-  if (m.missing == 0) bad("arrives at an mbarrier whose phase has had all its arrivals");
-  --m.missing, m.bytes += bytes;
-  advance(offset_of(b, 8, "an mbarrier lies at"));
-}
-
-void mbarrier_wait(void* b, unsigned parity) {
-  const std::size_t at = offset_of(b, 8, "an mbarrier lies at");
-  while (mbarrier_at(b).phase % 2 == parity) {
-    block->current->place = at;
-    wait_as(Thread::at_mbarrier);
-  }
-}
-
-bool named_barrier(int id, int threads, bool waits, bool x) {
-  Block& b = *block;
-  if (id < 1 || id > 15 || threads % 32)
-    bad("named barrier ", id, " of ", threads, " threads: need 1 to 15, and whole warps");
-  NamedBarrier& barrier = b.named_barriers[id];
-  if (barrier.arrived && barrier.threads != threads)
-    bad("named barrier ", id, " waits for ", barrier.threads, " and for ", threads, " threads");
-  barrier.threads = threads, barrier.any |= x;
-  const auto place = static_cast<std::size_t>(id);
-  if (++barrier.arrived < threads) {
-    if (waits) b.current->place = place, wait_as(Thread::at_named_barrier);
-    return barrier.result;  // no thread of the next phase has come before all have read it
-  }
-  barrier.arrived = 0, barrier.result = std::exchange(barrier.any, false), ++b.interval;
-  for (int i = 0; i < b.count; ++i)
-    if (Thread& t = *b.threads[static_cast<std::size_t>(i)]; t.state == Thread::at_named_barrier && t.place == place)
-      make_ready(t);
-  return barrier.result;
-}
-
 // -- TMA --------------------------------------------------------------------------------------------------------
+
+TensorMap checked(const TensorMap& map) {
+  const auto refuse = [](const auto&... text) { throw DeviceError(str("cuda emulator: tensor map: ", text...)); };
+  if (reinterpret_cast<std::uintptr_t>(map.data) % 16) refuse("the address must be a multiple of 16 bytes");
+  for (const int64_t stride : {map.batch_stride, map.head_stride, map.row_stride})
+    if (stride < 1 || stride % 8 || stride >= int64_t{1} << 39)
+      refuse("a stride of ", stride, " bf16: need a multiple of 8 above 0 and below 2^39");
+  if (map.batch < 1 || map.heads < 1 || map.rows < 1 || map.columns < 1)
+    refuse("no numbers in [", map.batch, ", ", map.heads, ", ", map.rows, ", ", map.columns, "]");
+  if (map.box < 1 || map.box > 256) refuse("a box of ", map.box, " rows: need 1 to 256");
+  return map;
+}
 
 void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int head, int batch) {
   const std::size_t bytes = static_cast<std::size_t>(map.box) * kRow;
   if (offset_of(to, bytes, "TMA writes") % (8 * kRow))
     bad("TMA: a swizzled box must begin at a multiple of 1024 bytes");
   if (column % 64 || column < 0 || column + 64 > map.columns || head < 0 || head >= map.heads || batch < 0 ||
-      batch >= map.batch || map.box < 1 || map.box > 256)
+      batch >= map.batch)
     bad("TMA: there is no such box");
-  for (const int64_t stride : {map.batch_stride, map.head_stride, map.row_stride})
-    if (stride < 1 || stride % 8 || reinterpret_cast<std::uintptr_t>(map.data) % 16)
-      bad("TMA: addresses and strides must be multiples of 16 bytes, and strides above 0");
-  mbarrier_at(b);
+  note_write(to, bytes, mbarrier_at(b, true).actor, kNever, false);
   std::memset(to, 0xff, bytes);  // NaN until the copy arrives
   block->bulks.push_back({static_cast<unsigned char*>(to), map, offset_of(b, 8, ""), column, row, head, batch});
 }
@@ -114,13 +62,11 @@ bool deliver() {
       const BFloat16 x = inside ? bulk.map.data[from] : BFloat16(0.0f);
       std::memcpy(b.shared + swizzle(at + static_cast<std::size_t>(r) * kRow + static_cast<std::size_t>(c) * 2), &x, 2);
     }
-  for (std::size_t i = at / kAtom; i < (at + static_cast<std::size_t>(bulk.map.box) * kRow) / kAtom; ++i) {
-    b.atoms[i] = {};
-    b.atoms[i].write.interval = b.first_interval;  // counts as written, by no thread
-    b.atoms[i].write.thread = -1;
-  }
-  b.mbarriers.at(bulk.barrier).bytes -= static_cast<int64_t>(bulk.map.box) * int64_t{kRow};
-  ++b.interval;
+  Mbarrier& barrier = b.mbarriers.at(bulk.barrier);
+  ++b.time;
+  for (std::size_t i = at / kAtom; i < (at + static_cast<std::size_t>(bulk.map.box) * kRow) / kAtom; ++i)
+    b.atoms[i].time = b.time;
+  barrier.bytes -= static_cast<int64_t>(bulk.map.box) * int64_t{kRow};
   advance(bulk.barrier);
   return true;
 }
@@ -142,6 +88,17 @@ struct Encoded {
     std::memcpy(&x, block->shared + swizzle(at + byte), 2);
     return float(x);
   }
+  /// Notes that the numbers k < 16 of `count` rows from row `first` on, or of `count` columns, are read.
+  void note_rows(std::size_t first, std::size_t count) const {
+    for (std::size_t i = first; i < first + count; ++i)
+      for (std::size_t half = 0; half < 32; half += 16)
+        note_operand(swizzle(at + i / 8 * stride + i % 8 * kRow + half));
+  }
+  void note_columns(std::size_t count) const {
+    for (std::size_t k = 0; k < 16; ++k)
+      for (std::size_t i = 0; i < count; i += 8)
+        note_operand(swizzle(at + i / 64 * leading + k / 8 * stride + k % 8 * kRow + i % 64 * 2));
+  }
   /// Number k < 16 of row i.
   float row(std::size_t i, std::size_t k) const { return at_byte(i / 8 * stride + i % 8 * kRow + 2 * k); }
   /// Number k < 16 of column i.
@@ -150,7 +107,7 @@ struct Encoded {
   }
 };
 
-void multiply(Warp& warp, const Product& p, std::size_t warp_in_group) {
+void multiply(const Product& p, std::size_t warp_in_group) {
   const auto half = [](uint32_t pair, int e) { return std::bit_cast<float>(e ? pair & 0xffff0000u : pair << 16); };
   float a[16][16];
   if (p.from_registers) {
@@ -170,21 +127,75 @@ void multiply(Warp& warp, const Product& p, std::size_t warp_in_group) {
       float sum = 0;
       for (std::size_t k = 0; k < 16; ++k) sum += a[r][k] * b[k];
       const std::size_t lane = r % 8 * 4 + col % 8 / 2;
-      float& d = warp.sums.at(p.d[lane])[col / 8 * 4 + r / 8 * 2 + col % 2];
+      float& d = p.sums[lane][col / 8 * 4 + r / 8 * 2 + col % 2];
       d = p.add ? d + sum : sum;
     }
   }
 }
 
-/// Computes the oldest group of this warp.
+/// Computes the oldest group that is not done.
 void do_group(Warp& warp) {
   const auto number = static_cast<std::size_t>(&warp - block->warps.data());
-  for (std::size_t i = 0; i < warp.groups.front(); ++i) multiply(warp, warp.products[i], number % 4);
-  warp.products.erase(warp.products.begin(), warp.products.begin() + static_cast<std::ptrdiff_t>(warp.groups.front()));
-  warp.groups.erase(warp.groups.begin());
+  for (const Product& p : warp.groups[warp.done++].products) multiply(p, number % 4);
+}
+
+/// The thread's registers at p, or null.
+Registers* registers_at(Thread& t, const void* p) {
+  const auto* const at = static_cast<const unsigned char*>(p);
+  for (Registers& r : t.registers)
+    if (at >= r.at && at < r.at + r.bytes) return &r;
+  return nullptr;
+}
+
+/// Those that a product may use: held, then fenced, and the same since.
+Registers& usable(Thread& t, const void* p, std::size_t bytes, bool read) {
+  Registers* const r = registers_at(t, p);
+  if (!r || r->state == Registers::own) bad("wgmma uses registers that no wgmma_hold named since they were touched");
+  if (r->state == Registers::held) bad("wgmma uses registers with no wgmma.fence since they were touched");
+  const auto from = static_cast<std::size_t>(static_cast<const unsigned char*>(p) - r->at);
+  if (r->sums.empty() && read && std::memcmp(p, r->contents.data() + from, bytes) != 0)
+    bad("wgmma uses registers that have changed since the wgmma.fence");
+  return *r;
 }
 
 }  // namespace
+
+void issue(const Instruction& what) {
+  Warp& warp = warp_of(*block->current);
+  auto& issued = block->warpgroups[static_cast<std::size_t>(block->current->number / 128)];
+  const std::size_t place = warp.issued++;
+  if (place == issued.size()) issued.push_back(what);
+  else if (!(issued[place] == what))
+    bad("warps of a warpgroup issue different instructions: ", what.name, " where another issued ", issued[place].name,
+        ", or with other operands");
+}
+
+void wgmma_hold(void* registers, std::size_t bytes, Site at) {
+  if (left_out("wgmma_hold", at)) return;
+  Thread& me = *block->current;
+  auto* const first = static_cast<unsigned char*>(registers);
+  std::erase_if(me.registers, [&](const Registers& r) {  // of a scope that has ended
+    return r.state != Registers::used && r.at < first + bytes && first < r.at + r.bytes &&
+           (r.at != first || r.bytes != bytes);
+  });
+  Registers* r = registers_at(me, first);
+  if (!r) r = &me.registers.emplace_back(Registers{.at = first, .bytes = bytes, .contents = {}, .sums = {}});
+  if (r->state == Registers::used) bad("wgmma_hold of registers that a product still uses");
+  if (!r->sums.empty()) std::memcpy(first, r->sums.data(), r->sums.size() * sizeof(float));
+  r->sums.clear();
+  r->contents.assign(first, first + bytes), r->state = Registers::held;
+}
+
+void wgmma_fence(Site at) {
+  if (left_out("wgmma.fence", at)) return;
+  collective("wgmma.fence", ~0u, nullptr, [](void* const*, unsigned) {
+    issue({"wgmma.fence"});
+    const int first = block->current->number / 32 * 32;
+    for (int lane = 0; lane < 32; ++lane)
+      for (Registers& r : block->threads[static_cast<std::size_t>(first + lane)]->registers)
+        if (r.state == Registers::held) r.state = Registers::fenced;
+  });
+}
 
 void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, bool add, bool by_columns) {
   struct Slot {
@@ -197,49 +208,67 @@ void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, b
   if (block->count % 128) bad("wgmma needs whole warpgroups of 128 threads");
   collective("wgmma", ~0u, &mine, [](void* const* slots, unsigned all) {
     if (all != ~0u) bad("wgmma in a warp of fewer than 32 lanes");
+    const int number = block->current->number / 32;
     Warp& warp = warp_of(*block->current);
     const Slot& first = *static_cast<const Slot*>(slots[0]);
     Product p{{}, {}, first.encoded_a, first.b, first.n, first.a != nullptr, first.add, first.by_columns};
+    issue({"wgmma", p.encoded_a, p.b, p.n, p.add, p.by_columns});
+    if (warp.open.products.empty()) warp.open.time = ++block->time;
     for (int lane = 0; lane < 32; ++lane) {
       const Slot& s = *static_cast<const Slot*>(slots[lane]);
+      Thread& t = *block->threads[static_cast<std::size_t>(32 * number + lane)];
       if (s.b != p.b || s.encoded_a != p.encoded_a || s.n != p.n || s.add != p.add)
         bad("wgmma: lanes of a warp name different matrices");
-      p.d[lane] = s.d;
-      if (s.a) std::memcpy(p.a[lane], s.a, sizeof p.a[lane]);
+      if (s.a) {
+        Registers& left = usable(t, s.a, sizeof p.a[lane], true);
+        std::memcpy(p.a[lane], s.a, sizeof p.a[lane]);
+        left.state = Registers::used, left.until = warp.open.time;
+      }
       const auto numbers = static_cast<std::size_t>(p.n / 2);
-      if (!warp.sums.contains(s.d)) warp.sums[s.d] = std::vector<float>(s.d, s.d + numbers);
-      std::fill_n(s.d, numbers, std::nanf(""));  // until wgmma_wait
+      Registers& sums = usable(t, s.d, numbers * sizeof(float), p.add);
+      if (sums.sums.empty()) sums.sums.assign(s.d, s.d + numbers);
+      std::fill_n(s.d, numbers, std::nanf(""));  // until they are held again
+      sums.state = Registers::used, sums.until = warp.open.time;
+      p.sums[lane] = sums.sums.data();
     }
-    warp.products.push_back(p);
-    ++warp.open;
+    if (!p.from_registers) Encoded(p.encoded_a).note_rows(static_cast<std::size_t>(16 * (number % 4)), 16);
+    if (p.by_columns) Encoded(p.b).note_columns(static_cast<std::size_t>(p.n));
+    else Encoded(p.b).note_rows(0, static_cast<std::size_t>(p.n));
+    warp.open.products.push_back(p);
   });
 }
 
-void wgmma_commit() {
+void wgmma_commit(Site at) {
+  if (left_out("wgmma.commit_group", at)) return;
   collective("wgmma.commit_group", ~0u, nullptr, [](void* const*, unsigned) {
+    issue({"wgmma.commit_group"});
     Warp& warp = warp_of(*block->current);
-    warp.groups.push_back(std::exchange(warp.open, 0));
-    while (!warp.groups.empty() && draw(*block->random) % 4 == 0) do_group(warp);  // some finish before the wait
+    if (warp.open.products.empty()) warp.open.time = ++block->time;
+    warp.groups.push_back(std::exchange(warp.open, {}));
+    while (warp.done < warp.groups.size() && draw(*block->random) % 4 == 0) do_group(warp);  // before the wait
   });
 }
 
-void wgmma_wait(int groups_left) {
+void wgmma_wait(int groups_left, Site at) {
+  if (left_out("wgmma.wait_group", at)) return;
   struct Slot {
     int left;
   } mine{groups_left};
   collective("wgmma.wait_group", ~0u, &mine, [](void* const* slots, unsigned) {
+    const int number = block->current->number / 32, left = static_cast<const Slot*>(slots[0])->left;
+    issue({"wgmma.wait_group", 0, 0, left});
     Warp& warp = warp_of(*block->current);
-    while (warp.groups.size() > static_cast<std::size_t>(static_cast<const Slot*>(slots[0])->left)) do_group(warp);
-    for (auto sum = warp.sums.begin(); sum != warp.sums.end();) {
-      bool under_way = false;
-      for (const Product& p : warp.products)
-        for (const float* d : p.d) under_way = under_way || d == sum->first;
-      if (under_way) {
-        ++sum;
-      } else {
-        std::copy(sum->second.begin(), sum->second.end(), sum->first);
-        sum = warp.sums.erase(sum);
-      }
+    if (warp.groups.size() <= static_cast<std::size_t>(left)) return;
+    const std::size_t ended = warp.groups.size() - static_cast<std::size_t>(left);
+    while (warp.done < ended) do_group(warp);
+    const uint32_t until = warp.groups[ended - 1].time;
+    warp.groups.erase(warp.groups.begin(), warp.groups.begin() + static_cast<std::ptrdiff_t>(ended));
+    warp.done -= ended;
+    for (int lane = 0; lane < 32; ++lane) {
+      Thread& t = *block->threads[static_cast<std::size_t>(32 * number + lane)];
+      t.knowledge.done.learn(actor_of_products(number), until);
+      for (Registers& r : t.registers)
+        if (r.state == Registers::used && r.until <= until) r.state = Registers::own;
     }
   });
 }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <sluice/core/error.h>
+#include <sluice/cuda/emulator/clock.h>
 #include <sluice/cuda/emulator/emulator.h>
 #include <sluice/cuda/emulator/fiber.h>
 
+#include <array>
 #include <exception>
 #include <map>
 #include <memory>
@@ -14,16 +16,21 @@ namespace sluice::cuda::emulator {
 
 constexpr std::size_t kSharedBytes = 227 * 1024;  // of a block, compute capability 9.0
 constexpr std::size_t kAtom = 2;                  // bytes that are checked together: no kernel here shares fewer
+constexpr uint32_t kNever = ~0u;                  // the time of what is still under way
 
-/// The last thread that touched an atom of shared memory, and the intervals between barriers in which it did.
-struct Touch {
-  uint32_t interval = 0, warp_interval = 0;
-  int16_t thread = -1;
-  bool lanes = false, warps = false;  // more than one lane of the warp, or more than one warp, did in this interval
-};
+/// The last write, and the reads since.
 struct Atom {
-  Touch write, read;
-  bool in_flight = false;  // a cp.async of write.thread is under way
+  uint32_t time = 0, readers = 0;  // readers: a number of a Reading, 0 for none
+  int16_t writer = 0;
+  bool in_flight = false;  // a cp.async of the writer is under way
+};
+
+/// A set of reads: one, and an earlier set. Atoms that were read alike share it.
+struct Reading {
+  uint32_t earlier, time, latest;  // latest: of all threads' reads in the set
+  int16_t actor;
+  uint16_t count;
+  bool by_itself;  // a product is among them
 };
 
 struct Copy {
@@ -32,8 +39,20 @@ struct Copy {
   bool valid;
 };
 
+/// An array in a thread's registers that products of its warp use. They may do so between a hold and a fence before
+/// them and a wait behind them, and what they add up is in the array when it is held again.
+struct Registers {
+  enum State { own, held, fenced, used };
+  unsigned char* at;
+  std::size_t bytes;
+  State state = own;
+  std::vector<unsigned char> contents;  // when it was held
+  std::vector<float> sums;              // of products under way, or not yet taken
+  uint32_t until = 0;                   // used: time of the last group of products that uses it
+};
+
 struct Thread {
-  enum State { ready, at_barrier, at_collective, at_mbarrier, at_named_barrier, left };
+  enum State { ready, at_barrier, at_collective, at_mbarrier, at_named_barrier, at_registers, left };
   State state = ready;
   Fiber fiber;
   dim3 index;
@@ -44,6 +63,11 @@ struct Thread {
   std::vector<Copy> copies;         // not yet arrived
   std::vector<std::size_t> groups;  // sizes of the committed ones, oldest first
   std::size_t open = 0;             // copies after the last commit
+  Knowledge knowledge;
+  uint32_t time = 0;                              // of what it does now
+  std::array<uint32_t, 8> checked{};              // sets of reads that it knows to be done
+  uint32_t read = 0, read_at = 0, with_read = 0;  // the set that it read last, when, and with that read
+  std::vector<Registers> registers;
 };
 /// A collective at which not all lanes have arrived.
 struct Gathering {
@@ -52,30 +76,47 @@ struct Gathering {
 };
 /// A warp's part of a wgmma: 16 rows. It reads shared memory only when it is done.
 struct Product {
-  float* d[32];  // of each lane
+  float* sums[32];  // of each lane
   uint32_t a[32][4];
   uint64_t encoded_a, b;
   int n;
   bool from_registers, add, by_columns;
 };
+/// Products between two commits.
+struct Group {
+  std::vector<Product> products;
+  uint32_t time;
+};
 struct Warp {
   unsigned lanes = 0, ready = 0;
   std::vector<Gathering> gatherings;
-  uint32_t interval = 0;  // counts __syncwarp
   void* slots[32];
-  std::vector<Product> products;              // not yet done
-  std::vector<std::size_t> groups;            // sizes of the committed ones, oldest first
-  std::size_t open = 0;                       // products after the last commit
-  std::map<float*, std::vector<float>> sums;  // by d of each lane: its values after the wait
+  std::vector<Group> groups;  // committed and not yet waited for, oldest first
+  std::size_t done = 0;       // groups that are done, of these
+  Group open;
+  int registers = 0;       // of each thread
+  std::size_t issued = 0;  // instructions of its warpgroup
+};
+
+/// What all four warps of a warpgroup must do in the same order.
+struct Instruction {
+  const char* name;
+  uint64_t a = 0, b = 0;
+  int n = 0;
+  bool add = false, by_columns = false;
+  bool operator==(const Instruction&) const = default;
 };
 
 struct Mbarrier {
   unsigned arrivals = 0, missing = 0, phase = 0;
   int64_t bytes = 0;  // expected minus arrived; below 0 if bytes arrived first
+  int actor = 0;
+  Knowledge arrived, passed;  // of all arrivals; of those up to the last phase
 };
 struct NamedBarrier {
   int threads = 0, arrived = 0;
   bool any = false, result = false;  // of this phase; of the last one
+  Knowledge knowledge;
 };
 /// A TMA copy under way.
 struct Bulk {
@@ -88,13 +129,27 @@ struct Bulk {
 struct Block {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
+  std::vector<std::vector<Instruction>> warpgroups;  // what each has issued
   int count = 0, arrived = 0, line = 0;
-  uint32_t interval = 0, first_interval = 0;  // interval only grows, so atoms need no clearing between blocks
+  uint32_t time = 0, began = 0;  // time only grows, so atoms need no clearing between blocks
   std::unique_ptr<unsigned char[]> storage;
   unsigned char* shared = nullptr;
   std::size_t dynamic_bytes = 0, bytes = 0;
   std::vector<std::pair<const void*, std::size_t>> statics;
   std::vector<Atom> atoms;
+  std::vector<Reading> readings;
+  uint32_t first_reading = 1;  // the number of readings[0]
+  struct Answer {              // of with_reading()
+    uint32_t set = kNever, time = 0, with = 0;
+    int actor = 0;
+  };
+  std::array<Answer, 1024> answers;
+  Knowledge together;  // of threads that meet, for a moment
+  int64_t free_registers = 0;
+
+  bool has_products() const {
+    return std::any_of(warpgroups.begin(), warpgroups.end(), [](const auto& issued) { return !issued.empty(); });
+  }
   const std::function<void()>* kernel = nullptr;
   Thread* current = nullptr;
   Fiber scheduler;
@@ -119,6 +174,22 @@ inline Warp& warp_of(const Thread& t) { return block->warps[static_cast<std::siz
 std::size_t offset_of(const void* p, std::size_t bytes, const char* what);
 /// The next number of the schedule.
 uint64_t draw(uint64_t& state);
+/// Tells `barrier` of all that the thread has done.
+void release(Thread& t, Knowledge& barrier);
+/// The actor of the running thread.
+inline int own_actor() { return actor_of_thread(block->current->number); }
+/// The running thread, or what it starts, writes.
+void note_write(const void* p, std::size_t bytes, int actor, uint32_t time, bool in_flight);
+/// Products of the running thread's warp read 16 bytes at `offset`.
+void note_operand(std::size_t offset);
+/// The mbarrier at b; DeviceError if there is none that the running thread, or TMA for it, may use.
+Mbarrier& mbarrier_at(const void* b, bool by_tma);
+/// Ends the phase if nothing is missing.
+void advance(std::size_t mbarrier);
+/// Notes what the running thread's warp does now. DeviceError if another warp of its warpgroup did something else.
+void issue(const Instruction& what);
+/// True if kernels shall go on as if there was no call here.
+bool left_out(const char* what, Site at);
 /// The running thread waits until make_ready() or a barrier sets its state to ready.
 void wait_as(Thread::State state);
 void make_ready(Thread& t);

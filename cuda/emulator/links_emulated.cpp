@@ -1,6 +1,7 @@
 // Links between emulated devices, in place of NCCL. Their memory is the host's, so the ranks' own messages carry it.
 #include <sluice/core/kernel/link.h>
 #include <sluice/cuda/recording.h>
+#include <sluice/cuda/runtime.h>
 
 #include <unistd.h>
 
@@ -19,6 +20,7 @@ class Link final : public DeviceLink {
   explicit Link(const LinkRequest& request) : via_host_(request.via_host) {}
   void exchange(DeviceMessages sends, DeviceMessages receives, const std::function<void()>&) override {
     refuse_in_recording("exchanging with other ranks");
+    runtime().synchronize(0);
     via_host_(sends, receives);
   }
 

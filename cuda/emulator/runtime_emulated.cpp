@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <list>
 #include <mutex>
 #include <set>
@@ -20,6 +21,30 @@ std::atomic<int64_t> live = 0, peak = 0, first_loads = 0;
 // The calls that this thread records, in order; null: none are recorded.
 constinit thread_local std::vector<std::function<void()>>* tape = nullptr;
 
+/// Work that has been launched and not yet done, in order. On a GPU it is done some time before the host waits for it;
+/// here, if launches are deferred, not before that.
+struct Queue {
+  std::mutex mutex;
+  std::deque<std::function<void()>> waiting;
+  std::atomic<bool> deferred = [] {
+    const char* const value = std::getenv("SLUICE_CUDA_DEFER");
+    return value && std::strcmp(value, "1") == 0;
+  }();
+};
+Queue& queue() {
+  static auto* const it = new Queue;  // never destroyed: tensors of static storage may outlive it
+  return *it;
+}
+void finish_work() {
+  Queue& q = queue();
+  const std::lock_guard lock(q.mutex);
+  while (!q.waiting.empty()) {
+    const auto work = std::move(q.waiting.front());
+    q.waiting.pop_front();
+    work();
+  }
+}
+
 std::byte* allocate(std::size_t bytes, int index) {
   if (index != 0) fail<DeviceError>("cuda:", index, ": there is one emulated device, cuda:0");
   if (std::byte* p = allocate_recorded(bytes)) return p;
@@ -28,7 +53,10 @@ std::byte* allocate(std::size_t bytes, int index) {
 void release(std::byte* p, std::size_t bytes, int) noexcept {
   if (p && !keep_released(p, bytes)) release_plainly(p, bytes);
 }
-void synchronize(int) { refuse_in_recording("synchronize"); }
+void synchronize(int) {
+  refuse_in_recording("synchronize");
+  finish_work();
+}
 MemoryStats memory_stats(int) { return {.live = live, .peak = peak}; }
 
 void reset_peak(int) { peak = live.load(); }
@@ -36,7 +64,7 @@ void reset_peak(int) { peak = live.load(); }
 struct Tape final : Recorded {
   std::vector<std::function<void()>> steps;
   void replay() override {
-    for (const auto& step : steps) step();
+    for (const auto& step : steps) enqueue(step);
   }
 };
 
@@ -53,8 +81,11 @@ std::byte* allocate_plainly(std::size_t bytes) {
   return static_cast<std::byte*>(p);
 }
 void release_plainly(std::byte* p, std::size_t bytes) noexcept {
-  std::free(p);
   live -= static_cast<int64_t>(bytes);
+  Queue& q = queue();
+  const std::lock_guard lock(q.mutex);
+  if (q.waiting.empty()) std::free(p);
+  else q.waiting.push_back([p] { std::free(p); });  // earlier work may use it
 }
 void upload_plainly(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 int multiprocessors() { return 3; }  // so that a block takes work more than once
@@ -89,8 +120,19 @@ void emulator::load(const void* kernel) {
 int64_t emulator::first_loads_recorded() { return first_loads; }
 
 void enqueue(std::function<void()> work) {
-  if (tape) tape->push_back(std::move(work));
-  else work();
+  if (tape) return tape->push_back(std::move(work));
+  Queue& q = queue();
+  if (!q.deferred) return work();
+  std::size_t waiting = 0;
+  {
+    const std::lock_guard lock(q.mutex);
+    q.waiting.push_back(std::move(work)), waiting = q.waiting.size();
+  }
+  if (waiting > 1000) finish_work();  // so that released memory does not pile up
+}
+void emulator::defer_launches(bool on) {
+  if (!on) finish_work();
+  queue().deferred = on;
 }
 
 const detail::Backend& runtime() {
@@ -100,11 +142,14 @@ const detail::Backend& runtime() {
 
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
-  copy_on_device(to, tape ? keep_on_device(from, bytes) : from, bytes);
+  if (tape) return copy_on_device(to, keep_on_device(from, bytes), bytes);
+  const auto* const first = static_cast<const std::byte*>(from);
+  enqueue([to, all = std::vector<std::byte>(first, first + bytes)] { std::memcpy(to, all.data(), all.size()); });
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
   refuse_in_recording("reading values on the host");
-  copy_on_device(to, from, bytes);
+  finish_work();
+  if (bytes) std::memcpy(to, from, bytes);
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
   if (bytes) enqueue([=] { std::memcpy(to, from, bytes); });

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     for (int i = thread; i < size && first + i < n; i += threads)
       sink(row, first + i, Entry{keys[i], first + places[i]});
-    __syncthreads();
+    __syncthreads();  // only a grid of 2^31 blocks comes here twice
   }
 }
 

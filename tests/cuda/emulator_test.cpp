@@ -336,65 +336,21 @@ TEST_CASE("cuda emulator: mistakes are errors in every schedule", "[cuda]") {
   CHECK(refused(dim3(1), dim3(1), 227 * 1024 + 1));
 }
 
-TEST_CASE("cuda emulator: mistakes with what works by itself are errors in every schedule", "[cuda]") {
-  const std::vector<BFloat16> zeros(64 * 64, BFloat16(0.0f));
-  const auto with_barrier = [](int threads, auto f) {
-    return error_of([&] {
-      emulator::run(1, static_cast<unsigned>(threads), 33792, [&] {
-        const Shared<BFloat16> tile = dynamic_shared<BFloat16>();
-        const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + 8192 / 8;
-        if (threadIdx.x == 0) mbarrier_init(barrier, 1);
-        __syncthreads();
-        f(tile, barrier);
-      });
-    });
+TEST_CASE("cuda emulator: what no tensor map may be", "[cuda]") {
+  constexpr int64_t size = 64 * 64;
+  const std::vector<BFloat16> zeros(size + 8, BFloat16(0.0f));
+  const auto refused = [&](const HeadRows<const BFloat16>& x, int rows, int box, const char* part) {
+    try {
+      tensor_map(x, 1, 1, rows, 64, box);
+    } catch (const DeviceError& e) { return std::string(e.what()).find(part) != std::string::npos; }
+    return false;
   };
-  const TensorMap map = tensor_map(packed_heads(zeros.data(), 1, 64, 64), 1, 1, 64, 64, 64);
-  const auto bring = [&](auto tile, auto barrier, int bytes = 8192) {
-    if (threadIdx.x == 0) mbarrier_arrive_expecting(barrier, bytes), tma_load(tile, map, barrier, 0, 0, 0, 0);
-  };
-  over_schedules([&] {
-    const auto bring_and_wait = [&](int bytes) {
-      return with_barrier(32, [&](auto tile, auto barrier) { bring(tile, barrier, bytes), mbarrier_wait(barrier, 0); });
-    };
-    CHECK(bring_and_wait(8192) == "");
-    CHECK(has(bring_and_wait(16384), "wait for the mbarrier"));  // for more bytes than come
-    CHECK(has(with_barrier(32, [&](auto tile, auto barrier) { bring(tile + 64, barrier); }), "multiple of 1024"));
-    const auto box = [&](const TensorMap& of, int column = 0, int head = 0) {
-      return with_barrier(32, [&](auto tile, auto barrier) {
-        const unsigned bytes = static_cast<unsigned>(of.box) * 128;
-        if (threadIdx.x == 0)
-          mbarrier_arrive_expecting(barrier, bytes), tma_load(tile, of, barrier, column, 0, head, 0);
-        mbarrier_wait(barrier, 0);
-      });
-    };
-    const auto of_rows = [&](int n) { return tensor_map(packed_heads(zeros.data(), 1, 64, 64), 1, 1, 64, 64, n); };
-    CHECK(box(of_rows(64)) == "");
-    const int wrong[][3] = {{64, 32, 0}, {64, -64, 0}, {64, 64, 0}, {64, 0, -1}, {64, 0, 1}, {0, 0, 0}, {257, 0, 0}};
-    for (const auto& [rows, column, head] : wrong) CHECK(has(box(of_rows(rows), column, head), "there is no such box"));
-    CHECK(box(tensor_map({zeros.data(), 4096, 64, 128}, 1, 1, 32, 64, 32)) == "");
-    CHECK(has(box(tensor_map({zeros.data(), 4096, 0, 64}, 1, 1, 32, 64, 32)), "strides above 0"));
-    CHECK(has(box(tensor_map({zeros.data(), 4096, 64, 68}, 1, 1, 32, 64, 32)), "multiples of 16 bytes"));
-    CHECK(has(with_barrier(32, [&](auto, auto barrier) { mbarrier_wait(barrier + 1, 0); }), "there is no mbarrier"));
-    CHECK(has(with_barrier(64, [&](auto, auto) { named_barrier_sync(1, threadIdx.x < 32 ? 64 : 96); }),
-              "named barrier 1 waits for"));
-    const auto multiply = [&](auto tile, auto barrier, bool wait) {
-      bring(tile, barrier), mbarrier_wait(barrier, 0);
-      float d[8][4] = {};
-      wgmma_rows(d, rows_of(tile, 64, 0), rows_of(tile, 64, 0), false);
-      wgmma_commit();
-      if (wait) wgmma_wait<0>();
-      else if (!std::isnan(d[0][0])) throw DeviceError("a sum before its time");
-    };
-    CHECK(with_barrier(128, [&](auto tile, auto barrier) { multiply(tile, barrier, true); }) == "");
-    CHECK(has(with_barrier(128, [&](auto tile, auto barrier) { multiply(tile, barrier, false); }),
-              "while a wgmma is under way"));
-    CHECK(has(with_barrier(64, [&](auto tile, auto barrier) { multiply(tile, barrier, true); }), "whole warpgroups"));
-  });
-  // Copies that happened to be quick are no error: some schedule has one that is not.
-  int late = 0;
-  over_schedules([&] {
-    late += has(with_barrier(32, [&](auto tile, auto barrier) { bring(tile, barrier); }), "while TMA brings a tile");
-  });
-  CHECK(late > 0);
+  const BFloat16* const at = zeros.data();
+  CHECK(refused({at + 1, size, size, 64}, 64, 64, "multiple of 16 bytes"));
+  CHECK(refused({at, size, 0, 64}, 64, 64, "stride of 0"));
+  CHECK(refused({at, size, size, 68}, 32, 32, "stride of 68"));
+  CHECK(refused({at, size, size, int64_t{1} << 40}, 1, 1, "below 2^39"));
+  CHECK(refused({at, size, size, 64}, 64, 0, "box of 0"));
+  CHECK(refused({at, size, size, 64}, 64, 257, "box of 257"));
+  CHECK(refused({at, size, size, 64}, 0, 64, "no numbers"));
 }

@@ -5,10 +5,13 @@
 
 #include <sluice/cuda/emulator/emulator.h>
 #include <sluice/cuda/launch_error.h>
+#include <sluice/cuda/tensors.h>
 #include <sluice/cuda/warpgroup.h>
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/ops/rows/loss.h>
+
+#include <cmath>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -35,6 +38,28 @@ TEST_CASE("cuda launch: registers that a warpgroup gives up and others ask for",
   CHECK_FALSE(cuda::registers_suffice(40, 240, 2));
   CHECK(cuda::registers_suffice(32, 160, 3));
   CHECK_FALSE(cuda::registers_suffice(40, 160, 3));
+}
+
+TEST_CASE("cuda launch: work is done when the host waits for it", "[cuda]") {
+  const detail::Backend& device = cuda::runtime();
+  cuda::emulator::defer_launches(true);
+  auto* const p = reinterpret_cast<double*>(device.allocate(8, 0));
+  double x = 1;
+  cuda::copy_to_device(p, &x, 8);
+  x = 2;  // the host may use its memory again
+  cuda::for_each(1, [p](int64_t i) { p[i] += 10; });
+  CHECK(std::isnan(*p));  // a host that reads too early
+  device.synchronize(0);
+  CHECK(*p == 11);
+  auto* const q = reinterpret_cast<double*>(device.allocate(8, 0));
+  cuda::for_each(1, [p, q](int64_t i) { q[i] = p[i] + 1; });
+  device.release(reinterpret_cast<std::byte*>(p), 8, 0);  // behind the work that reads it
+  cuda::copy_to_host(&x, q, 8);
+  CHECK(x == 12);
+  device.release(reinterpret_cast<std::byte*>(q), 8, 0);
+  cuda::for_each(1, [](int64_t) { throw DeviceError("in a kernel"); });
+  CHECK_THROWS_AS(device.synchronize(0), DeviceError);
+  cuda::emulator::defer_launches(false);
 }
 
 TEST_CASE("cuda launch: a recorded step launches no kernel for the first time", "[cuda][graph]") {

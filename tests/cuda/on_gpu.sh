@@ -24,7 +24,8 @@ die() { printf 'on_gpu: %s\n' "$*" >&2; exit 2; }
 device=gpu smoke='' out='' most='' words=()
 while (($#)); do
   case $1 in
-    --emulated) device=emulated ;;
+    --emulated) device=emulated
+      export SLUICE_CUDA_DEFER=1 ;; # launches are done when the host waits for them, as late as on a GPU
     --smoke) smoke=1 ;;
     --out) out=${2-}; shift ;;
     --limit) most=${2-}; shift ;;
