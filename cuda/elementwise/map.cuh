@@ -100,7 +100,7 @@ template <class F, class Arity> void map_forward(const F& f, const sluice::detai
   };
   if (plan.dtype == f32 || plan.dtype == bf16) return run.template operator()<float>();
   if (plan.dtype == f64) return run.template operator()<double>();
-  if constexpr (sluice::detail::is_integral<F>()) {
+  if constexpr (sluice::detail::is_integral<F>) {
     if (plan.dtype == i64) return run.template operator()<int64_t>();
     return run.template operator()<int32_t>();
   }

@@ -98,13 +98,10 @@ SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const*
   for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
 }
 
-template <class F> constexpr bool is_selecting() {
-  if constexpr (requires { F::selects; }) return F::selects;
-  else return false;
-}
+template <class F> constexpr bool is_selecting = requires { requires F::selects; };
 /// g · slope; 0 where a formula that `selects` has slope 0, even if g is infinite.
 template <class F, class T> SLUICE_FN T pulled_back(const T& g, const T& slope) {
-  if constexpr (is_selecting<F>()) return math::select(slope == T(0), T(0), g * slope);
+  if constexpr (is_selecting<F>) return math::select(slope == T(0), T(0), g * slope);
   else return g * slope;
 }
 
@@ -140,14 +137,8 @@ template <class F> constexpr const char* formula_name() {
   if constexpr (requires { F::name; }) return F::name;
   else return "map";
 }
-template <class F> constexpr bool is_affine() {
-  if constexpr (requires { F::affine; }) return F::affine;
-  else return false;
-}
-template <class F> constexpr bool is_integral() {
-  if constexpr (requires { F::integral; }) return F::integral;
-  else return false;
-}
+template <class F> constexpr bool is_affine = requires { requires F::affine; };
+template <class F> constexpr bool is_integral = requires { requires F::integral; };
 
 /// The kernel slots of formula F, forward and fused backward. The argument f carries the formula's constants. A backend
 /// installs kernels for the named formulas.
@@ -155,7 +146,7 @@ template <class F, class Arity> struct MapKernels;
 template <class F, std::size_t... I> struct MapKernels<F, std::index_sequence<I...>> {
   static void forward_cpu(const F& f, const MapPlan& plan, Tensor& y) {
     TileLoops loops{apply_formula<F, float, I...>, apply_formula<F, double, I...>};
-    if constexpr (is_integral<F>())
+    if constexpr (is_integral<F>)
       loops.i64 = apply_formula<F, int64_t, I...>, loops.i32 = apply_formula<F, int32_t, I...>;
     run_map(plan, loops, &f, &y, 1);
   }
@@ -180,7 +171,7 @@ template <class F, std::size_t N> struct MapNode final : Node {
 
  private:
   template <std::size_t... I> Tensors vjp_at(const Tensor& g, std::index_sequence<I...>) const {
-    if constexpr (is_affine<F>()) {
+    if constexpr (is_affine<F>) {
       auto slopes = f(Dual<double, N>::variable(0.0, I, 1.0)...).d;
       return {needs(I) ? (slopes[I] == 1 ? g : scale(g, slopes[I])) : Tensor()...};
     } else {
@@ -200,7 +191,7 @@ template <class F, std::size_t N> struct MapNode final : Node {
       D y = call(f, (needs(I) ? D::variable(number(x[I]), I, one) : D::constant(number(x[I])))...);
       for (std::size_t k = 0; k < N; ++k) {
         Tensor from = wide;  // masked before the product, so that no slope's own gradient is 0 · ∞
-        if (is_selecting<F>() && needs(k) && y.d[k].defined()) from = masked_fill(wide, y.d[k] == 0.0, 0);
+        if (is_selecting<F> && needs(k) && y.d[k].defined()) from = masked_fill(wide, y.d[k] == 0.0, 0);
         const Tensor dx = needs(k) ? PartialOps<Tensor>::mul(from, y.d[k]) : Tensor();
         grads.push_back(dx.defined() ? to(dx, g.dtype()) : dx);
       }
@@ -249,13 +240,13 @@ requires(std::same_as<Ts, Tensor>&&...) auto map(F f, const Tensor& first, const
     if (false) static_cast<void>(f(detail::number<N>(), detail::number<N, Ts>()...));
     constexpr const char* op = detail::formula_name<F>();
     const Tensor* xs[] = {&first, &rest...};
-    const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>());
+    const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>);
     using Kernels = detail::MapKernels<F, Index>;
     if (!Kernels::forward.installed(first.device())) [[unlikely]]
       return detail::composed_map(f, plan, first, rest...);
     Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
     Kernels::forward(f, plan, y);
-    if constexpr (detail::is_affine<F>()) return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
+    if constexpr (detail::is_affine<F>) return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
     else return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {first, rest...}, f);
   }
 }

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <utility>
 
 namespace sluice::detail {
 
@@ -64,11 +65,7 @@ template <class T> struct DeltaOperands {
                  unit_lower_scratch(o.dv)),
           doubles((o.chunk + 1) * o.dk) {
       T* p = floats.data();
-      const auto take = [&p](int64_t count) {
-        T* at = p;
-        p += count;
-        return at;
-      };
+      const auto take = [&p](int64_t count) { return std::exchange(p, p + count); };
       x = take(2 * o.chunk * o.dk), far = take(2 * o.chunk * o.dk), keys = take(o.chunk * o.dk),
       pairs = take(2 * o.chunk * o.chunk), weight = take(o.chunk * o.chunk), here = take(o.chunk), left = take(o.chunk),
       u = take(o.chunk * o.dv), r = take(2 * o.chunk * o.dv), end = take(o.dk), solver = take(unit_lower_scratch(o.dv));

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace sluice {
 
@@ -59,17 +60,12 @@ template <class T> struct Scan {
   struct Memory : DecayBuffers<T> {
     Scratch<T> floats;
     Scratch<double> doubles;
-    T *state, *q, *k, *v, *o, *a;
-    T* queries;  // q ∘ e^L
+    T *state, *q, *k, *v, *o, *a, *queries;  // queries: q ∘ e^L
     Memory(int64_t m, int64_t width, int64_t most, int64_t c)
         : floats(m * width + 3 * c * m + 2 * c * width + c * c + 2 * c * most + 2 * kDecayBlock * most + most),
           doubles((c + 1) * most) {
       T* p = floats.data();
-      auto take = [&p](int64_t count) {
-        T* at = p;
-        p += count;
-        return at;
-      };
+      const auto take = [&p](int64_t count) { return std::exchange(p, p + count); };
       state = take(m * width), q = take(c * m), k = take(c * m), v = take(c * width), o = take(c * width),
       a = take(c * c);
       this->step = take(c * most), this->carried = take(c * most), queries = take(c * m);
