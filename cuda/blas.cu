@@ -85,10 +85,10 @@ struct MatrixLayout {
   ~MatrixLayout() { l.layout_destroy(it); }
 };
 
-/// The alignment of p in bytes, at most 256. The library assumes 256 unless it is told otherwise, and would read a view
-/// that begins elsewhere by 16 bytes at once.
-uint32_t alignment(const void* p) {
-  const auto at = reinterpret_cast<uintptr_t>(p) | 256;
+/// The alignment in bytes, at most 256, of matrices that lie `stride` bytes apart. The library assumes 256 unless it is
+/// told otherwise, and would read a view that begins elsewhere by 16 bytes at once.
+uint32_t alignment(const void* p, int64_t stride = 0) {
+  const auto at = reinterpret_cast<uintptr_t>(p) | static_cast<uintptr_t>(stride) | 256;
   return static_cast<uint32_t>(at & (~at + 1));
 }
 
@@ -127,7 +127,11 @@ bool blas(const BlasProduct& p) {
   const MatrixLayout c(*l, result, p.m, p.n, c_ld, p.batch, p.c_stride);
 
   // As in PyTorch, the alignment of the result includes that of the bias.
-  const uint32_t align_a = alignment(p.a), align_b = alignment(p.b), align_c = alignment(p.c);
+  const auto of = [&](const void* at, int64_t stride, DType dtype) {
+    return alignment(at, p.batch > 1 ? stride * size_of(dtype) : 0);
+  };
+  const uint32_t align_a = of(p.a, p.a_stride, p.dtype), align_b = of(p.b, p.b_stride, p.dtype),
+                 align_c = of(p.c, p.c_stride, p.result);
   const uint32_t align_d = p.bias ? std::min(align_c, alignment(p.bias)) : align_c;
   const Key key{type,
                 result,

@@ -93,11 +93,14 @@ void close_if_unused(Arena& arena) {
 __global__ void check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead,
                                      int64_t* found) {
   const auto outside = [&](int64_t i) { return index[i] < low || index[i] >= limit; };
-  auto* const first = reinterpret_cast<unsigned long long*>(found);  // −1 is the largest unsigned number
+  auto mine = ~0ull;
+#pragma unroll 8
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-    if (outside(i)) atomicMin(first, static_cast<unsigned long long>(i));
+    if (outside(i) && static_cast<unsigned long long>(i) < mine) mine = static_cast<unsigned long long>(i);
+  if (mine != ~0ull) atomicMin(reinterpret_cast<unsigned long long*>(found), mine);  // −1 is the largest such number
   __syncthreads();
-  if (threadIdx.x == 0 && found[0] >= 0) found[1] = index[found[0]];
+  if (found[0] < 0) return;  // the same for all threads
+  if (threadIdx.x == 0) found[1] = index[found[0]];
   __syncthreads();
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
     if (outside(i)) index[i] = instead;

@@ -24,6 +24,12 @@ using Adjoint = std::function<Tensor(const Tensor& g)>;  // a collective is line
 
 constexpr int64_t kRequiresGrad = 1;  // of PeerCall::flags
 
+/// Exchanges wait for each other, and one in the background for the end of the recording.
+void refuse_in_recording(const char* op, const Tensor& x) {
+  if (const DeviceGraphs* graphs = graphs_of(x.device()); graphs && graphs->recording())
+    fail<DeviceError>(op, ": exchanging with other ranks cannot be recorded in a graph, whose replays would repeat it");
+}
+
 /// The common part of all ops: ranks compare their calls, then compute(x, told) makes the result. Its x is contiguous
 /// and lies where the ranks exchange it; told holds the calls of all ranks. The result gets a history if the operand of
 /// any rank has one. An empty adjoint: no gradient.
@@ -40,6 +46,7 @@ Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjo
     if (x.device() == meta) {
       y = compute(x.detach(), told);
     } else {
+      refuse_in_recording(call.op, x);
       group.call([&] {
         told = group.agree({call.op, on_device(call.text, x.device()), call.length, mine ? kRequiresGrad : 0});
         y = compute(contiguous(to(x.detach(), meeting_place(group, x.device()))), told);
@@ -94,12 +101,6 @@ void check_background(const char* op, const Tensor& x) {
   if (x.device() == meta) fail<DeviceError>(op, ": a tensor on meta has nothing to send");
   if (!x.is_contiguous()) fail(op, ": needs a contiguous tensor — got strides ", x.strides());
   if (x.requires_grad()) fail<AutogradError>(op, ": works in place, on tensors without history");
-}
-
-/// The thread in the background would wait for the end of the recording, which waits for the exchange.
-void refuse_in_recording(const char* op, const Tensor& x) {
-  if (const DeviceGraphs* graphs = graphs_of(x.device()); graphs && graphs->recording())
-    fail<DeviceError>(op, ": exchanging with other ranks cannot be recorded in a graph, whose replays would repeat it");
 }
 
 /// A letter for the type of an error; throw_kind is the inverse.
