@@ -23,7 +23,7 @@ using namespace sluice::testing;
 namespace {
 
 enum class Poison { none, key, query };
-struct Call {
+struct Sample {
   int64_t batch, heads, kv_heads, m, n, d;
   Weighting weighting = Weighting::softmax;
   AttentionMask mask = {};
@@ -39,7 +39,7 @@ struct Operands {
   Array q, k, v, g, delta, sink;
   AttentionOptions options;  // on the CPU, f32
 
-  Operands(const Call& c, uint64_t seed) {
+  Operands(const Sample& c, uint64_t seed) {
     Rand rand(seed);
     const auto numbers = [&](Dims shape, double range) {
       Array x(std::move(shape));
@@ -79,7 +79,7 @@ struct Operands {
 struct Expected {
   Array out, lse, dq, dk, dv, out_error, dq_error, dk_error, dv_error;
 };
-Expected expected(const Call& c, const Operands& x) {
+Expected expected(const Sample& c, const Operands& x) {
   constexpr double u = 1.02 * 0x1p-8, f32_error = 0x1p-18, inf = std::numeric_limits<double>::infinity();
   Expected y{Array(x.g.shape), Array(x.delta.shape), Array(x.q.shape), Array(x.k.shape), Array(x.v.shape),
              Array(x.g.shape), Array(x.q.shape),     Array(x.k.shape), Array(x.v.shape)};
@@ -136,7 +136,7 @@ Expected expected(const Call& c, const Operands& x) {
 
 /// out, lse (softmax), and of dq, dk and dv those whose bits `wanted` has, of the device, on the CPU. lse and delta are
 /// the reference's. Gradients are full of NaN before.
-std::vector<Tensor> run_slots(const Call& c, const Operands& x, const Array& lse_before, bool heads_inside,
+std::vector<Tensor> run_slots(const Sample& c, const Operands& x, const Array& lse_before, bool heads_inside,
                               int wanted = 7, DType dtype = f32) {
   const Device device = Device::cuda();
   const auto stored = [&](const Array& a) {
@@ -189,7 +189,7 @@ void check_numbers(const char* name, const Tensor& got, const Array& want, const
   CHECK(std::sqrt(error2) <= 0x1.8p-9 * std::sqrt(size2));
 }
 
-void check(const Call& c, uint64_t seed = 1) {
+void check(const Sample& c, uint64_t seed = 1) {
   INFO("m " << c.m << ", n " << c.n << ", d " << c.d << ", dv " << c.values() << ", weighting "
             << static_cast<int>(c.weighting) << ", causal " << c.mask.causal << ", window " << c.mask.window
             << ", keys " << c.keys << ", sink " << c.sink << ", poison " << static_cast<int>(c.poison));
@@ -319,7 +319,7 @@ TEST_CASE("cuda attention, bf16: gradients of some operands are those of all", "
   const int64_t sizes[][3] = {{17, 65, 64}, {129, 129, 64}, {65, 129, 128}};
   for (const auto& [m, n, d] : sizes)
     for (Weighting w : {Weighting::softmax, Weighting::relu2}) {
-      const Call c{1, 2, 1, m, n, d, w, {.causal = true}};
+      const Sample c{1, 2, 1, m, n, d, w, {.causal = true}};
       const Operands x(c, ++seed);
       const Array lse = expected(c, x).lse;
       const std::vector<Tensor> all = run_slots(c, x, lse, false);

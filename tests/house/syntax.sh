@@ -28,7 +28,7 @@ mapfile -t flags < <(printf '%s\n' "${commands[@]}" | grep -oE -- '(-I|-isystem 
     printf '#if __has_include(<%s>)\n#include <%s>\n#endif\n' "$header" "$header"
   done
 } >"$work/standard.h"
-{ cat "$work/standard.h" && echo '#include <support/precompiled.h>'; } >"$work/tests.h"
+{ cat "$work/standard.h" && printf '#include <%s>\n' support/precompiled.h sluice/sluice.h; } >"$work/tests.h"
 compile=("$compiler" -std=c++20 -Wall -Wextra -Werror "${flags[@]}" "$@")
 suffix=gch
 if "$compiler" --version | grep -qi clang; then suffix=pch; fi

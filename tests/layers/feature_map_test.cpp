@@ -57,12 +57,12 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return s;
 }
 /// κ(x_i, y_j) as φ makes it.
-Tensor kernel(const FeatureMap& map, const Tensor& x, const Tensor& y) {
+Tensor kernel_of(const FeatureMap& map, const Tensor& x, const Tensor& y) {
   return matmul(map(x), transpose(map(y), -2, -1));
 }
 /// κ(x_i, y_j) as `formula` says.
-Tensor kernel(const Tensor& x, const Tensor& y,
-              const std::function<double(const std::vector<double>&, const std::vector<double>&)>& formula) {
+Tensor kernel_of(const Tensor& x, const Tensor& y,
+                 const std::function<double(const std::vector<double>&, const std::vector<double>&)>& formula) {
   std::vector<double> all;
   for (const auto& a : matrix_of(x))
     for (const auto& b : matrix_of(y)) all.push_back(formula(a, b));
@@ -142,40 +142,41 @@ TEST_CASE("feature_map: the kernels they stand for", "[feature_map][identity]") 
   Rand rand(4);
   const Tensor x = random_tensor({5, 4}, f64, rand), y = random_tensor({6, 4}, f64, rand);
   using V = const std::vector<double>&;
-  check_identity("kernel: exp(x).exp(y) = sum_c exp(x_c + y_c)", kernel(make({.kind = K::exp, .dim = 4}, rand), x, y),
-                 kernel(x, y,
-                        [](V a, V b) {
-                          double s = 0;
-                          for (std::size_t c = 0; c < a.size(); ++c) s += std::exp(a[c] + b[c]);
-                          return s;
-                        }),
+  check_identity("kernel: exp(x).exp(y) = sum_c exp(x_c + y_c)",
+                 kernel_of(make({.kind = K::exp, .dim = 4}, rand), x, y),
+                 kernel_of(x, y,
+                           [](V a, V b) {
+                             double s = 0;
+                             for (std::size_t c = 0; c < a.size(); ++c) s += std::exp(a[c] + b[c]);
+                             return s;
+                           }),
                  1e-12);
   for (int64_t p : {1, 2, 3, 5})
     for (double c : {0.0, 0.5, 1.0, 3.0})
       check_identity("kernel: poly_kernel = (x.y + c)^p",
-                     kernel(make({.kind = K::poly_kernel, .dim = 4, .degree = p, .constant = c}, rand), x, y),
-                     kernel(x, y, [&](V a, V b) { return std::pow(dot(a, b) + c, static_cast<double>(p)); }), 1e-10);
+                     kernel_of(make({.kind = K::poly_kernel, .dim = 4, .degree = p, .constant = c}, rand), x, y),
+                     kernel_of(x, y, [&](V a, V b) { return std::pow(dot(a, b) + c, static_cast<double>(p)); }), 1e-10);
   for (int64_t p : {1, 2, 3})
     check_identity("kernel: poly_elem = sum_r sum_c (x_c y_c)^r",
-                   kernel(make({.kind = K::poly_elem, .dim = 4, .degree = p}, rand), x, y),
-                   kernel(x, y,
-                          [&](V a, V b) {
-                            double s = 0;
-                            for (int64_t r = 1; r <= p; ++r)
-                              for (std::size_t c = 0; c < a.size(); ++c)
-                                s += std::pow(a[c] * b[c], static_cast<double>(r));
-                            return s;
-                          }),
+                   kernel_of(make({.kind = K::poly_elem, .dim = 4, .degree = p}, rand), x, y),
+                   kernel_of(x, y,
+                             [&](V a, V b) {
+                               double s = 0;
+                               for (int64_t r = 1; r <= p; ++r)
+                                 for (std::size_t c = 0; c < a.size(); ++c)
+                                   s += std::pow(a[c] * b[c], static_cast<double>(r));
+                               return s;
+                             }),
                    1e-12);
   const auto elu = [](double t) { return t > 0 ? t : std::exp(t) - 1; };
   const auto elu_kernel = [&](double plus) {
-    return kernel(x, y, [&, plus](V a, V b) {
+    return kernel_of(x, y, [&, plus](V a, V b) {
       double s = 0;
       for (std::size_t c = 0; c < a.size(); ++c) s += (elu(a[c]) + plus) * (elu(b[c]) + plus);
       return s;
     });
   };
-  const Tensor elu1_kernel = kernel(make({.kind = K::elu1, .dim = 4}, rand), x, y);
+  const Tensor elu1_kernel = kernel_of(make({.kind = K::elu1, .dim = 4}, rand), x, y);
   check_identity("kernel: elu+1 with its +1", elu1_kernel, elu_kernel(1), 1e-12);
   CHECK(max_abs_diff(elu1_kernel, elu_kernel(0)) > 1);  // the textbook's kernel, without it
 }
@@ -184,10 +185,10 @@ TEST_CASE("feature_map: random features tend to their kernels", "[feature_map][i
   Rand rand(5);
   const Tensor x = random_tensor({4, 4}, f64, rand, -0.6, 0.6), y = random_tensor({3, 4}, f64, rand, -0.6, 0.6);
   using V = const std::vector<double>&;
-  const Tensor exponential = kernel(x, y, [](V a, V b) { return std::exp(dot(a, b)); });
-  const Tensor scaled = kernel(x, y, [](V a, V b) { return std::exp(dot(a, b) / 2); });
+  const Tensor exponential = kernel_of(x, y, [](V a, V b) { return std::exp(dot(a, b)); });
+  const Tensor scaled = kernel_of(x, y, [](V a, V b) { return std::exp(dot(a, b) / 2); });
   const auto gaussian = [&](double sigma) {
-    return kernel(
+    return kernel_of(
         x, y, [sigma](V a, V b) { return std::exp(-(dot(a, a) + dot(b, b) - 2 * dot(a, b)) / (2 * sigma * sigma)); });
   };
   // A mean over f = 10⁵ directions: errors of about 1/√f times the spread of one, which is below 2.
@@ -195,7 +196,7 @@ TEST_CASE("feature_map: random features tend to their kernels", "[feature_map][i
   for (bool orthogonal : {false, true}) {
     for (int64_t f : {100, 100000}) {
       FeatureMapOptions o{.kind = FeatureMapKind::favor, .dim = 4, .features = f, .orthogonal = orthogonal};
-      const double error = max_abs_diff(kernel(make(o, rand), x, y), exponential);
+      const double error = max_abs_diff(kernel_of(make(o, rand), x, y), exponential);
       if (f > 1000) {
         check_identity("kernel: favor tends to exp(x.y)", error, 0.02);
         CHECK(error < last);
@@ -204,20 +205,21 @@ TEST_CASE("feature_map: random features tend to their kernels", "[feature_map][i
     }
     FeatureMapOptions o{.kind = FeatureMapKind::favor, .dim = 4, .features = 100000, .orthogonal = orthogonal};
     o.input_scale = std::pow(4.0, -0.25);  // e^{x·y/√d}
-    CHECK(max_abs_diff(kernel(make(o, rand), x, y), scaled) < 0.02);
+    CHECK(max_abs_diff(kernel_of(make(o, rand), x, y), scaled) < 0.02);
     for (double sigma : {0.7, 1.0, 2.0}) {
       o = {.kind = FeatureMapKind::fourier, .dim = 4, .features = 50000, .sigma = sigma, .orthogonal = orthogonal};
-      check_identity("kernel: Fourier tends to the Gaussian kernel", kernel(make(o, rand), x, y), gaussian(sigma),
+      check_identity("kernel: Fourier tends to the Gaussian kernel", kernel_of(make(o, rand), x, y), gaussian(sigma),
                      0.02);
       o.smoothing = 0.5;
-      CHECK(max_abs_diff(kernel(make(o, rand), x, y), gaussian(sigma) + 0.5) < 0.02);
+      CHECK(max_abs_diff(kernel_of(make(o, rand), x, y), gaussian(sigma) + 0.5) < 0.02);
     }
   }
   // "exp elementwise is exp(xᵀy)" is false by orders of magnitude.
   Rng rng(6);
   const Tensor a = normal({64, 4}, 0, 0.7, rng, {f64}), b = normal({64, 4}, 0, 0.7, rng, {f64});
-  const Tensor claimed = kernel(a, b, [](V p, V q) { return std::exp(dot(p, q)); });
-  CHECK(max(abs(kernel(make({.kind = FeatureMapKind::exp, .dim = 4}, rand), a, b) - claimed) / claimed).item() > 100);
+  const Tensor claimed = kernel_of(a, b, [](V p, V q) { return std::exp(dot(p, q)); });
+  CHECK(max(abs(kernel_of(make({.kind = FeatureMapKind::exp, .dim = 4}, rand), a, b) - claimed) / claimed).item() >
+        100);
 }
 
 TEST_CASE("feature_map: favor of large inputs underflows and never overflows", "[feature_map]") {
