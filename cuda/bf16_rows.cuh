@@ -1,5 +1,5 @@
-// Rows of operands rounded to bf16 for tensor cores, and filled up with zeros. A team takes a row, and a thread two
-// numbers at a time. Limited by memory.
+// Rows of operands rounded to bf16 for tensor cores, and filled up with zeros. A team takes a row, and a thread eight
+// numbers at a time, or two. Limited by memory.
 #pragma once
 
 #include <sluice/cuda/rows/rows.cuh>
@@ -25,11 +25,23 @@ template <class T, class Mark = NoMark> struct RoundRow {
   __device__ const T* from(int64_t row) const { return x.at(row / rows / heads, row / rows % heads, row % rows); }
   template <int threads> __device__ void operator()(int64_t row) const {
     const T* const numbers = from(row);
-    auto* const pairs = reinterpret_cast<uint32_t*>(to + row * ld);
+    BFloat16* const out = to + row * ld;
     uint32_t found = 0;
-    for (int64_t i = 2 * rank_in_team<threads>(); i < ld; i += 2 * threads)
-      pairs[i / 2] = mark(
-          pack_bf16(i < width ? to_float(numbers[i]) : 0.0f, i + 1 < width ? to_float(numbers[i + 1]) : 0.0f), found);
+    if (width == ld && ld % kNeighbours == 0 &&
+        (reinterpret_cast<std::uintptr_t>(numbers) | reinterpret_cast<std::uintptr_t>(out)) % 16 == 0) {
+      for (int64_t i = kNeighbours * rank_in_team<threads>(); i < ld; i += kNeighbours * threads) {
+        float eight[kNeighbours];
+        load_vector(eight, numbers + i);
+        Bytes16<uint32_t> pairs;
+#pragma unroll
+        for (int e = 0; e < kNeighbours / 2; ++e) pairs.x[e] = mark(pack_bf16(eight[2 * e], eight[2 * e + 1]), found);
+        *reinterpret_cast<Bytes16<uint32_t>*>(out + i) = pairs;
+      }
+    } else {
+      for (int64_t i = 2 * rank_in_team<threads>(); i < ld; i += 2 * threads)
+        *reinterpret_cast<uint32_t*>(out + i) = mark(
+            pack_bf16(i < width ? to_float(numbers[i]) : 0.0f, i + 1 < width ? to_float(numbers[i + 1]) : 0.0f), found);
+    }
     mark.template end<threads>(row, found);
   }
   /// For rows of one number.

@@ -25,9 +25,9 @@ template <class T> struct AttentionView {
   MaskView mask;
   Weighting weighting;
   T scale, softcap;
-  const T *bias = nullptr, *relative = nullptr, *sink = nullptr;
-  const void* row_scale = nullptr;  // T, or bf16 if `narrow_scale`
-  bool narrow_scale = false;
+  const T *relative = nullptr, *sink = nullptr;
+  const void *bias = nullptr, *row_scale = nullptr;  // T, or bf16 if narrow
+  bool narrow_bias = false, narrow_scale = false;
   int64_t bias_stride[4] = {}, relative_head = 0, row_scale_stride[3] = {}, sink_head = 0;
   bool drops;  // dropout
   uint64_t threshold;
@@ -45,7 +45,7 @@ template <class T> struct AttentionView {
     const AttentionOptions& o = c.options;
     if (o.bias.defined()) {
       const Layout l = o.bias.layout().expanded({batch, heads, m, n});
-      std::copy_n(l.strides.begin(), 4, bias_stride), bias = data_of<T>(o.bias);
+      std::copy_n(l.strides.begin(), 4, bias_stride), bias = address_of(o.bias), narrow_bias = o.bias.dtype() == bf16;
     }
     if (o.row_scale.defined()) {
       const Layout l = o.row_scale.layout().expanded({batch, heads, m});
@@ -73,7 +73,9 @@ template <class T> struct AttentionView {
   __device__ T score(int64_t b, int64_t h, int64_t i, int64_t j, T dot) const {
     T s = dot * scale;
     if (softcap != T(0)) s = softcap * math::tanh(s / softcap);
-    if (bias) s += bias[b * bias_stride[0] + h * bias_stride[1] + i * bias_stride[2] + j * bias_stride[3]];
+    if (bias)
+      s +=
+          load<T>(bias, b * bias_stride[0] + h * bias_stride[1] + i * bias_stride[2] + j * bias_stride[3], narrow_bias);
     if (relative) s += relative[h * relative_head + m - 1 + j - i];  // entry n − 1 + p_j − p_i
     return row_scale ? s * rho(b, h, i) : s;
   }

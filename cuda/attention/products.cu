@@ -7,7 +7,8 @@
 //
 // The products are cuBLASLt's (blas.h), from operands rounded to bf16, with sums in f32. One kernel between them does
 // the rest: forward `weigh_rows`, backward `differentiate_rows`. Slices follow each other in one order, so results
-// always have the same bits. Slices of a causal mask or a window have only the keys that one of their queries sees.
+// always have the same bits. Slices of a causal mask or a window have only the keys that one of their queries sees. The
+// last queries come first: without a window they see all keys, so their slice writes dK and dV, and the others add.
 //
 // On tensor cores 0 · NaN is NaN. So the rounded operands have 0 in place of what is not finite, and their rows are
 // marked. Scores of marked rows are computed number by number, and `add_marked` adds what the zeros hid to O and dV. A
@@ -143,22 +144,27 @@ struct Products {
   Products(const AttentionCall& c, const DeviceMask& mask)
       : a(c, mask.view), q(c.q, any.get()), k(c.k, any.get() + 1), v(c.v, any.get() + 2) {}
 
-  /// f(slice) for all slices, of which each takes `bytes` for a pair; `results` are the tensors that products write.
-  /// False as soon as f is false.
+  /// The most rows of a slice that takes `bytes` for a pair.
+  int64_t rows_of_slice(int64_t bytes) const {
+    int64_t rows = std::min(a.m, attention_products_bytes / (padded_to_8(a.n) * bytes));
+    if (a.mask.causal || a.mask.windowed) rows = std::min(rows, kCutRows);
+    return rows < a.m ? rows / kLeastRows * kLeastRows : rows;
+  }
+  /// f(slice) for all slices, of which each takes `bytes` for a pair, for each set of heads from the last queries to
+  /// the first; `results` are the tensors that products write. False as soon as f is false.
   template <class F> bool each_slice(int64_t bytes, std::initializer_list<const Tensor*> results, F f) const {
     bool merges = true;  // a product may go from one batch to the next
     for (const Tensor* x : results)
       merges &= !x->defined() || a.batch == 1 || a.kv_heads == 1 || x->strides()[0] == x->dim(1) * x->strides()[1];
-    const int64_t row_bytes = padded_to_8(a.n) * bytes, limit = attention_products_bytes, all = a.batch * a.kv_heads;
-    int64_t rows = std::min(a.m, limit / row_bytes);
-    if (a.mask.causal || a.mask.windowed) rows = std::min(rows, kCutRows);
-    if (rows < a.m) rows = rows / kLeastRows * kLeastRows;
-    const int64_t most = std::clamp<int64_t>(limit / (rows * row_bytes), 1, kMostMatrices);
+    const int64_t rows = rows_of_slice(bytes), all = a.batch * a.kv_heads;
+    const int64_t most =
+        std::clamp<int64_t>(attention_products_bytes / (rows * padded_to_8(a.n) * bytes), 1, kMostMatrices);
     for (int64_t first = 0, count = 0; first < all; first += count) {
       count = std::min(most, merges ? all - first : a.kv_heads - first % a.kv_heads);
       for (int64_t member = 0; member < a.group; ++member)
-        for (int64_t row = 0; row < a.m; row += rows) {
-          Slice s{first, count, member, row, std::min(rows, a.m - row), 0, 0, 0};
+        for (int64_t end = a.m, row; end > 0; end = row) {
+          row = (end - 1) / rows * rows;
+          Slice s{first, count, member, row, end - row, 0, 0, 0};
           const Span seen = a.mask.keys_of(row, s.rows);
           s.col = std::min(seen.begin, a.n - 1) / 64 * 64;  // products begin at whole lines of memory
           s.cols = std::max<int64_t>(1, seen.end - s.col), s.ld = padded_to_8(s.cols);
@@ -196,24 +202,25 @@ struct Products {
   }
 };
 
-/// A call whose options are f32, which kernels read one by one, but for factors of rows.
+/// A call whose options are f32, which kernels read one by one, but for biases of pairs and factors of rows.
 AttentionCall with_wide_options(AttentionCall c) {
   const sluice::detail::Widening copies(false);
-  for (Tensor* x : {&c.options.bias, &c.options.relative_bias, &c.options.sink})
+  for (Tensor* x : {&c.options.relative_bias, &c.options.sink})
     if (x->defined()) *x = copies.operand(*x);
   return c;
 }
 
-/// A result that slices add up or fill in. That of a bf16 tensor is f32 and begins with 0; end() rounds it once.
+/// A result that slices add up. That of a bf16 tensor is f32 unless a number is written `once`; end() rounds it once.
 class SumOfSlices {
  public:
-  explicit SumOfSlices(Tensor& to)
-      : to_(to), sum_(to.defined() && to.dtype() == bf16 ? empty(to.shape(), {f32, to.device()}) : to) {
-    if (sum_.defined() && to.dtype() == bf16) fill(sum_, 0);
-  }
+  SumOfSlices(Tensor& to, bool once)
+      : to_(to), sum_(to.defined() && to.dtype() == bf16 && !once ? empty(to.shape(), {f32, to.device()}) : to) {}
   Tensor& get() { return sum_; }
+  void clear() {
+    if (sum_.defined()) fill(sum_, 0);
+  }
   void end() {
-    if (to_.defined() && to_.dtype() == bf16) copy(sum_, to_);
+    if (to_.defined() && to_.dtype() != sum_.dtype()) copy(sum_, to_);
   }
 
  private:
@@ -273,10 +280,12 @@ bool attention_backward_by_products(const AttentionCall& given, const Tensor& g_
   AttentionView<float>& a = x.a;
   a.lse = data_or_null<float>(lse), a.delta = data_or_null<float>(delta);
   const RoundedOperand g(g_in, x.any.get() + 3);
-  SumOfSlices sum_k(out.dk), sum_v(out.dv), bias(out.bias), relative(out.relative);
+  const bool once = a.group == 1 && x.rows_of_slice(kBackwardBytes) == a.m;  // one slice has all queries of a key head
+  SumOfSlices sum_k(out.dk, once), sum_v(out.dv, once);
+  if (a.mask.windowed)  // the first slice does not see all keys
+    for (SumOfSlices* sum : {&sum_k, &sum_v}) sum->clear();
   const AnyRows dq(out.dq), dk(sum_k.get()), dv(sum_v.get());
-  for (Tensor* sum : {&out.dk, &out.dv})
-    if (sum->defined() && sum->dtype() == f32) fill(*sum, 0);
+  const BiasGradient bias(out.bias);
   const std::size_t size = x.slab(kBackwardBytes);
   const Scratch<float> scores(size), dp(size);
   const Scratch<BFloat16> weights(size), ds(size);
@@ -286,18 +295,19 @@ bool attention_backward_by_products(const AttentionCall& given, const Tensor& g_
         !multiply(x.queries(g, s), x.keys(x.v, s, Trans::yes), x.scores(dp.get(), s), s.rows, s.cols, a.dv, s.count))
       return false;
     launch(kernel, blocks_for(s.count * s.rows), dim3(kThreads), 0, a, s, x.q.view, x.k.view, g.view, x.v.view,
-           scores.get(), dp.get(), weights.get(), ds.get(), data_or_null<float>(bias.get()), out.relative.defined());
+           scores.get(), dp.get(), weights.get(), ds.get(), bias, out.relative.defined());
     if (out.relative.defined())  // the whole gradient goes into the first split
-      add_diagonals(a, s, dp.get(), data_of<float>(relative.get()), out.relative.dim(2) * out.relative.dim(3));
+      add_diagonals(a, s, dp.get(), data_of<float>(out.relative), out.relative.dim(2) * out.relative.dim(3));
+    const bool adds = s.member > 0 || s.row + s.rows < a.m;  // false for the first slice of a set of heads
     if (dq.base && !multiply(x.pairs(ds.get(), s, Trans::no), x.keys(x.k, s, Trans::no), x.rows(x.of_queries(dq, s), s),
                              s.rows, a.d, s.cols, s.count))
       return false;
-    if (dk.base && !multiply(x.pairs(ds.get(), s, Trans::yes), x.queries(x.q, s), x.rows(x.of_keys(dk, s), s, true),
+    if (dk.base && !multiply(x.pairs(ds.get(), s, Trans::yes), x.queries(x.q, s), x.rows(x.of_keys(dk, s), s, adds),
                              s.cols, a.d, s.rows, s.count))
       return false;
     if (!dv.base) return true;
     const AnyRows here = x.of_keys(dv, s);
-    if (!multiply(x.pairs(weights.get(), s, Trans::yes), x.queries(g, s), x.rows(here, s, true), s.cols, a.dv, s.rows,
+    if (!multiply(x.pairs(weights.get(), s, Trans::yes), x.queries(g, s), x.rows(here, s, adds), s.cols, a.dv, s.rows,
                   s.count))
       return false;
     launch(add_marked, blocks_for(s.count * s.cols), dim3(kThreads), 0,
@@ -313,7 +323,7 @@ bool attention_backward_by_products(const AttentionCall& given, const Tensor& g_
     return true;
   });
   if (all)
-    for (SumOfSlices* sum : {&sum_k, &sum_v, &bias, &relative}) sum->end();
+    for (SumOfSlices* sum : {&sum_k, &sum_v}) sum->end();
   return all;
 }
 

@@ -108,6 +108,31 @@ __device__ inline FourRounded rounded(const float (&x)[kGroup]) {
   return {{pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3])}};
 }
 
+/// The gradient of a bias [batch, heads, m, n], contiguous, of f32 or bf16; null if it is not wanted. Each pair belongs
+/// to one slice, so nothing is added up.
+struct BiasGradient {
+  void* at = nullptr;
+  bool narrow = false, by_fours = false;  // by_fours: a thread's keys are neighbours that it writes at once
+  explicit BiasGradient(const Tensor& x) {
+    if (!x.defined()) return;
+    at = address_of(x), narrow = x.dtype() == bf16;
+    by_fours = x.dim(3) % kGroup == 0 &&
+               reinterpret_cast<std::uintptr_t>(at) % (narrow ? sizeof(FourRounded) : sizeof(FourFloats)) == 0;
+  }
+  /// Sets the numbers of four keys from `i` on. Those that are not `seen` are 0 in x, and in memory before.
+  __device__ void set(int64_t i, const float (&x)[kGroup], unsigned seen) const {
+    if (!by_fours) {
+#pragma unroll
+      for (int e = 0; e < kGroup; ++e)
+        if (seen >> e & 1) store(at, i + e, x[e], narrow);
+    } else if (narrow) {
+      *reinterpret_cast<FourRounded*>(static_cast<BFloat16*>(at) + i) = rounded(x);
+    } else {
+      *reinterpret_cast<FourFloats*>(static_cast<float*>(at) + i) = {x[0], x[1], x[2], x[3]};
+    }
+  }
+};
+
 /// P ⊙ Z in bf16 from the scores' products, and lse. A warp takes a row, a thread four neighbouring keys at a time.
 template <bool softmax>
 __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, Slice s, Marked q, Marked k,
@@ -174,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
 template <bool softmax>
 __global__ void __launch_bounds__(kThreads)
     differentiate_rows(AttentionView<float> a, Slice s, Marked q, Marked k, Marked g, Marked v, const float* products,
-                       float* dp, BFloat16* weights, BFloat16* ds, float* bias, bool keeps) {
+                       float* dp, BFloat16* weights, BFloat16* ds, BiasGradient bias, bool keeps) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const bool any_marked = *q.any != 0 || *k.any != 0 || *g.any != 0 || *v.any != 0;
   for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < s.count * s.rows;
@@ -204,8 +229,8 @@ __global__ void __launch_bounds__(kThreads)
         const PairGradient<float> p(a, a.score(row.b, row.h, row.i, j, dot), row.dot(of_dp.x[e], g, v, j),
                                     a.drops ? a.kept(words, e) : 1.0f, lse, delta, rho);
         w[e] = p.weight, d[e] = p.ds * a.slope(dot) * a.scale, of_dp.x[e] = p.ds;
-        if (bias) bias[at * a.n + j] = p.ds;
       }
+      if (bias.at && seen) bias.set(at * a.n + s.col + c, of_dp.x, seen);
       *reinterpret_cast<FourRounded*>(weights + place) = rounded(w);
       *reinterpret_cast<FourRounded*>(ds + place) = rounded(d);
       if (keeps) *reinterpret_cast<FourFloats*>(dp + place) = of_dp;

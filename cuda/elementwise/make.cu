@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     for (int i = y; i < kSide; i += kThreads / kSide)
       if (row + i < rows && column + x < columns) target[to + i * c.strides[c.along] + x] = tile[x * (kSide + 1) + i];
-    __syncthreads();
+    __syncthreads();  // only a grid of 2^31 blocks comes here twice
   }
 }
 
@@ -101,11 +101,25 @@ void copy_as(const Tensor& from, const StridedRange& in, Tensor& to, const Strid
   for_each(to.numel(), body);
 }
 
+template <class T> struct Fill {
+  T* target;
+  StridedRange out;
+  T value;
+  __device__ void operator()(int64_t i) const { target[offset_at(out, i)] = value; }
+  __device__ void vector(int64_t i) const {
+    uint32_t word;
+    if constexpr (sizeof(T) == sizeof word) word = __builtin_bit_cast(uint32_t, value);
+    else word = value.bits * 0x10001u;
+    auto* const to = reinterpret_cast<Bytes16<uint32_t>*>(target + offset_at(out, i));
+#pragma unroll
+    for (std::size_t piece = 0; piece < kNeighbours * sizeof(T) / 16; ++piece) to[piece] = {word, word, word, word};
+  }
+};
 template <class T> void fill_as(Tensor& x, double value) {
-  const StridedRange out(x.layout());
-  const T v = convert<T>(value);
-  T* p = data_of<T>(x);
-  for_each(x.numel(), [=] __device__(int64_t i) { p[offset_at(out, i)] = v; });
+  const Fill<T> body{data_of<T>(x), StridedRange(x.layout()), convert<T>(value)};
+  if constexpr (kIsFloat<T>)
+    if (walks_in_vectors(body.out, body.target, sizeof(T))) return for_each_vector(x.numel(), body);
+  for_each(x.numel(), body);
 }
 
 template <class T> void ramp_as(Tensor& y, double start, double step) {
@@ -256,19 +270,38 @@ template <class T> void random_floats(const RandomFill& f, Tensor& y) {
   else random_as<T>(f, y, TruncatedNormal<T>{f.a, f.b, std::erf(std::sqrt(2.0))});
 }
 
+/// The four numbers of a block.
+template <class T> struct alignas(sizeof(T) == 2 ? 8 : 16) OfBlock { T x[4]; };
+template <class T> struct Dropout {
+  const T* x;
+  T* y;
+  int64_t n;
+  bool whole;  // addresses allow that a block is read and written at once
+  RandomBlocks words_at;
+  uint64_t threshold;
+  Computed<T> scale;
+  __device__ void operator()(int64_t block) const {
+    const auto words = words_at(static_cast<uint64_t>(block));
+    const int64_t first = 4 * block;
+    const bool at_once = whole && first + 4 <= n;
+    OfBlock<T> four{};
+    if (at_once) four = *reinterpret_cast<const OfBlock<T>*>(x + first);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (!at_once && first + e < n) four.x[e] = x[first + e];
+      four.x[e] = convert<T>(words.word[e] >= threshold ? convert<Computed<T>>(four.x[e]) * scale : 0);
+      if (!at_once && first + e < n) y[first + e] = four.x[e];
+    }
+    if (at_once) *reinterpret_cast<OfBlock<T>*>(y + first) = four;
+  }
+};
 template <class T> void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
   const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
-  using C = Computed<T>;
-  const C scale = s.p < 1 ? C(1 / (1 - s.p)) : C(0);
+  const auto scale = static_cast<Computed<T>>(s.p < 1 ? 1 / (1 - s.p) : 0);
+  const bool whole = is_aligned_16(address_of(x)) && is_aligned_16(address_of(y));
   const RandomBlocks words_at = blocks_of("dropout", s.from);
   const int64_t n = x.numel();
-  const T* in = data_of<T>(x);
-  T* out = data_of<T>(y);
-  for_each(ceil_div(n, 4), [=] __device__(int64_t block) {
-    const auto words = words_at(static_cast<uint64_t>(block));
-    for (int64_t i = 4 * block; i < n && i < 4 * block + 4; ++i)
-      out[i] = convert<T>(words.word[i & 3] >= threshold ? convert<C>(in[i]) * scale : C(0));
-  });
+  for_each(ceil_div(n, 4), Dropout<T>{data_of<T>(x), data_of<T>(y), n, whole, words_at, threshold, scale});
 }
 
 __global__ void first_outside_kernel(const int64_t* index, int64_t n, int64_t low, int64_t limit,

@@ -34,6 +34,13 @@ StridedRange walk_of(const Shape& box, const Tensor& x, int dim) {
   return StridedRange(layout);
 }
 
+/// Where the lanes of src begin in y. A lane is the positions that differ only along dim.
+StridedRange lanes_of(const Tensor& src, const Tensor& y, int dim) {
+  Shape lanes = src.shape();
+  lanes[dim] = 1;
+  return walk_of(lanes, y, dim);
+}
+
 /// Calls f.operator()<T>() with the unsigned type of an element's size; copies need only the size.
 template <class F> void dispatch_size(DType t, F f) {
   switch (size_of(t)) {
@@ -91,12 +98,10 @@ struct alignas(16) Block16 {
   uint32_t words[4];
 };
 
-/// A lane is the positions that differ only along dim; a thread adds those of a lane one after the other.
+/// A thread takes a lane, and adds one number after the other.
 template <class T> void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
   const ReduceShape s = split(src.shape(), dim);
-  Shape lanes = src.shape();
-  lanes[dim] = 1;
-  const StridedRange walk = walk_of(lanes, y, dim);
+  const StridedRange walk = lanes_of(src, y, dim);
   const int64_t along = y.strides()[dim];
   const T* in = data_of<T>(src);
   T* out = data_of<T>(y);
@@ -111,8 +116,7 @@ template <class T> void scatter_add_lanes(Tensor& y, int dim, const int64_t* ind
   });
 }
 
-/// For few long lanes, which would not fill the device, and for bf16, whose sums are f32: a lane is sorted by target,
-/// and a thread adds all of a target.
+/// The targets of lanes, as keys to sort by.
 struct KeysOfLanes {
   const int64_t* index;
   ReduceShape s;
@@ -121,11 +125,37 @@ struct KeysOfLanes {
   }
   __device__ uint64_t operator()(int64_t lane, int64_t k) const { return static_cast<uint64_t>(index[place(lane, k)]); }
 };
+
+/// For short lanes of bf16, whose sums are f32: a thread takes a lane, and adds all of a target where it first meets
+/// it. It reads the index of a lane again for each of them.
+void scatter_add_by_target(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+  const ReduceShape s = split(src.shape(), dim);
+  const StridedRange walk = lanes_of(src, y, dim);
+  const KeysOfLanes keys{index, s};
+  const int64_t along = y.strides()[dim];
+  const BFloat16* in = data_of<BFloat16>(src);
+  BFloat16* out = data_of<BFloat16>(y);
+  for_each(s.outer * s.inner, [=] __device__(int64_t lane) {
+    BFloat16* const first = out + offset_at(walk, lane);
+    for (int64_t k = 0; k < s.n; ++k) {
+      const uint64_t target = keys(lane, k);
+      int64_t met = 0;
+      while (keys(lane, met) != target) ++met;
+      if (met < k) continue;
+      BFloat16& to = first[static_cast<int64_t>(target) * along];
+      float sum = convert<float>(to);
+      for (int64_t j = k; j < s.n; ++j)
+        if (keys(lane, j) == target) sum = sum_of(sum, convert<float>(in[keys.place(lane, j)]));
+      to = convert<BFloat16>(sum);
+    }
+  });
+}
+
+/// For few long lanes, which would not fill the device, and for long ones of bf16: a lane is sorted by target, and a
+/// thread adds all of a target.
 template <class T, class Sum = T> void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
   const ReduceShape s = split(src.shape(), dim);
-  Shape shape = src.shape();
-  shape[dim] = 1;
-  const StridedRange walk = walk_of(shape, y, dim);
+  const StridedRange walk = lanes_of(src, y, dim);
   const KeysOfLanes keys{index, s};
   const int64_t along = y.strides()[dim], lanes = s.outer * s.inner;
   const Scratch<Entry> sorted(static_cast<std::size_t>(lanes * s.n));
@@ -181,8 +211,9 @@ template <class F> void dispatch_add(const char* op, DType t, F f) {
   else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
 }
 
-constexpr int64_t kShortLane = 256;   // additions up to which a thread takes a lane alone
-constexpr int64_t kManyLanes = 8192;  // lanes from which on a thread takes a lane of any length
+constexpr int64_t kShortLane = 256;       // additions up to which a thread takes a lane alone
+constexpr int64_t kShortNarrowLane = 16;  // the same of bf16, whose targets are compared with each other
+constexpr int64_t kManyLanes = 8192;      // lanes from which on a thread takes a lane of any length
 
 }  // namespace
 
@@ -204,10 +235,15 @@ void scatter_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   check_indices("scatter_add", index, y.shape()[dim]);
   if (index.numel() == 0) return;
   const int64_t n = src.shape()[dim], lanes = src.numel() / n;
+  const int64_t* at = data_of<int64_t>(index);
   dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
-    if constexpr (std::is_same_v<T, BFloat16>) scatter_add_sorted<T, float>(y, dim, data_of<int64_t>(index), src);
-    else if (n <= kShortLane || lanes >= kManyLanes) scatter_add_lanes<T>(y, dim, data_of<int64_t>(index), src);
-    else scatter_add_sorted<T>(y, dim, data_of<int64_t>(index), src);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (n <= kShortNarrowLane) scatter_add_by_target(y, dim, at, src);
+      else scatter_add_sorted<T, float>(y, dim, at, src);
+    } else {
+      if (n <= kShortLane || lanes >= kManyLanes) scatter_add_lanes<T>(y, dim, at, src);
+      else scatter_add_sorted<T>(y, dim, at, src);
+    }
   });
 }
 

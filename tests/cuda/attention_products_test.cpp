@@ -73,6 +73,40 @@ void check_near(const std::vector<Tensor>& got, const std::vector<Tensor>& want,
     CHECK(off <= 0x1p-14 * size + 1e-12);
   }
 }
+/// The gradients of q, k, v and the bias from tensors of `dtype`, for run_slots' numbers. Memory holds NaN before, that
+/// of the bias zeros. No tensor is copied in f32.
+std::vector<Tensor> gradients_on_device(const AttentionSample& sample, DType dtype, bool heads_inside) {
+  const LimitScope narrow(cuda::attention_products_width, 1);
+  PrecisionScope scope(Precision::bf16);
+  const Device gpu = Device::cuda();
+  const AttentionSample s = sample.in(dtype);
+  const auto [q0, k0, v0, options, rank] = sluice::detail::attention_operands("test", s.q, s.k, s.v, s.options);
+  const Tensor q = stored_on(gpu, q0, heads_inside), k = stored_on(gpu, k0, heads_inside),
+               v = stored_on(gpu, v0, !heads_inside);
+  sluice::detail::AttentionCall call{q, k, v, options, {s.dropout_seed, 0xFFFF'FFF0}};
+  call.options.bias = on(gpu, call.options.bias);
+  const Shape rows{q.dim(0), q.dim(1), q.dim(2)};
+  Rand rand(9);
+  const Tensor g = stored_on(gpu, to(random_tensor({rows[0], rows[1], rows[2], v.dim(3)}, f64, rand), dtype), false);
+  Tensor lse, delta;
+  sluice::detail::WorkCounter counter;
+  if (options.weighting == Weighting::softmax) {
+    Tensor out = empty(g.shape(), g.options());
+    lse = empty(rows, {f32, gpu}), delta = on(gpu, to(random_tensor(rows, f64, rand), f32));
+    kernel::attention(call, out, lse);
+  }
+  sluice::detail::AttentionGradients grads;
+  grads.dq = sluice::detail::empty_heads(q.shape(), q.options());
+  grads.dk = heads_inside ? sluice::detail::empty_heads(k.shape(), k.options()) : empty(k.shape(), k.options());
+  grads.dv = empty(v.shape(), v.options());
+  for (Tensor* x : {&grads.dq, &grads.dk, &grads.dv}) kernel::fill(*x, NAN);
+  grads.bias = zeros({rows[0], rows[1], rows[2], k.dim(2)}, q.options());
+  kernel::attention_backward(call, g, lse, delta, grads);
+  CHECK(counter.work().widened == 0);
+  std::vector<Tensor> all{grads.dq, grads.dk, grads.dv, grads.bias};
+  for (Tensor& x : all) x = on(cpu, contiguous(x));
+  return all;
+}
 void check(const AttentionSample& s, bool heads_inside) {
   const SlotResults want = run_slots(s, cpu, false), got = on_device(s, heads_inside);
   check_near(got.forward, want.forward, s.text() + ", forward");
@@ -115,6 +149,48 @@ TEST_CASE("cuda attention by products: slices whose keys begin later", "[cuda]")
       const SlabScope scope(32 * 12 * 216);
       check(rounded(s), causal);
     }
+}
+
+TEST_CASE("cuda attention by products: every key has a gradient, whatever the slices, masks and dtypes", "[cuda]") {
+  Rand rand(50);
+  for (const int64_t group : {1, 2})
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{40, 40}, {33, 140}, {70, 33}})
+      for (const bool causal : {false, true})
+        for (const int64_t window : {0, 9}) {
+          AttentionSample s = plain_attention(rand, {2, 2 * group, m, 8}, 2, n, 16);
+          AttentionOptions& o = s.options;
+          o.weighting = group == 1 ? Weighting::softmax : Weighting::sigmoid;
+          o.mask.causal = causal, o.mask.window = window, o.dropout = 0.1;
+          o.bias = to(to(random_tensor(causal ? Shape{2, 2 * group, m, n} : Shape{m, n}, f64, rand), bf16), f64);
+          s = rounded(s);
+          const std::vector<Tensor> want = run_slots(s, cpu, false).backward;
+          const int64_t least = 16 * 12 * ((n + 7) / 8 * 8);
+          for (const DType dtype : {f32, bf16})
+            for (const bool cut : {false, true}) {
+              const SlabScope scope(cut ? least : cuda::attention_products_bytes);
+              const Served before;
+              check_near(gradients_on_device(s, dtype, cut == causal), want,
+                         str(s.text(), ", ", dtype, cut ? ", slices" : ", one slice"));
+              CHECK(before.text() == str("tiles 0, rungs 0, products ", group == 1 ? 2 : 1));
+            }
+        }
+}
+
+TEST_CASE("cuda attention by products: operands that lie at any number", "[cuda]") {
+  Rand rand(51);
+  PrecisionScope scope(Precision::bf16);
+  for (const DType dtype : {f32, bf16}) {
+    const auto view = [&](int64_t rows) {  // every fourth or eighth row is aligned
+      return narrow(to(to(random_tensor({2, 2, rows, 17}, f64, rand), dtype), Device::cuda()), 3, 1, 16);
+    };
+    const Tensor q = view(40), k = view(33), v = view(33);
+    const AttentionOptions options{.softcap = 3};
+    const Served before;
+    const Tensor got = attention(q, k, v, options),
+                 want = attention(contiguous(q), contiguous(k), contiguous(v), options);
+    CHECK(before.text() == "tiles 0, rungs 0, products 2");
+    CHECK(same_bits(on(cpu, contiguous(got)), on(cpu, contiguous(want))));
+  }
 }
 
 TEST_CASE("cuda attention by products: narrow calls are left to the tiles", "[cuda]") {
@@ -164,24 +240,28 @@ TEST_CASE("cuda attention by products: NaN behind the mask stays there", "[cuda]
 
 TEST_CASE("cuda attention by products: NaN reaches those who see it, and nobody else", "[cuda]") {
   Rand rand(45);
+  struct Case {
+    bool whole_key;
+    int64_t d, dv;  // operands are rounded number by number, or by eights
+  };
   for (Weighting weighting : {Weighting::softmax, Weighting::sigmoid, Weighting::linear})
-    for (const bool whole_key : {false, true}) {
-      AttentionSample s = plain_attention(rand, {2, 4, 40, 6}, 2, 33, 11);
+    for (const auto& [whole_key, d, dv] : {Case{false, 6, 11}, {true, 6, 11}, {false, 8, 16}, {true, 8, 16}}) {
+      AttentionSample s = plain_attention(rand, {2, 4, 40, d}, 2, 33, dv);
       s.options.weighting = weighting, s.options.mask.causal = true;
       const SlabScope scope(16 * 12 * 40);  // queries that see the key stand in two slices
       const SlotResults want = on_device(s, true);
-      Tensor where = zeros({33, 11}, {.dtype = boolean});  // of v: one number, or the row, and then of k, too
-      for (int64_t e = 0; e < 11; ++e) where.mutable_data<bool>()[20 * 11 + e] = whole_key || e == 3;
+      Tensor where = zeros({33, dv}, {.dtype = boolean});  // of v: one number, or the row, and then of k, too
+      for (int64_t e = 0; e < dv; ++e) where.mutable_data<bool>()[20 * dv + e] = whole_key || e == 3;
       s.v = filled(s.v, expand(where, s.v.shape()), whole_key ? NAN : INFINITY);
-      if (whole_key) s.k = filled(s.k, expand(narrow(where, 1, 0, 6), s.k.shape()), NAN);
+      if (whole_key) s.k = filled(s.k, expand(narrow(where, 1, 0, d), s.k.shape()), NAN);
       const SlotResults got = on_device(s, true);
-      const Tensor sees = expand(unsqueeze(reshape(narrow(s.visible(), 3, 20, 1), {2, 4, 40}), 3), {2, 4, 40, 11}),
+      const Tensor sees = expand(unsqueeze(reshape(narrow(s.visible(), 3, 20, 1), {2, 4, 40}), 3), {2, 4, 40, dv}),
                    reached = logical_and(sees, expand(narrow(where, 0, 20, 1), sees.shape()));
       const std::string text = str("weighting ", static_cast<int>(weighting), whole_key ? ", a key" : ", a number");
       check_all_same({filled(got.forward[0], reached, 0)}, {filled(want.forward[0], reached, 0)}, text);
       CHECK_FALSE(any(logical_and(isfinite(got.forward[0]), reached)).item() != 0);
       // A query that sees it has no gradient; the others keep theirs.
-      const Tensor rows = narrow(sees, 3, 0, 6);
+      const Tensor rows = narrow(sees, 3, 0, d);
       check_all_same({filled(got.backward[0], rows, 0)}, {filled(want.backward[0], rows, 0)}, text + ", dq");
       CHECK_FALSE(any(logical_and(isfinite(got.backward[0]), rows)).item() != 0);
     }
@@ -226,11 +306,11 @@ TEST_CASE("cuda attention by products: GAU, FLASH and cross GAU train on tensor 
   const Device gpu = Device::cuda();
   PrecisionScope scope(Precision::bf16);
   Rng rng(3);
-  const auto served = [&](auto layer, int64_t n, auto pass) {
+  const auto served = [&](auto layer, int64_t n, auto pass, DType dtype = f32) {
     to(layer, gpu);
-    const Tensor x = to(normal({2, n, 24}, 0, 1, rng), gpu).requires_grad_();
+    const Tensor x = to(normal({2, n, 24}, 0, 1, rng, {dtype}), gpu).requires_grad_();
     const Served before;
-    backward(sum(square(layer(x, pass))));
+    backward(sum(to(square(layer(x, pass)), f32)));
     return before.text();
   };
   for (const GauKind kind :
@@ -245,46 +325,11 @@ TEST_CASE("cuda attention by products: GAU, FLASH and cross GAU train on tensor 
           "tiles 0, rungs 0, products 2");
   CHECK(served(Gau({.dim = 24, .key_dim = 16, .heads = 2, .causal = true, .window = 9}, rng), 40, Pass{}) ==
         "tiles 0, rungs 0, products 2");
+  CHECK(served(Gau({.dim = 24, .key_dim = 16, .causal = true, .dtype = bf16}, rng), 40, Pass{}, bf16) ==
+        "tiles 0, rungs 0, products 2");
   CHECK(served(Flash({.dim = 24, .key_dim = 16, .chunk = 16, .causal = true, .bias = GauBias::toeplitz}, rng), 48,
                Pass{}) == "tiles 0, rungs 0, products 2");
   const Tensor context = to(normal({2, 20, 24}, 0, 1, rng), gpu);
   CHECK(served(CrossGau({.dim = 24, .key_dim = 16}, rng), 40, Pass{.context = context}) ==
         "tiles 0, rungs 0, products 2");
-}
-
-TEST_CASE("cuda attention by products: layers of bf16 tensors train without copies in f32", "[cuda]") {
-  const auto check = [](const auto& layer, int64_t n, bool bias) {
-    Rng rng(4);
-    const Tensor x = normal({2, n, 24}, 0, 1, rng, {bf16}), weight = normal({2, n, 24}, 0, 1, rng, {bf16});
-    const auto trained = [&](auto model, Device device) {
-      to(model, device);
-      const Tensor in = to(x, device).detach().requires_grad_();
-      const Served before;
-      sluice::detail::WorkCounter counter;
-      const Tensor y = model(in);
-      backward(sum(to(y * to(weight, device), f32)));
-      if (device != cpu) {
-        CHECK(before.text() == "tiles 0, rungs 0, products 2");
-        if (!bias) CHECK(counter.work().widened == 0);  // biases are read in f32
-      }
-      std::vector<Tensor> results{to(y.detach(), cpu), to(in.grad(), cpu)};
-      for (const auto& p : parameters(model)) results.push_back(to(p.tensor.grad(), cpu));
-      return results;
-    };
-    const std::vector<Tensor> want = trained(clone(layer), cpu), got = trained(clone(layer), Device::cuda());
-    REQUIRE(got.size() == want.size());
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      const Tensor off = to(got[i], f64) - to(want[i], f64);
-      INFO("result " << i);
-      CHECK(got[i].dtype() == bf16);
-      CHECK(sum(square(off)).item() <= 0x1p-9 * sum(square(to(want[i], f64))).item());
-    }
-  };
-  Rng rng(5);
-  for (const bool causal : {false, true})
-    check(Gau({.dim = 24, .key_dim = 16, .causal = causal, .dtype = bf16}, rng), 40, false);
-  check(Gau({.dim = 24, .key_dim = 16, .heads = 2, .causal = true, .dtype = bf16}, rng), 40, false);
-  check(Flash({.dim = 24, .key_dim = 16, .chunk = 16, .causal = true, .dtype = bf16}, rng), 48, false);
-  check(Gau({.dim = 24, .key_dim = 16, .causal = true, .bias = GauBias::toeplitz, .dtype = bf16}, rng), 40, true);
-  check(Gau({.dim = 24, .key_dim = 16, .kind = GauKind::softmax_plus, .dtype = bf16}, rng), 40, false);
 }

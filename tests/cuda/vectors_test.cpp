@@ -15,6 +15,8 @@
 #include <sluice/ops/shape/rearrange.h>
 #include <sluice/ops/shape/view.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 
 using namespace sluice;
@@ -116,6 +118,36 @@ TEST_CASE("cuda: rows by eights and one by one", "[cuda]") {
       }
 }
 
+TEST_CASE("cuda: fills and dropout, at every count and offset", "[cuda]") {
+  for (const DType dtype : {f32, bf16, f64, i64})
+    for (const int64_t n : {1, 3, 4, 5, 7, 8, 9, 255, 2049, 12289})
+      for (const int64_t skipped : {0, 1, 2, 4, 8}) {
+        if (skipped >= n) continue;
+        const Tensor x = numbers({n}, dtype, 22);
+        for (const int64_t left : {int64_t{0}, std::min<int64_t>(1, n - skipped - 1)})
+          for (const double value : {0.0, -2.7, is_float(dtype) ? double{NAN} : 5.0})
+            same_there("fill", {x}, [=](const auto& t) {
+              Tensor y = clone(t[0]), part = narrow(y, 0, skipped, n - skipped - left);
+              fill_(part, value);
+              return y;
+            });
+        if (is_float(dtype))
+          for (const double p : {0.3, 1.0})
+            same_there("dropout", {x}, [=](const auto& t) {
+              Rng rng(23);
+              return dropout(narrow(t[0], 0, skipped, n - skipped), p, rng);
+            });
+      }
+  for (const DType dtype : {f32, bf16})
+    for (const int64_t width : {8, 15, 16, 24}) {
+      same_there("fill of columns", {numbers({70, 32}, dtype, 24)}, [=](const auto& t) {
+        Tensor y = clone(t[0]), part = narrow(y, 1, 8, width);
+        fill_(part, 0.3);
+        return y;
+      });
+    }
+}
+
 TEST_CASE("cuda: sums and draws of bf16 tensors are rounded once, without copies in f32", "[cuda]") {
   const auto same_and_narrow = [](const std::string& what, const std::vector<Tensor>& x,
                                   const std::function<Tensor(const std::vector<Tensor>&)>& f) {
@@ -126,7 +158,7 @@ TEST_CASE("cuda: sums and draws of bf16 tensors are rounded once, without copies
     f(there);
     CHECK(counter.work().widened == 0);
   };
-  for (const int64_t n : {1, 9, 300, 2049}) {
+  for (const int64_t n : {1, 2, 9, 16, 17, 300, 2049}) {  // scatter_add sorts lanes of more than 16
     const Tensor x = numbers({3, n, 5}, bf16, 14), row = numbers({2, n}, bf16, 15);
     for (const bool exclusive : {false, true})
       for (const bool reverse : {false, true}) {
