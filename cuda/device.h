@@ -204,7 +204,7 @@ inline int load_again(Shared<int> from) { return from[0]; }
 inline uint32_t pack_bf16(float low, float high) { return BFloat16(low).bits | uint32_t{BFloat16(high).bits} << 16; }
 inline float exp2_approx(float x) { return std::exp2(x); }
 
-/// Does `work` now, or, while a graph is recorded, at each replay.
+/// Does `work`: at each replay if a graph is recorded, when the host waits if launches are deferred, else now.
 void enqueue(std::function<void()> work);
 
 template <class... P> void load(void (*kernel)(P...)) { emulator::load(reinterpret_cast<const void*>(kernel)); }

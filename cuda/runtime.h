@@ -29,7 +29,7 @@ class Recorded {
 void begin_recording();
 std::unique_ptr<Recorded> end_recording();
 void abandon_recording() noexcept;
-/// These three act at once, also while a graph is recorded.
+/// None of the three becomes part of a graph.
 std::byte* allocate_plainly(std::size_t bytes);
 void release_plainly(std::byte* p, std::size_t bytes) noexcept;
 void upload_plainly(void* to, const void* from, std::size_t bytes);

@@ -21,6 +21,8 @@ namespace sluice::cuda::emulator {
 constexpr int kMbarriers = 64, kWarps = 32, kThreads = 1024;  // the most that a block has
 constexpr int kFirstThread = kMbarriers + kWarps, kActors = kFirstThread + kThreads;
 
+static_assert(kFirstThread % 32 == 0 && kActors % 32 == 0 && kActors <= 64 * 32);  // Clock has whole groups of 32
+
 constexpr int actor_of_mbarrier(int number) { return number; }
 constexpr int actor_of_products(int warp) { return kMbarriers + warp; }
 constexpr int actor_of_thread(int number) { return kFirstThread + number; }
@@ -46,8 +48,12 @@ class Clock {
       for (std::size_t i = first; i < first + 32; ++i) until_[i] = std::max(until_[i], other.until_[i]);
     }
   }
-  /// Makes join() skip what this clock knows of single actors. It still knows it.
-  void forget_groups() { groups_ = 0; }
+  /// Forgets everything, if learn_all() was never called.
+  void clear() {
+    all_ = 0;
+    for (; groups_; groups_ &= groups_ - 1)
+      std::fill_n(until_.begin() + 32 * std::countr_zero(groups_), 32, uint32_t{0});
+  }
 
  private:
   uint32_t all_ = 0;
@@ -59,6 +65,7 @@ class Clock {
 struct Knowledge {
   Clock done, fenced;
   void join(const Knowledge& other) { done.join(other.done), fenced.join(other.fenced); }
+  void clear() { done.clear(), fenced.clear(); }
 };
 
 }  // namespace sluice::cuda::emulator

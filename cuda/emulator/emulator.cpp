@@ -84,13 +84,13 @@ void resume(Thread& t) {
   std::vector<std::pair<std::string, std::string>> groups;
   for (int i = 0; i < block->count; ++i) {
     const Thread& t = *block->threads[static_cast<std::size_t>(i)];
-    const std::string where = t.state == Thread::left           ? std::string("have left")
-                              : t.state == Thread::at_barrier   ? str("wait at the __syncthreads of line ", block->line)
-                              : t.state == Thread::at_mbarrier  ? str("wait for the mbarrier at byte ", t.place)
-                              : t.state == Thread::at_registers ? std::string("wait for registers")
-                              : t.state == Thread::at_named_barrier
-                                  ? str("wait at named barrier ", t.place)
-                                  : str("wait at ", t.name, " for the lanes of mask ", t.mask);
+    const std::string where =
+        t.state == Thread::left               ? std::string("have left")
+        : t.state == Thread::at_barrier       ? str("wait at the __syncthreads of line ", block->met_at.line)
+        : t.state == Thread::at_mbarrier      ? str("wait for the mbarrier at byte ", t.place)
+        : t.state == Thread::at_registers     ? std::string("wait for registers")
+        : t.state == Thread::at_named_barrier ? str("wait at named barrier ", t.place)
+                                              : str("wait at ", t.name, " for the lanes of mask ", t.mask);
     auto at = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == where; });
     if (at == groups.end()) at = groups.insert(groups.end(), {where, ""});
     if (at->second.size() < 40) at->second += str(" ", i);
@@ -160,9 +160,10 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
   b.count = static_cast<int>(shape.x * shape.y * shape.z);
   b.warps.assign(static_cast<std::size_t>(b.count + 31) / 32, Warp{});
   while (b.threads.size() < static_cast<std::size_t>(b.count)) b.threads.push_back(std::make_unique<Thread>());
-  if (b.time > kNever / 2) {  // times and numbers of sets begin again
+  if (std::max(b.time, b.first_reading) > kNever / 2) {  // times and numbers of sets begin again
     b.atoms.assign(b.atoms.size(), {}), b.time = 0, b.together = {};
-    for (auto& t : b.threads) t->knowledge = {}, t->checked = {};
+    b.readings.clear(), b.first_reading = 1, b.answers = {};
+    for (auto& t : b.threads) t->knowledge = {}, t->known_sets = {}, t->read = t->read_at = t->with_read = 0;
   }
   b.began = ++b.time;
   forget_readings(b);
@@ -176,7 +177,7 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
     t.state = Thread::ready, t.number = i;
     t.index = dim3(n % shape.x, n / shape.x % shape.y, n / (shape.x * shape.y));
     t.copies.clear(), t.groups.clear(), t.open = 0, t.registers.clear();
-    t.time = b.began, t.knowledge.done.learn_all(b.began), t.knowledge.fenced.forget_groups();
+    t.time = b.began, t.knowledge.done.learn_all(b.began), t.knowledge.fenced.clear();
     start_fiber(t.fiber, enter);
     warp_of(t).lanes |= 1u << i % 32;
   }
@@ -228,14 +229,14 @@ int lane() { return block->current->number % 32; }
 void barrier(Site at) {
   if (left_out("__syncthreads", at)) return;
   Block& b = *block;
-  if (b.arrived && b.line != at.line)
-    bad("comes to the __syncthreads of line ", at.line, " while others wait at that of line ", b.line);
-  b.line = at.line;
+  if (b.arrived && !(b.met_at == at))
+    bad("comes to the __syncthreads of line ", at.line, " while others wait at that of line ", b.met_at.line);
+  b.met_at = at;
   if (++b.arrived < b.count) return wait_as(Thread::at_barrier);
   b.arrived = 0, ++b.time;
   // All know what threads did, and what one of them knew of TMA, products and fences.
   Knowledge& together = b.together;
-  together.done.forget_groups(), together.fenced.forget_groups();
+  together.clear();
   for (int i = 0; i < b.count; ++i) {
     Thread& t = *b.threads[static_cast<std::size_t>(i)];
     t.knowledge.done.learn_all(b.time), together.join(t.knowledge);
@@ -278,7 +279,7 @@ void sync_warp(unsigned mask, Site at) {
   if (left_out("__syncwarp", at)) return;
   collective("__syncwarp", mask, nullptr, [](void* const*, unsigned all) {
     Knowledge& together = block->together;
-    together.done.forget_groups(), together.fenced.forget_groups();
+    together.clear();
     const int first = block->current->number / 32 * 32;
     const auto each = [&](auto f) {
       for (unsigned rest = all; rest; rest &= rest - 1)

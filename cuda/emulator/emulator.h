@@ -1,18 +1,9 @@
 // Runs CUDA kernels on the host, to test them without a GPU: the same source text, compiled by the host compiler.
 // Blocks run one at a time. Each thread of a block is a fiber; a schedule drawn from a seed chooses the warp that goes
-// on and the lane of it that comes first. The emulator is slow, deterministic, and stricter than the hardware. It
-// throws DeviceError where the behaviour of a GPU is undefined:
-//   * threads that wait at different barriers, or for lanes that have left or went elsewhere (never a hang);
-//   * two touches of one place of shared memory, one of them a write, that no barrier orders (in any schedule). Touches
-//     are those of threads, of TMA and of wgmma's products;
-//   * shared memory read before it is written, while a cp.async or TMA still brings it, or outside the block's memory;
-//   * shared memory that a thread wrote and TMA or wgmma touches, with no proxy fence between;
-//   * registers that wgmma uses and that nobody held before a fence, or that changed since; warps of a warpgroup that
-//     issue different products; more registers asked for than there are;
-//   * a misaligned ldmatrix, cp.async, load_16 or store_16; a shuffle from a lane outside its mask.
-// Shared memory is full of NaN when a block begins. Asynchronous work (wgmma, TMA) is done at once or as late as
-// allowed, as the schedule has it. Its results are NaN until then.
-// Not checked: global memory, races between blocks, bank conflicts.
+// on and the lane of it that comes first. The emulator is slow, deterministic, and stricter than the hardware: it
+// throws DeviceError for races, missing fences and waits, threads that would wait for ever, and more (README.md).
+// Shared memory is full of NaN when a block begins. It does not check global memory, races between blocks, or bank
+// conflicts.
 //
 // Kernels include cuda/device.h, which uses this header under a host compiler and PTX under nvcc.
 #pragma once
@@ -40,7 +31,7 @@ struct BFloat16;
 
 namespace sluice::cuda::emulator {
 
-/// A call in a kernel's source that orders something: a barrier, a wait, a fence.
+/// A call in a kernel's source that orders something: a barrier, a wait, a fence, a commit, a hold.
 struct Site {
   const char* file = "";
   int line = 0;
@@ -54,7 +45,8 @@ struct Site {
   { __builtin_FILE(), __builtin_LINE() }
 /// The sites to which this thread's kernels have come since the last call.
 std::vector<Site> sites_met();
-/// Kernels go on at `site` as if there was no call, to show that it is needed; a site without a line: at none.
+/// This host thread's kernels go on at `site` as if there was no call, to show that it is needed; a site without a
+/// line: at none.
 void leave_out(Site site);
 
 /// Runs `kernel` for every thread of every block. DeviceError as above, or for a launch that no GPU of compute
@@ -64,10 +56,11 @@ void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<vo
 /// a graph was recorded, when a GPU may refuse to load code (runtime_emulated.cpp).
 void load(const void* kernel);
 int64_t first_loads_recorded();
-/// Launched work waits until the host waits for it (SLUICE_CUDA_DEFER=1 in the environment begins with this). A host
-/// that reads too early then finds what was there before.
+/// Launched work waits until the host waits for it, or a thousand are waiting; with SLUICE_CUDA_DEFER=1 in the
+/// environment from the start. A host that reads too early then finds what was there before.
 void defer_launches(bool on);
-/// Sets the seed for the order of blocks, warps and lanes. A correct kernel gives the same bits for each seed.
+/// Sets the seed of this host thread's kernels, for the order of blocks, warps and lanes. A correct kernel gives the
+/// same bits for each seed.
 void set_schedule(uint64_t seed);
 
 // -- calls of the running thread -----------------------------------------------------------------------
@@ -200,7 +193,7 @@ template <class T> T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 3
   return sluice::cuda::emulator::shuffle("__shfl_xor_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
 }
 
-// Need no atomic operation: one thread runs at a time.
+// They need no atomic operation: one thread runs at a time.
 template <class T> T atomicAdd(T* p, T v) { return std::exchange(*p, *p + v); }
 template <class T> T atomicMin(T* p, T v) {
   const T before = *p;

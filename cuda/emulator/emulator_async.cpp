@@ -161,6 +161,8 @@ Registers& usable(Thread& t, const void* p, std::size_t bytes, bool read) {
 }  // namespace
 
 void issue(const Instruction& what) {
+  if ((block->current->number / 128 + 1) * 128 > block->count)
+    bad(what.name, " needs a whole warpgroup of 128 threads");
   Warp& warp = warp_of(*block->current);
   auto& issued = block->warpgroups[static_cast<std::size_t>(block->current->number / 128)];
   const std::size_t place = warp.issued++;
@@ -205,7 +207,6 @@ void wgmma(float* d, int n, const uint32_t* a, uint64_t encoded_a, uint64_t b, b
     int n;
     bool add, by_columns;
   } mine{d, a, encoded_a, b, n, add, by_columns};
-  if (block->count % 128) bad("wgmma needs whole warpgroups of 128 threads");
   collective("wgmma", ~0u, &mine, [](void* const* slots, unsigned all) {
     if (all != ~0u) bad("wgmma in a warp of fewer than 32 lanes");
     const int number = block->current->number / 32;
@@ -268,7 +269,11 @@ void wgmma_wait(int groups_left, Site at) {
       Thread& t = *block->threads[static_cast<std::size_t>(32 * number + lane)];
       t.knowledge.done.learn(actor_of_products(number), until);
       for (Registers& r : t.registers)
-        if (r.state == Registers::used && r.until <= until) r.state = Registers::own;
+        if (r.state == Registers::used && r.until <= until) {
+          if (r.sums.empty() && std::memcmp(r.at, r.contents.data(), r.bytes) != 0)
+            bad("registers that wgmma reads have changed before wgmma.wait_group");
+          r.state = Registers::own;
+        }
     }
   });
 }

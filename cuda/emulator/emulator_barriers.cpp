@@ -10,12 +10,14 @@ namespace {
 constexpr int64_t kMostCounted = (1 << 20) - 1;  // arrivals and bytes of a phase
 
 /// DeviceError unless the running thread knows of the mbarrier's initialisation, and TMA may use it.
-void check_known(std::size_t at, bool by_tma) {
-  const Atom& a = block->atoms[at / kAtom];
+void check_known(const Mbarrier& m, std::size_t at, bool by_tma) {
   const Knowledge& mine = block->current->knowledge;
-  if (a.writer != own_actor() && !mine.done.knows(a.writer, a.time))
+  for (std::size_t i = at / kAtom; i < (at + 8) / kAtom; ++i)
+    if (const Atom& a = block->atoms[i]; a.writer != m.writer || a.time != m.time)
+      bad("uses the mbarrier at byte ", at, ", over which something has been written");
+  if (m.writer != own_actor() && !mine.done.knows(m.writer, m.time))
     bad("uses the mbarrier at byte ", at, ", with no barrier since its initialisation");
-  if (by_tma && !mine.fenced.knows(a.writer, a.time))
+  if (by_tma && !mine.fenced.knows(m.writer, m.time))
     bad("starts TMA for the mbarrier at byte ", at, ", with no proxy fence since its initialisation");
 }
 
@@ -26,7 +28,7 @@ Mbarrier& mbarrier_at(const void* b, bool by_tma) {
   if (at % 8) bad("an mbarrier must lie at a multiple of 8 bytes");
   const auto found = block->mbarriers.find(at);
   if (found == block->mbarriers.end()) bad("there is no mbarrier at byte ", at, " of shared memory");
-  check_known(at, by_tma);
+  check_known(found->second, at, by_tma);
   return found->second;
 }
 
@@ -35,7 +37,7 @@ void advance(std::size_t at) {
   if (b.missing > 0 || b.bytes != 0) return;
   ++b.phase, b.missing = b.arrivals;
   b.arrived.done.learn(b.actor, block->time);
-  b.passed.join(b.arrived);
+  std::swap(b.passed, b.arrived), b.arrived.clear();
   for (int i = 0; i < block->count; ++i)
     if (Thread& t = *block->threads[static_cast<std::size_t>(i)]; t.state == Thread::at_mbarrier && t.place == at)
       make_ready(t);
@@ -49,7 +51,9 @@ void mbarrier_init(void* b, unsigned arrivals) {
   Mbarrier& m = block->mbarriers[at];
   if (!known) m.actor = actor_of_mbarrier(static_cast<int>(block->mbarriers.size()) - 1);
   if (m.actor >= kMbarriers) bad("more than ", kMbarriers, " mbarriers in a block");
+  Thread& me = *block->current;
   m.arrivals = m.missing = arrivals, m.phase = 0, m.bytes = 0;
+  m.writer = static_cast<int16_t>(own_actor()), m.time = me.time, me.time = ++block->time;
 }
 
 void proxy_fence(Site at) {
@@ -93,14 +97,16 @@ bool named_barrier(int id, int threads, bool waits, bool x, Site at) {
   const auto place = static_cast<std::size_t>(id);
   if (++barrier.arrived < threads) {
     if (waits) b.current->place = place, wait_as(Thread::at_named_barrier);
-    return barrier.result;  // no thread of the next phase has come before all have read it
+    return b.current->any;
   }
-  barrier.arrived = 0, barrier.result = std::exchange(barrier.any, false);
+  const bool any = std::exchange(barrier.any, false);
+  barrier.arrived = 0;
   if (waits) b.current->knowledge.join(barrier.knowledge);
   for (int i = 0; i < b.count; ++i)
     if (Thread& t = *b.threads[static_cast<std::size_t>(i)]; t.state == Thread::at_named_barrier && t.place == place)
-      t.knowledge.join(barrier.knowledge), make_ready(t);
-  return barrier.result;
+      t.knowledge.join(barrier.knowledge), t.any = any, make_ready(t);
+  barrier.knowledge.clear();
+  return any;
 }
 
 void set_registers(int count, bool more) {

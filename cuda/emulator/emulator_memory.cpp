@@ -39,7 +39,7 @@ uint32_t add_reading(Block& b, uint32_t set, int actor, uint32_t time) {
   return b.first_reading + static_cast<uint32_t>(b.readings.size() - 1);
 }
 
-/// The last read of each actor in a set of very many.
+/// A set of very many reads without those that a later read of the same actor follows.
 uint32_t shortened(Block& b, uint32_t set) {
   std::map<int, uint32_t> last;
   for (const Reading* r = reading_of(b, set); r; r = reading_of(b, r->earlier)) {
@@ -68,14 +68,14 @@ uint32_t with_reading(Block& b, uint32_t set, int actor, uint32_t time) {
 /// An actor of the set whose read the running thread does not know of; -1 if it knows all.
 int unknown_reader(const Block& b, uint32_t set) {
   Thread& me = *b.current;
-  uint32_t& checked = me.checked[set % me.checked.size()];
-  if (set < b.first_reading || checked == set) return -1;
+  uint32_t& known = me.known_sets[set % me.known_sets.size()];
+  if (set < b.first_reading || known == set) return -1;
   const Clock& done = me.knowledge.done;
   for (const Reading* r = reading_of(b, set); r; r = reading_of(b, r->earlier)) {
     if (!r->by_itself && done.knows_all(r->latest)) break;
     if (r->actor != own_actor() && !done.knows(r->actor, r->time)) return r->actor;
   }
-  checked = set;
+  known = set;
   return -1;
 }
 
@@ -103,6 +103,8 @@ void note_write(const void* p, std::size_t bytes, int actor, uint32_t time, bool
   for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
     Atom& a = b.atoms[i];
     if (a.time >= b.began) {
+      if (a.in_flight)
+        bad("writes byte ", i * kAtom, " of shared memory, which a cp.async of ", name_of(a.writer), " still brings");
       check_written(b, a, i, "writes", me);
       if (actor < kFirstThread && a.writer >= kFirstThread && !b.current->knowledge.fenced.knows(a.writer, a.time))
         bad("starts TMA to byte ", i * kAtom, " of shared memory, which ", name_of(a.writer),
@@ -117,6 +119,7 @@ void note_write(const void* p, std::size_t bytes, int actor, uint32_t time, bool
 
 void note_operand(std::size_t offset) {
   Block& b = *block;
+  if (offset + 16 > b.bytes) bad("wgmma reads byte ", offset, " of shared memory; the block has ", b.bytes);
   const int warp = b.current->number / 32;
   const uint32_t time = b.warps[static_cast<std::size_t>(warp)].open.time;
   struct Known {
@@ -197,6 +200,8 @@ void cp_async_wait(int groups_left, Site at) {
   }
   for (std::size_t i = 0; i < arrived; ++i) {
     const Copy& c = me.copies[i];
+    for (std::size_t at = offset_of(c.to, 16, "") / kAtom, end = at + 16 / kAtom; at < end; ++at)
+      block->atoms[at].in_flight = false;
     note_write(c.to, 16, own_actor(), me.time, false);
     if (c.valid) std::memcpy(c.to, c.from, 16);
     else std::memset(c.to, 0, 16);

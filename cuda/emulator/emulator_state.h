@@ -39,8 +39,8 @@ struct Copy {
   bool valid;
 };
 
-/// An array in a thread's registers that products of its warp use. They may do so between a hold and a fence before
-/// them and a wait behind them, and what they add up is in the array when it is held again.
+/// An array in a thread's registers, for products of its warp. The thread holds it, then fences. Products may use it
+/// until the thread has waited for them. Their sums are in it when it is held again.
 struct Registers {
   enum State { own, held, fenced, used };
   unsigned char* at;
@@ -59,13 +59,14 @@ struct Thread {
   int number = 0;
   const char* name = "";  // of the collective at which the thread waits
   unsigned mask = 0;
+  bool any = false;                 // what the named barrier told the thread
   std::size_t place = 0;            // of the mbarrier for which the thread waits, or the number of the named barrier
   std::vector<Copy> copies;         // not yet arrived
   std::vector<std::size_t> groups;  // sizes of the committed ones, oldest first
   std::size_t open = 0;             // copies after the last commit
   Knowledge knowledge;
   uint32_t time = 0;                              // of what it does now
-  std::array<uint32_t, 8> checked{};              // sets of reads that it knows to be done
+  std::array<uint32_t, 8> known_sets{};           // sets of reads that it knows to be done
   uint32_t read = 0, read_at = 0, with_read = 0;  // the set that it read last, when, and with that read
   std::vector<Registers> registers;
 };
@@ -111,12 +112,14 @@ struct Mbarrier {
   unsigned arrivals = 0, missing = 0, phase = 0;
   int64_t bytes = 0;  // expected minus arrived; below 0 if bytes arrived first
   int actor = 0;
-  Knowledge arrived, passed;  // of all arrivals; of those up to the last phase
+  int16_t writer = 0;  // of its initialisation, and when
+  uint32_t time = 0;
+  Knowledge arrived, passed;  // of the arrivals of this phase, and of the last one
 };
 struct NamedBarrier {
   int threads = 0, arrived = 0;
-  bool any = false, result = false;  // of this phase; of the last one
-  Knowledge knowledge;
+  bool any = false;     // x of a thread that has come
+  Knowledge knowledge;  // of those that have come
 };
 /// A TMA copy under way.
 struct Bulk {
@@ -130,7 +133,8 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
   std::vector<std::vector<Instruction>> warpgroups;  // what each has issued
-  int count = 0, arrived = 0, line = 0;
+  int count = 0, arrived = 0;
+  Site met_at;                   // the __syncthreads at which threads wait
   uint32_t time = 0, began = 0;  // time only grows, so atoms need no clearing between blocks
   std::unique_ptr<unsigned char[]> storage;
   unsigned char* shared = nullptr;

@@ -1,143 +1,14 @@
-// What the emulator reports of barriers between some threads, of TMA, of wgmma and of registers: each mistake, planted
-// in a small kernel that is right without it, is an error in every schedule.
-#include "support/catch.h"
-
-#include <sluice/cuda/warpgroup.h>
+// What the emulator reports of TMA and wgmma.
+#include "emulator_mistakes.h"
 
 #include <cmath>
 
 using namespace sluice;
-using namespace sluice::cuda;
+using namespace sluice::testing;
 
 namespace {
 
-using Sums = float[8][4];
-
-constexpr int kSize = 64 * kBoxColumns, kBytes = 2 * kSize;  // of a tile
-
-/// What the kernels of this file share: two tiles, three mbarriers of one arrival, some numbers.
-struct Memory {
-  Shared<BFloat16> tile = dynamic_shared<BFloat16>(), other = tile + kSize;
-  Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + 2 * kBytes / 8;
-  Shared<int> numbers = dynamic_shared<int>() + (2 * kBytes / 4 + 16);
-  const TensorMap& map;
-  int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
-
-  explicit Memory(const TensorMap& of) : map(of) {}
-  /// Three mbarriers that all may use.
-  void begin() const {
-    if (thread == 0) {
-      for (int i = 0; i < 3; ++i) mbarrier_init(barrier + i, 1);
-      mbarriers_ready();
-    }
-    __syncthreads();
-  }
-  void bring(Shared<BFloat16> to, int which = 0, unsigned bytes = kBytes) const {
-    mbarrier_arrive_expecting(barrier + which, bytes), tma_load(to, map, barrier + which, 0, 0, 0, 0);
-  }
-  /// begin(), and a tile that all have waited for.
-  void begin_with_tile() const {
-    begin();
-    if (thread == 0) bring(tile);
-    mbarrier_wait(barrier, 0);
-  }
-  /// Zeros by threads of the block, which TMA and wgmma may read after the fence and a barrier.
-  void fill(Shared<BFloat16> to, bool fence) const {
-    for (int i = thread; i < kSize; i += static_cast<int>(blockDim.x)) to[i] = BFloat16(0.0f);
-    if (fence) mbarriers_ready();
-  }
-  void read(Shared<BFloat16> x) const { numbers[thread] = static_cast<int>(to_float(x[thread])); }
-  void multiply(Sums& d, bool add = false) const { wgmma_rows(d, rows_of(tile, 64, 0), rows_of(tile, 64, 0), add); }
-  /// The three steps of a product that is right.
-  void hold(Sums& d) const { wgmma_hold(d), wgmma_fence(); }
-  void start(Sums& d) const { hold(d), multiply(d); }
-  void end(Sums& d) const { wgmma_commit(), wgmma_wait<0>(), wgmma_hold(d); }
-};
-
-struct Mistake {
-  const char* what;
-  int threads;
-  void (*kernel)(const Memory&, Sums&);
-  const char* error;  // a part of the message; "" if there is none
-};
-
 const Mistake kMistakes[] = {
-    // -- barriers between some threads
-    {"a barrier of other warps orders nothing", 128,
-     [](const Memory& m, Sums&) {
-       if (m.thread == 0) m.numbers[0] = 1;
-       if (m.warp >= 2) named_barrier_sync(1, 64);
-       if (m.thread == 32) m.numbers[1] = m.numbers[0];
-     },
-     "of shared memory"},
-    {"the barrier of the two does", 128,
-     [](const Memory& m, Sums&) {
-       if (m.thread == 0) m.numbers[0] = 1;
-       if (m.warp < 2) named_barrier_sync(1, 64);
-       if (m.thread == 32) m.numbers[1] = m.numbers[0];
-     },
-     ""},
-    {"one that arrives and does not wait knows nothing", 64,
-     [](const Memory& m, Sums&) {
-       if (m.warp == 0) m.numbers[m.thread] = 1, named_barrier_sync(1, 64);
-       else named_barrier_arrive(1, 64), m.numbers[64] = m.numbers[3];
-     },
-     "of shared memory"},
-    {"a phase of another mbarrier orders nothing", 64,
-     [](const Memory& m, Sums&) {
-       m.begin();
-       if (m.thread == 0) m.numbers[0] = 1, mbarrier_arrive(m.barrier);
-       if (m.thread == 1) mbarrier_arrive(m.barrier + 1);
-       if (m.warp == 1) mbarrier_wait(m.barrier + 1, 0), m.numbers[32 + m.thread] = m.numbers[0];
-     },
-     "of shared memory"},
-    {"the phase of its own does", 64,
-     [](const Memory& m, Sums&) {
-       m.begin();
-       if (m.thread == 0) m.numbers[0] = 1, mbarrier_arrive(m.barrier);
-       if (m.warp == 1) mbarrier_wait(m.barrier, 0), m.numbers[32 + m.thread] = m.numbers[0];
-     },
-     ""},
-    {"a write behind the arrival", 64,
-     [](const Memory& m, Sums&) {
-       m.begin();
-       if (m.thread == 0) mbarrier_arrive(m.barrier), m.numbers[0] = 1;
-       if (m.warp == 1) mbarrier_wait(m.barrier, 0), m.numbers[32 + m.thread] = m.numbers[0];
-     },
-     "of shared memory"},
-    {"a lane arrives for its warp, which it has not met", 64,
-     [](const Memory& m, Sums&) {
-       m.begin();
-       if (m.warp == 0) m.numbers[m.thread] = 1;
-       if (m.thread == 0) mbarrier_arrive(m.barrier);
-       if (m.warp == 1) mbarrier_wait(m.barrier, 0), m.numbers[m.thread] = m.numbers[m.thread - 32];
-     },
-     "of shared memory"},
-    {"it has met the warp", 64,
-     [](const Memory& m, Sums&) {
-       m.begin();
-       if (m.warp == 0) m.numbers[m.thread] = 1, __syncwarp();
-       if (m.thread == 0) mbarrier_arrive(m.barrier);
-       if (m.warp == 1) mbarrier_wait(m.barrier, 0), m.numbers[m.thread] = m.numbers[m.thread - 32];
-     },
-     ""},
-    {"an mbarrier used before its init is known", 64,
-     [](const Memory& m, Sums&) {
-       if (m.thread == 0) mbarrier_init(m.barrier, 1), mbarriers_ready(), mbarrier_arrive(m.barrier);
-       if (m.thread == 32) mbarrier_wait(m.barrier, 0);
-     },
-     "mbarrier"},
-    {"no arrivals", 32, [](const Memory& m, Sums&) { mbarrier_init(m.barrier, 0); }, "need 1 to"},
-    {"one arrival too many", 32,
-     [](const Memory& m, Sums&) {
-       m.begin();
-       if (m.thread == 0) mbarrier_arrive_expecting(m.barrier, kBytes), mbarrier_arrive(m.barrier);
-     },
-     "has had all its arrivals"},
-    {"an mbarrier that is none", 32, [](const Memory& m, Sums&) { mbarrier_wait(m.barrier + 5, 0); },
-     "there is no mbarrier"},
-    {"a named barrier of two sizes", 64, [](const Memory& m, Sums&) { named_barrier_sync(1, m.warp ? 96 : 64); },
-     "named barrier 1 waits for"},
     // -- TMA
     {"TMA, waited for", 32, [](const Memory& m, Sums&) { m.begin_with_tile(), m.read(m.tile); }, ""},
     {"TMA, not waited for", 32,
@@ -187,7 +58,7 @@ const Mistake kMistakes[] = {
        if (m.thread == 0) m.bring(m.tile, 1);
        mbarrier_wait(m.barrier + 1, 0);
      },
-     "byte"},
+     "of shared memory"},
     {"TMA into what it already fills", 32,
      [](const Memory& m, Sums&) {
        m.begin();
@@ -229,7 +100,7 @@ const Mistake kMistakes[] = {
      },
      ""},
     {"a product of half a warpgroup", 64, [](const Memory& m, Sums& d) { m.begin_with_tile(), m.start(d); },
-     "whole warpgroups"},
+     "whole warpgroup of"},
     {"registers that are not held", 128,
      [](const Memory& m, Sums& d) { m.begin_with_tile(), wgmma_fence(), m.multiply(d), m.end(d); }, "no wgmma_hold"},
     {"registers with no fence", 128,
@@ -348,49 +219,30 @@ const Mistake kMistakes[] = {
        mbarrier_wait(m.barrier + 1, 0);
      },
      ""},
-    // -- registers
-    {"registers that others give up", 384,
-     [](const Memory& m, Sums&) {
-       if (m.warp < 4) fewer_registers<40>();
-       else more_registers<232>();
+    {"an operand in registers that changes before the wait", 128,
+     [](const Memory& m, Sums& d) {
+       uint32_t a[1][4] = {};
+       m.begin_with_tile(), wgmma_hold(d), wgmma_hold(a), wgmma_fence();
+       wgmma_columns(d, a[0], columns_of(m.tile, 64, 0)), a[0][2] = 1, m.end(d);
+     },
+     "changed before"},
+    {"an operand beyond the block's memory", 128,
+     [](const Memory& m, Sums& d) {
+       m.begin_with_tile(), m.hold(d);
+       wgmma_rows(d, rows_of(m.tile, 64, 0), rows_of(m.tile, 64, 64 * 30), false), m.end(d);
+     },
+     "the block has"},
+    {"a fence of a part of a warpgroup", 64, [](const Memory&, Sums&) { wgmma_fence(); }, "whole warpgroup"},
+    {"a warpgroup beside a warp", 160,
+     [](const Memory& m, Sums& d) {
+       m.begin_with_tile();
+       if (m.warp < 4) m.start(d), m.end(d);
      },
      ""},
-    {"registers that nobody gives up", 384,
-     [](const Memory& m, Sums&) {
-       if (m.warp < 4) fewer_registers<40>();
-       else more_registers<240>();
-     },
-     "wait for registers"},
-    {"fewer registers that are more", 384, [](const Memory&, Sums&) { fewer_registers<176>(); }, "from 168"},
-    {"a warp that keeps its registers", 128,
-     [](const Memory& m, Sums&) {
-       if (m.warp != 1) fewer_registers<40>();
-     },
-     "issue different instructions"},
 };
-
-std::string error_of(const Mistake& mistake, const TensorMap& map) {
-  try {
-    emulator::run(1, static_cast<unsigned>(mistake.threads), 2 * kBytes + 1024, [&] {
-      Sums d = {};
-      mistake.kernel(Memory(map), d);
-    });
-  } catch (const DeviceError& e) { return e.what(); }
-  return "";
-}
 
 }  // namespace
 
 TEST_CASE("cuda emulator: mistakes with what works by itself are errors in every schedule", "[cuda]") {
-  const std::vector<BFloat16> zeros(kSize, BFloat16(0.0f));
-  const TensorMap map = tensor_map(packed_heads(zeros.data(), 1, 64, 64), 1, 1, 64, 64, 64);
-  for (const Mistake& mistake : kMistakes)
-    for (const uint64_t seed : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}) {
-      emulator::set_schedule(seed);
-      const std::string error = error_of(mistake, map);
-      INFO(mistake.what << ", schedule " << seed << ": " << error);
-      if (*mistake.error) CHECK(error.find(mistake.error) != std::string::npos);
-      else CHECK(error == "");
-    }
-  emulator::set_schedule(0);
+  check_mistakes(kMistakes);
 }

@@ -1,4 +1,4 @@
-// Layers and models of bf16 tensors on the device: their gradients are the CPU's within bf16's rounding, and a step of
+// Layers and models of bf16 tensors on the device: each row of their gradients is the CPU's within 6 %, and a step of
 // training copies no tensor in f32.
 #include "support/approx.h"
 #include "support/catch.h"
@@ -28,10 +28,11 @@ void same_gradients(const auto& layer, int64_t n, bool read_in_f32 = false) {
   const std::vector<Tensor> want = trained(clone(layer), cpu), got = trained(clone(layer), Device::cuda());
   REQUIRE(got.size() == want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const Tensor off = to(got[i], f64) - to(want[i], f64);
-    INFO("result " << i << " of " << n << " rows");
+    const Tensor x = to(got[i], f64), y = to(want[i], f64);
     CHECK(got[i].dtype() == bf16);
-    CHECK(sum(square(off)).item() <= 0x1p-9 * sum(square(to(want[i], f64))).item());
+    // By rows, so that none may be missing; a row is not more exact than a typical number of the tensor.
+    const Tensor off = sum(square(x - y), {-1}), size = sum(square(y), {-1});
+    CHECK(max(off / (size + 0.1 * mean(size))).item() <= 0x1p-8);
   }
 }
 

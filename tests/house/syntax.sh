@@ -28,7 +28,8 @@ mapfile -t flags < <(printf '%s\n' "${commands[@]}" | grep -oE -- '(-I|-isystem 
     printf '#if __has_include(<%s>)\n#include <%s>\n#endif\n' "$header" "$header"
   done
 } >"$work/standard.h"
-{ cat "$work/standard.h" && printf '#include <%s>\n' support/precompiled.h sluice/sluice.h; } >"$work/tests.h"
+{ cat "$work/standard.h" && echo '#include <support/precompiled.h>'; } >"$work/tests.h"
+{ cat "$work/standard.h" && echo '#include <sluice/sluice.h>'; } >"$work/users.h"
 compile=("$compiler" -std=c++20 -Wall -Wextra -Werror "${flags[@]}" "$@")
 suffix=gch
 if "$compiler" --version | grep -qi clang; then suffix=pch; fi
@@ -40,11 +41,12 @@ read_all() { # header file...: reads the files after the header, which is precom
   printf '%s\0' "$@" | xargs -0 -n 8 -P "${SYNTAX_JOBS:-1}" "${compile[@]}" -include "$work/$header" -fsyntax-only
 }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-library=() programs=()  # tests/main.cpp asks more of Catch2 than the others
+library=() programs=() users=()  # tests/main.cpp asks more of Catch2 than the others
 for file in "${files[@]}"; do
   case ${file#"$here/"} in
     tests/main.cpp) library+=("$file") ;;
-    tests/* | examples/* | */tests/snippets/*) programs+=("$file") ;;
+    examples/* | */tests/snippets/*) users+=("$file") ;;
+    tests/*) programs+=("$file") ;;
     *) library+=("$file") ;;
   esac
 done
@@ -55,7 +57,8 @@ if [[ $part != programs ]]; then
 fi
 if [[ $part != library ]]; then
   read_all tests.h "${programs[@]}" || failed=1
-  count=$((count + ${#programs[@]}))
+  read_all users.h "${users[@]}" || failed=1
+  count=$((count + ${#programs[@]} + ${#users[@]}))
 fi
 ((failed)) || echo "$count sources: no warning of $("$compiler" --version | head -n 1)"
 exit "$failed"
