@@ -163,7 +163,7 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
   if (std::max(b.time, b.first_reading) > kNever / 2) {  // times and numbers of sets begin again
     b.atoms.assign(b.atoms.size(), {}), b.time = 0, b.together = {};
     b.readings.clear(), b.first_reading = 1, b.answers = {};
-    for (auto& t : b.threads) t->knowledge = {}, t->known_sets = {}, t->read = t->read_at = t->with_read = 0;
+    for (auto& t : b.threads) t->knowledge = {}, t->known_sets = {}, t->last_read = {};
   }
   b.began = ++b.time;
   forget_readings(b);

@@ -79,6 +79,16 @@ int unknown_reader(const Block& b, uint32_t set) {
   return -1;
 }
 
+}  // namespace
+
+void LastRead::add(Block& b, Atom& a, int actor, uint32_t now) {
+  if (a.readers != set || now != time || with < b.first_reading)
+    set = a.readers, time = now, with = with_reading(b, a.readers, actor, now);
+  a.readers = with;
+}
+
+namespace {
+
 // -- touches ----------------------------------------------------------------------------------------------------
 
 /// DeviceError unless the running thread knows of the atom's last write.
@@ -121,7 +131,9 @@ void note_operand(std::size_t offset) {
   Block& b = *block;
   if (offset + 16 > b.bytes) bad("wgmma reads byte ", offset, " of shared memory; the block has ", b.bytes);
   const int warp = b.current->number / 32;
-  const uint32_t time = b.warps[static_cast<std::size_t>(warp)].open.time;
+  Warp& w = b.warps[static_cast<std::size_t>(warp)];
+  const uint32_t time = w.open.time;
+  LastRead& last_read = w.last_read;
   struct Known {
     int16_t writer = -1;
     uint32_t time = 0;
@@ -142,7 +154,7 @@ void note_operand(std::size_t offset) {
               " has written, with no proxy fence between");
       }
     }
-    a.readers = with_reading(b, a.readers, actor_of_products(warp), time);
+    last_read.add(b, a, actor_of_products(warp), time);
   }
 }
 
@@ -160,9 +172,7 @@ void check_read(const void* p, std::size_t bytes) {
     if (a.in_flight) [[unlikely]]
       bad("reads byte ", i * kAtom, " of shared memory, for which no thread has waited since its cp.async");
     if (a.writer < kFirstThread || !t.knowledge.done.knows_all(a.time)) check_written(b, a, i, "reads", me);
-    if (a.readers != t.read || t.time != t.read_at || t.with_read < b.first_reading)
-      t.read = a.readers, t.read_at = t.time, t.with_read = with_reading(b, a.readers, me, t.time);
-    a.readers = t.with_read;
+    t.last_read.add(b, a, me, t.time);
   }
 }
 

@@ -33,6 +33,13 @@ struct Reading {
   bool by_itself;  // a product is among them
 };
 
+struct Block;
+/// The set that an actor read last, when, and the set with that read: neighbouring atoms were often read alike.
+struct LastRead {
+  uint32_t set = 0, time = 0, with = 0;
+  void add(Block& b, Atom& a, int actor, uint32_t now);
+};
+
 struct Copy {
   unsigned char* to;
   const void* from;
@@ -65,9 +72,9 @@ struct Thread {
   std::vector<std::size_t> groups;  // sizes of the committed ones, oldest first
   std::size_t open = 0;             // copies after the last commit
   Knowledge knowledge;
-  uint32_t time = 0;                              // of what it does now
-  std::array<uint32_t, 8> known_sets{};           // sets of reads that it knows to be done
-  uint32_t read = 0, read_at = 0, with_read = 0;  // the set that it read last, when, and with that read
+  uint32_t time = 0;                     // of what it does now
+  std::array<uint32_t, 8> known_sets{};  // sets of reads that it knows to be done
+  LastRead last_read;
   std::vector<Registers> registers;
 };
 /// A collective at which not all lanes have arrived.
@@ -97,6 +104,7 @@ struct Warp {
   Group open;
   int registers = 0;       // of each thread
   std::size_t issued = 0;  // instructions of its warpgroup
+  LastRead last_read;      // of its products
 };
 
 /// What all four warps of a warpgroup must do in the same order.

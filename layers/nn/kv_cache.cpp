@@ -94,9 +94,7 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
       seen.push_back(reach == 0 ? contiguous(fresh[i])
                                 : cat({narrow(in_order(*this, rings[i]), 2, before - reach, reach), fresh[i]}, 2));
   }
-  // The first memory has some room more: the next token would otherwise copy all rows, and both copies stay resident.
-  int64_t room = capacity;
-  if (total > capacity) room = std::max({total + (capacity == 0 ? m / 4 + 32 : 0), 2 * capacity, reserved});
+  int64_t room = total > capacity ? std::max({total, 2 * capacity, reserved}) : capacity;
   if (window > 0) room = std::min(room, window);
   const int64_t skipped = wraps ? std::max<int64_t>(0, m - window) : 0;  // overwritten in the same call
   const Tensor none;
