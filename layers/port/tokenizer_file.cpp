@@ -66,7 +66,8 @@ void read_model(const Field& f, Bpe& bpe) {
   bpe.byte_fallback = f["byte_fallback"].flag(false);
   bpe.fuse_unknown = f["fuse_unk"].flag(false);
 
-  const Json::Object& vocab = f["vocab"].object();
+  const Field words = f["vocab"], pairs = f["merges"];
+  const Json::Object& vocab = words.object();
   bpe.vocab.reserve(vocab.size());
   for (const auto& [token, id] : vocab) bpe.vocab.emplace(token, Field{&id, "model.vocab: \"" + token + "\""}.id());
   const auto id_of = [&](std::string_view token, const auto& where) {
@@ -76,7 +77,7 @@ void read_model(const Field& f, Bpe& bpe) {
   };
   if (!f["unk_token"].absent()) bpe.unknown = id_of(f["unk_token"].text(), [] { return "model.unk_token"; });
 
-  const Json::List& merges = f["merges"].list();
+  const Json::List& merges = pairs.list();
   bpe.merges.reserve(merges.size());
   for (std::size_t i = 0; i < merges.size(); ++i) {
     std::string_view left, right;
