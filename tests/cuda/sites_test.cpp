@@ -204,5 +204,5 @@ TEST_CASE("cuda emulator: each barrier, wait and fence of the kernels is missed 
     CHECK(bits_of(p) == want);
   }
   for (const auto& [site, where] : unnoticed) FAIL_CHECK(site << " is not missed" << where);
-  CHECK(caught.size() >= 60);
+  CHECK(caught.size() >= 120);
 }
