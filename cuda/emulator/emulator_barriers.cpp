@@ -38,9 +38,7 @@ void advance(std::size_t at) {
   ++b.phase, b.missing = b.arrivals;
   b.arrived.done.learn(b.actor, block->time);
   std::swap(b.passed, b.arrived), b.arrived.clear();
-  for (int i = 0; i < block->count; ++i)
-    if (Thread& t = *block->threads[static_cast<std::size_t>(i)]; t.state == Thread::at_mbarrier && t.place == at)
-      make_ready(t);
+  wake(Thread::at_mbarrier, at, [](Thread&) {});
 }
 
 void mbarrier_init(void* b, unsigned arrivals) {
@@ -102,9 +100,7 @@ bool named_barrier(int id, int threads, bool waits, bool x, Site at) {
   const bool any = std::exchange(barrier.any, false);
   barrier.arrived = 0;
   if (waits) b.current->knowledge.join(barrier.knowledge);
-  for (int i = 0; i < b.count; ++i)
-    if (Thread& t = *b.threads[static_cast<std::size_t>(i)]; t.state == Thread::at_named_barrier && t.place == place)
-      t.knowledge.join(barrier.knowledge), t.any = any, make_ready(t);
+  wake(Thread::at_named_barrier, place, [&](Thread& t) { t.knowledge.join(barrier.knowledge), t.any = any; });
   barrier.knowledge.clear();
   return any;
 }
@@ -127,15 +123,14 @@ void set_registers(int count, bool more) {
     if (enough) b.free_registers -= int64_t{32} * change, warp.registers = first.count;
     for (unsigned rest = lanes; rest; rest &= rest - 1)
       static_cast<Slot*>(slots[std::countr_zero(rest)])->done = enough;
-    for (int i = 0; i < b.count; ++i)
-      if (Thread& t = *b.threads[static_cast<std::size_t>(i)]; enough && t.state == Thread::at_registers) make_ready(t);
+    if (enough) wake(Thread::at_registers, 0, [](Thread&) {});
   };
   for (;; mine.again = true) {
     collective(name, ~0u, &mine, take);
     if (mine.done) return;
     // Another lane may have met a warp that gave some up since.
     if (block->free_registers < int64_t{32} * (count - warp_of(*block->current).registers))
-      wait_as(Thread::at_registers);
+      block->current->place = 0, wait_as(Thread::at_registers);
   }
 }
 

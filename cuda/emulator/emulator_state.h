@@ -66,8 +66,8 @@ struct Thread {
   int number = 0;
   const char* name = "";  // of the collective at which the thread waits
   unsigned mask = 0;
-  bool any = false;                 // what the named barrier told the thread
-  std::size_t place = 0;            // of the mbarrier for which the thread waits, or the number of the named barrier
+  bool any = false;       // what the named barrier told the thread
+  std::size_t place = 0;  // of the mbarrier for which the thread waits; the number of the named barrier; 0: registers
   std::vector<Copy> copies;         // not yet arrived
   std::vector<std::size_t> groups;  // sizes of the committed ones, oldest first
   std::size_t open = 0;             // copies after the last commit
@@ -159,9 +159,6 @@ struct Block {
   Knowledge together;  // of threads that meet, for a moment
   int64_t free_registers = 0;
 
-  bool has_products() const {
-    return std::any_of(warpgroups.begin(), warpgroups.end(), [](const auto& issued) { return !issued.empty(); });
-  }
   const std::function<void()>* kernel = nullptr;
   Thread* current = nullptr;
   Fiber scheduler;
@@ -171,6 +168,10 @@ struct Block {
   std::map<int, NamedBarrier> named_barriers;
   std::vector<Bulk> bulks;
   uint64_t* random = nullptr;
+
+  bool has_products() const {
+    return std::any_of(warpgroups.begin(), warpgroups.end(), [](const auto& issued) { return !issued.empty(); });
+  }
 };
 
 /// The block that this thread emulates. Every access to shared memory reads it; initial-exec needs no call to find it.
@@ -205,6 +206,12 @@ bool left_out(const char* what, Site at);
 /// The running thread waits until make_ready() or a barrier sets its state to ready.
 void wait_as(Thread::State state);
 void make_ready(Thread& t);
+/// Makes the threads ready that wait in `state` for `place`, after also(thread).
+template <class F> void wake(Thread::State state, std::size_t place, F also) {
+  for (int i = 0; i < block->count; ++i)
+    if (Thread& t = *block->threads[static_cast<std::size_t>(i)]; t.state == state && t.place == place)
+      also(t), make_ready(t);
+}
 /// One of the TMA copies under way arrives. False if there is none.
 bool deliver();
 

@@ -143,6 +143,7 @@ const detail::Backend& runtime() {
 void copy_to_device(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   if (tape) return copy_on_device(to, keep_on_device(from, bytes), bytes);
+  if (!queue().deferred) return static_cast<void>(std::memcpy(to, from, bytes));
   const auto* const first = static_cast<const std::byte*>(from);
   enqueue([to, all = std::vector<std::byte>(first, first + bytes)] { std::memcpy(to, all.data(), all.size()); });
 }

@@ -1,6 +1,6 @@
-// Every barrier, wait and fence in the kernels that these programs reach is needed. Each is left out in turn, in several schedules; the emulator
-// must report an error, or the results must change. A call that nobody misses costs time for nothing, or guards against
-// what the emulator does not see.
+// Every barrier, wait and fence in the kernels that these programs reach is needed. Each is left out in turn, in two
+// schedules; the emulator must report an error, or the results must change. A call that nobody misses costs time for
+// nothing, or guards against what the emulator does not see.
 #include "support/approx.h"
 #include "support/catch.h"
 

@@ -29,7 +29,6 @@ mapfile -t flags < <(printf '%s\n' "${commands[@]}" | grep -oE -- '(-I|-isystem 
   done
 } >"$work/standard.h"
 { cat "$work/standard.h" && echo '#include <support/precompiled.h>'; } >"$work/tests.h"
-{ cat "$work/standard.h" && echo '#include <sluice/sluice.h>'; } >"$work/users.h"
 compile=("$compiler" -std=c++20 -Wall -Wextra -Werror "${flags[@]}" "$@")
 suffix=gch
 if "$compiler" --version | grep -qi clang; then suffix=pch; fi
@@ -41,12 +40,11 @@ read_all() { # header file...: reads the files after the header, which is precom
   printf '%s\0' "$@" | xargs -0 -n 8 -P "${SYNTAX_JOBS:-1}" "${compile[@]}" -include "$work/$header" -fsyntax-only
 }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-library=() programs=() users=()  # tests/main.cpp asks more of Catch2 than the others
+library=() programs=()  # tests/main.cpp asks more of Catch2 than the others
 for file in "${files[@]}"; do
   case ${file#"$here/"} in
     tests/main.cpp) library+=("$file") ;;
-    examples/* | */tests/snippets/*) users+=("$file") ;;
-    tests/*) programs+=("$file") ;;
+    tests/* | examples/* | */tests/snippets/*) programs+=("$file") ;;
     *) library+=("$file") ;;
   esac
 done
@@ -57,8 +55,7 @@ if [[ $part != programs ]]; then
 fi
 if [[ $part != library ]]; then
   read_all tests.h "${programs[@]}" || failed=1
-  read_all users.h "${users[@]}" || failed=1
-  count=$((count + ${#programs[@]} + ${#users[@]}))
+  count=$((count + ${#programs[@]}))
 fi
 ((failed)) || echo "$count sources: no warning of $("$compiler" --version | head -n 1)"
 exit "$failed"
