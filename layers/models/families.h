@@ -24,7 +24,7 @@ struct ModelPlan {
 
 /// One kind of config.json.
 struct ModelFamily {
-  const char* model_type;  // of config.json
+  const char* model_type;                 // of config.json
   void (*read)(detail::FamilyReader& r);  // its page of rules: fills in r.plan
 };
 /// All families.
