@@ -1,8 +1,9 @@
 # Compiles one source for a GPU. OBJECT.txt gets what ptxas says of each kernel; one that spills is an error, and so are a
 # stack frame in attention, whose tiles must stay in registers (elsewhere sin and cos take one), a wgmma that ptxas must
-# serialise, because something else touches its registers while it is under way, and a setmaxnreg that it ignores.
+# serialise, because something else touches its registers while it is under way, and a setmaxnreg that it ignores. Kernels
+# are optimised by default; -O1 is for the code around them, which only launches.
 execute_process(
-  COMMAND ${NVCC} -ccbin ${HOST} -std=c++20 -O3 --expt-relaxed-constexpr --extended-lambda --diag-suppress 186 -I${INCLUDE}
+  COMMAND ${NVCC} -ccbin ${HOST} -std=c++20 -Xcompiler -O1 --expt-relaxed-constexpr --extended-lambda --diag-suppress 186 -I${INCLUDE}
           --generate-code=arch=compute_90a,code=[sm_90a] -Xcompiler -fPIC -Xptxas -v -c ${SOURCE} -o ${OBJECT}
   OUTPUT_VARIABLE text ERROR_VARIABLE text RESULT_VARIABLE status)
 if(status)

@@ -10,7 +10,8 @@ namespace sluice::cuda::emulator {
 struct Fiber {
   static constexpr std::size_t kStackBytes = 128 * 1024;
   std::unique_ptr<unsigned char[]> stack;
-  void* top = nullptr;  // the saved stack pointer, or a ucontext_t
+  std::size_t begins = 0;  // so many bytes below the end of `stack`
+  void* top = nullptr;     // the saved stack pointer, or a ucontext_t
   void (*entry)() = nullptr;
   void* sanitizer = nullptr;  // AddressSanitizer's second stack, and the bounds of the first
   const void* bottom = nullptr;

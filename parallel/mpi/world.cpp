@@ -18,7 +18,7 @@ namespace {
 
 std::mutex starting;
 std::shared_ptr<detail::Engine> engine;
-std::optional<Communicator> all;
+std::optional<Communicator> all_ranks;
 
 void say(const std::string& what) {
   std::fflush(stdout);
@@ -38,14 +38,14 @@ std::string launched_by() {
 
 Communicator world() {
   std::lock_guard lock(starting);
-  if (all) return *all;
-  if (detail::launched_by().empty()) return all.emplace();
+  if (all_ranks) return *all_ranks;
+  if (detail::launched_by().empty()) return all_ranks.emplace();
   if (!engine) engine = detail::start_engine();
   const Communicator made(engine);
   made.check_same("build of Sluice", detail::build_text());
   made.check_same("instruction set (SLUICE_ISA chooses one for all)", isa_name(isa()));
   set_num_threads(engine->fair_threads());
-  return all.emplace(made);
+  return all_ranks.emplace(made);
 }
 
 int run_world(const std::function<int(const Communicator&)>& f) {

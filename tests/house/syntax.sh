@@ -2,7 +2,8 @@
 # Every source of a configured build — library, tests, examples — read by another compiler, without a warning:
 #   syntax.sh library|programs|all BUILD COMPILER [FLAG ...]
 # All standard headers are visible everywhere. A call that argument-dependent look-up can send to std is found here, and not
-# by the next standard library, whose headers include others.
+# by the next standard library, whose headers include others. The project's headers are read once for all sources: the
+# programs see all of them, the library those of core. Builds and tests/house/headers.sh see what a source forgets.
 set -euo pipefail
 part=$1 build=$2 compiler=$3
 shift 3
@@ -28,10 +29,15 @@ mapfile -t flags < <(printf '%s\n' "${commands[@]}" | grep -oE -- '(-I|-isystem 
     printf '#if __has_include(<%s>)\n#include <%s>\n#endif\n' "$header" "$header"
   done
 } >"$work/standard.h"
-{ cat "$work/standard.h" && echo '#include <support/precompiled.h>'; } >"$work/tests.h"
+{
+  cat "$work/standard.h"
+  printf '#include <sluice/%s.h>\n' core/node core/kernel/parallel ops/shape/create ops/elementwise/elementwise \
+    ops/rows/reduce ops/shape/view
+} >"$work/library.h"
+{ cat "$work/standard.h" && printf '#include <%s>\n' support/precompiled.h sluice/sluice.h; } >"$work/programs.h"
 compile=("$compiler" -std=c++20 -Wall -Wextra -Werror "${flags[@]}" "$@")
 suffix=gch
-if "$compiler" --version | grep -qi clang; then suffix=pch; fi
+if "$compiler" --version | grep -qi clang; then suffix=pch compile+=(-fpch-instantiate-templates); fi
 
 read_all() { # header file...: reads the files after the header, which is precompiled
   local header=$1
@@ -50,11 +56,11 @@ for file in "${files[@]}"; do
 done
 failed=0 count=0
 if [[ $part != programs ]]; then
-  read_all standard.h "${library[@]}" || failed=1
+  read_all library.h "${library[@]}" || failed=1
   count=${#library[@]}
 fi
 if [[ $part != library ]]; then
-  read_all tests.h "${programs[@]}" || failed=1
+  read_all programs.h "${programs[@]}" || failed=1
   count=$((count + ${#programs[@]}))
 fi
 ((failed)) || echo "$count sources: no warning of $("$compiler" --version | head -n 1)"

@@ -29,53 +29,53 @@ struct Row {
   int64_t batch, n, m, k;
   const char* want;
 };
-constexpr Precision exact = Precision::f32, rounded = Precision::bf16;
+constexpr Precision kExact = Precision::f32, kRounded = Precision::bf16;
 
 }  // namespace
 
 TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[gemm]") {
   const Row rows[] = {
       // few rows, one column
-      {Isa::avx512, f32, exact, 1, 4, 512, 512, "rows, plain: few rows"},
-      {Isa::base, f64, exact, 1, 4, 512, 512, "rows, plain: few rows"},
-      {Isa::amx, bf16, exact, 1, 4, 512, 512, "rows, plain: few rows"},
-      {Isa::amx, f32, rounded, 1, 1, 512, 512, "rows, plain: few rows"},
-      {Isa::avx512, f32, exact, 1, 512, 1, 512, "column, plain: few rows"},
-      {Isa::amx, bf16, exact, 1, 5, 1, 512, "column, plain: few rows"},
-      {Isa::avx512, f32, exact, 1, 5, 512, 512, "separate, panels: AVX-512"},
-      {Isa::amx, f32, rounded, 1, 2, 512, 512, "separate, tiles: AMX, bf16"},
-      {Isa::avx512, f64, rounded, 1, 4, 512, 512, "rows, plain: few rows"},
-      {Isa::avx512, f32, exact, 8, 1, 512, 512, "separate, plain: OpenBLAS gemv"},
-      {Isa::amx, f32, rounded, 8, 512, 1, 512, "separate, plain: OpenBLAS gemv"},
-      {Isa::amx, bf16, exact, 8, 1, 512, 512, "separate, tiles: AMX, bf16"},
+      {Isa::avx512, f32, kExact, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::base, f64, kExact, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::amx, bf16, kExact, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::amx, f32, kRounded, 1, 1, 512, 512, "rows, plain: few rows"},
+      {Isa::avx512, f32, kExact, 1, 512, 1, 512, "column, plain: few rows"},
+      {Isa::amx, bf16, kExact, 1, 5, 1, 512, "column, plain: few rows"},
+      {Isa::avx512, f32, kExact, 1, 5, 512, 512, "separate, panels: AVX-512"},
+      {Isa::amx, f32, kRounded, 1, 2, 512, 512, "separate, tiles: AMX, bf16"},
+      {Isa::avx512, f64, kRounded, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::avx512, f32, kExact, 8, 1, 512, 512, "separate, plain: OpenBLAS gemv"},
+      {Isa::amx, f32, kRounded, 8, 512, 1, 512, "separate, plain: OpenBLAS gemv"},
+      {Isa::amx, bf16, kExact, 8, 1, 512, 512, "separate, tiles: AMX, bf16"},
       // enough rows, columns and work for all threads
-      {Isa::avx2, f32, exact, 1, 111, 512, 512, "separate, panels: AVX2"},
-      {Isa::avx2, f32, exact, 1, 112, 512, 512, "shared, panels: AVX2"},
-      {Isa::avx2, f32, exact, 1, 4096, 31, 512, "separate, panels: AVX2"},
-      {Isa::avx2, f32, exact, 1, 128, 128, 127, "separate, panels: AVX2"},
-      {Isa::avx2, f64, exact, 1, 128, 128, 128, "shared, panels: AVX2"},
-      {Isa::neon, f64, rounded, 1, 128, 128, 128, "shared, panels: NEON"},
-      {Isa::base, f32, exact, 1, 1024, 1024, 1024, "separate, plain: OpenBLAS"},
-      {Isa::base, f32, rounded, 1, 1024, 1024, 1024, "separate, rounded: portable, bf16"},
-      {Isa::base, bf16, exact, 1, 128, 128, 128, "shared, rounded: portable, bf16"},
-      {Isa::avx2, bf16, exact, 1, 128, 128, 127, "separate, rounded: AVX2, bf16"},
-      {Isa::avx2, bf16, exact, 1, 8, 512, 512, "shared, rounded: AVX2, bf16"},
+      {Isa::avx2, f32, kExact, 1, 111, 512, 512, "separate, panels: AVX2"},
+      {Isa::avx2, f32, kExact, 1, 112, 512, 512, "shared, panels: AVX2"},
+      {Isa::avx2, f32, kExact, 1, 4096, 31, 512, "separate, panels: AVX2"},
+      {Isa::avx2, f32, kExact, 1, 128, 128, 127, "separate, panels: AVX2"},
+      {Isa::avx2, f64, kExact, 1, 128, 128, 128, "shared, panels: AVX2"},
+      {Isa::neon, f64, kRounded, 1, 128, 128, 128, "shared, panels: NEON"},
+      {Isa::base, f32, kExact, 1, 1024, 1024, 1024, "separate, plain: OpenBLAS"},
+      {Isa::base, f32, kRounded, 1, 1024, 1024, 1024, "separate, rounded: portable, bf16"},
+      {Isa::base, bf16, kExact, 1, 128, 128, 128, "shared, rounded: portable, bf16"},
+      {Isa::avx2, bf16, kExact, 1, 128, 128, 127, "separate, rounded: AVX2, bf16"},
+      {Isa::avx2, bf16, kExact, 1, 8, 512, 512, "shared, rounded: AVX2, bf16"},
       // one of a batch
-      {Isa::avx512, f32, exact, 2, 256, 256, 511, "separate, panels: AVX-512"},
-      {Isa::avx512, f32, exact, 2, 256, 256, 512, "shared, panels: AVX-512"},
-      {Isa::avx512, f32, rounded, 2, 256, 256, 512, "shared, rounded: AVX-512, bf16"},
-      {Isa::amx, f32, rounded, 2, 512, 512, 1023, "separate, tiles: AMX, bf16"},
-      {Isa::amx, f32, rounded, 2, 512, 512, 1024, "shared, tiles: AMX, bf16"},
-      {Isa::avx2, bf16, exact, 2, 512, 512, 1023, "separate, rounded: AVX2, bf16"},
-      {Isa::neon_bf16, bf16, exact, 2, 512, 512, 1024, "shared, tiles: BFMMLA, bf16"},
+      {Isa::avx512, f32, kExact, 2, 256, 256, 511, "separate, panels: AVX-512"},
+      {Isa::avx512, f32, kExact, 2, 256, 256, 512, "shared, panels: AVX-512"},
+      {Isa::avx512, f32, kRounded, 2, 256, 256, 512, "shared, rounded: AVX-512, bf16"},
+      {Isa::amx, f32, kRounded, 2, 512, 512, 1023, "separate, tiles: AMX, bf16"},
+      {Isa::amx, f32, kRounded, 2, 512, 512, 1024, "shared, tiles: AMX, bf16"},
+      {Isa::avx2, bf16, kExact, 2, 512, 512, 1023, "separate, rounded: AVX2, bf16"},
+      {Isa::neon_bf16, bf16, kExact, 2, 512, 512, 1024, "shared, tiles: BFMMLA, bf16"},
       // f32 in three parts
-      {Isa::amx, f32, exact, 1, 112, 512, 512, "shared, split: AMX, f32 in three parts"},
-      {Isa::amx, f32, exact, 2, 112, 512, 512, "separate, split: AMX, f32 in three parts"},
-      {Isa::amx, f32, exact, 1, 111, 512, 512, "separate, panels: AVX-512"},
-      {Isa::amx, f32, exact, 1, 1024, 1024, 63, "shared, panels: AVX-512"},
-      {Isa::amx, f32, exact, 1, 1024, 1024, 64, "shared, split: AMX, f32 in three parts"},
-      {Isa::amx, f64, exact, 1, 1024, 1024, 64, "shared, panels: AVX-512"},
-      {Isa::neon_bf16, f32, exact, 1, 1024, 1024, 64, "shared, panels: NEON"},
+      {Isa::amx, f32, kExact, 1, 112, 512, 512, "shared, split: AMX, f32 in three parts"},
+      {Isa::amx, f32, kExact, 2, 112, 512, 512, "separate, split: AMX, f32 in three parts"},
+      {Isa::amx, f32, kExact, 1, 111, 512, 512, "separate, panels: AVX-512"},
+      {Isa::amx, f32, kExact, 1, 1024, 1024, 63, "shared, panels: AVX-512"},
+      {Isa::amx, f32, kExact, 1, 1024, 1024, 64, "shared, split: AMX, f32 in three parts"},
+      {Isa::amx, f64, kExact, 1, 1024, 1024, 64, "shared, panels: AVX-512"},
+      {Isa::neon_bf16, f32, kExact, 1, 1024, 1024, 64, "shared, panels: NEON"},
   };
   for (const Row& r : rows) {
     GemmShape s{.batch = r.batch,
@@ -88,7 +88,7 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
                 .plain_column = true,
                 .isa = r.isa,
                 .flush = true};
-    INFO(isa_name(r.isa) << ' ' << str(r.dtype) << ", bf16 products " << (r.precision == rounded) << ", " << r.batch
+    INFO(isa_name(r.isa) << ' ' << str(r.dtype) << ", bf16 products " << (r.precision == kRounded) << ", " << r.batch
                          << " x " << r.n << " x " << r.m << " x " << r.k);
     CHECK(text(plan_gemm(s)) == r.want);
     // Few rows must lie row by row; a column must be contiguous.
@@ -115,7 +115,7 @@ TEST_CASE("gemm: the plan asks the instruction set and the mode in use, and prof
     for (const bool flush : {true, false}) {
       set_flush_denormals(flush);
       for (const DType t : {f32, f64, bf16})
-        for (const Precision p : {exact, rounded}) {
+        for (const Precision p : {kExact, kRounded}) {
           PrecisionScope scope(p);
           Means observed;
           const Tensor a = ones({130, 128}, {t}), b = ones({128, 160}, {t});
