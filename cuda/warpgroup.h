@@ -35,6 +35,23 @@ __device__ inline int swizzled(int row, int column) {
   return row * kBoxColumns + ((column / 8 ^ row % 8) * 8 | column % 8);
 }
 
+/// A matrix in shared memory, for wgmma: rows_of(), columns_of(). Only `low` depends on the place. So in the machine
+/// code the descriptor of a slice is an addition and a constant; as one number of 64 bits it would be twice as much,
+/// between two products (tests/cuda/sass.py).
+struct Descriptor {
+  uint32_t low, high;
+
+  __device__ Descriptor(uint32_t place, uint32_t leading_bytes, uint32_t stride_bytes)
+      : low(place | leading_bytes >> 4 << 16), high(stride_bytes >> 4 | uint32_t{1} << 30) {}
+  uint64_t encoded() const { return uint64_t{high} << 32 | low; }
+  /// So many numbers further, a multiple of 8.
+  __device__ Descriptor operator+(int numbers) const {
+    Descriptor d = *this;
+    d.low += static_cast<uint32_t>(numbers) / 8;
+    return d;
+  }
+};
+
 #ifdef __CUDACC__
 
 /// [batch, heads, rows, columns] of bf16 in global memory. TMA copies boxes of `box` rows × 64 columns of one head;
@@ -110,8 +127,9 @@ template <int count> __device__ void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-__device__ inline uint64_t encoded_matrix(Shared<BFloat16> at, uint64_t leading_bytes, uint64_t stride_bytes) {
-  return (shared_address(at) & 0x3ffff) >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 | uint64_t{1} << 62;
+/// The address for a descriptor. The shuffle tells the compiler that it is the same for all lanes.
+__device__ inline uint32_t place_of(Shared<BFloat16> at) {
+  return __shfl_sync(kAllLanes, (shared_address(at) & 0x3ffff) >> 4, 0);
 }
 
 /// Must come before the first wgmma after writes to registers that it reads or adds to.
@@ -138,50 +156,58 @@ template <int n> __device__ void wgmma_hold(uint32_t (&a)[n][4]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
 }
 
-__device__ inline void wgmma_rows(float (&d)[8][4], uint64_t a, uint64_t b, bool add) {
+__device__ inline void wgmma_rows(float (&d)[8][4], Descriptor a, Descriptor b, bool add) {
   asm volatile(
       "{\n"
       ".reg .pred adds;\n"
-      "setp.ne.b32 adds, %34, 0;\n"
+      ".reg .b64 left, right;\n"
+      "setp.ne.b32 adds, %36, 0;\n"
+      "mov.b64 left, {%32, %33};\n"
+      "mov.b64 right, {%34, %35};\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
       "30,%31}, "
-      "%32, %33, adds, 1, 1, 0, 0;\n"
+      "left, right, adds, 1, 1, 0, 0;\n"
       "}"
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
         "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
         "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
         "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
         "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(add ? 1 : 0));
 }
-__device__ inline void wgmma_columns(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
+__device__ inline void wgmma_columns(float (&d)[8][4], const uint32_t (&a)[4], Descriptor b) {
   asm volatile(
       "{\n"
       ".reg .pred adds;\n"
+      ".reg .b64 right;\n"
       "setp.eq.b32 adds, 0, 0;\n"
+      "mov.b64 right, {%36, %37};\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
       "30,%31}, "
-      "{%32,%33,%34,%35}, %36, adds, 1, 1, 1;\n"
+      "{%32,%33,%34,%35}, right, adds, 1, 1, 1;\n"
       "}"
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
         "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
         "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
         "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
         "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
 }
-__device__ inline void wgmma_rows(float (&d)[16][4], uint64_t a, uint64_t b, bool add) {
+__device__ inline void wgmma_rows(float (&d)[16][4], Descriptor a, Descriptor b, bool add) {
   asm volatile(
       "{\n"
       ".reg .pred adds;\n"
-      "setp.ne.b32 adds, %66, 0;\n"
+      ".reg .b64 left, right;\n"
+      "setp.ne.b32 adds, %68, 0;\n"
+      "mov.b64 left, {%64, %65};\n"
+      "mov.b64 right, {%66, %67};\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
       "30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%"
       "58,%59,%60,%61,%62,%63}, "
-      "%64, %65, adds, 1, 1, 0, 0;\n"
+      "left, right, adds, 1, 1, 0, 0;\n"
       "}"
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
         "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
@@ -193,18 +219,20 @@ __device__ inline void wgmma_rows(float (&d)[16][4], uint64_t a, uint64_t b, boo
         "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
         "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]),
         "+f"(d[15][3])
-      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(add ? 1 : 0));
 }
-__device__ inline void wgmma_columns(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
+__device__ inline void wgmma_columns(float (&d)[16][4], const uint32_t (&a)[4], Descriptor b) {
   asm volatile(
       "{\n"
       ".reg .pred adds;\n"
+      ".reg .b64 right;\n"
       "setp.eq.b32 adds, 0, 0;\n"
+      "mov.b64 right, {%68, %69};\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
       "30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%"
       "58,%59,%60,%61,%62,%63}, "
-      "{%64,%65,%66,%67}, %68, adds, 1, 1, 1;\n"
+      "{%64,%65,%66,%67}, right, adds, 1, 1, 1;\n"
       "}"
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
         "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
@@ -216,7 +244,7 @@ __device__ inline void wgmma_columns(float (&d)[16][4], const uint32_t (&a)[4], 
         "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
         "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]),
         "+f"(d[15][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
 }
 
 #else
@@ -258,9 +286,8 @@ template <int count> void more_registers() {
   emulator::set_registers(count, true);
 }
 
-inline uint64_t encoded_matrix(Shared<BFloat16> at, uint64_t leading_bytes, uint64_t stride_bytes) {
-  return emulator::shared_offset(at.address()) >> 4 | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 |
-         uint64_t{1} << 62;
+inline uint32_t place_of(Shared<BFloat16> at) {
+  return static_cast<uint32_t>(emulator::shared_offset(at.address()) >> 4);
 }
 inline void wgmma_fence(Site at = SLUICE_SITE) { emulator::wgmma_fence(at); }
 inline void wgmma_commit(Site at = SLUICE_SITE) { emulator::wgmma_commit(at); }
@@ -269,29 +296,28 @@ inline void finish_before_wait(float) {}
 template <class T, int n> void wgmma_hold(T (&x)[n][4], Site at = SLUICE_SITE) {
   emulator::wgmma_hold(x, sizeof x, at);
 }
-template <int n> void wgmma_rows(float (&d)[n][4], uint64_t a, uint64_t b, bool add) {
-  emulator::wgmma(d[0], 8 * n, nullptr, a, b, add, false);
+template <int n> void wgmma_rows(float (&d)[n][4], Descriptor a, Descriptor b, bool add) {
+  emulator::wgmma(d[0], 8 * n, nullptr, a.encoded(), b.encoded(), add, false);
 }
-template <int n> void wgmma_columns(float (&d)[n][4], const uint32_t (&a)[4], uint64_t b) {
-  emulator::wgmma(d[0], 8 * n, a, 0, b, true, true);
+template <int n> void wgmma_columns(float (&d)[n][4], const uint32_t (&a)[4], Descriptor b) {
+  emulator::wgmma(d[0], 8 * n, a, 0, b.encoded(), true, true);
 }
 
 #endif
 
-/// What `count` numbers more add to an address in a descriptor. A constant: the descriptor of a whole matrix is encoded
-/// once, and its slices cost an addition each between two products.
-constexpr uint64_t descriptor_step(int count) { return static_cast<uint64_t>(count) / 8; }
-
-/// Descriptor of a matrix whose rows are multiplied, for 16 columns from `column` on: rows of the left operand, or of
-/// the transposed right one. `at`: its first row; boxes of 64 columns lie `rows` rows apart.
-__device__ inline uint64_t rows_of(Shared<BFloat16> at, int rows, int column) {
-  return encoded_matrix(at, 16, 8 * 128) +
-         descriptor_step(column / kBoxColumns * rows * kBoxColumns + column % kBoxColumns);
+/// Descriptor of a matrix whose rows are multiplied, for its first 16 columns: rows of the left operand, or of the
+/// transposed right one. `at`: its first row. The descriptor of 16 columns from `column` on is slice_of_rows() further.
+__device__ inline Descriptor rows_of(Shared<BFloat16> at) { return {place_of(at), 16, 8 * 128}; }
+/// Boxes of 64 columns lie `rows` rows apart.
+constexpr int slice_of_rows(int rows, int column) {
+  return column / kBoxColumns * rows * kBoxColumns + column % kBoxColumns;
 }
-/// Descriptor of a right operand whose columns are multiplied, for 16 rows from `row` on.
-__device__ inline uint64_t columns_of(Shared<BFloat16> at, int rows, int row) {
-  return encoded_matrix(at, static_cast<uint64_t>(rows) * 128, 8 * 128) + descriptor_step(row * kBoxColumns);
+/// Descriptor of a right operand of `rows` rows whose columns are multiplied, for its first 16 rows. That of 16 rows
+/// from `row` on is slice_of_columns() further.
+__device__ inline Descriptor columns_of(Shared<BFloat16> at, int rows) {
+  return {place_of(at), static_cast<uint32_t>(rows) * 128, 8 * 128};
 }
+constexpr int slice_of_columns(int row) { return row * kBoxColumns; }
 
 /// The TensorMap of x [batch, heads, rows, columns] with boxes of `box` rows. Its address must be a multiple of 16
 /// bytes, its strides above 0 and multiples of 16 bytes, too.

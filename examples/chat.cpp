@@ -83,6 +83,9 @@ std::string turn(const Tokenizer& words, const std::string& said, bool first, bo
   return said;
 }
 
+// A long prompt is read in pieces of so many tokens, so that what lies between the layers stays small.
+constexpr int64_t kPiece = 256;
+
 struct Speed {
   double prompt_seconds = 0, answer_seconds = 0;
   int64_t prompt = 0, answer = 0;  // tokens, of all sequences
@@ -94,9 +97,14 @@ std::vector<std::vector<int64_t>> answer(const Decoder& model, const Tensor& pro
                                          const std::vector<int64_t>& stop, TokenStream* out, Rng& rng, Speed& speed) {
   const auto hidden = [&](const Tensor& x, const Pass& pass) { return model.hidden(x, pass); };
   const auto logits_after = [&](const Tensor& tokens) {  // of the last row only
-    const Tensor h = step(hidden, to(tokens, model.embedding.weight.device()), stream);
+    Tensor h;
+    for (int64_t from = 0, n = tokens.dim(1); from < n; from += kPiece) {
+      const Tensor piece = narrow(tokens, 1, from, std::min(kPiece, n - from));
+      h = step(hidden, to(piece, model.embedding.weight.device()), stream);
+    }
     return model.logits(select(h, 1, h.dim(1) - 1));
   };
+  stream.reserve(stream.length() + prompt.dim(1) + std::min<int64_t>(s.tokens, 1024));  // an answer may end early
   NoGrad guard;
   std::vector<std::vector<int64_t>> said(static_cast<std::size_t>(s.sequences));
   std::vector<bool> over(said.size());
@@ -186,6 +194,7 @@ int run(int argc, char** argv) {
       std::cout << "\n-- " << b + 1 << " --\n" << words->decode(said[b], {.skip_special = true}) << '\n';
   } while (words && s.prompt.empty());
 
+  const double resident = resident_peak();
   int64_t weights = 0, products = 0;
   for (const NamedTensor& p : parameters(model)) {
     weights += p.tensor.numel() * size_of(p.tensor.dtype());
@@ -200,7 +209,7 @@ int run(int argc, char** argv) {
   std::printf("the prompt's products of dense weights: %.0f GFLOP/s; one product alone %.0f\n",
               2e-9 * static_cast<double>(products) * prompt_rate, product_speed(model));
   std::printf("weights %.0f MB, stream %.1f MB, resident at most %.0f MB\n", static_cast<double>(weights) / 1e6,
-              static_cast<double>(stream.bytes()) / 1e6, resident_peak() * 1.048576);
+              static_cast<double>(stream.bytes()) / 1e6, resident * 1.048576);
   return 0;
 }
 

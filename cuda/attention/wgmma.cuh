@@ -42,19 +42,19 @@ __device__ void tma_rows(Shared<BFloat16> to, const TensorMap& map, Shared<uint6
     tma_load(to + box * rows * kBoxColumns, map, arrived, box * kBoxColumns, first, head, batch);
 }
 
-/// Starts s [64, cols] = q · kᵀ; q: 64 rows of a tile of `rows`.
-template <int D, int rows, int cols>
-__device__ void start_scores(float (&s)[cols / 8][4], Shared<BFloat16> q, Shared<BFloat16> k) {
+/// Starts s [64, cols] = q · kᵀ; q: 64 rows of a tile of `rows`. Make the descriptors of all products before the first
+/// of them: nothing else shall stand between two.
+template <int D, int rows, int cols> __device__ void start_scores(float (&s)[cols / 8][4], Descriptor q, Descriptor k) {
 #pragma unroll
-  for (int d = 0; d < D; d += 16) wgmma_rows(s, rows_of(q, rows, d), rows_of(k, cols, d), d > 0);
+  for (int d = 0; d < D; d += 16) wgmma_rows(s, q + slice_of_rows(rows, d), k + slice_of_rows(cols, d), d > 0);
   wgmma_commit();
 }
 
 /// Starts acc [64, D] += w · v.
 template <int D, int cols>
-__device__ void start_sums(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Shared<BFloat16> v) {
+__device__ void start_sums(float (&acc)[D / 8][4], const uint32_t (&w)[cols / 16][4], Descriptor v) {
 #pragma unroll
-  for (int j = 0; j < cols / 16; ++j) wgmma_columns(acc, w[j], columns_of(v, cols, 16 * j));
+  for (int j = 0; j < cols / 16; ++j) wgmma_columns(acc, w[j], v + slice_of_columns(16 * j));
   wgmma_commit();
 }
 
@@ -217,15 +217,17 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       mma_add_by_numbers<D, cols>(acc, w, number_in<cols>(x), mine);
       return true;
     };
+    const auto values_of = [&](int tile) { return columns_of(v + (done + tile) % stages * size, cols); };
     const auto start_next = [&](int tile) {
       const int j0 = of_work(Work::begin) + tile * cols;
       hidden.look(j0 < of_work(Work::whole_from) || j0 + cols > of_work(Work::whole_to),
                   p.keys ? p.keys + std::ptrdiff_t{of_work(Work::batch)} * p.n : nullptr, j0, p.n);
+      const Descriptor ours = rows_of(q + own * kBoxColumns), theirs = rows_of(k + (done + tile) % stages * size);
       come(Tile::has_k, tile);
       await_turn();
       wgmma_hold(s), wgmma_hold(acc), wgmma_hold(w);
       wgmma_fence();
-      start_scores<D, rows, cols>(s, q + own * kBoxColumns, k + (done + tile) % stages * size);
+      start_scores<D, rows, cols>(s, ours, theirs);
     };
     const auto scores_are_there = [&](int tile) {
       wgmma_hold(s);
@@ -243,8 +245,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         scores_are_there(tile);
         weigh(tile);
       } else {
+        const Descriptor values = values_of(tile - 1);
         start_next(tile);
-        start_sums<D, cols>(acc, w, v + (done + tile - 1) % stages * size);
+        start_sums<D, cols>(acc, w, values);
         pass_turn();
         wgmma_wait<1>();  // for the scores; the sums may be under way
         scores_are_there(tile);
@@ -261,7 +264,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if (!added) {
       wgmma_hold(acc), wgmma_hold(w);
       wgmma_fence();
-      start_sums<D, cols>(acc, w, v + (done + tiles - 1) % stages * size);
+      start_sums<D, cols>(acc, w, values_of(tiles - 1));
       wgmma_wait<0>();
       wgmma_hold(acc);
     }

@@ -238,10 +238,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     mask_of_tile.look(at < high.begin || at + cols > low.end, by_keys ? nullptr : keys, at, p.n);
     const bool edge = mask_of_tile.any() || own_masked;
     const bool by_numbers = edge && !all_finite<(by_keys ? 2 : 1) * size>(y, kConsumers + warpgroup);
+    const Descriptor of_x = rows_of(x), of_y = rows_of(y), of_x2 = rows_of(x2), of_y2 = rows_of(y2);
     wgmma_hold(s), wgmma_hold(ds);
     wgmma_fence();
-    start_scores<D, rows, cols>(s, x, y);
-    start_scores<D, rows, cols>(ds, x2, y2);
+    start_scores<D, rows, cols>(s, of_x, of_y);
+    start_scores<D, rows, cols>(ds, of_x2, of_y2);
     if (edge) look(at);
     wgmma_wait<1>();
     wgmma_hold(s);
@@ -256,7 +257,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       if constexpr (by_keys) {
         wgmma_hold(dv), wgmma_hold(w);
         wgmma_fence();
-        start_sums<D, cols>(dv, w, y2);
+        start_sums<D, cols>(dv, w, columns_of(y2, cols));
         wgmma_wait<1>();
       } else {
         wgmma_wait<0>();
@@ -265,7 +266,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       differentiate(stage, edge);
       wgmma_hold(dx), wgmma_hold(dw);
       wgmma_fence();
-      start_sums<D, cols>(dx, dw, y);
+      start_sums<D, cols>(dx, dw, columns_of(y, cols));
       wgmma_wait<0>();
       wgmma_hold(dx);
       if constexpr (by_keys) wgmma_hold(dv);

@@ -76,7 +76,8 @@ std::vector<Tensor> KvCache::rows() const {
   return all;
 }
 
-std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wanted_window, Order order) {
+std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wanted_window, Order order,
+                                    int64_t expected) {
   detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
   check_fresh(fresh, rings);
   if (wanted_window < 0) fail<ValueError>("kv_cache: window must not be negative — got ", wanted_window);
@@ -94,7 +95,7 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
       seen.push_back(reach == 0 ? contiguous(fresh[i])
                                 : cat({narrow(in_order(*this, rings[i]), 2, before - reach, reach), fresh[i]}, 2));
   }
-  int64_t room = total > capacity ? std::max({total, 2 * capacity, reserved}) : capacity;
+  int64_t room = total > capacity ? std::max({total, 2 * capacity, reserved, expected}) : capacity;
   if (window > 0) room = std::min(room, window);
   const int64_t skipped = wraps ? std::max<int64_t>(0, m - window) : 0;  // overwritten in the same call
   const Tensor none;

@@ -9,8 +9,8 @@ namespace sluice {
 
 /// A value: a copy shares memory until one of the copies is appended to, which then takes memory of its own.
 ///
-/// Without a window capacity doubles, so a token costs O(1) copies, amortised. With a window of W only the last W
-/// rows are kept: once full, the row of position p is p mod W, and the memory never grows again.
+/// Without a window capacity at least doubles, so a token costs O(1) copies, amortised. With a window of W only the
+/// last W rows are kept: once full, the row of position p is p mod W, and the memory never grows again.
 struct KvCache {
   /// keys, values, …: [batch, heads, capacity, width], heads and width of each its own.
   std::vector<Tensor> rings;
@@ -25,9 +25,11 @@ struct KvCache {
 
   /// Stores m more tokens, each of `fresh` [batch, heads, m, width]. Returns for each all rows that their queries may
   /// look at, the new ones last: everything so far, or with a window the W − 1 rows before and the m new ones. With
-  /// Order::any they may come permuted where that saves a copy. Without history. ShapeError when the shapes do not
-  /// continue the stream, ValueError for another window than before.
-  std::vector<Tensor> append(const std::vector<Tensor>& fresh, int64_t window = 0, Order order = Order::position);
+  /// Order::any they may come permuted where that saves a copy. Where the rings must grow they get room for `expected`
+  /// tokens in all. Without history. ShapeError when the shapes do not continue the stream, ValueError for another
+  /// window than before.
+  std::vector<Tensor> append(const std::vector<Tensor>& fresh, int64_t window = 0, Order order = Order::position,
+                             int64_t expected = 0);
   /// Takes back the last append(), without a window all since then: the cache has `before` tokens again.
   void take_back(int64_t before);
   /// Number of rows kept: length, or with a window at most W.

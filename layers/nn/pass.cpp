@@ -93,7 +93,7 @@ void Call::check_causal(bool causal, const char* why) const {
 
 std::vector<Tensor> Call::rows(const std::vector<Tensor>& fresh, int64_t window, KvCache::Order order) {
   if (!streams()) return fresh;
-  return kept("rows").cache.append(fresh, window, order);
+  return kept("rows").cache.append(fresh, window, order, pass_.stream->reserved());
 }
 
 std::pair<int64_t, int64_t> Call::extent(const Tensor& keys) const {

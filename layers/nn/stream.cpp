@@ -67,6 +67,11 @@ void Stream::each_tensor(const std::function<void(const Tensor&)>& f) const {
   }
 }
 
+void Stream::reserve(int64_t tokens) {
+  if (tokens < 0) fail<ValueError>("stream: cannot reserve room for ", tokens, " tokens");
+  reserved_ = tokens;
+}
+
 int64_t Stream::numel() const {
   int64_t numbers = 0;
   each_tensor([&](const Tensor& x) { numbers += x.numel(); });

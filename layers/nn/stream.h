@@ -18,6 +18,10 @@ class Stream {
  public:
   /// Tokens so far.
   int64_t length() const { return length_; }
+  /// Makes room for `tokens` in all, counted from its first: what keeps rows of all tokens takes it at once when it
+  /// next has none left, and copies nothing until then. ValueError for a negative number.
+  void reserve(int64_t tokens);
+  int64_t reserved() const { return reserved_; }
   /// Numbers that it keeps, all sequences of the batch together.
   int64_t numel() const;
   /// Bytes of the memory that it keeps, whoever else keeps it too.
@@ -60,6 +64,7 @@ class Stream {
   std::size_t next_ = 0;   // the place that comes next in this step
   std::size_t known_ = 0;  // places of earlier steps
   int64_t length_ = 0;
+  int64_t reserved_ = 0;
 };
 
 /// Moves what the stream keeps to a device.

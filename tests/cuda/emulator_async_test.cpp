@@ -123,7 +123,7 @@ const Mistake kMistakes[] = {
        uint32_t a[1][4] = {};
        m.begin_with_tile(), wgmma_hold(d), wgmma_hold(a), wgmma_fence();
        a[0][2] = 1;
-       wgmma_columns(d, a[0], columns_of(m.tile, 64, 0)), m.end(d);
+       wgmma_columns(d, a[0], columns_of(m.tile, 64)), m.end(d);
      },
      "changed since"},
     {"a sum taken while a product adds to it", 128,
@@ -145,7 +145,7 @@ const Mistake kMistakes[] = {
     {"warps that multiply different matrices", 128,
      [](const Memory& m, Sums& d) {
        m.begin_with_tile(), m.hold(d);
-       wgmma_rows(d, rows_of(m.tile, 64, 0), rows_of(m.tile, 64, m.warp == 2 ? 16 : 0), false);
+       wgmma_rows(d, rows_of(m.tile), rows_of(m.tile) + (m.warp == 2 ? 16 : 0), false);
        m.end(d);
      },
      "issue different instructions"},
@@ -223,13 +223,13 @@ const Mistake kMistakes[] = {
      [](const Memory& m, Sums& d) {
        uint32_t a[1][4] = {};
        m.begin_with_tile(), wgmma_hold(d), wgmma_hold(a), wgmma_fence();
-       wgmma_columns(d, a[0], columns_of(m.tile, 64, 0)), a[0][2] = 1, m.end(d);
+       wgmma_columns(d, a[0], columns_of(m.tile, 64)), a[0][2] = 1, m.end(d);
      },
      "changed before"},
     {"an operand beyond the block's memory", 128,
      [](const Memory& m, Sums& d) {
        m.begin_with_tile(), m.hold(d);
-       wgmma_rows(d, rows_of(m.tile, 64, 0), rows_of(m.tile, 64, 64 * 30), false), m.end(d);
+       wgmma_rows(d, rows_of(m.tile), rows_of(m.tile) + slice_of_rows(64, 64 * 30), false), m.end(d);
      },
      "the block has"},
     {"a fence of a part of a warpgroup", 64, [](const Memory&, Sums&) { wgmma_fence(); }, "whole warpgroup"},

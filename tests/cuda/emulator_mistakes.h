@@ -48,7 +48,7 @@ struct Memory {
   }
   void copy(Shared<BFloat16> to) const { cp_async_16(to, map.data, true); }
   void read(Shared<BFloat16> x) const { numbers[thread] = static_cast<int>(to_float(x[thread])); }
-  void multiply(Sums& d, bool add = false) const { wgmma_rows(d, rows_of(tile, 64, 0), rows_of(tile, 64, 0), add); }
+  void multiply(Sums& d, bool add = false) const { wgmma_rows(d, rows_of(tile), rows_of(tile), add); }
   /// The three steps of a product that is right.
   void hold(Sums& d) const { wgmma_hold(d), wgmma_fence(); }
   void start(Sums& d) const { hold(d), multiply(d); }

@@ -213,6 +213,33 @@ TEST_CASE("stream: copies go on by themselves", "[streaming]") {
   });
 }
 
+TEST_CASE("stream: what is reserved is taken once, and by caches without a window only", "[streaming]") {
+  Rng rng(4);
+  const MultiHeadAttention all({.heads = {.dim = 8, .heads = 2, .causal = true, .dtype = f64}}, rng);
+  const MultiHeadAttention last({.heads = {.dim = 8, .heads = 2, .causal = true, .dtype = f64}, .window = 3}, rng);
+  const Tensor x = normal({2, 30, 8}, 0, 1, rng, {f64});
+  constexpr int64_t row = 2 * 8 * 2 * 8;  // bytes of keys and values of a token of both sequences
+  Stream stream, plain;
+  stream.reserve(20);
+  for (const int64_t m : {3, 1, 9, 7}) {
+    CHECK(same_bits(next_of(all, x, {m}, stream)[0], next_of(all, x, {m}, plain)[0]));
+    CHECK(stream.bytes() == 20 * row);
+    CHECK(stream.numel() == plain.numel());
+  }
+  Stream copy = stream;
+  check_same(all, x, stream, plain);  // more than is reserved
+  CHECK(stream.bytes() == 40 * row);
+  copy.reserve(25);
+  next_of(all, x, {1}, copy);
+  CHECK(copy.bytes() == 40 * row);  // at least twice as many as before
+
+  Stream windowed;
+  windowed.reserve(20), next_of(last, x, {2, 5}, windowed);
+  CHECK(windowed.bytes() == 3 * row);
+  CHECK_THROWS_AS(stream.reserve(-1), ValueError);
+  CHECK(stream.reserved() == 20);
+}
+
 TEST_CASE("stream: a step that fails in the middle of a model leaves it as it was", "[streaming]") {
   Rng rng(4);
   const Tensor x = normal({2, 24, 8}, 0, 1, rng, {f64}), other = normal({2, 24, 8}, 0, 1, rng, {f64});
