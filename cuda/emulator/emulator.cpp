@@ -259,7 +259,7 @@ void collective(const char* name, unsigned mask, void* slot, void (*operate)(voi
   mask &= w.lanes;
   Gathering* mine = nullptr;
   for (Gathering& g : w.gatherings) {
-    if (g.mask == mask && std::strcmp(g.name, name) == 0) mine = &g;
+    if (g.mask == mask && (g.name == name || std::strcmp(g.name, name) == 0)) mine = &g;
     else if (g.arrived & mask && g.mask & bit)  // each waits for the other
       bad("comes to ", name, " (mask ", mask, ") while lane ", std::countr_zero(g.arrived & mask), " waits for it at ",
           g.name, " (mask ", g.mask, ")");

@@ -30,7 +30,7 @@ const Reading* reading_of(const Block& b, uint32_t set) {
 uint32_t add_reading(Block& b, uint32_t set, int actor, uint32_t time) {
   const Reading* const before = reading_of(b, set);
   const bool thread = actor >= kFirstThread;
-  Reading r{before ? set : 0, time, thread ? time : 0, static_cast<int16_t>(actor), 1, !thread};
+  Reading r{before ? set : 0, time, thread ? time : 0, b.time, static_cast<int16_t>(actor), 1, !thread};
   if (before) {
     r.latest = std::max(r.latest, before->latest), r.by_itself |= before->by_itself;
     r.count = static_cast<uint16_t>(before->count + 1);
@@ -60,7 +60,7 @@ uint32_t with_reading(Block& b, uint32_t set, int actor, uint32_t time) {
   Block::Answer& a = b.answers[(set * 31 + static_cast<uint32_t>(actor)) % b.answers.size()];
   if (a.set == set && a.time == time && a.actor == actor && a.with >= b.first_reading) return a.with;
   a = {set, time, 0, actor};
-  for (const Reading* r = before; r; r = reading_of(b, r->earlier))
+  for (const Reading* r = before; r && r->added >= time; r = reading_of(b, r->earlier))
     if (r->actor == actor && r->time == time) return a.with = set;
   return a.with = add_reading(b, before && before->count > 2 * kActors ? shortened(b, set) : set, actor, time);
 }
