@@ -128,7 +128,7 @@ template <class T> SLUICE_FN T slope_sign(const T& x) { using math::sign; return
 }  // namespace detail
 
 SLUICE_DUAL_ROW(exp, y)
-SLUICE_DUAL_ROW(expm1, y + detail::scalar(x, 1))
+SLUICE_DUAL_ROW(expm1, detail::slope_exp(x))  // y + 1 has no digits far below 0
 SLUICE_DUAL_ROW(log, detail::scalar(x, 1) / x)
 SLUICE_DUAL_ROW(log1p, detail::scalar(x, 1) / (x + detail::scalar(x, 1)))
 SLUICE_DUAL_ROW(sqrt, detail::scalar(x, 0.5) / y)

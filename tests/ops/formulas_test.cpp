@@ -229,6 +229,7 @@ TEST_CASE("formulas: derivatives keep their accuracy far from 0", "[formulas]") 
   CHECK(slope_at(fm::Silu{}, -800) == 0);
   CHECK(slope_at(fm::Gelu{}, 40) == 1);
   CHECK(slope_at(fm::Gelu{}, -40) == 0);
+  CHECK(slope_at(fm::Elu{}, -40) == Approx(std::exp(-40.0)).epsilon(1e-14));
   CHECK(slope_at(fm::Elu{}, -800) == 0);
   CHECK(slope_at(fm::Elu1{}, 800) == 1);
   for (double x : {-90.0, -30.0, 30.0, 90.0})
