@@ -28,7 +28,7 @@ struct Atom {
 /// A set of reads: one, and an earlier set. Atoms that were read alike share it.
 struct Reading {
   uint32_t earlier, time, latest;  // latest: of all threads' reads in the set
-  uint32_t added;                  // the block's time then, so `time` and those of earlier readings are not after it
+  uint32_t added;                  // the block's time then: at least `time`, and at least that of every earlier reading
   int16_t actor;
   uint16_t count;
   bool by_itself;  // a product is among them

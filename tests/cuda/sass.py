@@ -73,7 +73,7 @@ def faults(name, code):
             product, wait = i, None
         elif x.startswith("WARPGROUP.DEPBAR"):
             product, wait = None, i
-    if max(between) > LONGEST or 3 * sum(x <= USUAL for x in between) < 2 * len(between):
+    if max(between, default=0) > LONGEST or 3 * sum(x <= USUAL for x in between) < 2 * len(between):
         yield f"instructions between two products: {sorted(between)}"
     if alone > 2:
         yield f"{alone} products that wait for the one before"
