@@ -128,11 +128,18 @@ extern Kernel<void(const AttentionMask& mask, int64_t batch, int64_t heads, Tens
 extern Kernel<void(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t n, Tensor& y)> visible_count;
 /// y [..., m, n] = 1/(1 − p) where attention keeps a weight, else 0: the mask that dropout inside attention uses.
 extern Kernel<void(Tensor& y, DropoutSpec spec)> attention_keep_mask;
-/// q, k, v of rank 4, last dim contiguous; g undefined, [batch, heads, n] or [batch, heads, n, channels]; y
-/// [batch, heads, n, e], last dim contiguous.
+/// q, k, v as linear_scan() takes them, last dim contiguous, q and k of fewer heads than v only where there is a
+/// linear_scan_backward; g undefined, [batch, heads, n] or [batch, heads, n, channels]; y [batch, heads, n, e], last
+/// dim contiguous.
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
                    Tensor& y)>
     linear_scan;
+/// Gradients of linear_scan forwards, not exclusive, with m and e over 1 and a decay of whole states or by channel of
+/// k, from dout, that of its result; dg is undefined where it is not wanted. dq and dk [batch, parts, n, m], where
+/// parts is a multiple of k's heads that divides v's, hold the sums over the heads of v that belong to each part.
+extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& dout,
+                   int64_t chunk, Tensor& dq, Tensor& dk, Tensor& dv, Tensor& dg)>
+    linear_scan_backward;
 /// y = causal_conv1d(x, weight, bias, before), x and y [..., n, c]; bias and before may be undefined.
 extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before, Tensor& y)>
     causal_conv;

@@ -1,6 +1,7 @@
 #include <sluice/parallel/sequence.h>
 
 #include <sluice/core/node.h>
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/matmul/matmul.h>
@@ -120,13 +121,15 @@ Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
 // S_t = e^{G_t} ∘ S_before + (the piece's own state), with S_before = Σ_s e^{decay of the pieces between} ∘ S_s over
 // the ranks s before. A rank sends only its state and the decay of its whole piece. In reverse, the ranks after it
 // count.
-Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+Tensor sequence_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Tensor& log_decay,
                      const LinearScanOptions& o) {
-  if (in_sequence() && v.dtype() == bf16)  // decays of whole pieces would be rounded, and states
-    return to(sequence_scan(detail::widened(q), detail::widened(k), detail::widened(v), detail::widened(log_decay), o),
-              bf16);
-  const Tensor here = linear_scan(q, k, v, log_decay, o);
-  if (!in_sequence()) return here;
+  if (!in_sequence()) return linear_scan(q_in, k_in, v, log_decay, o);
+  if (v.dtype() == bf16)  // decays of whole pieces would be rounded, and states
+    return to(
+        sequence_scan(detail::widened(q_in), detail::widened(k_in), detail::widened(v), detail::widened(log_decay), o),
+        bf16);
+  const Tensor here = linear_scan(q_in, k_in, v, log_decay, o);
+  const Tensor q = detail::spread_heads(q_in, v.dim(1)), k = detail::spread_heads(k_in, v.dim(1));
   if (o.decay_on_values) fail<ValueError>("sequence_scan: decay_on_values cannot be cut over ranks");
   if (!log_decay.defined()) {
     const Tensor state = matmul(transpose(k, -2, -1), v);

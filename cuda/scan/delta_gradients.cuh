@@ -1,5 +1,5 @@
 // The gradients of q, k, e and of the decays for a tile of the delta rule, once u, dw, S before the tile and X = dL/dS
-// behind it are there: ops/scan/delta_scan_backward.cpp. A block for each tile of each key head takes the value heads
+// behind it are there: ops/scan/scan_backward.cpp. A block for each tile of each key head takes the value heads
 // of that one after another, so that their sums need no atomics. What limits it: as simt.cuh; u, dw and do are read for
 // every N channels.
 //

@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 2 : 4)
     for (int p = 0; p < s.key_tiles; ++p) state.store(p, state.home);
 }
 
-/// dw of each tile, from the last to the first, with X = dL/dS behind it: ops/scan/delta_scan_backward.cpp.
+/// dw of each tile, from the last to the first, with X = dL/dS behind it: ops/scan/scan_backward.cpp.
 /// `states.kept` receives X behind each tile. Does not step by gridDim: heads_at_once() and memory keep the blocks
 /// below 2^31.
 template <class T, int N, ScanDecay decay>

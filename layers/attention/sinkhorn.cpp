@@ -3,6 +3,7 @@
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/attention/sparse_attention.h>
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/dropout.h>
@@ -58,8 +59,7 @@ Operands self_attention(const char* op, const Tensor& q_in, const Tensor& k_in, 
   const AttentionOptions given{.scale = scale, .mask = {.keys = keys}, .dropout = dropout};
   auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
   if (q.dim(2) != k.dim(2)) fail(op, ": got q=", q_in, ", k=", k_in, "; need as many queries as keys");
-  const int64_t per_head = k.dim(1) > 0 ? q.dim(1) / k.dim(1) : 1;
-  if (per_head > 1) k = repeat_interleave(k, per_head, 1), v = repeat_interleave(v, per_head, 1);
+  k = detail::spread_heads(k, q.dim(1)), v = detail::spread_heads(v, q.dim(1));
   if (keys.defined()) {  // padding may hold NaN, and 0·NaN is NaN
     const Tensor padded = reshape(logical_not(keys), {keys.dim(0), 1, keys.dim(1), 1});
     q = masked_fill(q, padded, 0), k = masked_fill(k, padded, 0), v = masked_fill(v, padded, 0);

@@ -1,5 +1,6 @@
 #include <sluice/layers/linear_attention/gla.h>
 
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/shape/view.h>
@@ -30,7 +31,7 @@ Tensor Gla::log_decay(const Tensor& x) const {
   const bool channels = options.gate == GlaGate::per_channel;
   const Tensor g = gla_log_decay(gate_up(channels ? gate_down(x) : x), options.gate_temperature);
   if (!channels) return transpose(g, 1, 2);
-  return repeated(detail::expanded_heads("gla", options), detail::split_heads(g, options.kv_heads));
+  return detail::spread_heads(detail::split_heads(g, options.kv_heads), options.heads);
 }
 
 Tensor Gla::operator()(const Tensor& given, const Pass& pass) const {

@@ -1,6 +1,7 @@
 #include <sluice/layers/linear_attention/linear_mixer.h>
 
 #include <sluice/layers/linear_attention/linear_attention.h>
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/shape/view.h>
 
@@ -16,7 +17,7 @@ Heads::Projected LinearMixer::project(const HeadsOptions& h, const Call& call) c
     q = part[0], k = part[1], v = part[2];
   }
   const Heads::Projected p = Heads::arranged(h, q, k, v, call.first());
-  return {p.q, repeated(h, p.k), repeated(h, p.v)};
+  return {p.q, detail::spread_heads(p.k, h.heads), detail::spread_heads(p.v, h.heads)};
 }
 
 Tensor LinearMixer::decayed(Call& call, const Heads::Projected& x, const Tensor& log_decay, int64_t chunk,
@@ -27,10 +28,6 @@ Tensor LinearMixer::decayed(Call& call, const Heads::Projected& x, const Tensor&
                                    .scale = scale.value_or(1 / std::sqrt(static_cast<double>(x.q.dim(-1)))),
                                    .log_decay = log_decay,
                                    .chunk = chunk});
-}
-
-Tensor LinearMixer::repeated(const HeadsOptions& h, const Tensor& x) {
-  return h.heads > h.kv_heads ? repeat_interleave(x, h.heads / h.kv_heads, 1) : x;
 }
 
 Tensor LinearMixer::finish(const HeadsOptions& h, const Tensor& normed, const Call& call) const {

@@ -33,8 +33,6 @@ struct LinearMixer {
   /// dim, dims broadcast. Without a scale it is dk^{−1/2}. In a stream it continues the stream's S.
   static Tensor decayed(Call& call, const Heads::Projected& x, const Tensor& log_decay, int64_t chunk,
                         std::optional<double> scale = {});
-  /// x [batch, kv_heads, n, ·] for the query heads that read it.
-  static Tensor repeated(const HeadsOptions& h, const Tensor& x);
   /// The layer's output from the normed values of all heads, [batch, n, heads·dv].
   Tensor finish(const HeadsOptions& h, const Tensor& normed, const Call& call) const;
 };

@@ -2,6 +2,8 @@
 
 #include <sluice/layers/nn/heads.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
@@ -38,25 +40,27 @@ Mamba2::Operands Mamba2::operands(const Call& call) const {
   const std::vector<Tensor> maps = split(in(u), {inner, inner + 2 * grouped, o.heads}, -1);
   const Tensor mixed = o.short_conv > 0 ? conv(maps[1], call.pass()) : silu(maps[1]);
   const std::vector<Tensor> xbc = split(mixed, {inner, grouped, grouped}, -1);
-  const auto of_heads = [&](const Tensor& t) {
-    return repeat_interleave(detail::split_heads(t, o.groups), o.heads / o.groups, 1);
-  };
   // Δ, its decay and Δ·x in f32 for bf16: what a rounded exponent is off by adds up over all tokens.
-  Tensor dt = transpose(
-      clamp(softplus(detail::widened(maps[2]) + detail::widened(dt_bias)), o.dt_limit[0], o.dt_limit[1]), 1, 2);
-  if (hidden.defined()) dt = masked_fill(dt, unsqueeze(hidden, 1), 0);
-  Tensor log_decay = dt * neg(exp(detail::widened(unsqueeze(a_log, -1))));
-  if (starts.defined()) log_decay = masked_fill(log_decay, unsqueeze(starts, 1), -INFINITY);
-  const Tensor x = detail::split_heads(xbc[0], o.heads);
+  Tensor dt = clamp(softplus(detail::widened(maps[2]) + detail::widened(dt_bias)), o.dt_limit[0], o.dt_limit[1]);
+  dt = detail::filled_tokens(dt, hidden, 0);
+  const Tensor log_decay = detail::filled_tokens(dt * neg(exp(detail::widened(a_log))), starts, -INFINITY);
+  // Token by token, [batch, n, heads, ·], as the maps and the scan have their results in memory.
+  const Tensor x = unflatten(xbc[0], -1, {o.heads, o.head_dim});
   const Tensor written = to(detail::widened(x) * unsqueeze(dt, -1), x.dtype());
-  return {maps[0], x, of_heads(xbc[2]), of_heads(xbc[1]), written, log_decay};
+  return {maps[0],
+          x,
+          detail::split_heads(xbc[2], o.groups),
+          detail::split_heads(xbc[1], o.groups),
+          transpose(written, 1, 2),
+          transpose(log_decay, 1, 2)};
 }
 
 Tensor Mamba2::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "mamba2", given, options.dim, pass);
   const auto [z, x, q, k, v, log_decay] = operands(call);
   const Tensor scanned = call.scan(q, k, v, log_decay, {.chunk = options.chunk});
-  const Tensor y = detail::merge_heads(scanned + x * reshape(d, {options.heads, 1, -1}));
+  const Tensor gain = reshape(d, {options.heads, -1});
+  const Tensor y = flatten(map(formula::ScaleOffset{}, x, gain, transpose(scanned, 1, 2)), 2, 3);
   return out(options.norm_before_gate ? swiglu(norm(y), z) : norm(swiglu(y, z)));
 }
 

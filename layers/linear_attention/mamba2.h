@@ -76,8 +76,8 @@ struct Mamba2 {
   /// What the recurrence reads.
   struct Operands {
     Tensor z;          // [batch, n, heads·head_dim]
-    Tensor x;          // [batch, heads, n, head_dim]
-    Tensor q, k, v;    // of the scan: C, B, Δ·x, [batch, heads, n, ·]
+    Tensor x;          // [batch, n, heads, head_dim]
+    Tensor q, k, v;    // of the scan: C and B [batch, groups, n, state], Δ·x [batch, heads, n, head_dim]
     Tensor log_decay;  // Δ·A, [batch, heads, n]; f32 for x of bf16
   };
   /// Of the tokens of the call. linear_scan_state() of k, v and log_decay is the transpose of h after all of them.

@@ -1,6 +1,7 @@
 #include <sluice/layers/nn/pass.h>
 
 #include <sluice/layers/nn/heads.h>
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/join.h>
@@ -175,8 +176,8 @@ Tensor Call::scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   if (!streams()) return sequence_scan(q, k, v, log_decay, o);
   if (v.dtype() == bf16)  // a running sum in bf16 would soon stand still
     return to(scan(detail::widened(q), detail::widened(k), detail::widened(v), detail::widened(log_decay), o), bf16);
-  Tensor& state = kept_state({k.dim(0), k.dim(1), k.dim(3), v.dim(3)}, v.dtype(), v);
-  return detail::continued_scan(q, k, v, log_decay, o, state);
+  Tensor& state = kept_state({k.dim(0), v.dim(1), k.dim(3), v.dim(3)}, v.dtype(), v);
+  return detail::continued_scan(detail::spread_heads(q, v.dim(1)), k, v, log_decay, o, state);
 }
 
 Tensor Call::delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
@@ -205,11 +206,11 @@ Tensor detail::continued_scan(const Tensor& q, const Tensor& k, const Tensor& v,
     return before.defined() ? y + exp(cumsum(g, 2)) * matmul(q, before) : y;
   }
   if (k.dim(2) != 1 || o.exclusive) {
-    const Tensor y = linear_scan(q, k, v, log_decay, o);
+    const Tensor y = linear_scan(q, spread_heads(k, v.dim(1)), v, log_decay, o);
     state = linear_scan_state(k, v, log_decay, before);
     return before.defined() ? y + linear_scan_carry(q, before, log_decay) : y;
   }
-  state = matmul(transpose(k, -2, -1), v);  // S ← e^g S + kᵀ v, y = q S
+  state = matmul(transpose(spread_heads(k, v.dim(1)), -2, -1), v);  // S ← e^g S + kᵀ v, y = q S
   if (before.defined() && log_decay.defined()) {
     const Tensor kept = exp(log_decay);  // [batch, heads, 1] or [batch, heads, 1, m]
     state = state + unsqueeze(kept.rank() == 4 ? squeeze(kept, 2) : kept, -1) * before;

@@ -221,11 +221,9 @@ struct Attention final : Node {
 Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o, RngBlocks random,
                      Tensor g, const Tensor& g_lse) {
   const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2), kv_heads = k.dim(1);
-  const int64_t group = heads / std::max<int64_t>(1, kv_heads);
   const Tensor visible = detail::visibility_of(o, q, k);
-  auto spread = [&](const Tensor& x) { return group == 1 ? x : repeat_interleave(x, group, 1); };
-  auto gather_heads = [&](const Tensor& x) { return group == 1 ? x : sum(unflatten(x, 1, {kv_heads, group}), {2}); };
-  const Tensor keys = detail::hide_unseen(k, visible, heads), values = spread(detail::hide_unseen(v, visible, heads));
+  const Tensor keys = detail::hide_unseen(k, visible, heads),
+               values = detail::spread_heads(detail::hide_unseen(v, visible, heads), heads);
   const Tensor scores = detail::attention_scores(q, keys, o), w = detail::weights_of(scores, visible, o);
   if (!g.defined()) g = zeros({batch, heads, m, v.dim(3)}, q.options());
   Tensor dp = matmul(g, transpose(values, -2, -1)), dropped = w;
@@ -233,7 +231,7 @@ Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const At
     const Tensor keep_mask = detail::attention_keep_mask(o.dropout, random, w.shape(), w.options());
     dp = dp * keep_mask, dropped = w * keep_mask;
   }
-  Tensor dv = gather_heads(matmul(transpose(dropped, -2, -1), g)), ds, dsink;
+  Tensor dv = detail::gather_heads(matmul(transpose(dropped, -2, -1), g), kv_heads), ds, dsink;
   if (o.weighting == Weighting::softmax) {
     Tensor delta = sum(dp * w, {-1}, keep);
     if (g_lse.defined()) delta = delta - unsqueeze(g_lse, -1);
@@ -253,7 +251,8 @@ Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const At
     const Tensor slope = 1.0 - square(detail::attention_products(q, keys, o) * (1 / o.softcap));
     dx = ds * (visible.defined() ? masked_fill(slope, logical_not(visible), 0) : slope);
   }
-  Tensors result{matmul(dx, spread(keys)) * *o.scale, gather_heads(matmul(transpose(dx, -2, -1), q)) * *o.scale, dv,
+  Tensors result{matmul(dx, detail::spread_heads(keys, heads)) * *o.scale,
+                 detail::gather_heads(matmul(transpose(dx, -2, -1), q), kv_heads) * *o.scale, dv,
                  o.bias.defined() ? ds : Tensor()};
   // relative_matrix() is a flipped unfold of the table; this is its adjoint.
   result.push_back(!o.relative_bias.defined() ? Tensor()

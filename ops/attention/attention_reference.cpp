@@ -3,6 +3,7 @@
 //   s = ρ (cap(scale·q kᵀ) + bias)      w = weighting(s) behind the mask      o = dropout(w) v
 #include <sluice/ops/attention/attention_reference.h>
 
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/shape/create.h>
@@ -26,8 +27,7 @@ AttentionOptions widened(AttentionOptions o) {
 }
 
 Tensor attention_products(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
-  const int64_t per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
-  const Tensor s = matmul(q, transpose(per_head == 1 ? k : repeat_interleave(k, per_head, 1), -2, -1)) * *o.scale;
+  const Tensor s = matmul(q, transpose(spread_heads(k, q.dim(1)), -2, -1)) * *o.scale;
   return o.softcap > 0 ? tanh(s * (1 / o.softcap)) * o.softcap : s;
 }
 
@@ -91,9 +91,8 @@ Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor&
   if (o.dropout > 0 && rng)
     w = w * detail::attention_keep_mask(o.dropout, rng->draw(detail::keep_mask_blocks(w.shape()), w.device()),
                                         w.shape(), w.options());
-  const int64_t per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
-  Tensor values = detail::hide_unseen(v, visible, q.dim(1));
-  return detail::restore_rank(matmul(w, per_head == 1 ? values : repeat_interleave(values, per_head, 1)), rank);
+  const Tensor values = detail::spread_heads(detail::hide_unseen(v, visible, q.dim(1)), q.dim(1));
+  return detail::restore_rank(matmul(w, values), rank);
 }
 
 Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, TileOrder order, int64_t rows,
@@ -106,12 +105,11 @@ Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& 
   if (o.weighting != Weighting::softmax || o.sink.defined() || o.dropout > 0)
     fail<ValueError>("attention_in_order: softmax only, without sink and dropout");
   const double inf = std::numeric_limits<double>::infinity();
-  const int64_t m = q.dim(2), n = k.dim(2), per_head = q.dim(1) / std::max<int64_t>(1, k.dim(1));
+  const int64_t m = q.dim(2), n = k.dim(2);
   const Tensor visible = detail::visibility_of(o, q, k);
   Tensor scores = detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o);
   if (visible.defined()) scores = masked_fill(scores, logical_not(visible), -inf);
-  Tensor values = detail::hide_unseen(v, visible, q.dim(1));
-  if (per_head != 1) values = repeat_interleave(values, per_head, 1);
+  const Tensor values = detail::spread_heads(detail::hide_unseen(v, visible, q.dim(1)), q.dim(1));
 
   struct State {  // of one query tile
     Tensor out, top, total;

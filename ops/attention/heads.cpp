@@ -1,6 +1,8 @@
 #include <sluice/ops/attention/heads.h>
 
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <utility>
 
@@ -17,6 +19,15 @@ Tensor readable_rows(const Tensor& x) {
   const int64_t width = x.dim(3);
   const bool apart = x.dim(2) <= 1 || x.strides()[2] >= std::max<int64_t>(1, width);
   return apart && (width <= 1 || x.strides()[3] == 1) ? x.detach() : clone(x.detach());
+}
+
+Tensor spread_heads(const Tensor& x, int64_t heads) {
+  return x.dim(1) == heads ? x : repeat_interleave(x, heads / x.dim(1), 1);
+}
+
+Tensor gather_heads(const Tensor& x, int64_t groups) {
+  if (!x.defined() || x.dim(1) == groups) return x;
+  return sum(unflatten(x, 1, {groups, x.dim(1) / groups}), {2});
 }
 
 }  // namespace sluice::detail

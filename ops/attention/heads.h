@@ -16,10 +16,17 @@ Tensor empty_heads(const Shape& shape, TensorOptions options);
 /// Returns x, or a copy if its rows are not contiguous or overlap: kernels and BLAS cannot read such rows. No history.
 Tensor readable_rows(const Tensor& x);
 
+/// x [batch, g, …] → [batch, heads, …]: each of the g heads for all of `heads` that read it, ⌊i/(heads/g)⌋ for head i.
+Tensor spread_heads(const Tensor& x, int64_t heads);
+/// The adjoint: x [batch, heads, …] → [batch, groups, …], the sums over the heads of each group. Undefined for
+/// undefined.
+Tensor gather_heads(const Tensor& x, int64_t groups);
+
 /// A [batch, heads, rows, width] tensor as the kernels read it.
 template <class T> struct HeadView {
   T* base = nullptr;
   int64_t batch = 0, head = 0, row = 0;  // strides
+  HeadView() = default;
   explicit HeadView(const Tensor& x)
       : base(reinterpret_cast<T*>(x.raw())), batch(x.strides()[0]), head(x.strides()[1]),
         row(x.shape()[2] > 1 ? x.strides()[2] : std::max<int64_t>(1, x.shape()[3])) {}
@@ -57,6 +64,16 @@ void sparse_product(Trans ta, int64_t n, int64_t m, int64_t k, T alpha, const T*
       if (weight == T(0)) continue;
       for (int64_t j = 0; j < m; ++j) c[i * ldc + j] += alpha * weight * b[l * ldb + j];
     }
+}
+
+/// c [n, m] = a · b, or aᵀ · b; with `add`, c += it. `a` is 0 for the pairs of steps that do not count; what is not
+/// finite in the row of b of such a pair, a later step's, stays out of c.
+template <class T>
+void masked_product(Trans ta, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
+                    bool add, T* c, int64_t ldc, Precision precision) {
+  if (all_finite(b, k, m, ldb)) return gemm(ta, Trans::no, n, m, k, T(1), a, lda, b, ldb, T(add), c, ldc, precision);
+  for (int64_t i = 0; !add && i < n; ++i) std::fill_n(c + i * ldc, m, T(0));
+  sparse_product(ta, n, m, k, T(1), a, lda, b, ldb, c, ldc);
 }
 
 }  // namespace sluice::detail

@@ -26,25 +26,26 @@ namespace sluice::detail {
 
 enum class DeltaDecay { none, scalar, channels };
 
-/// The operands of a call, and what forward and backward do alike with a chunk.
+/// The operands of a call, and what forward and backward do alike with a chunk. Without e it is linear_scan's.
 template <class T> struct DeltaOperands {
   static constexpr int64_t kFewSteps = 4;  // up to so many, products of matrices cost more than steps
   HeadView<const T> q, k, erase, write;    // q is k where only u is wanted
   const T* g;                              // [batch, value_heads, n, channels]
   DeltaDecay decay;
-  int64_t batch, heads, group, n, dk, dv, chunk, chunks,
-      sides;  // group: value heads of a key head; sides: e, or e and q
+  int64_t batch, heads, group, n, dk, dv, chunk, chunks;  // group: value heads of a key head
+  bool erases;                                            // false: linear_scan, whose u are the values
+  int64_t sides;                                          // how many of e and q there are
   Precision precision;
 
   DeltaOperands(const Tensor& q_, const Tensor& k_, const Tensor& e, const Tensor& w, const Tensor& g_, int64_t chunk_)
-      : q(q_.defined() ? q_ : k_), k(k_), erase(e), write(w), g(g_.defined() ? g_.data<T>() : nullptr),
-        decay(!g_.defined()    ? DeltaDecay::none
-              : g_.rank() == 3 ? DeltaDecay::scalar
-                               : DeltaDecay::channels),
-        batch(k_.dim(0)), heads(e.dim(1)), group(heads / k_.dim(1)), n(k_.dim(2)), dk(k_.dim(3)), dv(w.dim(3)),
-        chunk(std::min(chunk_, n)), chunks((n - 1) / chunk + 1), sides(q_.defined() ? 2 : 1),
+      : q(q_.defined() ? q_ : k_), k(k_), erase(e.defined() ? e : k_), write(w),
+        g(g_.defined() ? g_.data<T>() : nullptr), decay(!g_.defined()    ? DeltaDecay::none
+                                                        : g_.rank() == 3 ? DeltaDecay::scalar
+                                                                         : DeltaDecay::channels),
+        batch(k_.dim(0)), heads(w.dim(1)), group(heads / k_.dim(1)), n(k_.dim(2)), dk(k_.dim(3)), dv(w.dim(3)),
+        chunk(std::min(chunk_, n)), chunks((n - 1) / chunk + 1), erases(e.defined()), sides(erases + q_.defined()),
         // Exponentials set the pace of decays by channel, and u, which later steps build on, must not drift.
-        precision(decay == DeltaDecay::channels || sides == 1 ? Precision::f32 : sluice::precision()) {}
+        precision(decay == DeltaDecay::channels || !q_.defined() ? Precision::f32 : sluice::precision()) {}
 
   struct Memory : DecayBuffers<T> {
     Scratch<T> floats;
@@ -86,13 +87,35 @@ template <class T> struct DeltaOperands {
   const T* far_rows(const Memory& w) const { return decay == DeltaDecay::channels ? w.far : w.x; }
   const T* carried_rows(const Memory& w) const { return decay == DeltaDecay::channels ? w.carried : w.keys; }
 
-  /// Copies the rows of a chunk and makes its sums L, A and P, and the factors of its rows.
+  /// Copies the rows of a chunk, and makes its sums L and what follows from them: A and P, and the factors of its rows.
   void enter(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count) const {
-    for (int64_t t = 0; t < count; ++t) {
-      std::copy_n(erase.at(b, h, first + t), dk, w.x + t * dk);
-      if (sides == 2) std::copy_n(q.at(b, h / group, first + t), dk, w.x + (count + t) * dk);
-      std::copy_n(k.at(b, h / group, first + t), dk, w.keys + t * dk);
+    load(w.keys, k, dk, b, h / group, first, count), load_decays(w, b, h, first, count);
+    if (erases) load(w.x, erase, dk, b, h, first, count);
+    T *const queries = w.x + (sides - 1) * count * dk, *const p = w.pairs + (sides - 1) * count * count;
+    if (!erases || sides == 2) load(queries, q, dk, b, h / group, first, count);
+    if (decay == DeltaDecay::channels) {
+      const DecayQueries<T> both[] = {{w.x, w.pairs, w.far}, {queries, p, w.far + count * dk}};
+      weights_by_keys<T>(w, std::span(both, static_cast<std::size_t>(sides)), w.keys, dk, count, precision);
+      std::copy_n(w.border, dk, w.end);
+    } else {
+      gemm(Trans::no, Trans::yes, sides * count, count, dk, T(1), w.x, dk, w.keys, dk, T(0), w.pairs, count, precision);
+      if (g) vectorised([&] { weigh(w, count); });
     }
+    for (int64_t side = 0; side < sides; ++side) {  // pairs that do not count; 0·NaN of a later step would not be 0
+      const int64_t own = erases && side == 0 ? 0 : 1;
+      for (int64_t t = 0; t < count; ++t) {
+        T* const line = w.pairs + (side * count + t) * count;
+        std::fill(line + t + own, line + count, T(0));
+      }
+    }
+  }
+
+  static void load(T* to, const HeadView<const T>& from, int64_t width, int64_t b, int64_t h, int64_t first,
+                   int64_t count) {
+    for (int64_t t = 0; t < count; ++t) std::copy_n(from.at(b, h, first + t), width, to + t * width);
+  }
+
+  void load_decays(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count) const {
     for (int64_t t = 0; g && t < count; ++t) {
       const T* here = decay_at(b, h, first + t);
       for (int64_t c = 0; c < channels(); ++c) {
@@ -101,25 +124,16 @@ template <class T> struct DeltaOperands {
         w.sums[t * channels() + c] = (t ? w.sums[(t - 1) * channels() + c] : 0.0) + double(w.step[t * channels() + c]);
       }
     }
-    if (decay == DeltaDecay::channels) {
-      const DecayQueries<T> both[] = {{w.x, w.pairs, w.far},
-                                      {w.x + count * dk, w.pairs + count * count, w.far + count * dk}};
-      weights_by_keys<T>(w, std::span(both, static_cast<std::size_t>(sides)), w.keys, dk, count, precision);
-      std::copy_n(w.border, dk, w.end);
-    } else {
-      gemm(Trans::no, Trans::yes, sides * count, count, dk, T(1), w.x, dk, w.keys, dk, T(0), w.pairs, count, precision);
-      if (g) vectorised([&] { weigh(w, count); });
-    }
-    for (int64_t t = 0; t < count; ++t) {  // pairs that do not count; 0·NaN of a later step would not be 0
-      std::fill(w.pairs + t * count + t, w.pairs + (t + 1) * count, T(0));
-      if (sides == 2) std::fill(w.pairs + (count + t) * count + t + 1, w.pairs + (count + t + 1) * count, T(0));
-    }
+    if (decay == DeltaDecay::scalar)
+      vectorised([&] {
+        for (int64_t t = 0; t < count; ++t)
+          w.here[t] = math::exp(T(w.sums[t])), w.left[t] = math::exp(T(w.sums[count - 1] - w.sums[t]));
+      });
   }
 
-  /// The decays of whole states in a chunk: those of its rows, and what they make of its pairs.
+  /// What a decay of whole states makes of a chunk's pairs.
   void weigh(Memory& w, int64_t count) const {
     for (int64_t t = 0; t < count; ++t) {
-      w.here[t] = math::exp(T(w.sums[t])), w.left[t] = math::exp(T(w.sums[count - 1] - w.sums[t]));
       T* const weight = w.weight + t * count;
       for (int64_t j = 0; j <= t; ++j) weight[j] = math::exp(T(w.sums[t] - w.sums[j]));
       for (int64_t side = 0; side < sides; ++side)

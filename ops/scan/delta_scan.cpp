@@ -77,10 +77,8 @@ struct Operands {
 ///   u
 /// where k̃_j = k_j ∘ e^{G_n − G_j}. In the order of Operands.
 Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64_t chunk) {
-  const int64_t group = x.k.dim(1) > 0 ? x.write.dim(1) / x.k.dim(1) : 1, heads = x.k.dim(1);
-  const auto spread = [&](const Tensor& t) { return group > 1 ? repeat_interleave(t, group, 1) : t; };
-  const auto gathered = [&](const Tensor& t) { return group > 1 ? sum(unflatten(t, 1, {heads, group}), {2}) : t; };
-  const Tensor q = spread(x.q), k = spread(x.k), &e = x.erase, &g = x.g;
+  const int64_t heads = x.write.dim(1), groups = x.k.dim(1);
+  const Tensor q = detail::spread_heads(x.q, heads), k = detail::spread_heads(x.k, heads), &e = x.erase, &g = x.g;
   const auto carried = [&](const Tensor& t) { return linear_scan_carry(t, x.initial, g); };
   const Tensor u = delta_values(k, e, x.initial.defined() ? x.write - carried(e) : x.write, g, {.chunk = chunk});
   if (!dout.defined()) dout = zeros_like(u);
@@ -120,7 +118,8 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
       dg = dg + (g.rank() == 3 ? sum(kept, {-1}, keep) : unsqueeze(kept, 2));
     }
   }
-  return {gathered(dq + own * k), gathered(dk + own * q), de, d.write, dg, dinitial};
+  dq = detail::gather_heads(dq + own * k, groups), dk = detail::gather_heads(dk + own * q, groups);
+  return {dq, dk, de, d.write, dg, dinitial};
 }
 
 struct DeltaScan final : Node {
@@ -236,9 +235,8 @@ DeltaScanResult delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, co
     fail<DTypeError>("delta_rule: needs f32, f64 or bf16 operands of one dtype — got k=", k.dtype(), k,
                      ", v=", v.dtype(), v, ", beta=", beta.dtype(), beta);
   const Tensor strength = unsqueeze(beta, -1);
-  const int64_t group = k.dim(1) > 0 ? v.dim(1) / k.dim(1) : 1;
-  return scanned("delta_rule", q, k, strength * (group == 1 ? k : repeat_interleave(k, group, 1)), strength * v,
-                 log_decay, initial, options);
+  return scanned("delta_rule", q, k, strength * detail::spread_heads(k, v.dim(1)), strength * v, log_decay, initial,
+                 options);
 }
 
 Tensor delta_values(const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& log_decay,

@@ -45,10 +45,7 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
         for (int64_t c = 0; c < dv; ++c) o[t * out.row + c] = (sides == 2 ? w.here[t] : T(1)) * known[t * dv + c];
     });
     if (sides == 2) {
-      const T* const p = w.pairs + count * count;
-      if (all_finite(w.u, count, dv, dv))
-        gemm(Trans::no, Trans::no, count, dv, count, T(1), p, count, w.u, dv, T(1), o, out.row, precision);
-      else sparse_product(Trans::no, count, dv, count, T(1), p, count, w.u, dv, o, out.row);
+      masked_product(Trans::no, count, dv, count, w.pairs + count * count, count, w.u, dv, true, o, out.row, precision);
     }
     this->scale_rows(w.left, w.u, count, dv);
     this->next_state(w, state, count, count, this->carried_rows(w), w.u);

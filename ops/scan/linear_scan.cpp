@@ -20,10 +20,13 @@ namespace {
 
 /// The decay broadcast to [batch, heads, n] or [batch, heads, n, channels]; checks all operands.
 Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
-                     const LinearScanOptions& o) {
-  if (q.rank() != 4 || k.shape() != q.shape() || v.rank() != 4 || v.dim(0) != q.dim(0) || v.dim(1) != q.dim(1) ||
-      v.dim(2) != q.dim(2))
-    fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, n, m], the same, [batch, heads, n, e]");
+                     const LinearScanOptions& o, bool grouped = false) {
+  const bool ranks = q.rank() == 4 && v.rank() == 4;
+  const int64_t groups = ranks ? q.dim(1) : 0, heads = ranks ? v.dim(1) : 0;
+  const bool heads_fit = heads == groups || (grouped && groups > 0 && heads % groups == 0);
+  if (!ranks || k.shape() != q.shape() || v.dim(0) != q.dim(0) || !heads_fit || v.dim(2) != q.dim(2))
+    fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, n, m], the same, [batch, heads, n, e]",
+         grouped ? ", where the heads of q and k may also divide those of v" : "");
   if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || !is_float(q.dtype()))
     fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k,
                      ", v=", v.dtype(), v);
@@ -31,7 +34,7 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
   if (!log_decay.defined()) return {};
   if (log_decay.dtype() != q.dtype() && !(log_decay.dtype() == f32 && q.dtype() == bf16))
     fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside q=", q.dtype(), q);
-  Shape scalar{q.dim(0), q.dim(1), q.dim(2)}, channels = scalar;
+  Shape scalar{q.dim(0), heads, q.dim(2)}, channels = scalar;
   channels.push_back(o.decay_on_values ? v.dim(3) : q.dim(3));
   if (log_decay.rank() <= 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
   if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), channels) == channels)
@@ -50,10 +53,48 @@ struct LinearScan final : Node {
   explicit LinearScan(const LinearScanOptions& options) : o(options) {}
   static const char* op_name() { return "linear_scan"; }
   const char* name() const override { return op_name(); }
-  Tensors vjp(const Tensor& gy_in) override {
-    const DType dtype = gy_in.dtype();
-    const Tensor q = detail::widened(saved(0)), k = detail::widened(saved(1)), v = detail::widened(saved(2)),
-                 g = detail::widened(saved(3)), gy = detail::widened(gy_in);
+  Tensors vjp(const Tensor& gy) override {
+    // A decay's gradient is a running sum of differences that nearly cancel.
+    const PrecisionScope scope(needs(3) ? Precision::f32 : precision_of(gy.dtype()));
+    Tensors grads = one_pass(gy) ? fused_vjp(gy) : composed_vjp(detail::widened(gy));
+    for (std::size_t i = 0; i < 4; ++i)
+      if (grads[i].defined()) grads[i] = to(grads[i], saved(i).dtype());
+    return grads;
+  }
+
+ private:
+  /// True if linear_scan_backward serves this call, and pays. Its rows are copies: without a gradient of the decay
+  /// three scans, which read rows where they lie, are faster. States of one row or column have a kernel of their own,
+  /// in f64.
+  bool one_pass(const Tensor& gy) const {
+    const Tensor &q = saved(0), &g = saved(3);
+    return !grad_enabled() && gy.numel() > 0 && kernel::linear_scan_backward.installed(gy.device()) && !o.reverse &&
+           !o.exclusive && q.dim(3) > 1 && gy.dim(3) > 1 && !(o.decay_on_values && g.defined() && g.rank() == 4) &&
+           (needs(3) || q.dim(1) < gy.dim(1));
+  }
+
+  Tensors fused_vjp(const Tensor& gy) const {
+    const Tensor q = saved(0), k = saved(1), v = saved(2), g = saved(3);
+    // Few heads of k would leave threads without work, so that up to 16 sums over heads of v are made side by side.
+    const int64_t groups = k.dim(1), group = v.dim(1) / groups;
+    int64_t parts = 1;
+    while (parts < group && (group % parts != 0 || k.dim(0) * groups * parts < 16)) ++parts;
+    const auto result = [](int64_t heads, const Tensor& like) {
+      return detail::empty_heads({like.dim(0), heads, like.dim(2), like.dim(3)},
+                                 {like.dtype() == bf16 ? f32 : like.dtype(), like.device()});
+    };
+    Tensor dq = result(groups * parts, q), dk = result(groups * parts, k), dv = result(v.dim(1), v), dg;
+    if (needs(3)) dg = empty(g.shape(), g.options());
+    kernel::linear_scan_backward(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v),
+                                 g.defined() ? contiguous(g) : g, detail::readable_rows(gy), o.chunk, dq, dk, dv, dg);
+    return {detail::gather_heads(dq, groups), detail::gather_heads(dk, groups), dv, dg};
+  }
+
+  Tensors composed_vjp(const Tensor& gy) const {
+    const int64_t groups = saved(0).dim(1), heads = gy.dim(1);
+    const Tensor q = detail::spread_heads(detail::widened(saved(0)), heads),
+                 k = detail::spread_heads(detail::widened(saved(1)), heads), v = detail::widened(saved(2)),
+                 g = detail::widened(saved(3));
     const bool want_decay = needs(3), by_value = want_decay && g.rank() == 4 && o.decay_on_values;
     LinearScanOptions same = o, other = o;  // decay_on_values as given, and exchanged
     other.decay_on_values = !o.decay_on_values;
@@ -63,8 +104,6 @@ struct LinearScan final : Node {
       x.exclusive = x.exclusive || exclusive;
       return linear_scan(a, b, c, g, x);
     };
-    // A decay's gradient is a running sum of differences that nearly cancel.
-    PrecisionScope scope(want_decay ? Precision::f32 : precision_of(dtype));
     const bool by_key = want_decay && !by_value;
     Tensors grads(4);
     auto &dq = grads[0], &dk = grads[1], &dv = grads[2];
@@ -81,17 +120,19 @@ struct LinearScan final : Node {
       dq = map(formula::ScaleOffset{}, k, own, dq), dk = map(formula::ScaleOffset{}, q, own, dk);
     }
     if (by_value && !o.exclusive) dv = map(formula::ScaleOffset{}, gy, sum(q * k, {-1}, keep), dv);
-    for (std::size_t i = 0; i < 4; ++i)
-      if (grads[i].defined()) grads[i] = sluice::to(grads[i], i == 3 ? saved(3).dtype() : dtype);
+    dq = detail::gather_heads(dq, groups), dk = detail::gather_heads(dk, groups);
     return grads;
   }
 };
 
 }  // namespace
 
-Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+Tensor linear_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Tensor& log_decay,
                    const LinearScanOptions& o) {
-  const Tensor g = checked_decay("linear_scan", q, k, v, log_decay, o);
+  const Tensor g = checked_decay("linear_scan", q_in, k_in, v, log_decay, o, true);
+  const bool spread = !kernel::linear_scan_backward.installed(v.device());
+  const Tensor q = spread ? detail::spread_heads(q_in, v.dim(1)) : q_in,
+               k = spread ? detail::spread_heads(k_in, v.dim(1)) : k_in;
   Tensor y = detail::empty_heads(v.shape(), v.options());
   if (y.numel() > 0) {
     const Tensor decay = g.defined() ? contiguous(g.detach()) : g;
@@ -102,17 +143,18 @@ Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 }
 
 Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& initial) {
-  const Tensor g = checked_decay("linear_scan_state", k, k, v, log_decay, {});
-  checked_numel("linear_scan_state", {k.dim(0), k.dim(1), k.dim(3), v.dim(3)});
-  if (initial.defined() && initial.shape() != Shape{k.dim(0), k.dim(1), k.dim(3), v.dim(3)})
+  const Tensor g = checked_decay("linear_scan_state", k, k, v, log_decay, {}, true);
+  const Shape shape{k.dim(0), v.dim(1), k.dim(3), v.dim(3)};
+  checked_numel("linear_scan_state", shape);
+  if (initial.defined() && initial.shape() != shape)
     fail("linear_scan_state: initial=", initial, " does not fit k=", k, ", v=", v, "; need [batch, heads, m, e]");
   if (initial.defined() && initial.dtype() != k.dtype())
     fail<DTypeError>("linear_scan_state: initial is ", initial.dtype(), " beside k of ", k.dtype());
   if (k.dtype() == bf16) return detail::in_f32(linear_scan_state, k, v, log_decay, initial);
-  Tensor keys = k;
+  Tensor keys = detail::spread_heads(k, v.dim(1));
   if (g.defined()) {  // Σ_{s > j} g_s
     Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});
-    keys = k * exp(g.rank() == 3 ? unsqueeze(left, -1) : left);
+    keys = keys * exp(g.rank() == 3 ? unsqueeze(left, -1) : left);
   }
   Tensor state = matmul(transpose(keys, -2, -1), v);
   if (!initial.defined()) return state;

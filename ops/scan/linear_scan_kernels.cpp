@@ -34,8 +34,8 @@ template <class T> struct Scan {
   HeadView<T> out;
   const T* g;  // [batch, heads, n, channels]
   Decay decay;
-  int64_t heads, n, m, e, chunk, channels;  // channels of g: 1, m or e
-  int64_t blocks, width;                    // value columns are split into blocks: columns of S are independent
+  int64_t heads, group, n, m, e, chunk, channels;  // group: heads of v that read a head of k; channels of g: 1, m or e
+  int64_t blocks, width;                           // value columns are split into blocks: columns of S are independent
   bool by_channel = decay == Decay::keys || decay == Decay::values;
   /// With decays per channel exponentials set the pace: bf16 would lose exactness and gain no speed.
   Precision precision = by_channel ? Precision::f32 : sluice::precision();
@@ -47,10 +47,10 @@ template <class T> struct Scan {
               : g_.rank() == 3          ? Decay::scalar
               : options.decay_on_values ? Decay::values
                                         : Decay::keys),
-        heads(q_.dim(1)), n(q_.dim(2)), m(q_.dim(3)), e(v_.dim(3)), chunk(std::min(options.chunk, n)),
-        channels(decay == Decay::scalar ? 1
-                 : decay == Decay::keys ? m
-                                        : e) {
+        heads(v_.dim(1)), group(heads / q_.dim(1)), n(q_.dim(2)), m(q_.dim(3)), e(v_.dim(3)),
+        chunk(std::min(options.chunk, n)), channels(decay == Decay::scalar ? 1
+                                                    : decay == Decay::keys ? m
+                                                                           : e) {
     const int64_t wanted =
         std::clamp<int64_t>(16 / std::max<int64_t>(1, q_.dim(0) * heads), 1, std::max<int64_t>(1, e / 64));
     width = ((e + wanted - 1) / wanted + 15) / 16 * 16;
@@ -99,8 +99,8 @@ template <class T> struct Scan {
   void load(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = row_of(first, count, i);
-      std::copy_n(q.at(b, h, row), m, w.q + i * m);
-      std::copy_n(k.at(b, h, row), m, w.k + i * m);
+      std::copy_n(q.at(b, h / group, row), m, w.q + i * m);
+      std::copy_n(k.at(b, h / group, row), m, w.k + i * m);
       std::copy_n(v.at(b, h, row) + col, cols, w.v + i * cols);
     }
     const int64_t local = local_channels(cols), at = decay == Decay::values ? col : 0;
@@ -127,7 +127,7 @@ template <class T> struct Scan {
     std::copy_n(w.state, size, state);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = row_of(first, count, i), step = row + (o.reverse ? 1 : 0);
-      const T *query = q.at(b, h, row), *key = k.at(b, h, row), *value = v.at(b, h, row) + col;
+      const T *query = q.at(b, h / group, row), *key = k.at(b, h / group, row), *value = v.at(b, h, row) + col;
       T* const y = out.at(b, h, row) + col;
       const double kept = decays && step < n ? std::exp(double(decays[step])) : 1;
       const auto read = [&] {
@@ -162,18 +162,10 @@ template <class T> struct Scan {
     for (int64_t t = 0; o.exclusive && t < count; ++t) w.a[t * count + t] = T(0);
   }
 
-  /// y = a v, or with `add` y += a v. A later step may hold NaN, which 0·NaN would pass on to earlier steps.
-  void weigh(Memory& w, const T* values, int64_t row, int64_t count, int64_t cols, bool add, T* y, int64_t y_row) {
-    if (all_finite(values, count, cols, row))
-      return gemm(Trans::no, Trans::no, count, cols, count, T(1), w.a, count, values, row, T(add), y, y_row, precision);
-    for (int64_t i = 0; !add && i < count; ++i) std::fill_n(y + i * y_row, cols, T(0));
-    sparse_product(Trans::no, count, cols, count, T(1), w.a, count, values, row, y, y_row);
-  }
-
   /// A chunk without decay or with a scalar one, its steps in the order of the tensors.
   void in_place(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start,
                 bool last) {
-    const T *queries = q.at(b, h, first), *keys = k.at(b, h, first), *values = v.at(b, h, first) + col;
+    const T *queries = q.at(b, h / group, first), *keys = k.at(b, h / group, first), *values = v.at(b, h, first) + col;
     T* const y = out.at(b, h, first) + col;
     double* const sums = w.sums;  // of g from the chunk's first step, in reverse from its second step, to each step
     double whole = 0;             // the sum of all g that the state passes in the chunk
@@ -201,7 +193,7 @@ template <class T> struct Scan {
       const int64_t begin = o.reverse ? t : 0, end = o.reverse ? count : t + 1;
       for (int64_t j = begin; j < end; ++j) w.a[t * count + j] *= math::exp(T(sign * (here - sums[j])));
     }
-    weigh(w, values, v.row, count, cols, !start, y, out.row);
+    masked_product(Trans::no, count, cols, count, w.a, count, values, v.row, !start, y, out.row, precision);
     if (last) return;
     if (weighted && !start) {
       const T factor = math::exp(T(whole));
@@ -222,7 +214,7 @@ template <class T> struct Scan {
     if (!start)
       gemm(Trans::no, Trans::no, count, cols, m, T(1), by_keys ? w.queries : w.q, m, w.state, cols, T(0), w.o, cols,
            precision);
-    if (by_keys) weigh(w, w.v, cols, count, cols, true, w.o, cols);
+    if (by_keys) masked_product(Trans::no, count, cols, count, w.a, count, w.v, cols, true, w.o, cols, precision);
     else sum_by_values(w, w.a, w.v, cols, count, w.o, precision);
     for (int64_t i = 0; i < count; ++i) std::copy_n(w.o + i * cols, cols, out.at(b, h, row_of(first, count, i)) + col);
     to_state(w, count, cols);
@@ -254,7 +246,7 @@ void linear_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 constinit decltype(kernel::linear_scan) kernel::linear_scan{
     "linear_scan", &detail::linear_scan_cpu,
     [](const Tensor& q, const Tensor&, const Tensor& v, const Tensor&, const LinearScanOptions&, Tensor&) {
-      return Work{.flops = 4 * checked_mul("linear_scan", q.numel(), v.dim(3))};
+      return Work{.flops = 4 * checked_mul("linear_scan", v.numel(), q.dim(3))};
     }};
 
 }  // namespace sluice
