@@ -24,11 +24,17 @@ void accumulate(Tensor& into, Tensor g, bool create_graph);
 void collect(Leaf& leaf, Tensor g, bool create_graph);
 void run_hooks(Node& node, Tensors& grads);
 
+/// The module that was running when the vjp began.
+constinit thread_local const ModuleScope* module_of_walk = nullptr;
+
 /// Sets vjp_of, which tells anomaly mode and the profiler the node of the running vjp. Scopes nest in checkpoints.
 struct VjpScope {
   const Node* outer;
-  explicit VjpScope(const Node& n) : outer(std::exchange(detail::vjp_of, &n)) {}
-  ~VjpScope() { detail::vjp_of = outer; }
+  const ModuleScope* outer_module;
+  explicit VjpScope(const Node& n)
+      : outer(std::exchange(detail::vjp_of, &n)),
+        outer_module(std::exchange(module_of_walk, ModuleScope::innermost())) {}
+  ~VjpScope() { detail::vjp_of = outer, module_of_walk = outer_module; }
 };
 
 /// The walk: takes the youngest waiting node, whose gradients are then complete, and passes the gradients from its vjp
@@ -247,7 +253,7 @@ namespace detail {
 constinit thread_local const Node* vjp_of = nullptr;
 
 std::string running_module() {
-  if (!vjp_of) return ModuleScope::path();
+  if (!vjp_of || ModuleScope::innermost() != module_of_walk) return ModuleScope::path();
   return vjp_of->extras_ ? vjp_of->extras_->module_path : "";
 }
 void remember_module(Node& node) { node.extras().module_path = running_module(); }

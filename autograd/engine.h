@@ -64,7 +64,8 @@ std::vector<Tensor> grad_edges(std::span<const Edge> roots, std::span<const Tens
                                std::span<const Edge> wanted, BackwardOptions options, bool stop_at_wanted = false);
 /// The node whose vjp runs on this thread, or null.
 extern constinit thread_local const Node* vjp_of;
-/// The path of the running module; within a vjp, of the module in which its op was recorded.
+/// The path of the running module; within a vjp, of the module in which its op was recorded, unless the vjp runs
+/// modules of its own (a checkpoint's segment).
 std::string running_module();
 /// Keeps the running module in a new node, for observers of its backward pass.
 void remember_module(Node& node);

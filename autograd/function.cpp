@@ -182,6 +182,8 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   for (Edge& e : captured) node->edges.push_back(std::move(e));
   Tensor out = y.detach();
   node->add_output(out);
+  if (detail::observed()) [[unlikely]]
+    detail::note_op(node->name(), out, node.get());
   return out;
 }
 

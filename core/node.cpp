@@ -1,6 +1,10 @@
 #include <sluice/core/node.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <utility>
+#include <vector>
 
 namespace sluice {
 
@@ -110,11 +114,28 @@ void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
 
 }  // namespace detail
 
-void check_in_place(const char* op, const Tensor& x) {
+namespace {
+
+/// True if two elements may share one place in memory. Exact for layouts whose dims nest, as those of all views do.
+bool overlaps(const Tensor& x) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, last index
   for (int d = 0; d < x.rank(); ++d)
-    if (x.strides()[d] == 0 && x.shape()[d] > 1 && x.numel() > 0)
-      fail(op, ": several elements of ", x, " share one place in memory (strides ", x.strides(),
-           "); edit a clone instead");
+    if (x.shape()[d] > 1) dims.emplace_back(std::abs(x.strides()[d]), x.shape()[d] - 1);
+  std::sort(dims.begin(), dims.end());
+  int64_t reach = 0;  // of the dims so far, from their first element to their last
+  for (const auto& [stride, last] : dims) {
+    if (stride <= reach) return true;
+    reach += stride * last;
+  }
+  return false;
+}
+
+}  // namespace
+
+void check_in_place(const char* op, const Tensor& x) {
+  if (!x.is_contiguous() && x.numel() > 0 && overlaps(x))
+    fail(op, ": several elements of ", x, " share one place in memory (strides ", x.strides(),
+         "); edit a clone instead");
   if (grad_enabled() && x.requires_grad())
     fail<AutogradError>(op, ": in-place edit of a tensor ", x.shape(),
                         " that requires a gradient; use the out-of-place op, or NoGrad for a "

@@ -21,6 +21,8 @@ class ModuleScope {
   /// The running modules, outermost first: by their paths in `names`, or in what observers know if it is null
   /// (profiler, anomaly mode), else by type.
   static std::string path(const ModuleNames* names = nullptr);
+  /// The innermost running module of this thread, or null.
+  static const ModuleScope* innermost() { return top_; }
 
  private:
   const void* object_;

@@ -330,7 +330,7 @@ template <class Rows> void linear_attention_rows(Rows& rows) {
        R"({"kind": "favor", "features": 4, "offset": 0.1})", R"({"kind": "fourier", "smoothing": 0.1})",
        R"({"kind": "mlp", "hidden": 4})", R"({"kind": "hedgehog"})"});
   rows.template add<LinearAttention>(
-          "linear_attention", kMasked, R"({"dim": 4, "heads": 2, "chunk": 3})",
+          "linear_attention", kDocuments, R"({"dim": 4, "heads": 2, "chunk": 3})",
           {R"({"direction": "causal", "decay": "learned", "output_norm": "rms", "qkv_bias": true, "out_bias": true})",
            R"({"direction": "bidirectional", "decay": "fixed", "gamma": [0.9, 0.5], "dropout": 0.3})",
            R"({"direction": "two_direction_mean", "feature_map_kind": "t2r", "tie_feature_map": false,
@@ -350,13 +350,13 @@ template <class Rows> void linear_attention_rows(Rows& rows) {
       "group_norm", {}, R"({"groups": 2, "dim": 3})",
       {R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"shared": true})", R"({"kind": "rms", "shared": true})"});
   rows.template add<Retention>(
-          "retention", kMasked, R"({"dim": 8, "heads": 2, "chunk": 3})",
+          "retention", kDocuments, R"({"dim": 8, "heads": 2, "chunk": 3})",
           {R"({"gate": false, "group_norm": "rms_plain", "expand_k": 0.5, "dropout": 0.3})",
            R"({"group_norm": "rms", "use_rope": false, "gamma": [0.9, 1]})",
            R"({"group_norm": "rms", "shared_norm": true, "kv_heads": 1, "short_conv": 3, "rope_xpos": 16})"})
       .bare = {{"heads", 2}};
   rows.template add<Gla>(
-      "gla", kMasked, R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
+      "gla", kDocuments, R"({"dim": 8, "heads": 2, "chunk": 3, "gate_temperature": 2})",
       {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
        R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})", R"({"kv_heads": 1, "short_conv": 3, "norm_eps": 0.1})",
        R"({"gate": "per_head", "kv_heads": 1, "short_conv": 2})"});

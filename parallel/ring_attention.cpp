@@ -149,8 +149,9 @@ struct RingAttention final : Node {
     const Tensor q = saved(0), kv = saved(1), sink = saved(2);
     if (grad_enabled()) return recorded_vjp({q, kv, sink}, given);
     const Tensor out = saved(3), lse = saved(4), g = readable_rows(given);
-    const Tensor delta = lse.defined() ? contiguous(sum(g * out, {-1})) : Tensor();
+    const Tensor delta = lse.defined() ? contiguous(sum(widened(g) * widened(out), {-1})) : Tensor();
     const int64_t d = q.dim(3);
+    const TensorOptions wide{q.dtype() == bf16 ? f32 : q.dtype(), q.device()};  // of sums over rounds
     Tensor dq, dkv;
     for (const Round& round : rounds_of(*sequence, options.mask.causal)) {
       const bool own = !dq.defined();
@@ -168,10 +169,9 @@ struct RingAttention final : Node {
         const Tensor row_lse = rlse.defined() ? contiguous(rlse) : rlse,
                      row_delta = rdelta.defined() ? contiguous(rdelta) : rdelta;
         kernel::attention_backward({rq, rk, rv, part.options}, rg, row_lse, row_delta, grads);
-        dqueries = grads.dq;
+        dqueries = widened(grads.dq), dpart = widened(dpart);
       } else {
-        fill_(dpart, 0);
-        dqueries = zeros(rq.shape(), q.options());
+        dpart = zeros(rows.shape(), wide), dqueries = zeros(rq.shape(), wide);
       }
       if (own) {
         dq = dqueries, dkv = dpart;
@@ -187,10 +187,8 @@ struct RingAttention final : Node {
                           *part.moves.keys);
       if (!part.empty() && !part.others_keys()) add_(dkv, dpart);
     }
-    // p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ)
-    Tensor dsink;
-    if (needs(2)) dsink = sum(neg(exp(reshape(sink, {sink.dim(0), 1}) - lse) * delta), {0, 2});
-    return {dq, dkv, dsink};
+    const Tensor dsink = needs(2) ? sink_gradient(sink, lse, delta) : Tensor();
+    return {to(dq, q.dtype()), to(dkv, kv.dtype()), dsink};
   }
 
   /// The gradients of vjp with a history, by gathered_attention.
@@ -234,6 +232,7 @@ Tensor ring_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in
       AttentionAndLse one;
       if (softmax) one = attention_with_lse(rq, keys_of(rows, d), values_of(rows, d), part.options);
       else one.out = attention(rq, keys_of(rows, d), values_of(rows, d), part.options);
+      one.out = widened(one.out);
       if (own) {
         total = one;
         continue;
@@ -250,9 +249,9 @@ Tensor ring_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in
       });
     }
   }
-  const Tensor kept = total.out.detach();
-  return restore_rank(
-      record<RingAttention>(total.out, {q, kv, o.sink}, {q, kv, o.sink, kept, total.lse}, this_sequence(), o), rank);
+  const Tensor out = to(total.out, q.dtype()), kept = out.detach();
+  return restore_rank(record<RingAttention>(out, {q, kv, o.sink}, {q, kv, o.sink, kept, total.lse}, this_sequence(), o),
+                      rank);
 }
 
 }  // namespace sluice::detail

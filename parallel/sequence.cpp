@@ -169,14 +169,15 @@ Tensor sequence_delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase
 }
 
 Tensor sequence_mean(const Tensor& losses, const Tensor& counted) {
-  const Tensor tokens = counted.defined() ? where(counted, losses, zeros({}, losses.options())) : losses;
+  const Tensor wide = detail::widened(losses),
+               tokens = counted.defined() ? where(counted, wide, zeros({}, wide.options())) : wide;
   Tensor count = full({}, static_cast<double>(losses.numel()), {f64, losses.device()});
   if (counted.defined()) count = to(sum(counted), f64);
   {
     NoGrad guard;
-    count = to(sequence_sum(count), losses.dtype());
+    count = to(sequence_sum(count), wide.dtype());
   }
-  return sum(tokens) / maximum(count, like(count, 1));
+  return to(sum(tokens) / maximum(count, 1), losses.dtype());
 }
 
 }  // namespace sluice

@@ -132,9 +132,9 @@ SLUICE_DUAL_ROW(expm1, detail::slope_exp(x))  // y + 1 has no digits far below 0
 SLUICE_DUAL_ROW(log, detail::scalar(x, 1) / x)
 SLUICE_DUAL_ROW(log1p, detail::scalar(x, 1) / (x + detail::scalar(x, 1)))
 SLUICE_DUAL_ROW(sqrt, detail::scalar(x, 0.5) / y)
-SLUICE_DUAL_ROW(rsqrt, y * y * y * detail::scalar(x, -0.5))
+SLUICE_DUAL_ROW(rsqrt, y * detail::scalar(x, -0.5) * y * y)  // y³ may overflow
 SLUICE_DUAL_ROW(tanh, detail::scalar(x, 1) - y * y)
-SLUICE_DUAL_ROW(sigmoid, y * (detail::scalar(x, 1) - y))
+SLUICE_DUAL_ROW(sigmoid, y * detail::slope_sigmoid(T(-x)))  // 1 − y has no digits far above 0
 SLUICE_DUAL_ROW(softplus, detail::slope_sigmoid(x))
 SLUICE_DUAL_ROW(erf, detail::slope_exp(T(-(x * x))) * detail::scalar(x, 1.1283791670955126))  // 2/√π
 SLUICE_DUAL_ROW(sin, detail::slope_cos(x))

@@ -261,8 +261,8 @@ SLUICE_FN std::uint32_t spread_top_bit(std::uint32_t u) {
 // never a bool: often x or y is the same for the whole loop, and g++ 12 cannot vectorise a blend whose condition is
 // loop-invariant.
 SLUICE_FN float pow(float x, float y) {
-  constexpr float huge = 1e38f;  // stands for the infinite logarithms of 0 and inf
-  std::uint32_t a = bits(x) & 0x7fffffffu;
+  constexpr float huge = 1e38f;                 // stands for the infinite logarithms of 0 and inf
+  std::uint32_t a = bits(std::fabs(x) + 0.0f);  // where denormals are flushed, the sum is 0
   std::uint32_t zero = spread_top_bit(a - 1u);
   std::uint32_t infinite = spread_top_bit(a + 0x00800000u);  // or NaN
 

@@ -141,6 +141,16 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::array<uint32_
   return c;
 }
 
+Rng::State Rng::read() const {
+  if (!state_) return {};
+  for (RngLog::Record* r = recording; r && r != outside; r = r->outer_) {
+    auto& streams = r->log_.streams_;
+    if (!r->graph_ && std::none_of(streams.begin(), streams.end(), [&](const auto& s) { return s.rng == state_; }))
+      streams.push_back({state_, *state_});
+  }
+  return *state_;
+}
+
 RngBlocks Rng::draw(uint64_t blocks, Device device) {
   State& state = shared();
   RngBlocks result{state.seed, state.offset};

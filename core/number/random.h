@@ -37,7 +37,7 @@ class Rng {
 
   /// The stream of this seed, from its beginning.
   explicit Rng(uint64_t seed = 0) : state_(std::make_shared<State>(State{seed, 0})) {}
-  Rng(const Rng& o) : state_(std::make_shared<State>(o.state())) {}
+  Rng(const Rng& o) : state_(std::make_shared<State>(o.read())) {}
   Rng(Rng&&) noexcept = default;  // the source becomes Rng(0)
   Rng& operator=(const Rng& o) {
     if (this != &o) set_state(o.seed(), o.offset());
@@ -46,8 +46,8 @@ class Rng {
   Rng& operator=(Rng&&) noexcept = default;
 
   /// Where the stream stands: which one, and how many blocks are used up.
-  uint64_t seed() const { return state().seed; }
-  uint64_t offset() const { return state().offset; }
+  uint64_t seed() const { return read().seed; }
+  uint64_t offset() const { return read().offset; }
   /// Continues the stream `seed` at block `offset`.
   void set_state(uint64_t seed, uint64_t offset) { shared() = {seed, offset}; }
   /// Takes `blocks` blocks: advances the counter and returns the index of the first.
@@ -57,7 +57,8 @@ class Rng {
 
  private:
   friend class RngLog;
-  State state() const { return state_ ? *state_ : State{}; }
+  /// The state, which the recordings (RngLog) note: what is drawn later may follow from it.
+  State read() const;
   State& shared() {
     if (!state_) state_ = std::make_shared<State>();
     return *state_;
@@ -77,7 +78,8 @@ class Rng {
 /// run at that time. For that, call check() after recording, and advance() after each replay, which gets places().
 class RngLog {
  public:
-  /// For its scope, notes every Rng that this thread uses. Scopes nest: outer logs note it too.
+  /// For its scope, notes every Rng that this thread draws from, copies or asks where it stands. Scopes nest: outer
+  /// logs note it too.
   ///
   /// With `graph`, blocks that this thread draws for that device carry the number of their stream in the innermost such
   /// log, and no outer one notes them; a draw for another device throws DeviceError. At the end of the scope the Rngs

@@ -53,7 +53,7 @@ Tensor GatedCrossAttention::operator()(const Tensor& given, const Pass& pass) co
                     "the readings `pooled` and `literal` mix queries, and cannot be streamed");
   if (o.reading == CrossGate::literal)
     detail::not_cut("gated_cross_attention", "the literal reading gates key j by query j");
-  const std::vector<Tensor> seen = call.of_context([&] {
+  const std::vector<Tensor> seen = call.of_context(3, [&] {
     const Tensor source = call.context(h.source_dim());
     return std::vector<Tensor>{detail::split_heads(heads.k(source), h.heads),
                                detail::split_heads(heads.v(source), h.heads), pass.context_mask};

@@ -5,6 +5,7 @@
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/rearrange.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace sluice {
@@ -29,7 +31,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOption
   o.sink = Tensor();
   const AttentionAndLse y = attention_with_lse(q, k, v, o);
   const Tensor of_rows = sink.dim(0) > 1 ? reshape(sink, {q.dim(1), q.dim(2)}) : sink;
-  return to(detail::widened(y.out) * unsqueeze(sigmoid(y.lse - of_rows), -1), q.dtype());
+  // A row without a key has lse = −∞ and the value 0; −∞ − −∞ would be NaN.
+  const Tensor lse = masked_fill(y.lse, y.lse.detach() == -std::numeric_limits<double>::infinity(), 0);
+  return to(detail::widened(y.out) * unsqueeze(sigmoid(lse - of_rows), -1), q.dtype());
 }
 
 }  // namespace
@@ -43,6 +47,8 @@ Tensor attention_to_keys(const Tensor& q, const Tensor& k, const Tensor& v, cons
          "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
   if (keys.dtype() != i64 || keys.rank() != 4 || keys.dim(0) != q.dim(0) || keys.dim(1) != 1 || keys.dim(2) != q.dim(2))
     fail(op, ": keys=", keys, " of ", keys.dtype(), " do not fit q=", q, "; need i64 [batch, 1, m, count]");
+  if (const int64_t most = keys.numel() > 0 ? int64_t(max(keys).item()) : -1; most >= k.dim(2))
+    fail<ValueError>(op, ": key ", most, " is none of the ", k.dim(2), " keys of k=", k);
   const int64_t batch = q.dim(0), m = q.dim(2), n = k.dim(2), kv_heads = k.dim(1), count = keys.dim(3);
   AttentionOptions o;
   o.weighting = options.weighting, o.softcap = options.softcap, o.sink = options.sink;

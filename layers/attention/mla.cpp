@@ -37,7 +37,8 @@ Mla::Mla(MlaOptions given, Rng& rng) : options(given) {
   const auto rms = [&](int64_t width) { return Norm({width, NormKind::rms, o.norm_eps, o.dtype}); };
   if (o.q_rank == 0 && (o.topk > 0 || o.raw_latent))
     fail<ValueError>("mla: topk=", o.topk, ", raw_latent=", o.raw_latent, " read the queries' latent: need a q_rank");
-  const int64_t queries = o.heads * (o.nope_dim + o.rope_dim + width_with_q(o));
+  const int64_t width = checked_add("mla", checked_add("mla", o.nope_dim, o.rope_dim), width_with_q(o)),
+                queries = checked_mul("mla", o.heads, width);
   if (o.q_rank == 0) q = map(o.dim, queries);
   else q_down = map(o.dim, o.q_rank), q_norm = rms(o.q_rank), q_up = map((o.raw_latent ? 2 : 1) * o.q_rank, queries);
   kv_down = map(o.dim, o.kv_rank + o.rope_dim), kv_norm = rms(o.kv_rank);

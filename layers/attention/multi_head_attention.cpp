@@ -134,7 +134,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
   Prepared p;
   p.from.x = norm(call.x), p.from.q = heads.q(p.from.x);
   if (cross()) {
-    const std::vector<Tensor> seen = call.of_context([&] {
+    const std::vector<Tensor> seen = call.of_context(3, [&] {
       const Tensor source = call.context(options.heads.context_dim);
       return std::vector<Tensor>{keys(source, 0), values(source), pass.context_mask};
     });

@@ -147,7 +147,7 @@ CrossGau::CrossGau(CrossGauOptions o, Rng& rng) : options(o) {
 Tensor CrossGau::operator()(const Tensor& given, const Pass& pass) const {
   const CrossGauOptions& o = options;
   Call call(*this, "cross_gau", given, o.dim, pass);
-  const std::vector<Tensor> seen = call.of_context([&] {
+  const std::vector<Tensor> seen = call.of_context(3, [&] {
     const Tensor source = call.context(o.context_dim);
     return std::vector<Tensor>{activate(o.activation, key(source)), activate(o.activation, value(source)),
                                pass.context_mask};

@@ -15,12 +15,14 @@ namespace sluice {
 
 namespace {
 
-/// L, which broadcasts to [batch, heads, m]. L is at least 1, so that a row without visible keys gives 0/1, not 0/0.
+/// L in f32 for bf16, which broadcasts to [batch, heads, m]. L is at least 1, so that a row without visible keys gives
+/// 0/1, not 0/0.
 Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
   const Tensor& keys = o.mask.keys;
+  const TensorOptions wide{q.dtype() == bf16 ? f32 : q.dtype(), q.device()};
   Tensor length;
   if (o.length == GauLength::constant) {
-    length = full({}, static_cast<double>(o.constant_length), q.options());
+    length = full({}, static_cast<double>(o.constant_length), wide);
   } else if (o.length == GauLength::visible ? !o.mask.unrestricted() : o.mask.query_segments.defined()) {
     AttentionMask mask = o.mask;
     if (o.length == GauLength::n)  // the real keys in the row's document
@@ -29,13 +31,13 @@ Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
       RowRange seen;
       mask = detail::fetch_mask(mask, n, q.device(), seen), n = seen.length();
     }
-    length = to(visible_count(mask, q.dim(0), q.dim(1), q.dim(2), n, q.device()), q.dtype());
+    length = to(visible_count(mask, q.dim(0), q.dim(1), q.dim(2), n, q.device()), wide.dtype);
   } else if (keys.defined()) {
-    length = to(sequence_sum(sum(keys.rank() == 2 ? unsqueeze(keys, 1) : keys, {-1}, keep)), q.dtype());
+    length = to(sequence_sum(sum(keys.rank() == 2 ? unsqueeze(keys, 1) : keys, {-1}, keep)), wide.dtype);
   } else {
-    length = full({}, static_cast<double>(sequence_piece(n).total), q.options());
+    length = full({}, static_cast<double>(sequence_piece(n).total), wide);
   }
-  return maximum(length, like(q, 1));
+  return maximum(length, 1);
 }
 
 }  // namespace
@@ -69,7 +71,8 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
     case GauKind::paper_eq: a.scale = 1; break;
     case GauKind::paper_code:  // b is not divided
       a.scale = 1;
-      q = q * (length.rank() == 0 ? reciprocal(length) : unsqueeze(reciprocal(length), -1));
+      q = to(detail::widened(q) * (length.rank() == 0 ? reciprocal(length) : unsqueeze(reciprocal(length), -1)),
+             q.dtype());
       break;
     case GauKind::lucid: a.scale = 1, a.row_scale = reciprocal(length); break;
     case GauKind::laplace: a.weighting = Weighting::laplace, a.scale = 1, a.row_scale = reciprocal(length); break;
@@ -77,7 +80,7 @@ Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
     case GauKind::softmax: a.weighting = Weighting::softmax; break;
     case GauKind::softmax_plus:
       a.weighting = Weighting::softmax;
-      a.row_scale = log(maximum(length, like(q, static_cast<double>(o.min_length)))) * (1 / std::log(512.0));
+      a.row_scale = log(maximum(length, static_cast<double>(o.min_length))) * (1 / std::log(512.0));
       a.row_scale = maximum(a.row_scale, 1e-30);  // a bias of −∞ hides a key where κ = 0, too: 0·(−∞) is NaN
       break;
   }

@@ -43,6 +43,10 @@ void check_operands(const Tensor& q, const Tensor& k, const Tensor& v, const Lin
     fail("linear_attention: rope needs queries at the positions of the keys — got phi_q=", q, ", phi_k=", k);
   if (!(f.eps >= 0)) fail<ValueError>("linear_attention: eps must not be negative — got ", f.eps);
   if (f.chunk < 1) fail<ValueError>("linear_attention: chunk must be positive — got ", f.chunk);
+  if (f.starts.defined() &&
+      (f.starts.dtype() != boolean || f.starts.shape() != Shape{k.dim(0), k.dim(2)} || q.dim(2) != k.dim(2)))
+    fail("linear_attention: starts=", f.starts.dtype(), f.starts, " does not fit phi_q=", q, ", phi_k=", k,
+         "; need bool [batch, n], and queries of the keys' tokens");
   if (!f.key_mask.defined()) return;
   if (f.key_mask.dtype() != boolean)
     fail<DTypeError>("linear_attention: key_mask must be bool — got ", f.key_mask.dtype(), " of shape ", f.key_mask);
@@ -59,6 +63,11 @@ Operands prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Linear
     const Tensor hidden = unsqueeze(logical_not(f.key_mask), 1);
     x.k = masked_fill(k, unsqueeze(hidden, -1), 0), x.v = masked_fill(v, unsqueeze(hidden, -1), 0);
     if (x.decay.defined()) x.decay = masked_fill(x.decay, x.decay.rank() == 4 ? unsqueeze(hidden, -1) : hidden, 0);
+  }
+  if (f.starts.defined()) {  // nothing of earlier documents passes a decay of −∞, nor, in reverse, of later ones
+    const Tensor begins = unsqueeze(f.starts, 1),
+                 g = x.decay.defined() ? x.decay : zeros({1}, detail::widened(k).options());
+    x.decay = masked_fill(g, g.rank() == 4 ? unsqueeze(begins, -1) : begins, -std::numeric_limits<double>::infinity());
   }
   return x;
 }
@@ -95,12 +104,14 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
     };
   };
   switch (f.direction) {
-    case LinearDirection::full: return attended(full_sum);
-    case LinearDirection::causal: return attended(scan(false));
+    case LinearDirection::full:
+      if (!f.starts.defined()) return attended(full_sum);
+      [[fallthrough]];  // all tokens of a document
     case LinearDirection::bidirectional:
       return attended([&](const Tensor& q, const Tensor& k, const Tensor& values) {  // both directions include j = i
         return scan(false)(q, k, values) + scan(true)(q, k, values) - sum(q * k, {-1}, keep) * values;
       });
+    case LinearDirection::causal: return attended(scan(false));
     case LinearDirection::two_direction_mean: return (attended(scan(false)) + attended(scan(true))) * 0.5;
   }
   fail<ValueError>("linear_attention: unknown direction");
@@ -108,7 +119,7 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
 
 Tensor detail::linear_attention(Call& call, const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,
                                 LinearAttentionForm f) {
-  f.key_mask = call.key_mask();
+  f.key_mask = call.key_mask(), f.starts = call.starts();
   if (!call.streams()) return sluice::linear_attention(phi_q, phi_k, v, f);
   call.check_causal(f.direction == LinearDirection::causal);
   const Operands x = prepare(phi_q, phi_k, v, f);

@@ -12,7 +12,7 @@ namespace sluice {
 Heads::Projected LinearMixer::project(const HeadsOptions& h, const Call& call) const {
   Tensor q = heads.q(call.x), k = heads.k(call.x), v = heads.v(call.x);
   if (conv.weight.defined()) {
-    const Tensor mixed = conv(cat({q, k, v}, -1), {.key_mask = call.key_mask(), .stream = call.pass().stream});
+    const Tensor mixed = conv(cat({q, k, v}, -1), call.pass());
     const std::vector<Tensor> part = split(mixed, {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
     q = part[0], k = part[1], v = part[2];
   }

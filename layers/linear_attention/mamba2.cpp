@@ -14,14 +14,18 @@ namespace sluice {
 Mamba2::Mamba2(Mamba2Options given, Rng& rng) : options(std::move(given)) {
   Mamba2Options& o = options;
   check_options("mamba2", o);
-  if (o.heads == 0 && 2 * o.dim % o.head_dim != 0)
-    fail<ValueError>("mamba2: head_dim=", o.head_dim, " must divide 2*dim=", 2 * o.dim, ", or heads be given");
-  if (o.heads == 0) o.heads = 2 * o.dim / o.head_dim;
+  const int64_t wide = checked_mul("mamba2", 2, o.dim);
+  if (o.heads == 0 && wide % o.head_dim != 0)
+    fail<ValueError>("mamba2: head_dim=", o.head_dim, " must divide 2*dim=", wide, ", or heads be given");
+  if (o.heads == 0) o.heads = wide / o.head_dim;
   if (o.heads % o.groups != 0) fail<ValueError>("mamba2: groups=", o.groups, " must divide heads=", o.heads);
   if (o.dt_limit.size() != 2 || o.dt_limit[0] > o.dt_limit[1] || std::isinf(o.dt_limit[0]))
     fail<ValueError>("mamba2: dt_limit needs two numbers, lo <= hi, of which lo is finite");
-  const int64_t inner = o.heads * o.head_dim, mixed = inner + 2 * o.groups * o.state;
-  in = Linear({o.dim, inner + mixed + o.heads, false, o.init, o.dtype}, rng);
+  const int64_t inner = checked_mul("mamba2", o.heads, o.head_dim),
+                grouped = checked_mul("mamba2", 2, checked_mul("mamba2", o.groups, o.state)),
+                mixed = checked_add("mamba2", inner, grouped),
+                all = checked_add("mamba2", checked_add("mamba2", inner, mixed), o.heads);
+  in = Linear({o.dim, all, false, o.init, o.dtype}, rng);
   if (o.short_conv > 0)
     conv = ShortConvolution({.dim = mixed, .width = o.short_conv, .bias = o.conv_bias, .dtype = o.dtype}, rng);
   dt_bias = init_dt_bias(o.heads, rng, o.dtype);

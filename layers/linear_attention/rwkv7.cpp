@@ -23,6 +23,8 @@ int64_t rank_of(int64_t given, double wanted) {
 }
 
 Tensor trained(const Shape& shape, DType dtype, auto value) {
+  if (const TensorOptions o = detail::initial(dtype); o.device.kind == DeviceKind::meta)
+    return empty(shape, o).requires_grad_();
   std::vector<double> values;
   for (int64_t i = 0; i < shape.numel(); ++i) values.push_back(value(i));
   return to(Tensor::from(values, shape), dtype).requires_grad_();

@@ -34,7 +34,7 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
   DecoderOptions& o = plan.options;
   o.vocabulary = c.at<int64_t>("vocab_size"), o.dim = c.at<int64_t>("hidden_size");
   layers = c.at<int64_t>("num_hidden_layers");
-  if (layers < 1 || layers > 10'000) c.refuse("num_hidden_layers", "it must be from 1 to 10000");
+  if (layers < 1 || layers > 1024) c.refuse("num_hidden_layers", "it must be from 1 to 1024");
   o.blocks.resize(static_cast<std::size_t>(layers));
   o.norm_eps = c.any_of<double>({"rms_norm_eps", "layer_norm_epsilon"});  // families disagree about a default
   o.tied = c.get("tie_word_embeddings", false);
@@ -103,7 +103,7 @@ RopeOptions FamilyReader::rope(int64_t head_dim) const {
   const std::string at = c.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
   RopeOptions o{.base = c.has("rope_parameters.rope_theta") ? c.at<double>("rope_parameters.rope_theta")
                                                             : c.get("rope_theta", 10000.0)};
-  const double share = c.get(at + "partial_rotary_factor", c.get("partial_rotary_factor", 1.0));
+  const double share = c.get(at + "partial_rotary_factor", c.get("partial_rotary_factor", rotary_share));
   const auto dim = static_cast<int64_t>(static_cast<double>(head_dim) * share);
   if (dim != head_dim) o.rot_dim = dim;
   const std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));

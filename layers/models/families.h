@@ -42,6 +42,7 @@ struct FamilyReader {
   const std::function<bool(const char*)>& has;
   ModelPlan& plan;
   int64_t layers = 0;
+  double rotary_share = 1;  // of a head's channels, where the configuration does not say
 
   /// Vocabulary, width, norms' eps, tied embedding; the names of what is not in a block.
   FamilyReader(const ModelConfig& config, const std::function<bool(const char*)>& has, ModelPlan& plan);

@@ -86,10 +86,10 @@ void read_gemma2(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.plan.options.tied = c.get("tie_word_embeddings", true);
   r.plan.options.embedding_scale = std::sqrt(static_cast<double>(r.plan.options.dim));
-  r.plan.options.logit_cap = c.get("final_logit_softcapping", 0.0);
+  r.plan.options.logit_cap = c.get("final_logit_softcapping", 30.0, 0.0);
   MultiHeadAttentionOptions o = r.attention();
   o.scale = 1 / std::sqrt(c.at<double>("query_pre_attn_scalar"));
-  o.softcap = c.get("attn_logit_softcapping", 0.0);
+  o.softcap = c.get("attn_logit_softcapping", 50.0, 0.0);
   c.must_be("use_bidirectional_attention", false);
   in_all(r, o);
   set_windows(r, c.has("layer_types") ? r.typed("layer_types", "sliding_attention")
@@ -197,7 +197,7 @@ void read_deepseek(FamilyReader& r) {
   if (method != (v3 ? "noaux_tc" : "greedy") && method != "group_limited_greedy")
     c.refuse("topk_method", v3 ? "known: noaux_tc" : "known: greedy, group_limited_greedy");
   if (v3 || method != "greedy") {
-    moe.groups = c.get<int64_t>("n_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
+    moe.groups = c.get<int64_t>("n_group", v3 ? 8 : 1, 1), moe.top_groups = c.get<int64_t>("topk_group", v3 ? 4 : 1, 1);
     moe.group_best = v3 ? 2 : 1;
   } else {
     c.ignore("n_group topk_group");
@@ -205,7 +205,7 @@ void read_deepseek(FamilyReader& r) {
   if (v3) moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   moe.norm_topk = c.get("norm_topk_prob", v3);
   if (!v3) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
-  moe.scale = c.get("routed_scaling_factor", 1.0);
+  moe.scale = c.get("routed_scaling_factor", v3 ? 2.5 : 1.0);
   moe.shared_hidden = c.get<int64_t>("n_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
   c.ignore("ep_size");
   r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");

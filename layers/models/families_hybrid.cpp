@@ -27,6 +27,7 @@ PyTorchStorage three_convolutions(const std::string& before, int64_t keys, int64
 /// Qwen3-Next and Qwen3.5: three blocks of Gated DeltaNet for one of gated attention; norms hold w − 1.
 void read_qwen3_next(FamilyReader& r) {
   const ModelConfig& c = r.config;
+  r.rotary_share = 0.25;
   MultiHeadAttentionOptions full = r.attention();
   full.qk_norm = true;
   full.gates = {AttentionGateOptions{}};
@@ -167,7 +168,7 @@ void read_kimi_linear(FamilyReader& r) {
   c.must_be<int64_t>("moe_layer_freq", 1);
   c.ignore("use_grouped_topk");
   moe.norm_topk = c.get("moe_renormalize", true);
-  moe.scale = c.get("routed_scaling_factor", 1.0);
+  moe.scale = c.get("routed_scaling_factor", 2.446);
   moe.groups = c.get<int64_t>("num_expert_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
   moe.group_best = 2;
   moe.shared_hidden = c.get<int64_t>("num_shared_experts", 0) * moe.hidden, moe.shared_gate = false;

@@ -40,7 +40,8 @@ ModelConfig::ModelConfig(const std::string& text, std::string path) : path_(std:
 void ModelConfig::add(const std::string& prefix, const Json& value) {
   if (const auto* object = value.as<Json::Object>())
     for (const auto& [name, member] : *object) add(prefix.empty() ? name : prefix + "." + name, member);
-  else if (!value.is_null()) fields_[prefix] = value;
+  else if (value.is_null()) nulls_.insert(prefix);
+  else fields_[prefix] = value;
 }
 
 const Json* ModelConfig::find(const std::string& name) const {

@@ -28,6 +28,10 @@ class ModelConfig {
   template <class T> T at(const std::string& name) const;
   /// The same, `otherwise` if absent.
   template <class T> T get(const std::string& name, T otherwise) const { return has(name) ? at<T>(name) : otherwise; }
+  /// The same, `if_null` where the field is there and null.
+  template <class T> T get(const std::string& name, T otherwise, T if_null) const {
+    return has(name) ? at<T>(name) : nulls_.contains(name) ? if_null : otherwise;
+  }
   /// The first of these fields that is there.
   template <class T> T any_of(const std::vector<std::string>& names) const {
     for (const std::string& name : names)
@@ -53,6 +57,7 @@ class ModelConfig {
   std::string path_;
   bool nested_ = false;
   std::map<std::string, Json> fields_;
+  std::set<std::string> nulls_;  // names of fields that are null
   mutable std::set<std::string> read_;
 };
 

@@ -12,9 +12,10 @@ namespace sluice {
 
 namespace {
 thread_local bool on_meta = false;
-
-TensorOptions initial(DType dtype) { return {dtype, on_meta ? meta : cpu}; }
 }  // namespace
+
+TensorOptions detail::initial(DType dtype) { return {dtype, on_meta ? meta : cpu}; }
+using detail::initial;
 
 detail::MetaInit::MetaInit() : outer_(on_meta) { on_meta = true; }
 detail::MetaInit::~MetaInit() { on_meta = outer_; }
@@ -39,6 +40,8 @@ Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {
 }
 
 Tensor init_weights(int64_t count, int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {
+  if (const TensorOptions o = initial(dtype); o.device.kind == DeviceKind::meta)
+    return empty({count, in, out}, o).requires_grad_();
   std::vector<Tensor> each;
   for (int64_t i = 0; i < count; ++i) each.push_back(init_weight(in, out, init, rng, dtype).detach());
   return stack(each).requires_grad_();

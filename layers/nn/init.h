@@ -37,6 +37,10 @@ struct Init {
 /// The dtype of what a layer of `dtype` does not round to bf16: exponents of decays, whose errors add up over all
 /// tokens, and biases that decide between near scores.
 inline DType exact(DType dtype) { return dtype == bf16 ? f32 : dtype; }
+namespace detail {
+/// Where and as what a new weight is made: on the CPU, or on meta while a MetaInit (layers/nn/meta_init.h) lives.
+TensorOptions initial(DType dtype);
+}  // namespace detail
 /// A trained weight of shape [in, out]. Throws ShapeError unless in >= 1 and out >= 1.
 Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);
 /// `count` weights of shape [in, out], drawn one after the other: [count, in, out].

@@ -66,7 +66,7 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
   if (o.router_bias) router_bias = zeros({o.experts}, {exact(o.dtype)});
   const auto drawn = [&](int64_t in, int64_t out) {
     return ExpertMaps{init_weights(o.experts, in, out, o.init, rng, o.dtype),
-                      o.expert_bias ? zeros({o.experts, out}, {o.dtype}).requires_grad_() : Tensor()};
+                      o.expert_bias ? zeros({o.experts, out}, detail::initial(o.dtype)).requires_grad_() : Tensor()};
   };
   gate = drawn(o.dim, o.hidden), up = drawn(o.dim, o.hidden), down = drawn(o.hidden, o.dim);
   if (o.shared_hidden == 0) return;

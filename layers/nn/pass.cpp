@@ -48,13 +48,21 @@ int64_t first_position(int64_t tokens, const Pass& pass) {
 }
 
 Call::Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
-    : x(checked_input(layer, given, dim, pass.key_mask)), scope_(module, type), layer_(layer), pass_(pass) {
+    : x(checked_input(layer, given, dim, pass.key_mask)), scope_(module, type), layer_(layer), pass_(pass),
+      others_read_(pass.segments.mark(false)) {
   if (!streams()) return;
   const auto refuse = [&](const char* name, const auto& field) {
     if (field.defined()) fail<ValueError>(layer, ": every token of a stream is real, and one document; got ", name);
   };
   refuse("key_mask", pass.key_mask), refuse("segments", pass.segments), refuse("mask", pass.mask);
   refuse("bias", pass.bias), refuse("blocks", pass.blocks), refuse("positions", pass.positions);
+}
+
+Call::~Call() noexcept(false) {
+  const bool unread = pass_.segments.unread();
+  if (unread) pass_.segments.mark(others_read_);
+  if (unread && std::uncaught_exceptions() == exceptions_)
+    fail<ValueError>(layer_, ": cannot keep documents apart, and reads no segments");
 }
 
 Tensor Call::padding() const { return key_mask().defined() ? logical_not(key_mask()) : Tensor(); }
@@ -124,10 +132,12 @@ Tensor& Call::kept_tensor(const char* what) {
   return k.tensors[0];
 }
 
-std::vector<Tensor> Call::of_context(const std::function<std::vector<Tensor>()>& make) {
+std::vector<Tensor> Call::of_context(std::size_t count, const std::function<std::vector<Tensor>()>& make) {
   if (!streams()) return make();
   std::vector<Tensor>& known = kept("context").tensors;
   if (known.empty()) known = make();
+  if (known.size() != count)  // of a file
+    fail<ValueError>(layer_, ": a stream that keeps ", known.size(), " tensors of its context does not continue here");
   pass_.context.get(), pass_.context_mask.get();  // brought again: the first step has read it
   return known;
 }
@@ -177,7 +187,7 @@ Tensor Call::scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   if (v.dtype() == bf16)  // a running sum in bf16 would soon stand still
     return to(scan(detail::widened(q), detail::widened(k), detail::widened(v), detail::widened(log_decay), o), bf16);
   Tensor& state = kept_state({k.dim(0), v.dim(1), k.dim(3), v.dim(3)}, v.dtype(), v);
-  return detail::continued_scan(detail::spread_heads(q, v.dim(1)), k, v, log_decay, o, state);
+  return detail::continued_scan(q, k, v, log_decay, o, state);
 }
 
 Tensor Call::delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
@@ -197,20 +207,20 @@ Tensor detail::filled_tokens(const Tensor& t, const Tensor& marked, double value
   return masked_fill(t, reshape(marked, rows), value);
 }
 
-Tensor detail::continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
+Tensor detail::continued_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Tensor& log_decay,
                               const LinearScanOptions& o, Tensor& state) {
-  const Tensor before = state;
+  const Tensor before = state, q = spread_heads(q_in, v.dim(1)), k = spread_heads(k_in, v.dim(1));
   if (log_decay.defined() && log_decay.rank() == 4 && o.decay_on_values) {  // the state's columns decay
     const Tensor g = expand(log_decay, v.shape()), y = linear_scan(q, k, v, g, o);
     state = transpose(linear_scan_state(v, k, g, before.defined() ? transpose(before, -2, -1) : before), -2, -1);
     return before.defined() ? y + exp(cumsum(g, 2)) * matmul(q, before) : y;
   }
   if (k.dim(2) != 1 || o.exclusive) {
-    const Tensor y = linear_scan(q, spread_heads(k, v.dim(1)), v, log_decay, o);
+    const Tensor y = linear_scan(q, k, v, log_decay, o);
     state = linear_scan_state(k, v, log_decay, before);
     return before.defined() ? y + linear_scan_carry(q, before, log_decay) : y;
   }
-  state = matmul(transpose(spread_heads(k, v.dim(1)), -2, -1), v);  // S ← e^g S + kᵀ v, y = q S
+  state = matmul(transpose(k, -2, -1), v);  // S ← e^g S + kᵀ v, y = q S
   if (before.defined() && log_decay.defined()) {
     const Tensor kept = exp(log_decay);  // [batch, heads, 1] or [batch, heads, 1, m]
     state = state + unsqueeze(kept.rank() == 4 ? squeeze(kept, 2) : kept, -1) * before;

@@ -16,6 +16,7 @@
 #include <sluice/ops/scan/delta_scan.h>
 #include <sluice/ops/scan/linear_scan.h>
 
+#include <exception>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -53,6 +54,8 @@ template <class T> class Given {
   }
   /// True if it was given and never read.
   bool unread() const { return !read_ && defined(); }
+  /// Sets whether it was read; returns whether it had been.
+  bool mark(bool read) const { return std::exchange(read_, read); }
 
  private:
   T value_ = {};
@@ -114,7 +117,9 @@ Tensor continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const T
 Tensor filled_tokens(const Tensor& t, const Tensor& marked, double value);
 }  // namespace detail
 
-/// The call of one layer. It checks x and the mask, and gives what crosses tokens, wherever these stand.
+/// The call of one layer. It checks x and the mask, and gives what crosses tokens, wherever these stand. ValueError,
+/// when it ends, for segments that neither the layer nor one inside it has read: it would mix documents, while another
+/// layer of the model keeps them apart.
 class Call {
  public:
   /// `given` is x [batch, n, dim]; ShapeError or DTypeError, beginning with `layer`, unless it and the mask fit.
@@ -122,6 +127,7 @@ class Call {
   Call(const M& module, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
       : Call(&module, M::type, layer, given, dim, pass) {}
   Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);
+  ~Call() noexcept(false);
 
   /// Its tokens. Where key_mask marks padding, NaN and infinities are 0.
   const Tensor x;
@@ -173,9 +179,9 @@ class Call {
   /// delta_scan() over all tokens so far.
   Tensor delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& log_decay,
                     const DeltaScanOptions& options);
-  /// What `make` gives for the context. A stream computes it in its first step and keeps it; `make` itself keeps
-  /// nothing in the stream.
-  std::vector<Tensor> of_context(const std::function<std::vector<Tensor>()>& make);
+  /// What `make` gives for the context, `count` tensors. A stream computes it in its first step and keeps it; `make`
+  /// itself keeps nothing in the stream. ValueError for a stream that keeps another number.
+  std::vector<Tensor> of_context(std::size_t count, const std::function<std::vector<Tensor>()>& make);
   /// What a stream keeps here, for what the above does not serve. ShapeError for a stream of another batch.
   Stream::Kept& kept(const char* what);
 
@@ -187,6 +193,8 @@ class Call {
   ModuleScope scope_;
   const char* layer_;
   const Pass& pass_;
+  int exceptions_ = std::uncaught_exceptions();
+  bool others_read_;  // the segments, before this call
 };
 
 }  // namespace sluice

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kNoEnd = std::numeric_limits<std::size_t>::max();
 constexpr int kDeepest = 20;
+constexpr std::size_t kMostSteps = 10'000, kMostSets = 200;
 constexpr int64_t kSteps = 1000;  // for each byte of a text, and as many more; families take fewer than ten
 
 /// The simple case folding of ASCII letters and of the two characters that fold to some.
@@ -52,7 +53,10 @@ class PatternParser {
     return c;
   }
 
-  std::size_t add(Pattern::Step step) { return to_.steps_.push_back(std::move(step)), to_.steps_.size() - 1; }
+  std::size_t add(Pattern::Step step) {
+    if (to_.steps_.size() >= kMostSteps) unsupported("more than 10,000 steps");  // match() may call itself for each
+    return to_.steps_.push_back(std::move(step)), to_.steps_.size() - 1;
+  }
   std::vector<std::size_t> link(const Branches& branches, std::size_t next) {
     std::vector<std::size_t> first;
     for (const std::vector<Item>& items : branches) {
@@ -139,7 +143,10 @@ class PatternParser {
   void use_set(Pattern::Step& step, const CharSet& members) {
     step.kind = Kind::one_of_set;
     auto it = std::find_if(sets_.begin(), sets_.end(), [&](const auto& s) { return *s == members; });
-    if (it == sets_.end()) it = sets_.insert(it, std::make_shared<CharSet>(members));
+    if (it == sets_.end()) {
+      if (sets_.size() >= kMostSets) unsupported("more than 200 different sets of characters");  // 136 kB each
+      it = sets_.insert(it, std::make_shared<CharSet>(members));
+    }
     step.set = *it;
   }
 
@@ -282,9 +289,10 @@ const char* Pattern::match(std::size_t at, const char* p, const char* end, int64
   }
 }
 
-std::pair<std::size_t, std::size_t> Pattern::find(std::string_view text, std::size_t from) const {
+int64_t Pattern::budget(std::string_view text) { return kSteps * (static_cast<int64_t>(text.size()) + kSteps); }
+
+std::pair<std::size_t, std::size_t> Pattern::find(std::string_view text, std::size_t from, int64_t& budget) const {
   const char *const begin = text.data(), *const end = begin + text.size();
-  int64_t budget = kSteps * (end - begin + kSteps);
   for (const char* p = begin + from;; next_char(p)) {
     if (const char* stop = match(start_, p, end, budget)) return {p - begin, stop - begin};
     if (p == end) return {std::string::npos, std::string::npos};

@@ -22,9 +22,11 @@ class Pattern {
   /// The pattern that matches `text`, which must not be empty.
   static Pattern literal(const std::string& text);
 
-  /// The first match at or behind `from` in valid UTF-8: its begin and end, or npos twice if there is none.
-  /// Throws ValueError if that takes a thousand steps for each byte of the text.
-  std::pair<std::size_t, std::size_t> find(std::string_view text, std::size_t from) const;
+  /// Steps that finding all matches of a text may take: a thousand for each byte.
+  static int64_t budget(std::string_view text);
+  /// The first match at or behind `from` in valid UTF-8: its begin and end, or npos twice if there is none. Takes its
+  /// steps from `budget`; ValueError if they do not suffice.
+  std::pair<std::size_t, std::size_t> find(std::string_view text, std::size_t from, int64_t& budget) const;
 
  private:
   friend class PatternParser;

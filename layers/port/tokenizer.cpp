@@ -17,8 +17,9 @@ namespace {
 /// Calls use(begin, end, matches) for the matches of a pattern and for what stands between them, in order.
 template <class F> void each_part(const Pattern& pattern, std::string_view text, F&& use) {
   std::size_t done = 0;
+  int64_t budget = Pattern::budget(text);
   for (std::size_t at = 0; at <= text.size();) {
-    const auto [begin, end] = pattern.find(text, at);
+    const auto [begin, end] = pattern.find(text, at, budget);
     if (begin == std::string::npos) break;
     if (begin > done) use(done, begin, false);
     if (end > begin) use(begin, end, true);

@@ -159,6 +159,7 @@ void read_decoder(const Field& f, TokenDecoder& to) {
     if (at == 4) {
       if (c["stop"].whole(1) != 0) c.unsupported("Strip at the end");
       to.strip = c["content"].text();
+      if (to.strip.empty()) c.unsupported("Strip of no character");
       to.strips = c["start"].whole(std::numeric_limits<int32_t>::max());
     }
     if (at == 5 && type != "ByteLevel") c.unsupported(str("the decoder ", type));

@@ -135,11 +135,20 @@ void DataParallel::finish(double scale) {
   }
 }
 
+namespace {
+/// The weight that the gradients of a loss of this dtype have: their sum is divided by the same.
+double rounded(double weight, const Tensor& loss) {
+  return loss.defined() ? full({}, weight, {loss.dtype()}).item() : weight;
+}
+
+}  // namespace
+
 void DataParallel::backward(const Tensor& loss, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
   const bool sole = ranks_.size() == 1 && weight_ == 0;
   if (sole && weight > 0) return sluice::backward(loss);
   if (weight > 0 && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
+  weight = rounded(weight, loss);
   Tensor total = full({}, weight_ + weight, {f64});
   Pending weights = start_all_reduce(total, own_);
   const auto converted = [&](const Parameter& p) {
@@ -201,6 +210,7 @@ void DataParallel::backward(const Tensor& loss, double weight) {
 void DataParallel::accumulate(const Tensor& loss, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
   if (weight == 0) return;
+  weight = rounded(weight, loss);
   sluice::backward(loss, full(loss.shape(), weight, loss.options()));
   weight_ += weight;
 }

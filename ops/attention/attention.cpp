@@ -52,7 +52,7 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
       fail<DTypeError>(op, ": ", name, " is ", x.dtype(), x, " beside q=", q.dtype(), q);
   };
   same_dtype("bias", o.bias), same_dtype("relative_bias", o.relative_bias), same_dtype("sink", o.sink);
-  same_dtype("row_scale", o.row_scale);
+  if (!o.row_scale.defined() || o.row_scale.dtype() != f32 || q.dtype() != bf16) same_dtype("row_scale", o.row_scale);
   const Shape scores{batch, heads, m, n};
   if (o.bias.defined() && !stretches_to(o.bias.shape(), scores))
     fail(op, ": bias=", o.bias, " does not broadcast to the scores ", scores);
@@ -108,6 +108,13 @@ void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
   });
 }
 }  // namespace
+
+// p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ). With a sink of −∞ a row that sees
+// no key has lse = −∞, too.
+Tensor sink_gradient(const Tensor& sink, const Tensor& lse, const Tensor& delta) {
+  const Tensor total = masked_fill(lse, lse == -std::numeric_limits<double>::infinity(), 0);
+  return to(sum(neg(exp(reshape(widened(sink), {sink.dim(0), 1}) - total) * delta), {0, 2}), sink.dtype());
+}
 
 }  // namespace detail
 
@@ -203,9 +210,7 @@ struct Attention final : Node {
     if (gated) delta = grads.delta, dgate = grads.gate;
     Tensors result{grads.dq, grads.dk, grads.dv, grads.bias};
     result.push_back(grads.relative.defined() ? to(sum(grads.relative, {0, 2}), q.dtype()) : Tensor());
-    // p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ)
-    Tensor share = needs(5) ? exp(reshape(detail::widened(o.sink), {o.sink.dim(0), 1}) - lse) : Tensor();
-    result.push_back(share.defined() ? to(sum(neg(share * delta), {0, 2}), q.dtype()) : Tensor());
+    result.push_back(needs(5) ? detail::sink_gradient(o.sink, lse, delta) : Tensor());
     result.push_back(dgate);
     return result;
   }

@@ -35,7 +35,7 @@ struct AttentionOptions {
   /// softmax only: one more score per head, whose value is 0: [heads or 1]. Zeros give softmax-off-by-one,
   /// e^s/(1 + Σ e^s).
   Tensor sink = {};
-  /// ρ, broadcasts to [batch, heads, m]; 1 if undefined. No gradient.
+  /// ρ, broadcasts to [batch, heads, m]; 1 if undefined. Beside operands of bf16 it may be f32. No gradient.
   Tensor row_scale = {};
   /// Probability that a weight is dropped (the others grow by 1/(1 − p)). Without a generator nothing is dropped.
   double dropout = 0;

@@ -36,6 +36,9 @@ int64_t counted_pairs(const AttentionCall& call);
 /// Number of independent parts into which the backward pass splits the keys of one head. Depends on k's shape alone.
 int64_t attention_splits(const Tensor& k);
 
+/// The gradient [heads] of a sink [heads or 1], from lse and δ [batch, heads, m]; in the sink's dtype.
+Tensor sink_gradient(const Tensor& sink, const Tensor& lse, const Tensor& delta);
+
 /// Calls f with the formula of an elementwise weighting.
 template <class F> void with_formula(Weighting w, F f) {
   switch (w) {

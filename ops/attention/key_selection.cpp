@@ -167,10 +167,9 @@ Tensor index_mask(const KeyIndex& index, int64_t top, const AttentionMask& mask)
 
 Tensor index_keys(const KeyIndex& index, int64_t top, const AttentionMask& mask) {
   return by_index("index_keys", index, top, mask, [&](const Tensor& s, const Tensor& visible) {
-    const Tensor hidden = visible.defined() ? logical_not(expand(visible, s.shape())) : visible;
-    const Tensor places =
-        topk(hidden.defined() ? masked_fill(s, hidden, -kInf) : s, std::min(top, s.dim(-1)), -1).indices;
-    return hidden.defined() ? masked_fill(places, gather(hidden, -1, places), -1) : places;
+    const Tensor places = topk(detail::ranked_scores(s, visible), std::min(top, s.dim(-1)), -1).indices;
+    if (!visible.defined()) return places;
+    return masked_fill(places, gather(logical_not(expand(visible, s.shape())), -1, places), -1);
   });
 }
 

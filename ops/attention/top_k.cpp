@@ -24,15 +24,7 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& a
   const Tensor everything = expand(full({}, 1, {boolean, scores.device()}), scores.shape());
   if (k >= scores.dim(-1)) return contiguous(allowed.defined() ? expand(allowed, scores.shape()) : everything);
   if (k == 0) return zeros(scores.shape(), {boolean, scores.device()});
-  Tensor s = scores.detach();
-  if (allowed.defined()) {
-    // What is allowed stands before the rest, even with a score of −∞ or NaN: it counts as the lowest bf16 or f64.
-    const double lowest = s.dtype() == f64 ? std::numeric_limits<double>::lowest() : -0x1.FEp127;
-    const auto ranked = [lowest](auto score, auto may) {
-      return select(may != 0.0, select(score > lowest, score, lowest), -std::numeric_limits<double>::infinity());
-    };
-    s = map(ranked, s, allowed);
-  }
+  const Tensor s = detail::ranked_scores(scores.detach(), allowed);
   const Sorted best = topk(s, k);
   Tensor hit;
   if (ties == TopKTies::threshold) {
@@ -42,6 +34,15 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& a
     hit = scatter_add(zeros(s.shape(), counts), -1, best.indices, ones(best.indices.shape(), counts)) > 0.0;
   }
   return allowed.defined() ? logical_and(hit, allowed) : hit;
+}
+
+Tensor detail::ranked_scores(const Tensor& scores, const Tensor& allowed) {
+  if (!allowed.defined()) return scores;
+  const double lowest = scores.dtype() == f64 ? std::numeric_limits<double>::lowest() : -0x1.FEp127;  // of bf16
+  const auto ranked = [lowest](auto score, auto may) {
+    return select(may != 0.0, select(score > lowest, score, lowest), -std::numeric_limits<double>::infinity());
+  };
+  return map(ranked, scores, allowed);
 }
 
 namespace detail {

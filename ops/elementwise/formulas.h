@@ -206,7 +206,8 @@ struct Gelu {  // x·Φ(x), exact (Hendrycks & Gimpel 2016)
 struct GeluTanh {
   static constexpr const char* name = "gelu_tanh";
   template <class T> SLUICE_FN T operator()(const T& x) const {
-    return x * sigmoid((x + x * x * x * 0.044715) * 1.5957691216057308);
+    const T u = max(min(x, like(x, 100)), like(x, -100));  // σ is 0 or 1 long before; x³ must not overflow
+    return x * sigmoid((u + u * u * u * 0.044715) * 1.5957691216057308);
   }
 };
 /// ½(1 + erf((x − √½) / (√(1/4π)·√2))), the Laplace attention function of MEGA (Ma et al. 2022): a normal distribution

@@ -58,7 +58,7 @@ struct Huber {
   double delta = 1;
   template <class T> SLUICE_FN T operator()(const T& x, const T& y) const {
     const T e = abs(x - y), m = min(e, like(e, delta));
-    return m * (e - m * 0.5);
+    return m * m * 0.5 + (e - m) * delta;
   }
 };
 /// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x. With softplus(x) = max(x, 0)

@@ -52,7 +52,7 @@ void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, dou
       T target = p[t[r]] - by;
       if (smoothing > 0) {
         const T sum = detail::row_total<T>(classes, [=](int64_t i) { return p[i] - by; });
-        target = T(1 - smoothing) * target + T(smoothing) * sum / T(classes);
+        target = (smoothing < 1 ? T(1 - smoothing) * target : T(0)) + T(smoothing) * sum / T(classes);  // 0·∞ is NaN
       }
       out[r] = math::log(total) - target;
     });
@@ -97,10 +97,10 @@ struct CrossEntropy final : Node {
       kernel::cross_entropy_backward(contiguous(x), targets, contiguous(g), dx, smoothing);
       return {dx, {}};
     }
-    const int64_t classes = x.dim(1);
-    Tensor counted = to(targets >= 0.0, g.dtype());
-    Tensor q = one_hot(masked_fill(to(targets, f64), targets < 0.0, 0), classes);
-    return {to(unsqueeze(g * counted, 1) * (softmax(detail::widened(x)) - q), x.dtype()), {}};
+    const Tensor ignored = targets < 0.0, rows = unsqueeze(ignored, 1);
+    const Tensor q = one_hot(masked_fill(to(targets, f64), ignored, 0), x.dim(1));
+    const Tensor p = softmax(masked_fill(detail::widened(x), rows, 0));  // what is ignored may be NaN
+    return {to(masked_fill(unsqueeze(g, 1) * (p - q), rows, 0), x.dtype()), {}};
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/shape/view.h>
 
+#include <cmath>
 #include <limits>
 
 namespace sluice {
@@ -119,21 +120,25 @@ Tensor argmax(const Tensor& x, int64_t dim, bool keep_dim) { return arg_extreme(
 Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) { return arg_extreme("argmin", false, x, dim, keep_dim); }
 
 namespace {
-/// Computes bf16 in f32.
-Tensor variance(const char* op, const Tensor& x_in, const Shape& dims, bool keep_dims, double correction) {
+/// x less its mean, in f32 for bf16; `freedom` is the number of entries less the correction.
+Tensor centred(const char* op, const Tensor& x_in, const Shape& dims, double correction, double& freedom) {
   detail::check_float(op, x_in);
   const Tensor x = detail::widened(x_in);
-  int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
-  Tensor centred = x - mean(x, dims, keep);
-  return sum(square(centred), dims, keep_dims) / (static_cast<double>(n) - correction);
+  freedom = static_cast<double>(count_of(x.shape(), wrap_dims(op, dims, x.rank()))) - correction;
+  return x - mean(x, dims, keep);
 }
 }  // namespace
 
 Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
-  return to(variance("var", x, dims, keep_dims, correction), x.dtype());
+  double freedom;
+  const Tensor apart = centred("var", x, dims, correction, freedom);
+  return to(sum(square(apart), dims, keep_dims) / freedom, x.dtype());
 }
+// By the norm, whose slope at 0 is 0: equal numbers have a gradient, where √var has none.
 Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
-  return to(sqrt(variance("std_dev", x, dims, keep_dims, correction)), x.dtype());
+  double freedom;
+  const Tensor apart = centred("std_dev", x, dims, correction, freedom);
+  return to(norm(apart, dims, keep_dims) / std::sqrt(freedom), x.dtype());
 }
 
 Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
@@ -153,11 +158,13 @@ Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
     }
     if (!keep_dims) y = reshape(y, with_dims_dropped(x.shape(), dims));
   }
-  // Backward: dx = g · e^(x − y), the softmax.
-  return record("logsumexp", y, {x}, {x, y}, [kept](const Node& node, const Tensor& g) {
-    const Tensor x = node.saved(0), y = reshape(node.saved(1), kept);
-    const Tensor empty_range = y.detach() == -std::numeric_limits<double>::infinity();
-    return reshape(g, kept) * exp(x - masked_fill(y, empty_range, 0));  // −inf − −inf would be NaN
+  // Backward: dx = g · softmax(x), from differences to the largest x. e^(x − y) would lose the digits of a large y.
+  return record("logsumexp", y, {x}, {x}, [kept, dims](const Node& node, const Tensor& g) {
+    const Tensor x = node.saved(0);
+    if (x.numel() == 0) return zeros_like(x);
+    const Tensor top = max(x.detach(), dims, keep);
+    const Tensor e = exp(x - masked_fill(top, logical_not(isfinite(top)), 0)), total = sum(e, dims, keep);
+    return reshape(g, kept) * (e / masked_fill(total, total.detach() == 0.0, 1));
   });
 }
 
@@ -176,7 +183,7 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   // Backward: dx = g · x/y, 0 where y = 0.
   return record("norm", y, {x}, {x, y}, [kept](const Node& node, const Tensor& g) {
     const Tensor x = node.saved(0), y = reshape(node.saved(1), kept);
-    return reshape(g, kept) * (x / masked_fill(y, y.detach() == 0.0, 1));
+    return reshape(g, kept) * (x / masked_fill(y, y.detach() == 0.0, std::numeric_limits<double>::infinity()));
   });
 }
 

@@ -75,6 +75,8 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
     Node* node = new Split(d, x.options());
     node->edges.push_back(edge_of(x));
     for (Tensor& p : pieces) node->add_output(p);
+    if (detail::observed()) [[unlikely]]
+      for (const Tensor& p : pieces) detail::note_op(Split::op_name(), p, node);
   }
   return pieces;
 }

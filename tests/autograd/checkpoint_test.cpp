@@ -148,6 +148,25 @@ TEST_CASE("checkpoint: dropout inside draws the same mask again", "[checkpoint]"
   }
 }
 
+TEST_CASE("checkpoint: a copy of a generator, or one made from where it stands, draws the same again", "[checkpoint]") {
+  const Tensor x = ones({64}).requires_grad_();
+  Rng rng(7);
+  rng.reserve(5);
+  const auto copied = [&](const Inputs& in) {
+    Rng own = rng;
+    return dropout(in[0], 0.5, own);
+  };
+  const auto made = [&](const Inputs& in) {
+    Rng own(rng.seed() + rng.offset());
+    return dropout(in[0], 0.5, own);
+  };
+  for (const std::function<Tensor(const Inputs&)>& segment : {std::function<Tensor(const Inputs&)>(copied), {made}}) {
+    const Tensor y = checkpoint(segment, {x});
+    rng.reserve(100);
+    CHECK(testing::max_abs_diff(grad(sum(y), x), y.detach()) == 0);  // x is 1, y the mask
+  }
+}
+
 TEST_CASE("checkpoint: may be nested", "[checkpoint]") {
   Tensor x = leaf({4}, 1), w = leaf({4}, 2);
   Rng rng;

@@ -1,4 +1,5 @@
 // Profile and WorkCounter: exact counts of known calls, the module that each call belongs to, and a trace that parses.
+#include <sluice/autograd/function.h>
 #include <sluice/autograd/profile.h>
 
 #include "support/catch.h"
@@ -9,6 +10,7 @@
 #include <sluice/core/kernel/cpu.h>
 #include <sluice/core/text/file.h>
 #include <sluice/core/number/random.h>
+#include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/ops/elementwise/activation.h>
@@ -144,6 +146,20 @@ TEST_CASE("profile: calls, passes and modules of a training step", "[profile]") 
   CHECK(std::abs(seconds - profile.kernel_seconds()) < 1e-9);
   CHECK(profile.kernel_seconds() <= profile.wall_seconds());
   CHECK_THAT(profile.table(), Contains("silu") && Contains("first (Linear)") && Contains("backward"));
+}
+
+TEST_CASE("profile: the backward pass of a checkpoint belongs to the modules of its segment", "[profile]") {
+  Rng rng(1);
+  const Mlp mlp({.dim = 8}, rng);
+  const Tensor x = normal({4, 8}, 0, 1, rng).requires_grad_();
+  const Tensor y = sum(checkpoint([&](const std::vector<Tensor>& in) { return mlp(in[0]); }, {x}));
+  Profile profile({.modules = name_modules(mlp)});
+  backward(y);
+  double apart = 0, inside = 0;
+  for (const ProfileRow& row : profile.by_module())
+    (row.name.empty() ? apart : inside) += static_cast<double>(row.calls);
+  CHECK(inside > 5);
+  CHECK(apart <= 1);  // of the sum
 }
 
 TEST_CASE("profile: time of nested calls is counted once", "[profile]") {

@@ -100,6 +100,21 @@ TEST_CASE("models: config.json as published models have it", "[models]") {
                    "\"use_sliding_window\" is true")})
     CHECK_THAT(refusal(with(text, from, to)), Contains(why));
 
+  // What a file leaves out is what transformers takes; null is none.
+  const auto caps = [](const std::string& text) {
+    const ModelPlan made = plan(text);
+    return std::pair(made.options.logit_cap, std::get<MultiHeadAttentionOptions>(made.options.blocks[0].mixer).softcap);
+  };
+  CHECK(caps(with(with(kGemma2, "\"final_logit_softcapping\": 30.0, ", ""), "\"attn_logit_softcapping\": 50.0, ",
+                  "")) == std::pair(30.0, 50.0));
+  CHECK(caps(with(with(kGemma2, "softcapping\": 50.0", "softcapping\": null"), "softcapping\": 30.0",
+                  "softcapping\": null")) == std::pair(0.0, 0.0));
+  const auto turned = [](const std::string& text) {
+    return std::get<MultiHeadAttentionOptions>(plan(text).options.blocks[1].mixer).heads.rope.rot_dim;
+  };
+  CHECK(turned(kQwen3Next) == 2);
+  CHECK(turned(with(kQwen3Next, "\"partial_rotary_factor\": 0.25, ", "")) == 2);
+
   // Of Gemma 2's two activations transformers computes with the second, and with tanh's if there is none.
   const auto kind = [](const std::string& text) {
     return std::get<GluOptions>(plan(text).options.blocks[1].feed).kind;

@@ -84,11 +84,17 @@ struct Pairs {
 };
 
 /// Σ_j w_ij v_j, and last Σ_j of the denominator's weights.
-Matrix sums(const Pairs& p, const std::vector<bool>& real, bool earlier, bool later) {
+Matrix sums(const Pairs& p, const LayerSequence& s, bool earlier, bool later) {
+  const std::vector<bool>& real = s.real;
+  const auto apart = [&s](std::size_t i, std::size_t j) {  // a document is a run of equal segments
+    for (std::size_t t = std::min(i, j) + 1; !s.documents.empty() && t <= std::max(i, j); ++t)
+      if (s.documents[t] != s.documents[t - 1]) return true;
+    return false;
+  };
   Matrix out = matrix(static_cast<int64_t>(p.q.size()), static_cast<int64_t>(p.v.empty() ? 1 : p.v[0].size() + 1));
   for (std::size_t i = 0; i < p.q.size(); ++i)
     for (std::size_t j = 0; j < p.q.size(); ++j) {
-      if (!real[j] || (j < i && !earlier) || (j > i && !later)) continue;
+      if (!real[j] || (j < i && !earlier) || (j > i && !later) || apart(i, j)) continue;
       double w = 0, plain = 0;
       for (std::size_t c = 0; c < p.q[i].size(); ++c) {
         double kept = 0;
@@ -128,7 +134,7 @@ LinearRows linear_rows(const LayerFacts& l, const LayerSequence& s) {
   Matrix q = dense(l, "q", r.x), k = dense(l, "k", r.x), v = dense(l, "v", r.x);
   if (l.size("short_conv") > 0) {
     const std::size_t a = q[0].size(), b = k[0].size(), e = v[0].size();
-    const Matrix y = short_convolution_reference(l.part("conv"), "silu", beside(beside(q, k), v), s.real);
+    const Matrix y = short_convolution_reference(l.part("conv"), "silu", beside(beside(q, k), v), s.real, s.documents);
     q = columns(y, 0, a), k = columns(y, a, b), v = columns(y, a + b, e);
   }
   const std::size_t kv_heads = l.size("kv_heads");
@@ -158,7 +164,7 @@ Matrix linear_attention(const LayerFacts& l, const LayerSequence& s) {
     if (rope == "features") p.q = turned(l, q, false), p.k = turned(l, k, true);
     if (!gamma.empty()) p.log_decay = Matrix(s.x.size(), {std::log(gamma[h])});
     const auto out = [&](bool earlier, bool later) {
-      const Matrix m = sums(p, s.real, earlier, later);
+      const Matrix m = sums(p, s, earlier, later);
       return l.text("normalize") == "sum" ? quotients(m, l.real("eps")) : numerators(m);
     };
     Matrix y;
@@ -187,7 +193,7 @@ Matrix retention(const LayerFacts& l, const LayerSequence& s) {
             .log_decay = Matrix(s.x.size(), {std::log(gamma[h])}),
             .scale = 1 / std::sqrt(static_cast<double>(r.q[h][0].size()))};
     if (l.yes("use_rope")) p.q = turned(l, p.q, false), p.k = turned(l, p.k, true);
-    heads.push_back(numerators(sums(p, s.real, true, false)));
+    heads.push_back(numerators(sums(p, s, true, false)));
   }
   Matrix y = group_norm(l.part("norm"), l.text("group_norm"), l.real("norm_eps"), joined(heads), heads.size());
   if (l.yes("gate")) y = swish_gated(l, "gate", y, r.x);
@@ -209,7 +215,7 @@ Matrix gla(const LayerFacts& l, const LayerSequence& s) {
                   .v = r.v[h / group],
                   .log_decay = decays[wide ? h / group : h],
                   .scale = l.real("scale", 1 / std::sqrt(width))};
-    heads.push_back(norm_of(l, "norm", l.text("norm"), l.real("norm_eps"), numerators(sums(p, s.real, true, false))));
+    heads.push_back(norm_of(l, "norm", l.text("norm"), l.real("norm_eps"), numerators(sums(p, s, true, false))));
   }
   Matrix y = joined(heads);
   if (l.yes("output_gate")) y = swish_gated(l, "output_gate", y, r.x);

@@ -186,6 +186,10 @@ TEST_CASE("mla: YaRN scales frequencies and scores, and rotates without a factor
 }
 
 TEST_CASE("mla: options that do not fit are errors that name them", "[layers][mla]") {
+  {
+    Rng none(1);
+    CHECK_THROWS_WITH(Mla({.dim = 8, .heads = int64_t{1} << 40, .nope_dim = int64_t{1} << 40}, none), Contains("mla"));
+  }
   const auto error = [](auto change) -> std::string {
     MlaOptions o = options_of(MlaForm::cheapest);
     change(o);

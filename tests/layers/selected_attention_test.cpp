@@ -5,6 +5,7 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/attention/gathered_keys.h>
 #include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/selected_attention.h>
@@ -215,6 +216,21 @@ TEST_CASE("selected: gathered keys = a mask of pairs, gradients of two orders in
   const Tensor q = zeros({1, 16, 9, 4}), k = zeros({1, 1, 9, 4});
   CHECK_THROWS_WITH(attention_to_keys(q, k, k, zeros({1, 1, 3, 2}, {i64})), Contains("keys=[1,1,3,2]"));
   CHECK_THROWS_AS(attention_to_keys(q, zeros({1, 3, 5, 4}), k, zeros({1, 1, 9, 2}, {i64})), ShapeError);
+  CHECK_THROWS_WITH(attention_to_keys(q, k, k, full({1, 1, 9, 2}, 9, {i64})), Contains("key 9 is none of the 9 keys"));
+  const Tensor nobody = full({1, 1, 9, 2}, -1, {i64}), sink = full({16}, -INFINITY);
+  CHECK(max_abs(attention_to_keys(q, k, k, nobody, {.sink = sink})) == 0);
+}
+
+TEST_CASE("selected: a layer that cannot keep documents apart refuses them, also beside one that can",
+          "[layers][selected]") {
+  Rng rng(1);
+  const HeadsOptions heads{.dim = 8, .heads = 2, .causal = true};
+  const MultiHeadAttention first(heads, rng);
+  const MobaAttention second({heads, {.block = 2, .topk = 2}}, rng);
+  const Tensor x = normal({1, 6, 8}, 0, 1, rng), segments = zeros({1, 6}, {i64});
+  const auto both = [&](const Pass& pass) { return second(first(x, pass), pass); };
+  CHECK_THROWS_WITH(both({.segments = segments}), Contains("moba_attention: cannot keep documents apart"));
+  CHECK_NOTHROW(both({}));
 }
 
 TEST_CASE("selected: what does not fit", "[layers][selected]") {

@@ -337,6 +337,21 @@ TEST_CASE("stream: a file keeps it", "[streaming]") {
   CHECK_THAT(refusal("places", "place", nothing), Contains("places"));
   CHECK_THAT(refusal("length", "length", [](Tensor& t) { t = contiguous(select(t, 0, 0)); }),
              Contains("needs rows [batch, heads, "));
+
+  // A file that keeps less of a context than the layer reads.
+  const MultiHeadAttention cross({.heads = {.dim = 8, .heads = 2, .context_dim = 8}}, rng);
+  const Tensor half = to(x, f32);
+  Stream stream;
+  step(cross, narrow(half, 1, 0, 2), stream, {.context = half});
+  save(stream, path);
+  SafeTensors file = load_safetensors(path);
+  std::string& text = file.metadata["stream"];
+  const std::size_t at = text.find("\"tensors\":3");
+  REQUIRE(at != std::string::npos);
+  text.replace(at, 11, "\"tensors\":1");
+  save_safetensors(path, file);
+  Stream damaged = load_stream(path);
+  CHECK_THROWS_WITH(step(cross, narrow(half, 1, 2, 1), damaged), Contains("keeps 1 tensors of its context"));
 }
 
 TEST_CASE("stream: another batch, another model, a mask", "[streaming]") {

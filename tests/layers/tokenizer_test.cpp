@@ -266,6 +266,10 @@ TEST_CASE("tokenizer: a hostile regular expression ends", "[tokenizer]") {
     file["pre_tokenizer"] = pattern(expression);
     CHECK_THROWS_AS(load_text(to_text(file)).encode(std::string(4000, 'a')), ValueError);
   }
+  std::string long_one;
+  for (int i = 0; i < 150'000; ++i) long_one += "(?:|b)";  // steps that would be calls within calls
+  file["pre_tokenizer"] = pattern(long_one);
+  CHECK_THROWS_WITH(load_text(to_text(file)), Contains("more than 10,000 steps"));
 }
 
 TEST_CASE("tokenizer: damaged files are errors or tokenizers", "[tokenizer]") {

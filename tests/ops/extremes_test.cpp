@@ -6,7 +6,9 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/core/number/math.h>
 #include <sluice/core/number/random.h>
+#include <sluice/ops/attention/attention.h>
 #include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/rows/loss.h>
@@ -179,4 +181,68 @@ TEST_CASE("linear_scan: a log decay of −∞ forgets, and no gradient is NaN", 
         CHECK(h[k].to_vector<double>()[i] == Approx(g[k].to_vector<double>()[i]).margin(1e-12));
     for (double v : h[3].to_vector<double>()) CHECK(std::isfinite(v));
   }
+}
+
+TEST_CASE("reductions: slopes where all numbers are equal, 0 or large", "[ops][extremes]") {
+  const auto leaf = [](const std::vector<double>& v, DType dtype) {
+    return to(Tensor::from(v), dtype).requires_grad_();
+  };
+  const Tensor equal = leaf({2, 2, 2}, f64), zero = leaf({0, 0}, f64);
+  CHECK(testing::max_abs(grad(std_dev(equal), equal)) == 0);
+  CHECK(std_dev(Tensor::from<double>({1.0, 3.0})).item() == Approx(std::sqrt(2.0)).epsilon(1e-15));
+  const Tensor first = grad(norm(zero), zero, {.create_graph = true});
+  CHECK(testing::max_abs(first) == 0);
+  CHECK(testing::max_abs(grad(sum(first), zero)) == 0);
+  for (double c : {1e3, 1e6, 1e7}) {
+    const Tensor large = leaf({c, c}, f32);
+    CHECK(testing::max_abs(grad(logsumexp(large, {0}), large) - 0.5) < 1e-7);
+  }
+  const Tensor hidden = leaf({-INFINITY, -INFINITY}, f64);
+  CHECK(testing::max_abs(grad(logsumexp(hidden, {0}), hidden)) == 0);
+}
+
+TEST_CASE("losses: what is ignored or infinite", "[ops][extremes]") {
+  const Tensor x = Tensor::from<double>({NAN, 0.5, 1.0, INFINITY, 0.25, 0.75}, {3, 2}).requires_grad_();
+  const Tensor targets = to(Tensor::from<double>({-100.0, -100.0, 1.0}), i64);
+  const Tensor recorded = grad(cross_entropy(x, targets), x, {.create_graph = true});
+  CHECK(testing::max_abs(narrow(recorded, 0, 0, 2)) == 0);
+  CHECK(testing::max_abs(recorded - grad(cross_entropy(x, targets), x)) < 1e-15);
+  CHECK(testing::max_abs(narrow(grad(sum(square(recorded)), x), 0, 0, 2)) == 0);
+  const Tensor far = Tensor::from<double>({INFINITY, -INFINITY, 3.0, 0.5}).requires_grad_(), origin = zeros({4}, {f64});
+  CHECK(grad(huber_loss(far, origin, 2, Reduction::sum), far).to_vector<double>() ==
+        std::vector<double>{2, -2, 2, 0.5});
+  const Tensor logits = Tensor::from<double>({-INFINITY, 0.0}, {1, 2});
+  CHECK(cross_entropy(logits, zeros({1}, {i64}), {.label_smoothing = 1}).item() == INFINITY);
+}
+
+TEST_CASE("formulas of f32: slopes at the ends", "[ops][extremes]") {
+  const auto slope = [](auto f, double at) {
+    const Tensor x = full({1}, at).requires_grad_();
+    return grad(f(x), x).item();
+  };
+  CHECK(slope([](const Tensor& x) { return rsqrt(x); }, 1.6e-26) == Approx(-2.47e38).epsilon(1e-2));
+  CHECK(slope([](const Tensor& x) { return sigmoid(x); }, 20) == Approx(std::exp(-20.0)).epsilon(1e-5));
+  CHECK(slope([](const Tensor& x) { return gelu_tanh(x); }, 1e20) == 1);
+  CHECK(slope([](const Tensor& x) { return gelu_tanh(x); }, -1e20) == 0);
+  const Tensor tiny = full({64}, 1e-40);  // flushed, as every op does
+  CHECK(testing::max_abs(pow(tiny, 0.25)) == 0);
+  CHECK(min(pow(tiny, -0.25)).item() == INFINITY);
+  CHECK(testing::max_abs(pow(neg(tiny), 0.25)) == 0);
+}
+
+TEST_CASE("in place: windows that overlap are refused", "[ops][extremes]") {
+  Tensor x = Tensor::from<double>({1.0, 2.0, 3.0, 4.0});
+  Tensor windows = unfold(x, 0, 2, 1), apart = unfold(x, 0, 2, 2);
+  CHECK_THROWS_WITH(add_(windows, ones({3, 2}, {f64})), Contains("share one place in memory"));
+  add_(apart, ones({2, 2}, {f64}));
+  Tensor turned = transpose(zeros({2, 3}), 0, 1), part = narrow(turned, 0, 1, 2);
+  add_(part, ones({2, 2}));
+  CHECK(x.to_vector<double>() == std::vector<double>{2, 3, 4, 5});
+}
+
+TEST_CASE("attention: a sink of −∞ beside a row that sees no key has no gradient of NaN", "[ops][extremes]") {
+  const Tensor q = ones({1, 2, 3, 4}), sink = full({2}, -std::numeric_limits<double>::infinity()).requires_grad_();
+  AttentionOptions o{.mask = {.keys = zeros({1, 3}, {boolean})}};
+  o.sink = sink;
+  CHECK(testing::max_abs(grad(sum(attention(q, q, q, o)), sink)) == 0);
 }

@@ -225,6 +225,9 @@ TEST_CASE("formulas: derivatives keep their accuracy far from 0", "[formulas]") 
   CHECK(slope_at(fm::Softplus{}, -40) == Approx(std::exp(-40.0)).epsilon(1e-14));
   CHECK(slope_at(fm::Softplus{}, 800) == 1);
   CHECK(slope_at(fm::Tanh{}, 30) == 0);
+  CHECK(slope_at(fm::Sigmoid{}, 40) == Approx(std::exp(-40.0)).epsilon(1e-14));
+  CHECK(slope_at(fm::GeluTanh{}, 1e150) == 1);
+  CHECK(slope_at(fm::GeluTanh{}, -1e150) == 0);
   CHECK(slope_at(fm::Silu{}, 800) == 1);
   CHECK(slope_at(fm::Silu{}, -800) == 0);
   CHECK(slope_at(fm::Gelu{}, 40) == 1);

@@ -4,6 +4,7 @@
 #include "support/naive_attention.h"
 
 #include <sluice/ops/attention/key_selection.h>
+#include <sluice/ops/index/gather.h>
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/create.h>
@@ -162,6 +163,11 @@ TEST_CASE("selection: the index of keys, and its best ones", "[attention][select
       for (int64_t j = 0; j < n; ++j) right &= best[static_cast<std::size_t>(j)] == (got({b, 0, i, j}) != 0);
     }
   CHECK(right);
+  // Scores of −∞: the visible keys are chosen either way.
+  const KeyIndex low{full({1, 1, 2, 1}, 1e200, {f64}), full({1, 5, 1}, 1e200, {f64}), full({1, 2, 1}, -1, {f64})};
+  const Tensor mask = index_mask(low, 2, {.causal = true}), chosen = index_keys(low, 2, {.causal = true});
+  CHECK(sum(mask, {-1}).to_vector<int64_t>() == std::vector<int64_t>{2, 2});
+  CHECK(max_abs_diff(to(gather(to(mask, i64), -1, chosen), f64), ones(chosen.shape(), {f64})) == 0);
   CHECK_THROWS_AS(index_scores({x.q, x.k, x.k}), ShapeError);
   CHECK_THROWS_AS(index_mask(x, 0, {}), ValueError);
 }

@@ -1,4 +1,5 @@
 // Data-parallel training that goes on after an error: the next backward pass is as if the failed one had not been.
+#include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/data_parallel.h>
 
 #include "parallel/ranks.h"
@@ -49,4 +50,14 @@ TEST_CASE("data parallel: a backward pass that failed leaves no weight and no or
     parallel.backward(loss(false) * 3.0, weight);
     expect_gradients(4, 2, "after a loss of two elements");
   }));
+}
+
+TEST_CASE("data parallel: a weight that bf16 has not is divided out again", "[parallel][bf16]") {
+  run_ranks(2, [&](const Communicator& all) {
+    Rng rng(1);
+    Linear map({1, 1, false, Init::lecun(), bf16}, rng);
+    DataParallel parallel(map, all);
+    parallel.backward(sum(map(ones({1, 1}, {bf16}))), 257);
+    expect(map.weight.grad().item() == 1, "the mean of gradients of 1 is 1");
+  });
 }

@@ -83,11 +83,11 @@ LayerInputs piece_of(const LayerSample& s, const LayerInputs& in, int64_t first,
 
 /// The layer with its sequence cut: pieces joined, what all ranks hold added up.
 Result run_cut(const LayerRow& row, const Json& options, const LayerInputs& in, const Tensor& weight,
-               const std::vector<int64_t>& lengths) {
+               const std::vector<int64_t>& lengths, DType dtype = f64) {
   const auto ranks = static_cast<int>(lengths.size());
   std::vector<LayerSample> samples;
   std::vector<Result> results(lengths.size());
-  for (int r = 0; r < ranks; ++r) samples.push_back(make_sample(row, options));
+  for (int r = 0; r < ranks; ++r) samples.push_back(make_sample(row, options, dtype));
   run_ranks(ranks, [&](const Communicator& c) {
     const auto self = static_cast<std::size_t>(c.rank());
     int64_t first = 0;
@@ -179,4 +179,29 @@ TEST_CASE("sequence: states and decays cross ranks in bf16, too", "[sequence][bf
     CHECK(max_abs_diff(cat(cut, 1), y) <= 2e-2 * max_abs(y));
     CHECK(max_abs_diff(cat(alone, 1), y) > 0.1 * max_abs(y));
   }
+}
+
+TEST_CASE("sequence: every layer in bf16 cut over ranks is near the layer uncut", "[sequence][table][bf16]") {
+  int compared = 0;
+  for (const LayerRow& row : layer_table())
+    for (const Json& options : row.samples) {
+      const LayerSample s = make_sample(row, options, bf16);
+      INFO(s.text);
+      const LayerInputs in = inputs_of(s, plain);
+      try {
+        Rand rand(12);
+        const Tensor weight = random_tensor(call(*s.layer, in).shape(), bf16, rand);
+        const Result want = run(s, in, weight), got = run_cut(row, options, in, weight, {5, 4, 5}, bf16);
+        CHECK(got.y.dtype() == bf16);
+        CHECK(max_abs_diff(got.y, want.y) <= 5e-2 * max_abs(want.y));
+        for (const auto& [name, g] : want.inputs) {
+          INFO("gradient of " << name);
+          CHECK(max_abs_diff(got.inputs.at(name), g) <= 0.1 * max_abs(g));
+        }
+        ++compared;
+      } catch (const ValueError& e) {
+        CHECK(std::string(e.what()).find("cannot be cut over ranks") != std::string::npos);
+      }
+    }
+  CHECK(compared > 100);
 }
