@@ -5,6 +5,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/memory/allocator.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
@@ -141,6 +142,16 @@ TEST_CASE("linear_scan: gradients in one pass have the same bits on any number o
   const std::vector<Tensor> got = gradients(s, g, false);
   set_num_threads(before);
   for (std::size_t i = 0; i < want.size(); ++i) CHECK(max_abs_diff(got[i], want[i]) == 0);
+}
+
+TEST_CASE("linear_scan: gradients with short chunks do not hold a state for each step", "[linear_scan][memory]") {
+  Rand rand(26);
+  const ScanSample s = grouped_scan(rand, ScanKind::scalar, {1, 1, 1, 512, 128, 128, 1}).in(f32);
+  const Tensor g = random_output(s.v);
+  const int64_t before = memory_stats().live;
+  reset_peak_memory();
+  gradients(s, g, false);
+  CHECK(memory_stats().peak - before < 512 * 128 * 4 * 40);  // the states of all steps are 128 times a row's
 }
 
 TEST_CASE("linear_scan: what is not finite reaches only the gradients that read it", "[linear_scan]") {
