@@ -66,7 +66,8 @@ struct Gla : LinearMixer {
   int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }       // dk
   int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
-  /// x [batch, n, dim] → the same shape. A stream keeps h·dk·dv numbers a sequence, and those of a short convolution.
+  /// x [batch, n, dim] → the same shape. A document, a run of equal segments, begins with an empty state. A stream
+  /// keeps h·dk·dv numbers a sequence, and those of a short convolution.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// log α [batch, heads, n, dk], or [batch, heads, n] for per_head.
   Tensor log_decay(const Tensor& x) const;

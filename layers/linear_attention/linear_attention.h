@@ -157,8 +157,9 @@ struct LinearAttention : LinearMixer {
   LinearAttention() = default;
   LinearAttention(LinearAttentionOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same shape. A stream of any length keeps h·(m·dv + m) numbers per sequence (h·m·dv without
-  /// normaliser), plus those of a short convolution. Throws ValueError in a stream unless causal.
+  /// x [batch, n, dim] → the same shape. Tokens see those of their document, a run of equal segments. A stream of any
+  /// length keeps h·(m·dv + m) numbers per sequence (h·m·dv without normaliser), plus those of a short convolution.
+  /// Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// log γ as [1, heads, 1]; undefined without decay.
   Tensor log_decay() const;

@@ -55,7 +55,8 @@ struct Retention : LinearMixer {
   int64_t key_dim() const { return heads.q.weight.dim(1) / options.heads; }       // dk
   int64_t value_dim() const { return heads.v.weight.dim(1) / options.kv_heads; }  // dv
 
-  /// x [batch, n, dim] → the same shape. A stream keeps h·dk·dv numbers a sequence, and those of a short convolution.
+  /// x [batch, n, dim] → the same shape. A document, a run of equal segments, begins with an empty state. A stream
+  /// keeps h·dk·dv numbers a sequence, and those of a short convolution.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   static void visit(auto& self, auto&& f) {
