@@ -41,7 +41,7 @@ Tensor make_weight(const FeatureMapOptions& o, int64_t in, int64_t out, Rng& rng
 }
 Tensor make_bias(const FeatureMapOptions& o, int64_t out) {
   if (!o.bias) return {};
-  return zeros(o.heads == 0 ? Shape{out} : Shape{o.heads, 1, out}, {o.dtype}).requires_grad_();
+  return zeros(o.heads == 0 ? Shape{out} : Shape{o.heads, 1, out}, detail::initial(o.dtype)).requires_grad_();
 }
 /// x·W + b
 Tensor project(const Tensor& x, const Tensor& w, const Tensor& b) {

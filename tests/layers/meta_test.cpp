@@ -1,6 +1,7 @@
 // Whole layers on the meta device: shapes, gradients and work of sequences that no memory could hold.
 #include "support/catch.h"
 
+#include <sluice/layers/nn/meta_init.h>
 #include <sluice/sluice.h>
 
 using namespace sluice;
@@ -70,4 +71,23 @@ TEST_CASE("to(module, device) keeps shared tensors shared and drops values on me
   CHECK(layer.weight.device() == cpu);
   CHECK(count(pair) == 16);
   CHECK_THROWS_AS(to(pair, cpu), DeviceError);
+}
+
+TEST_CASE("meta: a layer whose file lies about its sizes is made without memory", "[meta]") {
+  reset_peak_memory();
+  const int64_t before = memory_stats().peak;
+  {
+    detail::MetaInit shapes_only;
+    Rng rng(1);
+    const Rwkv7 wide({.dim = 1 << 21, .head_dim = 64}, rng);
+    CHECK(wide.mix.device() == meta);
+    const Moe many({.dim = 64, .hidden = 64, .experts = 1 << 24, .top_k = 1, .expert_bias = true}, rng);
+    CHECK(many.up.weight.shape() == Shape{1 << 24, 64, 64});
+    LinearAttentionOptions o{.dim = 64, .heads = 1};
+    o.feature_map.kind = FeatureMapKind::favor, o.feature_map.features = 1 << 30;
+    CHECK(LinearAttention(o, rng).feature_map.omega.device() == meta);
+    o.feature_map = {}, o.feature_map.kind = FeatureMapKind::hedgehog, o.dim = 1 << 20;
+    CHECK(LinearAttention(o, rng).feature_map.weight.device() == meta);
+  }
+  CHECK(memory_stats().peak - before < 1 << 20);
 }
