@@ -54,8 +54,7 @@ Tensor project(const Tensor& x, const Tensor& w, const Tensor& b) {
 /// the columns orthogonal within blocks of dim columns; each column then gets the norm of an independently drawn
 /// direction.
 Tensor draw_directions(const FeatureMapOptions& o, Rng& rng) {
-  if (const TensorOptions meta = detail::initial(o.dtype); meta.device.kind == DeviceKind::meta)
-    return empty({o.dim, o.features}, meta);
+  if (const TensorOptions made = detail::initial(o.dtype); made.device == meta) return empty({o.dim, o.features}, made);
   NoGrad guard;
   const double spread = o.kind == FeatureMapKind::fourier ? 1 / o.sigma : 1;
   if (!o.orthogonal) return normal({o.dim, o.features}, 0, spread, rng, {o.dtype});
@@ -98,9 +97,9 @@ FeatureMap::FeatureMap(FeatureMapOptions given, Rng& rng) : options(checked(give
       weight2 = make_weight(o, o.hidden, o.features, rng), bias2 = make_bias(o, o.features);
       break;
     case FeatureMapKind::hedgehog:
-      weight = detail::initial(o.dtype).device.kind == DeviceKind::meta
-                   ? empty({o.dim, o.dim}, detail::initial(o.dtype))
-                   : eye(o.dim, -1, {o.dtype});
+      if (const TensorOptions made = detail::initial(o.dtype); made.device == meta)
+        weight = empty({o.dim, o.dim}, made);
+      else weight = eye(o.dim, -1, made);
       if (o.heads > 0) weight = clone(expand(weight, {o.heads, o.dim, o.dim}));
       weight.requires_grad_();
       bias = make_bias(o, o.dim);

@@ -52,7 +52,8 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
       fail<DTypeError>(op, ": ", name, " is ", x.dtype(), x, " beside q=", q.dtype(), q);
   };
   same_dtype("bias", o.bias), same_dtype("relative_bias", o.relative_bias), same_dtype("sink", o.sink);
-  if (!o.row_scale.defined() || o.row_scale.dtype() != f32 || q.dtype() != bf16) same_dtype("row_scale", o.row_scale);
+  const bool exact_scale = q.dtype() == bf16 && o.row_scale.defined() && o.row_scale.dtype() == f32;
+  if (!exact_scale) same_dtype("row_scale", o.row_scale);
   const Shape scores{batch, heads, m, n};
   if (o.bias.defined() && !stretches_to(o.bias.shape(), scores))
     fail(op, ": bias=", o.bias, " does not broadcast to the scores ", scores);

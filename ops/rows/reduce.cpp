@@ -120,25 +120,26 @@ Tensor argmax(const Tensor& x, int64_t dim, bool keep_dim) { return arg_extreme(
 Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) { return arg_extreme("argmin", false, x, dim, keep_dim); }
 
 namespace {
-/// x less its mean, in f32 for bf16; `freedom` is the number of entries less the correction.
-Tensor centred(const char* op, const Tensor& x_in, const Shape& dims, double correction, double& freedom) {
+struct Centred {
+  Tensor x;        // less its mean, in f32 for bf16
+  double freedom;  // number of entries less the correction
+};
+Centred centred(const char* op, const Tensor& x_in, const Shape& dims, double correction) {
   detail::check_float(op, x_in);
   const Tensor x = detail::widened(x_in);
-  freedom = static_cast<double>(count_of(x.shape(), wrap_dims(op, dims, x.rank()))) - correction;
-  return x - mean(x, dims, keep);
+  const int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
+  return {x - mean(x, dims, keep), static_cast<double>(n) - correction};
 }
 }  // namespace
 
 Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
-  double freedom;
-  const Tensor apart = centred("var", x, dims, correction, freedom);
-  return to(sum(square(apart), dims, keep_dims) / freedom, x.dtype());
+  const Centred c = centred("var", x, dims, correction);
+  return to(sum(square(c.x), dims, keep_dims) / c.freedom, x.dtype());
 }
 // By the norm, whose slope at 0 is 0: equal numbers have a gradient, where √var has none.
 Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
-  double freedom;
-  const Tensor apart = centred("std_dev", x, dims, correction, freedom);
-  return to(norm(apart, dims, keep_dims) / std::sqrt(freedom), x.dtype());
+  const Centred c = centred("std_dev", x, dims, correction);
+  return to(norm(c.x, dims, keep_dims) / std::sqrt(c.freedom), x.dtype());
 }
 
 Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
