@@ -151,7 +151,7 @@ struct RingAttention final : Node {
     const Tensor out = saved(3), lse = saved(4), g = readable_rows(given);
     const Tensor delta = lse.defined() ? contiguous(sum(widened(g) * widened(out), {-1})) : Tensor();
     const int64_t d = q.dim(3);
-    const TensorOptions wide{q.dtype() == bf16 ? f32 : q.dtype(), q.device()};  // of sums over rounds
+    const TensorOptions wide = widened(q.options());  // of sums over rounds
     Tensor dq, dkv;
     for (const Round& round : rounds_of(*sequence, options.mask.causal)) {
       const bool own = !dq.defined();

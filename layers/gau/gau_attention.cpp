@@ -19,7 +19,7 @@ namespace {
 /// 0/1, not 0/0.
 Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
   const Tensor& keys = o.mask.keys;
-  const TensorOptions wide{q.dtype() == bf16 ? f32 : q.dtype(), q.device()};
+  const TensorOptions wide = detail::widened(q.options());
   Tensor length;
   if (o.length == GauLength::constant) {
     length = full({}, static_cast<double>(o.constant_length), wide);

@@ -265,7 +265,7 @@ Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, co
   const int64_t batch = x.v.dim(0), heads = x.v.dim(1), m = x.v.dim(2), s = x.k_lin.dim(3), e = x.v.dim(3), c = o.chunk;
   Stream::Kept& kept = call.kept("chunk");
   if (kept.tensors.empty()) {
-    const DType wide = x.v.dtype() == bf16 ? f32 : x.v.dtype();  // in bf16 a running sum soon stops changing
+    const DType wide = detail::widened(x.v.dtype());  // in bf16 a running sum soon stops changing
     kept.tensors = {zeros({batch, heads, s, e}, {wide, x.v.device()})};
   }
   if (const int64_t before = kept.cache.reserved; before > 0 && before != c)

@@ -65,8 +65,8 @@ Operands prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Linear
     if (x.decay.defined()) x.decay = masked_fill(x.decay, x.decay.rank() == 4 ? unsqueeze(hidden, -1) : hidden, 0);
   }
   if (f.starts.defined()) {  // nothing of earlier documents passes a decay of −∞, nor, in reverse, of later ones
-    const TensorOptions exact{k.dtype() == bf16 ? f32 : k.dtype(), k.device()};
-    const Tensor begins = unsqueeze(f.starts, 1), g = x.decay.defined() ? x.decay : zeros({1}, exact);
+    const Tensor begins = unsqueeze(f.starts, 1),
+                 g = x.decay.defined() ? x.decay : zeros({1}, detail::widened(k.options()));
     x.decay = masked_fill(g, g.rank() == 4 ? unsqueeze(begins, -1) : begins, -std::numeric_limits<double>::infinity());
   }
   return x;

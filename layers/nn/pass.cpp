@@ -194,7 +194,7 @@ Tensor Call::delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, c
                         const Tensor& log_decay, const DeltaScanOptions& o) {
   if (!streams()) return sequence_delta_scan(q, k, erase, write, log_decay, o);
   const Shape shape{k.dim(0), write.dim(1), k.dim(3), write.dim(3)};
-  Tensor& state = kept_state(shape, k.dtype() == bf16 ? f32 : k.dtype(), write);
+  Tensor& state = kept_state(shape, detail::widened(k.dtype()), write);
   DeltaScanResult y = sluice::delta_scan(q, k, erase, write, log_decay, state, o);
   state = y.state;
   return y.out;

@@ -105,7 +105,7 @@ struct CrossEntropy final : Node {
 
  private:
   Tensor one_hot(const Tensor& targets, int64_t classes) const {
-    Tensor q = sluice::one_hot(to(targets, i64), classes, {saved(0).dtype() == bf16 ? f32 : saved(0).dtype()});
+    Tensor q = sluice::one_hot(to(targets, i64), classes, {detail::widened(saved(0).dtype())});
     return q * (1 - smoothing) + smoothing / static_cast<double>(classes);
   }
 };
@@ -186,7 +186,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   if (o.weight.defined())
     return to(nll_of("cross_entropy", log_softmax(detail::widened(logits)), targets, o), logits.dtype());
   const int64_t classes = logits.dim(-1), n = targets.numel();
-  const TensorOptions wide{logits.dtype() == bf16 ? f32 : logits.dtype(), logits.device()};  // of the losses
+  const TensorOptions wide = detail::widened(logits.options());  // of the losses
   Tensor flat_targets = empty({n}, {i64, targets.device()}), share = empty({}, wide);
   kernel::cross_entropy_targets(contiguous(reshape(to(targets, i64), {n}).detach()), o.ignore_index, classes,
                                 flat_targets, share);

@@ -142,8 +142,7 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
   }
   if (b.defined() && !w.defined())
     return to(normalise(op, detail::widened(x), w, {}, spec) + detail::widened(b), x.dtype());
-  Tensor y = empty(x.shape(), x.options()),
-         stats = empty({x.numel() / x.dim(-1), 2}, {x.dtype() == bf16 ? f32 : x.dtype(), x.device()});
+  Tensor y = empty(x.shape(), x.options()), stats = empty({x.numel() / x.dim(-1), 2}, detail::widened(x.options()));
   {
     NoGrad guard;
     if (x.numel() > 0)

@@ -192,7 +192,7 @@ DeltaScanResult scanned(const char* op, const Tensor& q, const Tensor& k, const 
   if (q.shape() != k.shape() || q.dtype() != k.dtype())
     fail(op, ": got q=", q.dtype(), q, " beside k=", k.dtype(), k, "; need the same");
   const Shape shape{k.dim(0), erase.dim(1), k.dim(3), write.dim(3)};
-  const TensorOptions wide{k.dtype() == bf16 ? f32 : k.dtype(), k.device()};
+  const TensorOptions wide = detail::widened(k.options());
   if (given.defined() && (given.shape() != shape || (given.dtype() != wide.dtype && given.dtype() != k.dtype())))
     fail(op, ": initial=", given.dtype(), given, " is no state; need ", wide.dtype, shape);
   const Tensor initial = detail::widened(given);
@@ -244,7 +244,7 @@ Tensor delta_values(const Tensor& k, const Tensor& erase, const Tensor& write, c
   const Tensor g = checked_decay("delta_values", k, erase, write, log_decay, o);
   if (erase.shape() != k.shape()) fail("delta_values: got k=", k, ", erase=", erase, "; need one shape");
   Tensor u = detail::empty_heads(write.shape(), write.options()), none,
-         state = zeros({k.dim(0), k.dim(1), k.dim(3), write.dim(3)}, {k.dtype() == bf16 ? f32 : k.dtype(), k.device()});
+         state = zeros({k.dim(0), k.dim(1), k.dim(3), write.dim(3)}, detail::widened(k.options()));
   if (u.numel() > 0 && k.numel() > 0)
     kernel::delta_scan(Tensor(), detail::readable_rows(k), detail::readable_rows(erase), detail::readable_rows(write),
                        g.defined() ? contiguous(g.detach()) : g, o.chunk, u, state, none);

@@ -81,8 +81,7 @@ struct LinearScan final : Node {
     int64_t parts = 1;
     while (parts < group && (group % parts != 0 || k.dim(0) * groups * parts < 16)) ++parts;
     const auto result = [](int64_t heads, const Tensor& like) {
-      return detail::empty_heads({like.dim(0), heads, like.dim(2), like.dim(3)},
-                                 {like.dtype() == bf16 ? f32 : like.dtype(), like.device()});
+      return detail::empty_heads({like.dim(0), heads, like.dim(2), like.dim(3)}, detail::widened(like.options()));
     };
     Tensor dq = result(groups * parts, q), dk = result(groups * parts, k), dv = result(v.dim(1), v), dg;
     if (needs(3)) dg = empty(g.shape(), g.options());

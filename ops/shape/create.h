@@ -62,8 +62,10 @@ void scale_(Tensor& x, double factor);
 namespace detail {
 /// full(), with errors in the name of `op`.
 Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options);
-/// x in f32 if x is bf16, else x itself. An op made of several ops computes on widened inputs and rounds once, by
-/// to(y, dtype).
+/// f32 for bf16, else the same: dtypes, options, tensors. An op made of several ops computes on widened inputs and
+/// rounds once, by to(y, dtype).
+inline DType widened(DType t) { return t == bf16 ? f32 : t; }
+inline TensorOptions widened(const TensorOptions& o) { return {widened(o.dtype), o.device}; }
 inline Tensor widened(const Tensor& x) { return x.defined() && x.dtype() == bf16 ? to(x, f32) : x; }
 /// op(xs…) in f32, rounded once to bf16: how an op made of several ops computes bf16. Tensors among xs are widened.
 template <class Op, class... X> Tensor in_f32(const Op& op, const X&... xs) {
