@@ -82,7 +82,7 @@ template <class Tile, class T> __device__ void carry_from_start(Shared<T> x, Sha
 template <class T>
 __device__ void store_decay(const DeltaView<T>& s, const DeltaGradients<T>& o, const DeltaHead& at, int64_t step,
                             int64_t channel, T x) {
-  o.dg[(at.head * s.n + step) * s.channels + channel] = s.log_decay(at.head, step, channel) > T(-1e4) ? x : T(0);
+  o.dg[(at.head * s.n + step) * s.channels + channel] = s.log_decay(at.head, step, channel) > T(-1e3) ? x : T(0);
 }
 
 template <class T> __device__ void scale_rows(T (&acc)[4][4], Shared<T> factor) {

@@ -79,7 +79,7 @@ template <class T, class Out = T, class State = T> struct ScanView {
   __device__ State log_decay(int head, int64_t i, int64_t channel) const {
     if (i == 0) return 0;
     const State x = g[int64_t{head} * n * channels + i * g_row + channel];
-    return x < State(-1e4) ? State(-1e4) : x;  // e^x is 0 there in f32 and f64
+    return x < State(-1e3) ? State(-1e3) : x;  // e^x is 0 there in f32 and f64
   }
 };
 
@@ -94,7 +94,7 @@ template <class T> HeadRows<T> backwards(HeadRows<T> x, int64_t n) {
 template <class T> struct ScanFactor {
   T whole, rest;
   __device__ explicit ScanFactor(T g) {
-    if (g < T(-1e4)) g = T(-1e4);
+    if (g < T(-1e3)) g = T(-1e3);
     whole = g < T(-0.7) ? T(0) : T(1), rest = g < T(-0.7) ? math::exp(g) : math::expm1(g);
   }
 };

@@ -69,9 +69,11 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
     if (o.sink.rank() != 1 || (o.sink.dim(0) != heads && o.sink.dim(0) != 1))
       fail(op, ": sink=", o.sink, " does not fit; need [", heads, " or 1]");
   }
-  if (!std::isfinite(*o.scale)) fail<ValueError>(op, ": scale must be finite — got ", *o.scale);
-  if (!(o.softcap >= 0) || !std::isfinite(o.softcap))
-    fail<ValueError>(op, ": softcap must be positive, or 0 for none — got ", o.softcap);
+  const auto as_used = [&](double c) { return q.dtype() == f64 ? c : static_cast<float>(c); };
+  if (!std::isfinite(as_used(*o.scale)))
+    fail<ValueError>(op, ": scale must be finite in ", q.dtype(), " — got ", *o.scale);
+  if (!(as_used(o.softcap) > 0 || o.softcap == 0) || !std::isfinite(as_used(o.softcap)))
+    fail<ValueError>(op, ": softcap must be positive and finite in ", q.dtype(), ", or 0 for none — got ", o.softcap);
   if (!(o.dropout >= 0 && o.dropout < 1)) fail<ValueError>(op, ": dropout=", o.dropout, " is outside [0, 1)");
   if (o.tile_rows < 0 || o.tile_cols < 0)
     fail<ValueError>(op, ": tile sizes must not be negative — got ", o.tile_rows, "×", o.tile_cols);

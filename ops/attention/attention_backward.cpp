@@ -5,9 +5,10 @@
 //   dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP     δ_i = Σ_c g_ic o_ic − (gradient of lse_i)
 //   dV += (P ⊙ Z)ᵀ G     dQ += scale·(ρ dS ⊙ cap') K     dK += scale·(ρ dS ⊙ cap')ᵀ Q     dbias = ρ dS
 //
-// One task owns every splits-th tile of keys of one key head: it alone adds to their dK and dV. Tiles of queries are
-// dealt to `turns` groups. In turn s the task of split i goes through group i + s (mod turns), so that no two tasks add
-// to one dQ at the same time. With fewer tiles of queries than splits, several dQ are kept and added up at the end.
+// The keys of a key head have several parts: part i is every key_parts-th tile of keys, from tile i on. One task owns a
+// part: it alone adds to its dK and dV. Tiles of queries are dealt to `turns` groups. In turn s the task of part i goes
+// through group i + s (mod turns), so that no two tasks add to one dQ at the same time. With fewer tiles of queries
+// than parts of the keys, several dQ are kept and added up at the end.
 #include <sluice/ops/attention/attention_products.h>
 #include <sluice/ops/shape/create.h>
 
@@ -25,22 +26,25 @@ template <class T> struct Backward {
   HeadView<const T> g;
   const T *lse, *delta;
   AttentionGradients& grads;
-  const int64_t d = tiles.d, dv = tiles.dv, group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
+  const int64_t key_width = tiles.d, value_width = tiles.dv;
+  const int64_t group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
   const int64_t tile_rows = std::clamp<int64_t>(tiles.m, 1, o.tile_rows > 0 ? o.tile_rows : tiles.rows_wanted(128));
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : tiles.cols_wanted(256));
-  const int64_t splits, turns = std::clamp<int64_t>((tiles.m + tile_rows - 1) / tile_rows, 1, splits);
-  const bool share = tiles.split || group * tiles.m > tile_rows;  // pack a tile of keys for several of queries
-  const int64_t p_size = lines(tile_rows * tile_cols), dk_size = lines(tile_cols * d), dv_size = lines(tile_cols * dv);
+  const int64_t key_parts, turns = std::clamp<int64_t>((tiles.m + tile_rows - 1) / tile_rows, 1, key_parts);
+  const bool share = tiles.in_parts || group * tiles.m > tile_rows;  // pack a tile of keys for several of queries
+  const int64_t p_size = lines(tile_rows * tile_cols);
+  const int64_t dk_size = lines(tile_cols * key_width), dv_size = lines(tile_cols * value_width);
   const int64_t packed_size = KeyTile<T>::size(tiles, Direction::backward, tile_cols);
-  std::vector<Tensor> dq;  // the first `turns` splits add to dq[0], the next to dq[1], …
+  std::vector<Tensor> dq;  // the first `turns` parts of the keys add to dq[0], the next to dq[1], …
 
-  Backward(const AttentionCall& c, const Tensor& gradient, const Tensor& l, const Tensor& dl, AttentionGradients& out)
-      : tiles(c), o(c.options), g(gradient), lse(l.defined() ? l.data<T>() : nullptr),
-        delta(dl.defined() ? dl.data<T>() : nullptr), grads(out), splits(attention_splits(c.k)) {
+  Backward(const AttentionCall& c, const Tensor& gradient, const Tensor& lse_, const Tensor& delta_,
+           AttentionGradients& out)
+      : tiles(c), o(c.options), g(gradient), lse(lse_.defined() ? lse_.data<T>() : nullptr),
+        delta(delta_.defined() ? delta_.data<T>() : nullptr), grads(out), key_parts(attention_splits(c.k)) {
     if (!grads.dq.defined()) return;
     dq = {grads.dq};
-    for (int64_t first = turns; first < splits; first += turns)
-      dq.push_back(empty({tiles.batch, tiles.heads, tiles.m, d}, c.q.options()));
+    for (int64_t first = turns; first < key_parts; first += turns)
+      dq.push_back(empty({tiles.batch, tiles.heads, tiles.m, key_width}, c.q.options()));
     for (Tensor& x : dq) fill_(x, 0);
   }
 
@@ -60,30 +64,30 @@ template <class T> struct Backward {
 
   void run() {
     for (int64_t turn = 0; turn < turns; ++turn)
-      parallel_for(tiles.batch * tiles.kv_heads * splits, 1, [&](int64_t begin, int64_t end) {
+      parallel_for(tiles.batch * tiles.kv_heads * key_parts, 1, [&](int64_t begin, int64_t end) {
         Memory memory(*this);
         for (int64_t task = begin; task < end; ++task)
-          keys(memory, task / splits / tiles.kv_heads, task / splits % tiles.kv_heads, task % splits, turn);
+          keys(memory, task / key_parts / tiles.kv_heads, task / key_parts % tiles.kv_heads, task % key_parts, turn);
       });
     if (dq.size() > 1) add_dq();
   }
 
-  /// All keys of a split, with the queries of one turn.
-  void keys(Memory& w, int64_t b, int64_t kv, int64_t split, int64_t turn) {
-    for (int64_t col = split * tile_cols; col < tiles.n; col += splits * tile_cols) {
+  /// One part of the keys, with the queries of one turn.
+  void keys(Memory& w, int64_t b, int64_t kv, int64_t key_part, int64_t turn) {
+    for (int64_t col = key_part * tile_cols; col < tiles.n; col += key_parts * tile_cols) {
       const int64_t cols = std::min(tile_cols, tiles.n - col);
-      std::fill_n(w.dk, cols * d, T(0));
-      std::fill_n(w.dv, cols * dv, T(0));
+      std::fill_n(w.dk, cols * key_width, T(0));
+      std::fill_n(w.dv, cols * value_width, T(0));
       KeyTile<T> packed, unpacked;
       for (int64_t h = kv * group; h < (kv + 1) * group; ++h)
-        for (int64_t row = (split + turn) % turns * tile_rows; row < tiles.m; row += turns * tile_rows) {
+        for (int64_t row = (key_part + turn) % turns * tile_rows; row < tiles.m; row += turns * tile_rows) {
           const int64_t rows = std::min(tile_rows, tiles.m - row);
           if (auto t = tiles.tile(b, h, row, rows, col, cols, tiles.columns(row, rows))) {
             tiles.gather(*t, w.list);
             if (t->rows == 0) continue;
-            const bool ready = share && (tiles.split || t->whole);
+            const bool ready = share && (tiles.in_parts || t->whole);
             if (ready && !packed.keys) packed = {tiles, Direction::backward, b, kv, col, cols, w.packed};
-            tile(w, *t, ready ? packed : unpacked, split);
+            tile(w, *t, ready ? packed : unpacked, key_part);
           }
         }
       const auto store = [&](const T* from, const Tensor& to, int64_t width) {
@@ -96,43 +100,46 @@ template <class T> struct Backward {
           else std::copy_n(from, width, line);
         }
       };
-      store(w.dk, grads.dk, d), store(w.dv, grads.dv, dv);
+      store(w.dk, grads.dk, key_width), store(w.dv, grads.dv, value_width);
     }
   }
 
   /// Adds the part of a tile of queries and keys to dV, dK, dQ and dbias. keys: its keys and values, packed or not.
-  void tile(Memory& w, const Tile& t, const KeyTile<T>& keys, int64_t split) {
+  void tile(Memory& w, const Tile& t, const KeyTile<T>& keys, int64_t key_part) {
     w.products.scores(t, keys, w.p);                            // S = scale·Q Kᵀ
     w.products.weight_gradients(t, keys, g, w.ds);              // dP = G Vᵀ
     tiles.dots_to_scores(t, w.p, w.slope);                      // S ← ρ (cap(S) + bias)
     if (o.weighting == Weighting::softmax) softmax_rows(t, w);  // P = e^{S − lse}, dS = P ⊙ (dP − δ)
     else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });  // P = φ(S), dS = φ'(S) ⊙ dP
-    add_to_biases(t, w.ds, split);                                               // dbias = ρ dS, which stands in ds
+    add_to_biases(t, w.ds, key_part);                                            // dbias = ρ dS, which stands in ds
     for (int64_t i = 0; w.slope && i < t.rows * t.cols; ++i)  // ⊙ cap', which may be NaN for a forbidden pair
       w.ds[i] = w.ds[i] == T(0) ? T(0) : w.ds[i] * w.slope[i];
-    if (grads.dv.defined()) w.products.add_value_gradients(t, w.p, g, w.dv + t.first * dv);  // dV += (P ⊙ Z)ᵀ G
-    if (grads.dk.defined()) w.products.add_key_gradients(t, w.ds, w.dk + t.first * d);       // dK += scale·dSᵀ Q
-    if (grads.dq.defined())                                                                  // dQ += scale·dS K
-      w.products.add_query_gradients(t, keys, w.ds, HeadView<T>(dq[static_cast<std::size_t>(split / turns)]));
+    if (grads.dv.defined())  // dV += (P ⊙ Z)ᵀ G
+      w.products.add_value_gradients(t, w.p, g, w.dv + t.first * value_width);
+    if (grads.dk.defined())  // dK += scale·dSᵀ Q
+      w.products.add_key_gradients(t, w.ds, w.dk + t.first * key_width);
+    if (grads.dq.defined())  // dQ += scale·dS K
+      w.products.add_query_gradients(t, keys, w.ds, HeadView<T>(dq[static_cast<std::size_t>(key_part / turns)]));
   }
 
-  void add_to_biases(const Tile& t, const T* ds, int64_t split) {
+  void add_to_biases(const Tile& t, const T* ds, int64_t key_part) {
     const int64_t head = t.batch * tiles.heads + t.head, m = tiles.m, n = tiles.n;
     for (int64_t r = 0; r < t.rows && grads.bias.defined(); ++r)
       std::copy_n(ds + r * t.cols, t.cols, grads.bias.mutable_data<T>() + (head * m + t.at(r)) * n + t.col);
     for (int64_t r = 0; r < t.rows && grads.relative.defined(); ++r) {
-      T* line = grads.relative.mutable_data<T>() + (head * splits + split) * (n + m - 1) + m - 1 + t.col - t.at(r);
+      T* line =
+          grads.relative.mutable_data<T>() + (head * key_parts + key_part) * (n + m - 1) + m - 1 + t.col - t.at(r);
       for (int64_t j = 0; j < t.cols; ++j) line[j] += ds[r * t.cols + j];
     }
   }
 
   void add_dq() {
     const HeadView<T> sum(dq[0]);
-    for_each_row(tiles.batch * tiles.heads * tiles.m, d * static_cast<int64_t>(dq.size()), [&](int64_t r) {
+    for_each_row(tiles.batch * tiles.heads * tiles.m, key_width * static_cast<int64_t>(dq.size()), [&](int64_t r) {
       const int64_t b = r / tiles.m / tiles.heads, h = r / tiles.m % tiles.heads, row = r % tiles.m;
       for (std::size_t k = 1; k < dq.size(); ++k) {
         const T* part = HeadView<const T>(dq[k]).at(b, h, row);
-        for (int64_t c = 0; c < d; ++c) sum.at(b, h, row)[c] += part[c];
+        for (int64_t c = 0; c < key_width; ++c) sum.at(b, h, row)[c] += part[c];
       }
     });
   }
@@ -184,19 +191,6 @@ void backward_cpu(const AttentionCall& call, const Tensor& g, const Tensor& lse,
 
 }  // namespace
 
-int64_t counted_pairs(const AttentionCall& c) {
-  const AttentionMask& mask = c.options.mask;
-  const int64_t m = c.q.dim(2), n = c.k.dim(2);
-  const bool banded = mask.window > 0 || mask.dilation > 1;
-  int64_t seen = n > 0 ? (n - 1) / mask.dilation + 1 : 0, global = 0;
-  if (mask.window > 0 && mask.window <= n) seen = std::min(seen, mask.causal ? mask.window : 2 * mask.window - 1);
-  if (banded) global = std::count_if(mask.global.begin(), mask.global.end(), [n](int64_t p) { return p < n; });
-  const int64_t all = std::min(global, m);  // queries that see everything
-  const int64_t rows = checked_add("attention", checked_mul("attention", m - all, std::min(seen + global, n)),
-                                   checked_mul("attention", all, n));
-  return checked_mul("attention", c.q.dim(0) * c.q.dim(1), rows);
-}
-
 int64_t attention_splits(const Tensor& k) {
   const int64_t heads = std::max<int64_t>(1, k.dim(0) * k.dim(1));
   return std::clamp<int64_t>(16 / heads, 1, std::max<int64_t>(1, k.dim(2) / 512));
@@ -207,7 +201,8 @@ int64_t attention_splits(const Tensor& k) {
 constinit decltype(kernel::attention_backward) kernel::attention_backward{
     "attention backward", &detail::backward_cpu,
     [](const detail::AttentionCall& c, const Tensor&, const Tensor&, const Tensor&, detail::AttentionGradients&) {
-      const int64_t pairs = detail::counted_pairs(c);  // d: S again, dQ and dK; dv: dP and dV
+      // Products of the keys' width: S again, dQ and dK; of the values' width: dP and dV.
+      const int64_t pairs = detail::counted_pairs(c);
       return Work{.flops = 2 * checked_mul("attention backward", pairs, 3 * c.q.dim(3) + 2 * c.v.dim(3)),
                   .attention_elements = pairs};
     },

@@ -68,23 +68,23 @@ template <class T> struct Forward {
       tiles.cols_wanted(sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256);
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
   const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
-  const int64_t splits = m <= kSkinnyRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
+  const int64_t key_parts = m <= kSkinnyRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
   const int64_t state_size = RowState<T>::size(tile_rows, dv);
-  Scratch<T> parts{splits > 1 ? blocks* splits* state_size : 0};  // the state of each block after each split
+  Scratch<T> part_states = Scratch<T>(key_parts > 1 ? blocks * key_parts * state_size : 0);  // of each block
 
   Forward(const AttentionCall& call, Tensor& out_tensor, Tensor& lse_tensor)
       : tiles(call), o(call.options), out(out_tensor), lse(softmax ? lse_tensor.mutable_data<T>() : nullptr) {}
 
   void run() {
     const int64_t kv_heads = tiles.batch * tiles.kv_heads, group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
-    const int64_t tasks = group * row_tiles * splits;  // of a key head
+    const int64_t tasks = group * row_tiles * key_parts;  // of a key head
     // Tiles of keys are packed if most are seen whole, by several tiles of queries.
     const bool whole = tiles.n > 0 && o.mask.window == 0 && o.mask.dilation == 1;
-    const bool share = tiles.split || (isa() > Isa::base && group * m > tile_rows && m >= 64 && whole);
+    const bool share = tiles.in_parts || (isa() > Isa::base && group * m > tile_rows && m >= 64 && whole);
     // With many heads each thread packs and uses one at a time, whose tiles stay in its cache. Otherwise all threads
     // pack as many heads as fit in 32 MiB.
     const bool own = share && kv_heads >= 4 * num_threads();
-    const int64_t bytes = tiles.n * (tiles.d + dv) * int64_t{sizeof(T)} * (tiles.split ? 3 : 2) / 2;
+    const int64_t bytes = tiles.n * (tiles.d + dv) * int64_t{sizeof(T)} * (tiles.in_parts ? 3 : 2) / 2;
     const int64_t at_once = std::max<int64_t>(1, own ? 1 : share ? (1 << 25) / std::max<int64_t>(1, bytes) : kv_heads);
     const auto loop = [](bool parallel, int64_t n, auto f) { parallel ? parallel_for(n, 1, f) : f(int64_t{0}, n); };
     loop(own, (kv_heads + at_once - 1) / at_once, [&](int64_t begin, int64_t end) {
@@ -97,7 +97,7 @@ template <class T> struct Forward {
              [&](int64_t b, int64_t e) { run(packed ? &*packed : nullptr, first * tasks + b, first * tasks + e); });
       }
     });
-    if (splits > 1) join_splits();
+    if (key_parts > 1) join_parts();
   }
 
   int64_t first_row(int64_t block) const { return block % row_tiles * tile_rows; }
@@ -115,17 +115,18 @@ template <class T> struct Forward {
           state(scores + f.tile_rows * f.tile_cols), list(static_cast<std::size_t>(f.tile_rows)) {}
   };
 
-  /// Runs tasks: each is a block of queries with one of `splits` parts of the keys.
+  /// Runs tasks: each is a block of queries with one of the `key_parts` parts of the keys.
   void run(const PackedHeads<T>* packed, int64_t first_task, int64_t last_task) {
     Memory w(*this, packed != nullptr);
     for (int64_t task = first_task; task < last_task; ++task) {
-      const int64_t block = task / splits, split = task % splits, head = block / row_tiles;
+      const int64_t block = task / key_parts, key_part = task % key_parts, head = block / row_tiles;
       const int64_t row = first_row(block), rows = rows_of(block);
       auto range = tiles.columns(row, rows);
-      if (splits > 1) range = {std::max(range.begin, split * tile_cols), std::min(range.end, (split + 1) * tile_cols)};
-      const RowState<T> state(splits > 1 ? parts.data() + task * state_size : w.state, tile_rows, dv);
+      if (key_parts > 1)
+        range = {std::max(range.begin, key_part * tile_cols), std::min(range.end, (key_part + 1) * tile_cols)};
+      const RowState<T> state(key_parts > 1 ? part_states.data() + task * state_size : w.state, tile_rows, dv);
       attend(w, packed, head / tiles.heads, head % tiles.heads, row, rows, range, state);
-      if (splits == 1) finish(block, state);
+      if (key_parts == 1) finish(block, state);
     }
   }
 
@@ -140,7 +141,7 @@ template <class T> struct Forward {
       auto t = tiles.tile(b, h, row, rows, col, std::min(tile_cols, tiles.n - col), range);
       if (t) tiles.gather(*t, w.list);
       if (!t || t->rows == 0) continue;
-      const bool ready = packed && (tiles.split || t->whole);
+      const bool ready = packed && (tiles.in_parts || t->whole);
       const KeyTile<T>& keys = ready ? packed->at(b * tiles.kv_heads + tiles.kv_head(h), col) : unpacked;
       w.products.scores(*t, keys, w.scores);  // S = scale·Q Kᵀ
       tiles.dots_to_scores(*t, w.scores);     // S ← ρ (cap(S) + bias)
@@ -177,15 +178,15 @@ template <class T> struct Forward {
     }
   }
 
-  /// Merges the states of the splits of each block, in their order.
-  void join_splits() {
+  /// Merges the states that the parts of the keys left of each block, in the order of the parts.
+  void join_parts() {
     parallel_for(blocks, 16, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
-        const auto part = [&](int64_t split) {
-          return RowState<T>(parts.data() + (block * splits + split) * state_size, tile_rows, dv);
+        const auto state = [&](int64_t key_part) {
+          return RowState<T>(part_states.data() + (block * key_parts + key_part) * state_size, tile_rows, dv);
         };
-        for (int64_t split = 1; split < splits; ++split) join(rows_of(block), part(0), part(split));
-        finish(block, part(0));
+        for (int64_t key_part = 1; key_part < key_parts; ++key_part) join(rows_of(block), state(0), state(key_part));
+        finish(block, state(0));
       }
     });
   }

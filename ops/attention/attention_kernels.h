@@ -21,9 +21,9 @@ struct AttentionCall {
 };
 
 /// Gradients to fill; undefined ones are not wanted. dq, dk, dv have the shapes of q, k, v; `bias` is
-/// [batch, heads, m, n] and `relative` [batch, heads, splits, n + m − 1]; the caller fills both with zeros. A gated
-/// call also fills `gate`, the gradient of the logits, and `delta`, δ [batch, heads, m] in f32. Other calls receive δ
-/// as an argument.
+/// [batch, heads, m, n] and `relative` [batch, heads, attention_splits(k), n + m − 1]; the caller fills both with
+/// zeros. A gated call also fills `gate`, the gradient of the logits, and `delta`, δ [batch, heads, m] in f32. Other
+/// calls receive δ as an argument.
 struct AttentionGradients {
   Tensor dq, dk, dv, bias, relative, gate = {}, delta = {};
 

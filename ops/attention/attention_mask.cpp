@@ -1,6 +1,7 @@
 #include <sluice/ops/attention/attention_mask.h>
 
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/kernels.h>
 
@@ -133,7 +134,7 @@ Visibility::Span Visibility::span(int64_t row) const {
   return s;
 }
 
-Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col,
+Visibility::Sees Visibility::classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col,
                                       int64_t cols) const {
   return classify(batch, head, row, rows, col, cols, mask_.blocks.defined());
 }
@@ -147,16 +148,16 @@ int64_t Visibility::rows_with(int64_t batch, int64_t head, int64_t row, int64_t 
     if (std::any_of(b + from, b + to + 1, [](uint8_t v) { return v != 0; }) && span(r).end > col)
       out[count++] = static_cast<int32_t>(r);
   }
-  masked = from != to || classify(batch, head, row, rows, col, cols, false) != Tile::all;
+  masked = from != to || classify(batch, head, row, rows, col, cols, false) != Sees::all;
   return count;
 }
 
-Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols,
+Visibility::Sees Visibility::classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols,
                                       bool blocks) const {
   bool all = true;
   const int64_t first = row + n_ - m_, last = first + rows - 1, end = col + cols - 1;  // positions, inclusive
   if (mask_.causal) {
-    if (col > last) return Tile::none;
+    if (col > last) return Sees::none;
     if (end > first) all = false;
   }
   if (banded_) {
@@ -166,13 +167,13 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
       if (end - first > reach_ || last - col > reach_) band_full = false;
     }
     if (!in_band) {
-      if (is_global_.empty()) return Tile::none;
+      if (is_global_.empty()) return Sees::none;
       const auto positions = static_cast<int64_t>(is_global_.size());
       auto globals = [&](int64_t a, int64_t b) {  // positions a … b
         a = std::clamp<int64_t>(a, 0, positions), b = std::clamp<int64_t>(b + 1, a, positions);
         return global_before_[static_cast<std::size_t>(b)] - global_before_[static_cast<std::size_t>(a)];
       };
-      if (globals(first, last) + globals(col, end) == 0) return Tile::none;
+      if (globals(first, last) + globals(col, end) == 0) return Sees::none;
     }
     all = all && in_band && band_full;
   }
@@ -182,12 +183,12 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
       const uint8_t* b = blocks_of(batch, head, r);
       for (int64_t c = col / mask_.block; c <= end / mask_.block; ++c) (b[c] ? any : all) = b[c] != 0;
     }
-    if (!any) return Tile::none;
+    if (!any) return Sees::none;
   }
   if (mask_.keys.defined()) {
     const auto* k = reinterpret_cast<const uint8_t*>(mask_.keys.raw()) + batch * keys_batch_ + head * keys_head_ + col;
     const auto real = std::count_if(k, k + cols, [](uint8_t v) { return v != 0; });
-    if (real == 0) return Tile::none;
+    if (real == 0) return Sees::none;
     if (real < cols) all = false;
   }
   if (mask_.query_segments.defined()) {
@@ -195,7 +196,7 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
     const int64_t* k = mask_.key_segments.data<int64_t>() + batch * key_batch_ + col;
     const auto [q_lo, q_hi] = std::minmax_element(q, q + rows);
     const auto [k_lo, k_hi] = std::minmax_element(k, k + cols);
-    if (*q_lo > *k_hi || *k_lo > *q_hi) return Tile::none;
+    if (*q_lo > *k_hi || *k_lo > *q_hi) return Sees::none;
     if (*q_lo != *q_hi || *k_lo != *k_hi) all = false;
   }
   if (mask_.dense.defined()) {
@@ -209,9 +210,9 @@ Visibility::Tile Visibility::classify(int64_t batch, int64_t head, int64_t row, 
       any = any || count > 0;
       all = all && count == cols;
     }
-    if (!any) return Tile::none;
+    if (!any) return Sees::none;
   }
-  return all ? Tile::all : Tile::some;
+  return all ? Sees::all : Sees::some;
 }
 
 void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col, int64_t cols, uint8_t* out) const {
@@ -253,6 +254,19 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
                     head * dense_stride_[1] + row * dense_stride_[2] + col * dense_stride_[3];
     restrict_to([&](int64_t j) { return d[j * dense_stride_[3]] != 0; });
   }
+}
+
+int64_t counted_pairs(const AttentionCall& c) {
+  const AttentionMask& mask = c.options.mask;
+  const int64_t m = c.q.dim(2), n = c.k.dim(2);
+  const bool banded = mask.window > 0 || mask.dilation > 1;
+  int64_t seen = n > 0 ? (n - 1) / mask.dilation + 1 : 0, global = 0;
+  if (mask.window > 0 && mask.window <= n) seen = std::min(seen, mask.causal ? mask.window : 2 * mask.window - 1);
+  if (banded) global = std::count_if(mask.global.begin(), mask.global.end(), [n](int64_t p) { return p < n; });
+  const int64_t all = std::min(global, m);  // queries that see everything
+  const int64_t rows = checked_add("attention", checked_mul("attention", m - all, std::min(seen + global, n)),
+                                   checked_mul("attention", all, n));
+  return checked_mul("attention", c.q.dim(0) * c.q.dim(1), rows);
 }
 
 }  // namespace detail

@@ -59,10 +59,10 @@ class Visibility {
  public:
   Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
 
-  enum class Tile { none, some, all };
+  enum class Sees { none, some, all };
   /// Whether rows [row, row + rows) × columns [col, col + cols) are allowed nowhere, in places, or
   /// everywhere. May say `some` where a closer look would say none or all.
-  Tile classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols) const;
+  Sees classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols) const;
   /// B > 0: each query has blocks of B keys of its own; else 0.
   int64_t block_of_query() const { return by_query_ ? mask_.block : 0; }
   /// Writes the numbers of the rows among [row, row + rows) that have a block with one of the columns [col, col + cols)
@@ -82,7 +82,7 @@ class Visibility {
 
  private:
   const uint8_t* blocks_of(int64_t batch, int64_t head, int64_t row) const;
-  Tile classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols, bool blocks) const;
+  Sees classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols, bool blocks) const;
 
   AttentionMask mask_;
   int64_t m_, n_;

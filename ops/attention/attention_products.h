@@ -51,11 +51,11 @@ template <class T> struct PackedMatrix {
   bool fits = true;  // in parts: all numbers do; those that do not are packed as 0
 
   static int64_t size(const ScoreTiles<T>& t, int64_t rows, int64_t cols) {
-    return lines(t.split ? Bf16x3::size(cols, rows) : PackedB<T>::size(rows, cols));
+    return lines(t.in_parts ? Bf16x3::size(cols, rows) : PackedB<T>::size(rows, cols));
   }
   PackedMatrix(const ScoreTiles<T>& t, const TileMatrix<T>& x, T* memory)
       : panels(x.rows(), x.cols(), memory, t.precision), parts(x.cols(), x.rows(), memory) {
-    if (t.split) fits = parts.fill_b(x.trans, x.data, x.ld);
+    if (t.in_parts) fits = parts.fill_b(x.trans, x.data, x.ld);
     else panels.fill(x.trans, x.data, x.ld);
     if (fits) return;
     Scratch<T> clean(x.count * x.width);
@@ -130,11 +130,12 @@ template <class T> class TileProducts {
  public:
   /// For tiles of at most rows × cols. packed: some keys will be.
   TileProducts(const ScoreTiles<T>& t, int64_t rows, int64_t cols, bool packed)
-      : t_(t), queries_(t.split  ? Bf16x3::size(rows, t.d)
-                        : packed ? PackedA<T>::size(rows, t.d)
-                                 : 0),
-        left_(t.split ? std::max({Bf16x3::size(rows, t.dv), Bf16x3::size(rows, cols), Bf16x3::size(cols, rows)}) : 0),
-        right_(t.split ? Bf16x3::size(std::max(t.d, t.dv), rows) : 0), size_(rows * std::max(t.d, t.dv)),
+      : t_(t), queries_(t.in_parts ? Bf16x3::size(rows, t.d)
+                        : packed   ? PackedA<T>::size(rows, t.d)
+                                   : 0),
+        left_(t.in_parts ? std::max({Bf16x3::size(rows, t.dv), Bf16x3::size(rows, cols), Bf16x3::size(cols, rows)})
+                         : 0),
+        right_(t.in_parts ? Bf16x3::size(std::max(t.d, t.dv), rows) : 0), size_(rows * std::max(t.d, t.dv)),
         gathered_(t.visibility.block_of_query() > 0 ? 3 * size_ : 0) {}
 
   /// s = scale·Q Kᵀ. Packs Q if it is not that of the call before.
@@ -142,7 +143,8 @@ template <class T> class TileProducts {
     const Matrix q = queries(t), k = keys_of(t);
     const T scale = T(*t_.o.scale);
     if (few_) return skinny_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
-    if (keys.keys_t && (std::exchange(packed_, q.data) != q.data || t.list)) pack_queries(q, scale);
+    const std::pair rows(q.data, t.rows);
+    if (keys.keys_t && (std::exchange(packed_, rows) != rows || t.list)) pack_queries(q, scale);
     multiply(t, scale, q, keys.keys_t ? queries_.data() : nullptr, k.transposed(), keys.keys_t, s, t.cols);
   }
   /// o [rows, dv] += P V.
@@ -178,7 +180,7 @@ template <class T> class TileProducts {
     const bool dots = b.trans == Trans::yes;
     const int64_t n = a.rows(), m = b.cols(), k = a.cols(), first = right ? t.first : 0;
     const T beta = dots ? T(0) : T(1);
-    if (split()) {
+    if (in_parts()) {
       const Bf16x3 x(n, k, left ? left : left_.data());
       const bool fits = left ? queries_fit_ : x.fill_a(a.trans, a.data, a.ld);
       const PackedMatrix<T> y = right ? *right : PackedMatrix<T>(t_, b, right_.data());
@@ -203,7 +205,7 @@ template <class T> class TileProducts {
 
   /// Packs Q; in parts scale·Q, so that their products need no scaling.
   void pack_queries(const Matrix& q, T scale) {
-    if (!split()) return PackedA<T>(q.count, q.width, queries_.data(), t_.precision).fill(Trans::no, q.data, q.ld);
+    if (!in_parts()) return PackedA<T>(q.count, q.width, queries_.data(), t_.precision).fill(Trans::no, q.data, q.ld);
     queries_fit_ = true;
     for (int64_t i = 0; i < q.count; ++i) {
       const T* from = q.data + i * q.ld;
@@ -214,7 +216,7 @@ template <class T> class TileProducts {
     queries_fit_ &= Bf16x3(q.count, q.width, queries_.data()).fill_a(Trans::no, right_.data(), q.width);
   }
 
-  bool split() const { return std::is_same_v<T, float> && t_.split; }
+  bool in_parts() const { return std::is_same_v<T, float> && t_.in_parts; }
   /// Whether weights of 0 must hide rows of a sum's right operand.
   bool hides(const Tile& t, const Matrix& b) const { return t.masked && !all_finite(b.data, b.count, b.width, b.ld); }
 
@@ -249,8 +251,8 @@ template <class T> class TileProducts {
   /// gemv's.
   const bool few_ =
       t_.visibility.block_of_query() == 0 && (t_.m == 1 || (t_.m <= kSkinnyRows && t_.precision == Precision::f32));
-  Scratch<T> queries_, left_, right_;  // packed queries; the operands of one product in parts
-  const T* packed_ = nullptr;          // the rows that queries_ holds
+  Scratch<T> queries_, left_, right_;         // packed queries; the operands of one product in parts
+  std::pair<const T*, int64_t> packed_ = {};  // the rows that queries_ holds, and how many; views may overlap
   bool queries_fit_ = true;
   int64_t size_;         // of the largest rows of a tile
   Scratch<T> gathered_;  // listed rows: queries, gradients of the output, and sums for either

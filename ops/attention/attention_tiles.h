@@ -36,7 +36,7 @@ template <class T> struct ScoreTiles {
   Visibility visibility;
   RngBlocks from;
   Precision precision = sluice::precision();
-  bool split = false;  // products are computed in three parts
+  bool in_parts = false;  // products are computed in three parts
   const T* bias = nullptr;
   int64_t bias_stride[4] = {0, 0, 0, 0};
   const T* relative = nullptr;
@@ -61,8 +61,8 @@ template <class T> struct ScoreTiles {
       std::copy_n(l.strides.begin(), 3, row_scale_stride);
       row_scale = o.row_scale.data<T>();
     }
-    split = m >= 64 && n >= 64 && d >= 24 && dv >= 24 &&
-            splits({.n = m, .m = d, .k = n, .dtype = dtype_of<T>(), .precision = precision});
+    in_parts = m >= 64 && n >= 64 && d >= 24 && dv >= 24 &&
+               splits({.n = m, .m = d, .k = n, .dtype = dtype_of<T>(), .precision = precision});
   }
 
   /// Rows [row, row + rows) of head h, and of the tile of keys [first, first + width) the columns in `seen`; in three
@@ -72,11 +72,11 @@ template <class T> struct ScoreTiles {
     int64_t begin = std::clamp<int64_t>(seen.begin - first, 0, width);
     int64_t end = std::clamp<int64_t>(seen.end - first, begin, width);
     if (begin == end) return std::nullopt;
-    if (split) begin = begin / 32 * 32, end = std::min((end + 31) / 32 * 32, width);
+    if (in_parts) begin = begin / 32 * 32, end = std::min((end + 31) / 32 * 32, width);
     const int64_t cols = end - begin;
     const auto kind = visibility.classify(b, h, row, rows, first + begin, cols);
-    if (kind == Visibility::Tile::none) return std::nullopt;
-    return Tile{b, h, row, rows, first + begin, cols, begin, cols == width, kind == Visibility::Tile::some};
+    if (kind == Visibility::Sees::none) return std::nullopt;
+    return Tile{b, h, row, rows, first + begin, cols, begin, cols == width, kind == Visibility::Sees::some};
   }
   /// Leaves of a tile the rows that see something of it, if the mask has blocks of keys for each query. `list` has room
   /// for all rows.

@@ -38,6 +38,7 @@ template <class T> class Scratch {
  public:
   explicit Scratch(int64_t n) : memory_(n > 0 ? empty({n}, {.dtype = dtype_of<T>()}) : Tensor()) {}
   T* data() { return memory_.defined() ? reinterpret_cast<T*>(memory_.raw()) : nullptr; }
+  T* end() { return memory_.defined() ? data() + memory_.numel() : nullptr; }
 
  private:
   Tensor memory_;

@@ -175,6 +175,6 @@ void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s
 }  // namespace
 
 constinit decltype(kernel::reduce) kernel::reduce{"reduce", &reduce_cpu, Bf16::native};
-constinit decltype(kernel::arg_extreme) kernel::arg_extreme{"argmax", &arg_extreme_cpu};
+constinit decltype(kernel::arg_extreme) kernel::arg_extreme{"arg_extreme", &arg_extreme_cpu};
 
 }  // namespace sluice

@@ -20,6 +20,8 @@
 namespace sluice::detail {
 
 constexpr int64_t kDecayBlock = 16;  // steps
+/// A decay g below this counts as this: e^g is 0 in either precision, and differences of sums of −∞ would be NaN.
+constexpr double kForgotten = -1e3;
 
 /// What a chunk's steps leave of each other, in `columns` channels. Rows lie behind each other, without gaps.
 template <class T> struct DecayBuffers {

@@ -3,11 +3,11 @@
 //   A_tj = Σ_c e_tc k_jc e^{L_tc − L_jc}, j < t        P_tj = Σ_c q_tc k_jc e^{L_tc − L_jc}, j <= t
 //   u = (I + A)⁻¹ (w − (e ∘ e^L) S)
 //
-// Exponents are <= 0. Rows of e and q stand behind each other as one matrix x [2c, dk], so that what is done to both is
-// one product. A decay of whole states is a factor of a row, which products with S leave out: it scales their result,
-// or their other operand. A decay by channel stands inside their sums, and has copies of x and k of its own. (The
-// system is the WY form of a product of Householder-like factors: Yang et al. 2024, "Parallelizing Linear Transformers
-// with the Delta Rule over Sequence Length", section 3.)
+// Exponents are <= 0. Rows of e and q stand behind each other as one matrix x [2c, key_width], so that what is done to
+// both is one product. A decay of whole states is a factor of a row, which products with S leave out: it scales their
+// result, or their other operand. A decay by channel stands inside their sums, and has copies of x and k of its own.
+// (The system is the WY form of a product of Householder-like factors: Yang et al. 2024, "Parallelizing Linear
+// Transformers with the Delta Rule over Sequence Length", section 3.)
 #pragma once
 
 #include <sluice/core/kernel/vectorise.h>
@@ -18,6 +18,7 @@
 #include <sluice/ops/scan/unit_lower.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -32,9 +33,9 @@ template <class T> struct DeltaOperands {
   HeadView<const T> q, k, erase, write;    // q is k where only u is wanted
   const T* g;                              // [batch, value_heads, n, channels]
   DeltaDecay decay;
-  int64_t batch, heads, group, n, dk, dv, chunk, chunks;  // group: value heads of a key head
-  bool erases;                                            // false: linear_scan, whose u are the values
-  int64_t sides;                                          // how many of e and q there are
+  int64_t batch, heads, group, n, key_width, value_width, chunk, chunks;  // group: value heads of a key head
+  bool erases;                                                            // false: linear_scan, whose u are the values
+  int64_t sides;                                                          // how many of e and q there are
   Precision precision;
 
   DeltaOperands(const Tensor& q_, const Tensor& k_, const Tensor& e, const Tensor& w, const Tensor& g_, int64_t chunk_)
@@ -42,69 +43,74 @@ template <class T> struct DeltaOperands {
         g(g_.defined() ? g_.data<T>() : nullptr), decay(!g_.defined()    ? DeltaDecay::none
                                                         : g_.rank() == 3 ? DeltaDecay::scalar
                                                                          : DeltaDecay::channels),
-        batch(k_.dim(0)), heads(w.dim(1)), group(heads / k_.dim(1)), n(k_.dim(2)), dk(k_.dim(3)), dv(w.dim(3)),
-        chunk(std::min(chunk_, n)), chunks((n - 1) / chunk + 1), erases(e.defined()), sides(erases + q_.defined()),
+        batch(k_.dim(0)), heads(w.dim(1)), group(heads / k_.dim(1)), n(k_.dim(2)), key_width(k_.dim(3)),
+        value_width(w.dim(3)), chunk(std::min(chunk_, n)), chunks((n - 1) / chunk + 1), erases(e.defined()),
+        sides(erases + q_.defined()),
         // Exponentials set the pace of decays by channel, and u, which later steps build on, must not drift.
         precision(decay == DeltaDecay::channels || !q_.defined() ? Precision::f32 : sluice::precision()) {}
 
   struct Memory : DecayBuffers<T> {
     Scratch<T> floats;
     Scratch<double> doubles;
-    T* x;       // [2c, dk]: e, then q
-    T* far;     // [2c, dk]: x ∘ e^L; decays by channel only
-    T* keys;    // [c, dk]
+    T* x;       // [2c, key_width]: e, then q
+    T* far;     // [2c, key_width]: x ∘ e^L; decays by channel only
+    T* keys;    // [c, key_width]
     T* pairs;   // [2c, c]: A, then P
     T* weight;  // [c, c], e^{L_t − L_j}; decays of whole states only, as the next two
     T* here;    // [c], e^{L_t}
     T* left;    // [c], e^{L_end − L_t}
-    T* u;       // [c, dv]
-    T* r;       // [2c, dv]
+    T* u;       // [c, value_width]
+    T* r;       // [2c, value_width]
     T* solver;
-    T* end;  // [dk], e^{L_end}; decays by channel only
+    T* end;  // [key_width], e^{L_end}; decays by channel only
     explicit Memory(const DeltaOperands& o)
-        : floats(o.chunk * (7 * o.dk + 3 * o.chunk + 3 * o.dv + 2) + 2 * kDecayBlock * o.dk + 2 * o.dk +
-                 unit_lower_scratch(o.dv)),
-          doubles((o.chunk + 1) * o.dk) {
+        : floats(o.chunk * (7 * o.key_width + 3 * o.chunk + 3 * o.value_width + 2) + 2 * kDecayBlock * o.key_width +
+                 2 * o.key_width + unit_lower_scratch(o.value_width)),
+          doubles((o.chunk + 1) * o.key_width) {
       T* p = floats.data();
       const auto take = [&p](int64_t count) { return std::exchange(p, p + count); };
-      x = take(2 * o.chunk * o.dk), far = take(2 * o.chunk * o.dk), keys = take(o.chunk * o.dk),
+      x = take(2 * o.chunk * o.key_width), far = take(2 * o.chunk * o.key_width), keys = take(o.chunk * o.key_width),
       pairs = take(2 * o.chunk * o.chunk), weight = take(o.chunk * o.chunk), here = take(o.chunk), left = take(o.chunk),
-      u = take(o.chunk * o.dv), r = take(2 * o.chunk * o.dv), end = take(o.dk), solver = take(unit_lower_scratch(o.dv));
-      this->step = take(o.chunk * o.dk), this->carried = take(o.chunk * o.dk);
-      this->factor = take(kDecayBlock * o.dk), this->part = take(kDecayBlock * o.dk), this->border = take(o.dk);
-      std::fill_n(doubles.data(), o.dk, 0.0), this->sums = doubles.data() + o.dk;
+      u = take(o.chunk * o.value_width), r = take(2 * o.chunk * o.value_width), end = take(o.key_width),
+      solver = take(unit_lower_scratch(o.value_width));
+      this->step = take(o.chunk * o.key_width), this->carried = take(o.chunk * o.key_width);
+      this->factor = take(kDecayBlock * o.key_width), this->part = take(kDecayBlock * o.key_width),
+      this->border = take(o.key_width);
+      assert(p == floats.end());
+      std::fill_n(doubles.data(), o.key_width, 0.0), this->sums = doubles.data() + o.key_width;
       std::fill_n(here, o.chunk, T(1)), std::fill_n(left, o.chunk, T(1));
     }
   };
 
   const T* decay_at(int64_t b, int64_t h, int64_t t) const {
-    return g + ((b * heads + h) * n + t) * (decay == DeltaDecay::channels ? dk : 1);
+    return g + ((b * heads + h) * n + t) * (decay == DeltaDecay::channels ? key_width : 1);
   }
-  int64_t channels() const { return decay == DeltaDecay::channels ? dk : 1; }
+  int64_t channels() const { return decay == DeltaDecay::channels ? key_width : 1; }
 
   /// What a product with S takes for x ∘ e^L and for k ∘ e^{L_end − L}; the factors `here` and `left` of a row it
   /// leaves out.
-  const T* far_rows(const Memory& w) const { return decay == DeltaDecay::channels ? w.far : w.x; }
-  const T* carried_rows(const Memory& w) const { return decay == DeltaDecay::channels ? w.carried : w.keys; }
+  const T* far_rows(const Memory& m) const { return decay == DeltaDecay::channels ? m.far : m.x; }
+  const T* carried_rows(const Memory& m) const { return decay == DeltaDecay::channels ? m.carried : m.keys; }
 
   /// Copies the rows of a chunk, and makes its sums L and what follows from them: A and P, and the factors of its rows.
-  void enter(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count) const {
-    load(w.keys, k, dk, b, h / group, first, count), load_decays(w, b, h, first, count);
-    if (erases) load(w.x, erase, dk, b, h, first, count);
-    T *const queries = w.x + (sides - 1) * count * dk, *const p = w.pairs + (sides - 1) * count * count;
-    if (!erases || sides == 2) load(queries, q, dk, b, h / group, first, count);
+  void enter(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count) const {
+    load(m.keys, k, key_width, b, h / group, first, count), load_decays(m, b, h, first, count);
+    if (erases) load(m.x, erase, key_width, b, h, first, count);
+    T *const queries = m.x + (sides - 1) * count * key_width, *const p = m.pairs + (sides - 1) * count * count;
+    if (!erases || sides == 2) load(queries, q, key_width, b, h / group, first, count);
     if (decay == DeltaDecay::channels) {
-      const DecayQueries<T> both[] = {{w.x, w.pairs, w.far}, {queries, p, w.far + count * dk}};
-      weights_by_keys<T>(w, std::span(both, static_cast<std::size_t>(sides)), w.keys, dk, count, precision);
-      std::copy_n(w.border, dk, w.end);
+      const DecayQueries<T> both[] = {{m.x, m.pairs, m.far}, {queries, p, m.far + count * key_width}};
+      weights_by_keys<T>(m, std::span(both, static_cast<std::size_t>(sides)), m.keys, key_width, count, precision);
+      std::copy_n(m.border, key_width, m.end);
     } else {
-      gemm(Trans::no, Trans::yes, sides * count, count, dk, T(1), w.x, dk, w.keys, dk, T(0), w.pairs, count, precision);
-      if (g) vectorised([&] { weigh(w, count); });
+      gemm(Trans::no, Trans::yes, sides * count, count, key_width, T(1), m.x, key_width, m.keys, key_width, T(0),
+           m.pairs, count, precision);
+      if (g) vectorised([&] { weigh(m, count); });
     }
     for (int64_t side = 0; side < sides; ++side) {  // pairs that do not count; 0·NaN of a later step would not be 0
       const int64_t own = erases && side == 0 ? 0 : 1;
       for (int64_t t = 0; t < count; ++t) {
-        T* const line = w.pairs + (side * count + t) * count;
+        T* const line = m.pairs + (side * count + t) * count;
         std::fill(line + t + own, line + count, T(0));
       }
     }
@@ -115,29 +121,28 @@ template <class T> struct DeltaOperands {
     for (int64_t t = 0; t < count; ++t) std::copy_n(from.at(b, h, first + t), width, to + t * width);
   }
 
-  void load_decays(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count) const {
+  void load_decays(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count) const {
     for (int64_t t = 0; g && t < count; ++t) {
       const T* here = decay_at(b, h, first + t);
       for (int64_t c = 0; c < channels(); ++c) {
-        // Below −10⁴ e^g is 0 in either precision, and differences of sums of −∞ would be NaN.
-        w.step[t * channels() + c] = std::max(here[c], T(-1e4));
-        w.sums[t * channels() + c] = (t ? w.sums[(t - 1) * channels() + c] : 0.0) + double(w.step[t * channels() + c]);
+        m.step[t * channels() + c] = std::max(here[c], T(kForgotten));
+        m.sums[t * channels() + c] = (t ? m.sums[(t - 1) * channels() + c] : 0.0) + double(m.step[t * channels() + c]);
       }
     }
     if (decay == DeltaDecay::scalar)
       vectorised([&] {
         for (int64_t t = 0; t < count; ++t)
-          w.here[t] = math::exp(T(w.sums[t])), w.left[t] = math::exp(T(w.sums[count - 1] - w.sums[t]));
+          m.here[t] = math::exp(T(m.sums[t])), m.left[t] = math::exp(T(m.sums[count - 1] - m.sums[t]));
       });
   }
 
   /// What a decay of whole states makes of a chunk's pairs.
-  void weigh(Memory& w, int64_t count) const {
+  void weigh(Memory& m, int64_t count) const {
     for (int64_t t = 0; t < count; ++t) {
-      T* const weight = w.weight + t * count;
-      for (int64_t j = 0; j <= t; ++j) weight[j] = math::exp(T(w.sums[t] - w.sums[j]));
+      T* const weight = m.weight + t * count;
+      for (int64_t j = 0; j <= t; ++j) weight[j] = math::exp(T(m.sums[t] - m.sums[j]));
       for (int64_t side = 0; side < sides; ++side)
-        for (int64_t j = 0; j <= t; ++j) w.pairs[(side * count + t) * count + j] *= weight[j];
+        for (int64_t j = 0; j <= t; ++j) m.pairs[(side * count + t) * count + j] *= weight[j];
     }
   }
 
@@ -150,30 +155,32 @@ template <class T> struct DeltaOperands {
     });
   }
 
-  /// S ← e^{L_end} ∘ S + aᵀ b, for a [rows, dk] and b [rows, dv].
-  void next_state(const Memory& w, T* state, int64_t count, int64_t rows, const T* a, const T* b) const {
-    const T whole = w.here[count - 1];  // a product that adds to S multiplies it too, except by 0, as 0·NaN is NaN
+  /// S ← e^{L_end} ∘ S + aᵀ b, for a [rows, key_width] and b [rows, value_width].
+  void next_state(const Memory& m, T* state, int64_t count, int64_t rows, const T* a, const T* b) const {
+    const T whole = m.here[count - 1];  // a product that adds to S multiplies it too, except by 0, as 0·NaN is NaN
     const bool apart = decay == DeltaDecay::channels || whole == T(0);
     if (apart)
       vectorised([&] {
-        for (int64_t c = 0; c < dk; ++c) {
-          const T kept = decay == DeltaDecay::channels ? w.end[c] : whole;
-          for (int64_t j = 0; j < dv; ++j) state[c * dv + j] *= kept;
+        for (int64_t c = 0; c < key_width; ++c) {
+          const T kept = decay == DeltaDecay::channels ? m.end[c] : whole;
+          for (int64_t j = 0; j < value_width; ++j) state[c * value_width + j] *= kept;
         }
       });
-    gemm(Trans::yes, Trans::no, dk, dv, rows, T(1), a, dk, b, dv, apart ? T(1) : whole, state, dv, precision);
+    gemm(Trans::yes, Trans::no, key_width, value_width, rows, T(1), a, key_width, b, value_width, apart ? T(1) : whole,
+         state, value_width, precision);
   }
 
   /// `rows` of r, which is (x ∘ e^L) S without the factors `here`, then u = (I + A)⁻¹ (w − here ∘ r of e).
-  void solve(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, int64_t rows) const {
-    gemm(Trans::no, Trans::no, rows, dv, dk, T(1), far_rows(w), dk, state, dv, T(0), w.r, dv, precision);
+  void solve(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, int64_t rows) const {
+    gemm(Trans::no, Trans::no, rows, value_width, key_width, T(1), far_rows(m), key_width, state, value_width, T(0),
+         m.r, value_width, precision);
     vectorised([&] {
       for (int64_t t = 0; t < count; ++t) {
-        const T *written = write.at(b, h, first + t), *known = w.r + t * dv;
-        for (int64_t c = 0; c < dv; ++c) w.u[t * dv + c] = written[c] - w.here[t] * known[c];
+        const T *written = write.at(b, h, first + t), *known = m.r + t * value_width;
+        for (int64_t c = 0; c < value_width; ++c) m.u[t * value_width + c] = written[c] - m.here[t] * known[c];
       }
     });
-    solve_unit_lower(Trans::no, count, w.pairs, count, w.u, dv, dv, w.solver);
+    solve_unit_lower(Trans::no, count, m.pairs, count, m.u, value_width, value_width, m.solver);
   }
 };
 

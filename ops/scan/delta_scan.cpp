@@ -73,9 +73,12 @@ struct Operands {
 };
 
 /// The gradients of delta_scan() composed of ops, from those of its results, either of which may be undefined:
-///   u = delta_values(k, e, w − (e ∘ e^G) S_0)    o = linear_scan(q, k, u) + (q ∘ e^G) S_0    S_n = e^{G_n} ∘ S_0 + k̃ᵀ
-///   u
-/// where k̃_j = k_j ∘ e^{G_n − G_j}. In the order of Operands.
+///
+///   u = delta_values(k, e, w − (e ∘ e^G) S_0)
+///   o = linear_scan(q, k, u) + (q ∘ e^G) S_0
+///   S_n = e^{G_n} ∘ S_0 + k̃ᵀ u, where k̃_j = k_j ∘ e^{G_n − G_j}
+///
+/// In the order of Operands.
 Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64_t chunk) {
   const int64_t heads = x.write.dim(1), groups = x.k.dim(1);
   const Tensor q = detail::spread_heads(x.q, heads), k = detail::spread_heads(x.k, heads), &e = x.erase, &g = x.g;
@@ -176,14 +179,7 @@ Tensor checked_decay(const char* op, const Tensor& k, const Tensor& erase, const
                      ", erase=", erase.dtype(), erase, ", write=", write.dtype(), write);
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   checked_numel(op, {k.dim(0), erase.dim(1), k.dim(3), write.dim(3)});
-  if (!log_decay.defined()) return {};
-  if (log_decay.dtype() != k.dtype() && !(log_decay.dtype() == f32 && k.dtype() == bf16))
-    fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside k=", k.dtype(), k);
-  const Shape scalar{k.dim(0), erase.dim(1), k.dim(2)};
-  if (log_decay.rank() <= 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
-  if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), erase.shape()) == erase.shape())
-    return expand(log_decay, erase.shape());
-  fail(op, ": log_decay=", log_decay, " does not fit; need ", scalar, " or ", erase.shape());
+  return detail::expanded_decay(op, log_decay, "k", k, erase.shape());
 }
 
 DeltaScanResult scanned(const char* op, const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,

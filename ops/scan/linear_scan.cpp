@@ -16,6 +16,19 @@
 
 namespace sluice {
 
+Tensor detail::expanded_decay(const char* op, const Tensor& log_decay, const char* name, const Tensor& operand,
+                              const Shape& channels) {
+  if (!log_decay.defined()) return {};
+  if (log_decay.dtype() != operand.dtype() && !(log_decay.dtype() == f32 && operand.dtype() == bf16))
+    fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside ", name, "=", operand.dtype(),
+                     operand);
+  const Shape scalar{channels[0], channels[1], channels[2]};
+  if (log_decay.rank() <= 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
+  if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), channels) == channels)
+    return expand(log_decay, channels);
+  fail(op, ": log_decay=", log_decay, " does not fit; need ", scalar, " or ", channels);
+}
+
 namespace {
 
 /// The decay broadcast to [batch, heads, n] or [batch, heads, n, channels]; checks all operands.
@@ -31,15 +44,8 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
     fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k,
                      ", v=", v.dtype(), v);
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
-  if (!log_decay.defined()) return {};
-  if (log_decay.dtype() != q.dtype() && !(log_decay.dtype() == f32 && q.dtype() == bf16))
-    fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside q=", q.dtype(), q);
-  Shape scalar{q.dim(0), heads, q.dim(2)}, channels = scalar;
-  channels.push_back(o.decay_on_values ? v.dim(3) : q.dim(3));
-  if (log_decay.rank() <= 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
-  if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), channels) == channels)
-    return expand(log_decay, channels);
-  fail(op, ": log_decay=", log_decay, " does not fit; need ", scalar, " or ", channels);
+  return detail::expanded_decay(op, log_decay, "q", q,
+                                {q.dim(0), heads, q.dim(2), o.decay_on_values ? v.dim(3) : q.dim(3)});
 }
 
 // With the pair weights w_c(t, j) = e^{G_tc − G_jc}:

@@ -41,4 +41,13 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
 /// q_t (e^{G_t} ∘ initial), [batch, heads, n, e]: the term that an earlier state adds to linear_scan's output.
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay = {});
 
+namespace detail {
+
+/// log_decay broadcast to the first three dims of `channels`, or, if it has four, to all of `channels`; undefined for
+/// undefined. DTypeError unless it has the dtype of `operand`, which is `name` in the text, or is f32 beside bf16.
+Tensor expanded_decay(const char* op, const Tensor& log_decay, const char* name, const Tensor& operand,
+                      const Shape& channels);
+
+}  // namespace detail
+
 }  // namespace sluice

@@ -17,6 +17,7 @@
 #include <sluice/ops/scan/decay_blocks.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <utility>
 
@@ -70,6 +71,7 @@ template <class T> struct Scan {
       a = take(c * c);
       this->step = take(c * most), this->carried = take(c * most), queries = take(c * m);
       this->factor = take(kDecayBlock * most), this->part = take(kDecayBlock * most), this->border = take(most);
+      assert(p == floats.end());
       std::fill_n(doubles.data(), most, 0.0), this->sums = doubles.data() + most;
     }
   };
@@ -109,8 +111,7 @@ template <class T> struct Scan {
       double* sum = w.sums + i * local;
       T* steps = w.step + i * local;
       for (int64_t c = 0; c < local; ++c) {
-        // Below −10⁴ e^g is 0 in either precision, and differences of sums of −∞ would be NaN.
-        const T step = row >= n ? T(0) : std::max(g[((b * heads + h) * n + row) * channels + at + c], T(-1e4));
+        const T step = row >= n ? T(0) : std::max(g[((b * heads + h) * n + row) * channels + at + c], T(kForgotten));
         sum[c] = sum[c - local] + static_cast<double>(step);
         steps[c] = step;
       }
@@ -172,8 +173,8 @@ template <class T> struct Scan {
     if (decay == Decay::scalar) {
       const T* steps = g + (b * heads + h) * n + first;
       for (int64_t i = 0; i < count; ++i)
-        whole += i == 0 && o.reverse ? 0 : std::max(double(steps[i]), -1e4), sums[i] = whole;
-      if (o.reverse && first + count < n) whole += std::max(double(steps[count]), -1e4);
+        whole += i == 0 && o.reverse ? 0 : std::max(double(steps[i]), kForgotten), sums[i] = whole;
+      if (o.reverse && first + count < n) whole += std::max(double(steps[count]), kForgotten);
     }
     /// to_i = x_i e^{sums_i}; without up_to, x_i e^{whole − sums_i}.
     const auto scaled = [&](const T* x, int64_t ld, T* to, bool up_to) {

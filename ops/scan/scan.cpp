@@ -82,10 +82,11 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
 Tensor cumprod(const Tensor& x, int64_t dim) {
   if (x.rank() == 0) fail("cumprod: a scalar has no dims");
   const int d = wrap_dim("cumprod", dim, x.rank());
-  Tensor y = x.dtype() == boolean ? to(x, i64) : detail::widened(x);
+  // Fractions in f64, whose range holds what some factors give before the others bring it back.
+  Tensor y = x.dtype() == boolean ? to(x, i64) : x.dtype() == f32 || x.dtype() == bf16 ? to(x, f64) : clone(x);
   // After the step of s, y_i is the product of the last 2s entries up to i (Hillis & Steele 1986).
   for (int64_t s = 1, n = x.shape()[d]; s < n; s *= 2) y = y * pad(narrow(y, d, 0, n - s), d, s, 0, 1);
-  return x.dtype() == bf16 ? to(y, bf16) : y;
+  return is_float(x.dtype()) ? to(y, x.dtype()) : y;
 }
 
 }  // namespace sluice

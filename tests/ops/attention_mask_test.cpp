@@ -128,13 +128,13 @@ TEST_CASE("mask: tiles are judged truly, and rows in pieces", "[attention][mask]
                 }
               }
               bool right = same;
-              if (kind == Visibility::Tile::none) right &= seen == 0;
-              if (kind == Visibility::Tile::all) right &= seen == height * width;
-              if (kind == Visibility::Tile::some && plain_band) right &= seen > 0 && seen < height * width;
+              if (kind == Visibility::Sees::none) right &= seen == 0;
+              if (kind == Visibility::Sees::all) right &= seen == height * width;
+              if (kind == Visibility::Sees::some && plain_band) right &= seen > 0 && seen < height * width;
               if (!right)
                 FAIL_CHECK(text << " tile at " << row << "," << col << " of " << height << "×" << width << ", " << seen
                                 << " seen");
-              none += kind == Visibility::Tile::none, all += kind == Visibility::Tile::all, ++total;
+              none += kind == Visibility::Sees::none, all += kind == Visibility::Sees::all, ++total;
             }
   });
   CHECK(none > total / 5);

@@ -6,9 +6,11 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/kernel/cpu.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/core/memory/allocator.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
@@ -160,4 +162,22 @@ TEST_CASE("attention: backward has the scores of forward, to the bit", "[attenti
         const Tensor dv = grad({sum(y)}, {v})[0];
         CHECK(max_abs(sum(dv, {2}) - static_cast<double>(m * heads / kv_heads)) < 1e-3 * static_cast<double>(m));
       }
+}
+
+TEST_CASE("attention: the queries of neighbouring heads may overlap", "[attention]") {
+  // The first tile of a head begins where the last one of the head before does, and is longer.
+  Rng rng(1);
+  const Tensor base = normal({1, 128 * 7 + 200, 32}, 0, 1, rng), keys = normal({1, 4, 256, 32}, 0, 1, rng);
+  set_num_threads(1);
+  const auto run = [&](Tensor q) {
+    q = q.detach().requires_grad_();
+    const Tensor y = attention(q, keys, keys);
+    return std::pair(y.detach(), grad({sum(square(y))}, {q})[0]);
+  };
+  const Tensor q = transpose(unfold(base, 1, 200, 128), -1, -2);
+  const auto [y, g] = run(q);
+  const auto [want, slope] = run(clone(q));
+  set_num_threads(0);
+  CHECK(max(abs(y - want)).item() == 0);
+  CHECK(max(abs(g - slope)).item() == 0);
 }

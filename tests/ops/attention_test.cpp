@@ -364,7 +364,7 @@ TEST_CASE("attention: what does not fit, and by which words", "[attention]") {
   CHECK_THROWS_AS(with([&](auto& o) { o.dropout = NAN; }), ValueError);
   CHECK_THROWS_WITH(with([&](auto& o) { o.tile_rows = -3; }), Contains("tile") && Contains("-3"));
   CHECK_THROWS_WITH(with([&](auto& o) { o.softcap = -1; }),
-                    "attention: softcap must be positive, or 0 for none — got -1");
+                    "attention: softcap must be positive and finite in f32, or 0 for none — got -1");
   CHECK_THROWS_WITH(with([&](auto& o) { o.softcap = INFINITY; }), Contains("softcap"));
   CHECK_THROWS_WITH(merge_attention({q, f({2, 4, 3})}, {q, f({2, 4, 3})}),
                     "merge_attention: lse=[2,4,3] does not fit out=[2,4,5,3]; need one number a row");
