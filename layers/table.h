@@ -99,6 +99,7 @@ namespace detail {
 
 constexpr LayerTakes kMasked{.key_mask = true, .streams = true};
 constexpr LayerTakes kDocuments{.key_mask = true, .segments = true, .streams = true};
+constexpr LayerTakes kScored{.key_mask = true, .segments = true, .positions = true, .scores = true, .streams = true};
 constexpr LayerTakes kCrossed{.key_mask = true, .context = true, .streams = true};
 
 // The rows: name, fields of the pass, options of the first sample, and the changes of these options in each further
@@ -229,10 +230,16 @@ template <class Rows> void attention_rows(Rows& rows) {
            "ablation_norm": "rms_plain", "gates": [{"head_bias": true}]})",
        R"({"causal": true, "value_dim": 3, "ablation": "head_norm", "ablation_norm": "layer",
            "gates": [{"granularity": "headwise", "activation": "softplus"},
-                     {"position": "g2", "activation": "softplus", "sharing": "logits", "head_bias": true}]})"});
+                     {"position": "g2", "activation": "softplus", "sharing": "logits", "head_bias": true}]})",
+       R"({"causal": true, "forget_gate": "input", "forget_gate_bias": 1, "window": 3, "norm": "rms", "gates": [{}],
+           "position_bias": "alibi", "scale": 0.7, "attention_dropout": 0.3})",
+       R"({"causal": true, "forget_gate": "learned", "forget_decay_first": 2, "forget_decay_last": 9, "kv_heads": 1,
+           "window": 3, "global_positions": [1], "use_rope": true, "ablation": "head_norm", "ablation_per_head": true,
+           "ablation_norm": "layer"})",
+       R"({"kv_shift": true, "norm": "rms", "qk_norm": true, "gates": [{"position": "g3"}], "ablation": "head_norm",
+           "ablation_norm": "rms_plain", "ablation_per_head": true})"});
   rows.template add<GatedAttention>(
-      "gated_attention", {.key_mask = true, .segments = true, .positions = true, .scores = true, .streams = true},
-      R"({"dim": 4, "heads": 2})",
+      "gated_attention", kScored, R"({"dim": 4, "heads": 2})",
       {R"({"causal": true, "gate_query": true, "gate_key": true, "gate_value": true, "use_rope": true})",
        R"({"output": "from_query", "granularity": "headwise", "qkv_bias": true, "attention_dropout": 0.3})",
        R"({"causal": true, "head_dim": 3, "output": "none", "project_out": false})"});
@@ -241,7 +248,7 @@ template <class Rows> void attention_rows(Rows& rows) {
       {R"({"reading": "pooled", "value_dim": 3, "context_dim": 5, "attention_dropout": 0.3})",
        R"({"reading": "flamingo", "qkv_bias": true, "out_bias": true})"});
   rows.template add<ForgettingAttention>(
-          "forgetting_attention", kDocuments, R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
+          "forgetting_attention", kScored, R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
           {R"({"kv_heads": 4, "use_rope": true, "rope_rot_dim": 2, "attention_dropout": 0.3})",
            R"({"kv_heads": 1, "value_dim": 2, "qkv_bias": true, "residual": true, "dropout": 0.3})",
            R"({"kv_shift": true, "qk_norm": true, "output_norm": true, "output_gate": true, "value_dim": 2})",

@@ -50,7 +50,7 @@ void add_mla(std::vector<Layer>& all) {
                 {{"heads", 2}, {"kv_rank", 3}, {"stream", Json::List{3, 1, 2}}}})
       .draft = module_layer<Mla, MlaOptions>(
       [](const Mla& l, const Inputs& in) {
-        const Tensor y = l(in["x"], pass_of(in)), x = finite_padding("mla", in["x"], in["key_mask"]);
+        const Tensor y = l(in["x"], pass_of(in)), x = checked_input("mla", in["x"], l.options.dim, in["key_mask"]);
         const std::vector<Tensor> part = split(l.latents(x), {l.options.kv_rank, l.options.rope_dim}, -1);
         return Results{{"", y}, {"latent", part[0]}, {"k_rope", part[1]}};
       },

@@ -51,12 +51,16 @@ void multi_head_parameters(Layer& l) {
       .dense("v", "c", "g*dv", "qkv_bias")
       .dense("out", "heads*dv", "dim", "out_bias", "", "project_out")
       .norm("q_norm", "qk_norm_kind", "(heads*dk if qk_norm_over != 'shared' else dk)", "qk_norm")
-      .norm("k_norm", "qk_norm_kind", "(g*dk if qk_norm_over != 'shared' else dk)", "qk_norm");
+      .norm("k_norm", "qk_norm_kind", "(g*dk if qk_norm_over != 'shared' else dk)", "qk_norm")
+      .parameter("forget.weight [dim, heads]", "", "forget_gate == 'input'")
+      .parameter("forget.bias [heads]", "", "forget_gate != 'none'")
+      .dense("k_shift", "dim", "g", "", "", "kv_shift")
+      .dense("v_shift", "dim", "g", "", "", "kv_shift");
   const std::size_t first = l.parameters.size();
   gate_parameters(l, "gates.{i}.", "item.", in, heads + "*" + channels, heads);
   for (std::size_t i = first; i < l.parameters.size(); ++i) l.parameters[i].repeat = "gates";
   const std::string own = "separate_global_projections";
-  l.norm("ablation", "ablation_norm", "dv", "ablation == 'head_norm'")
+  l.norm("ablation", "ablation_norm", "(heads*dv if ablation_per_head else dv)", "ablation == 'head_norm'")
       .parameter("t5_bias [buckets, heads]", "", "position_bias == 't5'")
       .parameter("toeplitz_bias [heads, 2*max_length - 1]", "b_ij = w[h, max_length - 1 + j - i]",
                  "position_bias == 'toeplitz'")
@@ -123,7 +127,8 @@ std::vector<Values> multi_head_samples() {
            {"scale", 1.7},
            {"ablation", "head_norm"},
            {"ablation_norm", "rms_plain"},
-           {"gates", gates({{{"head_bias", true}}, {{"granularity", "headwise"}, {"activation", "softplus"}}})}})};
+           {"gates", gates({{{"head_bias", true}}, {{"granularity", "headwise"}, {"activation", "softplus"}}})}}),
+      gqa({{"forget_gate", "input"}, {"kv_shift", true}, {"ablation", "head_norm"}, {"ablation_per_head", true}})};
 }
 
 }  // namespace

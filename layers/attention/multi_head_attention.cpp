@@ -9,6 +9,7 @@
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace sluice {
@@ -31,6 +32,12 @@ AttentionGate make_gate(const HeadsOptions& h, const AttentionGateOptions& gate,
   fail<ValueError>("multi_head_attention: unknown gate position ", static_cast<int>(gate.position));
 }
 
+/// y [batch, heads, n, d] normed by n, which is as wide as one head or as all of them side by side.
+Tensor normed_heads(const Norm& n, const Tensor& y) {
+  if (n.options.kind == NormKind::none || n.options.dim == y.dim(-1)) return n(y);
+  return detail::split_heads(n(detail::merge_heads(y)), y.dim(1));
+}
+
 }  // namespace
 
 MultiHeadAttention::MultiHeadAttention(MultiHeadAttentionOptions o, Rng& rng)
@@ -50,9 +57,14 @@ MultiHeadAttention::MultiHeadAttention(Preset preset, MultiHeadAttentionOptions 
     };
     q_norm = of(h.heads), k_norm = of(h.kv_heads);
   }
+  forget = detail::forget_map(o.forget, h, rng);
+  if (o.kv_shift)
+    for (Linear* shift : {&k_shift, &v_shift}) *shift = Linear({h.dim, h.kv_heads, false, h.init, h.dtype}, rng);
   for (const AttentionGateOptions& g : o.gates) gates.push_back(make_gate(h, g, rng));
-  if (o.ablation == SdpaAblationKind::head_norm)
-    ablation = Norm({h.value_dim, o.ablation_norm, o.ablation_eps, h.dtype});
+  if (o.ablation == SdpaAblationKind::head_norm) {
+    const int64_t parts = o.ablation_per_head ? h.heads : 1;
+    ablation = Norm(NormOptions{parts * h.value_dim, o.ablation_norm, o.ablation_eps, h.dtype, parts});
+  }
   if (o.position_bias == PositionBias::t5) t5_bias = init_normal({o.t5.buckets, h.heads}, 0.02, rng, h.dtype);
   if (o.position_bias == PositionBias::toeplitz)
     toeplitz_bias = init_normal({h.heads, 2 * o.max_length - 1}, 0.02, rng, h.dtype);
@@ -75,9 +87,13 @@ Tensor MultiHeadAttention::gated(GatePosition position, const Tensor& y, const S
   return result;
 }
 
-Tensor MultiHeadAttention::normed_heads(const Norm& n, const Tensor& y) const {
-  if (!options.qk_norm || options.qk_norm_over == QkNormOver::shared) return n(y);
-  return detail::split_heads(n(detail::merge_heads(y)), y.dim(1));
+Tensor MultiHeadAttention::shifted(Call& call, const Linear& shift, const Tensor& source, const Tensor& rows) const {
+  if (!options.kv_shift) return rows;
+  const Tensor now = detail::filled_tokens(rows, call.padding(), 0);  // padding counts as zeros
+  const Tensor before = detail::filled_tokens(call.shift(now), call.starts(), 0);
+  const int64_t heads_of = options.heads.kv_heads;
+  const auto parts = [&](const Tensor& t) { return unflatten(t, -1, {heads_of, t.dim(-1) / heads_of}); };
+  return flatten(lerp(parts(now), parts(before), parts(sigmoid(shift(source)))), -2, -1);
 }
 
 Tensor MultiHeadAttention::queries(const Sources& from, int64_t position) const {
@@ -85,13 +101,15 @@ Tensor MultiHeadAttention::queries(const Sources& from, int64_t position) const 
   y = gated(GatePosition::g4, normed_heads(q_norm, y), from, true);
   return options.heads.use_rope ? detail::rope_from(y, options.heads.rope, position) : y;
 }
-Tensor MultiHeadAttention::keys(const Tensor& source, int64_t position) const {
-  Tensor y = gated(GatePosition::g3, detail::split_heads(heads.k(source), options.heads.kv_heads), {source});
+Tensor MultiHeadAttention::keys(Call& call, const Tensor& source, int64_t position) const {
+  const Tensor rows = shifted(call, k_shift, source, heads.k(source));
+  Tensor y = gated(GatePosition::g3, detail::split_heads(rows, options.heads.kv_heads), {source});
   y = gated(GatePosition::g3, normed_heads(k_norm, y), {source}, true);
   return options.heads.use_rope ? detail::rope_from(y, options.heads.rope.of_keys(), position) : y;
 }
-Tensor MultiHeadAttention::values(const Tensor& source) const {
-  return gated(GatePosition::g2, detail::split_heads(heads.v(source), options.heads.kv_heads), {source});
+Tensor MultiHeadAttention::values(Call& call, const Tensor& source) const {
+  const Tensor rows = shifted(call, v_shift, source, heads.v(source));
+  return gated(GatePosition::g2, detail::split_heads(rows, options.heads.kv_heads), {source});
 }
 
 Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
@@ -136,7 +154,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
   if (cross()) {
     const std::vector<Tensor> seen = call.of_context(3, [&] {
       const Tensor source = call.context(options.heads.context_dim);
-      return std::vector<Tensor>{keys(source, 0), values(source), pass.context_mask};
+      return std::vector<Tensor>{keys(call, source, 0), values(call, source), pass.context_mask};
     });
     p.q = queries(p.from, 0), p.k = seen[0], p.v = seen[1];
     AttentionMask mask = call.mask();
@@ -151,12 +169,15 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
     const bool bounded = options.window > 0 && options.global.empty();
     const int64_t window = bounded ? (options.window - 1) * options.dilation + 1 : 0;
     const bool ordered = call.x.dim(1) > 1 || options.position_bias != PositionBias::none || options.dilation > 1;
-    p.q = queries(p.from, position);
-    const std::vector<Tensor> rows = call.rows({keys(p.from.x, position), values(p.from.x)}, window,
-                                               ordered ? KvCache::Order::position : KvCache::Order::any);
+    p.q = queries(p.from, position), p.k = keys(call, p.from.x, position), p.v = values(call, p.from.x);
+    const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(options.heads.head_dim)));
+    if (options.forget.gate != ForgetGate::none) detail::add_forget_columns(call, forget, p.from.x, scale, p.q, p.k);
+    const std::vector<Tensor> rows =
+        call.rows({p.k, p.v}, window, ordered ? KvCache::Order::position : KvCache::Order::any);
     p.k = rows[0], p.v = rows[1];
     const auto [m, n] = call.extent(p.k);
     p.attention = attention_options(m, n, call.mask());
+    p.attention.scale = scale;  // the width of q may have grown
     std::vector<int64_t>& global = p.attention.mask.global;
     for (const int64_t i : pass.positions.get()) {
       if (i < 0 || i >= n) fail<ValueError>(preset_.name, ": position ", i, " is not one of the ", n, " tokens");
@@ -199,7 +220,7 @@ Tensor MultiHeadAttention::operator()(const Tensor& x, const Pass& pass) const {
     if (rows.q.defined()) y = detail::attention_with_rows(preset_.name, p.q, p.k, p.v, p.attention, rows, call.rng());
     else if (cross()) y = attention(p.q, p.k, p.v, p.attention, call.rng());
     else y = sequence_attention(p.q, p.k, p.v, p.attention, call.rng());
-    y = options.ablation == SdpaAblationKind::silu ? silu(y) : ablation(y);
+    y = options.ablation == SdpaAblationKind::silu ? silu(y) : normed_heads(ablation, y);
     y = gated(GatePosition::g1, y, p.from);
   }
   y = detail::merge_heads(y);

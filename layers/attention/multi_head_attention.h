@@ -3,6 +3,7 @@
 //
 //   x̂ = norm(x)
 //   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention)
+//   K, V ← mixed with those of the token before (an option)
 //   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ (or Q) and c
 //   Q, K ← norm of each head, or of all heads together, then RoPE
 //   Y = softmax(cap(Q·Kᵀ/√dk) + bias) V     (ops/attention/attention.h: O(n) memory)
@@ -11,6 +12,7 @@
 #pragma once
 
 #include <sluice/layers/attention/attention_gate.h>
+#include <sluice/layers/attention/forget_gate.h>
 #include <sluice/layers/attention/sparse_attention.h>
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/pass.h>
@@ -70,6 +72,9 @@ struct MultiHeadAttentionOptions {
   double qk_norm_eps = 1e-6;
   std::optional<double> scale = std::nullopt;  // of the scores; default 1/√dk
   double softcap = 0;                          // see AttentionOptions (Gemma 2: 50)
+  ForgetGateOptions forget = {};               // see forget_gate.h
+  /// k_t ← α_t k_{t−1} + (1 − α_t) k_t with α = σ(x̂·W) for each KV head, and v likewise (Lin et al. 2025).
+  bool kv_shift = false;
   PositionBias position_bias = PositionBias::none;
   T5BucketOptions t5 = {};   // the layer sets t5.causal
   int64_t max_length = 512;  // of the Toeplitz table
@@ -82,6 +87,7 @@ struct MultiHeadAttentionOptions {
   std::vector<AttentionGateOptions> gates = {};  // gates of one place apply in this order
   SdpaAblationKind ablation = SdpaAblationKind::none;
   NormKind ablation_norm = NormKind::rms;  // of head_norm: one weight [value_dim] for all heads, or none
+  bool ablation_per_head = false;          // its weights are [heads·value_dim]
   double ablation_eps = 1e-6;
 
   static void describe(auto& o, auto& f) {
@@ -97,6 +103,8 @@ struct MultiHeadAttentionOptions {
     f("qk_norm_eps", o.qk_norm_eps, at_least(0), "its eps");
     f("scale", o.scale, any_number(), "of the scores; null: 1/sqrt(dk)");
     f("softcap", o.softcap, at_least(0), "c: the scores before biases become c*tanh(score/c); 0: none");
+    f.nested("forget_", o.forget);
+    f("kv_shift", o.kv_shift, "k and v of each head mixed with those of the token before, by a gate");
     f("position_bias", o.position_bias, "added to the scores");
     f.nested("", o.t5);
     f("max_length", o.max_length, at_least(1), "positions of the Toeplitz table");
@@ -107,6 +115,7 @@ struct MultiHeadAttentionOptions {
     f("gates", o.gates, "gates, in order");
     f("ablation", o.ablation, "at g1: a norm of each head, before its gates; or silu, in place of a gate");
     f("ablation_norm", o.ablation_norm, "which norm head_norm is");
+    f("ablation_per_head", o.ablation_per_head, "its weights are [heads*dv], not [dv]");
     f("ablation_eps", o.ablation_eps, at_least(0), "of head_norm");
   }
 };
@@ -129,6 +138,8 @@ struct MultiHeadAttention {
   Norm norm, sandwich;
   Heads heads;
   Norm q_norm, k_norm;
+  Linear forget;            // dim → heads, see forget_map()
+  Linear k_shift, v_shift;  // dim → kv_heads, without bias
   Linear global_q, global_k, global_v;
   std::vector<AttentionGate> gates;
   Norm ablation;         // head_norm
@@ -144,7 +155,8 @@ struct MultiHeadAttention {
 
   /// x [batch, n, dim] → the same shape (width heads·dv without project_out). The positions of the pass are global
   /// positions of every sequence of the batch, besides those of the options. A stream of self attention keeps K (after
-  /// RoPE) and V, kv_heads·(dk + dv) numbers per token. With a window W and no global positions it keeps at most
+  /// RoPE) and V, kv_heads·(dk + dv) numbers per token; a forget gate adds `heads`, in bf16 three times as many, and
+  /// kv_shift keeps k and v of the last token. With a window W and no global positions it keeps at most
   /// (W − 1)·dilation + 1 tokens. A stream of cross attention keeps K and V of the context. Throws ValueError for a
   /// position outside [0, n), and in a stream unless the layer is causal or cross attention, and with separate global
   /// projections.
@@ -160,6 +172,9 @@ struct MultiHeadAttention {
     Heads::visit(self.heads, f);
     f("q_norm", self.q_norm);
     f("k_norm", self.k_norm);
+    f("forget", self.forget);
+    f("k_shift", self.k_shift);
+    f("v_shift", self.v_shift);
     f("gates", self.gates);
     f("ablation", self.ablation);
     f("t5_bias", self.t5_bias);
@@ -194,11 +209,11 @@ struct MultiHeadAttention {
   bool cross() const { return options.heads.context_dim > 0; }
   Prepared prepare(Call& call) const;
   Tensor gated(GatePosition position, const Tensor& y, const Sources& from, bool after_qk_norm = false) const;
-  /// Applies n, which is q_norm or k_norm, to y [batch, heads, n, head_dim].
-  Tensor normed_heads(const Norm& n, const Tensor& y) const;
+  /// Rows of k or v of `source`, one for each token, mixed by `shift` with those of the token before.
+  Tensor shifted(Call& call, const Linear& shift, const Tensor& source, const Tensor& rows) const;
   Tensor queries(const Sources& from, int64_t position) const;
-  Tensor keys(const Tensor& source, int64_t position) const;
-  Tensor values(const Tensor& source) const;
+  Tensor keys(Call& call, const Tensor& source, int64_t position) const;
+  Tensor values(Call& call, const Tensor& source) const;
   AttentionOptions attention_options(int64_t m, int64_t n, AttentionMask mask) const;
   /// The rows of the global positions p.attention.mask.global, with the separate projections.
   GlobalRows global_rows(const Prepared& p) const;

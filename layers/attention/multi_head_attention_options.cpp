@@ -33,11 +33,24 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
     if (g.position == GatePosition::g5 && g.granularity == GateGranularity::headwise &&
         o.heads.dim % o.heads.heads != 0)
       fail<ValueError>(layer, ": a headwise gate at g5 needs heads=", o.heads.heads, " to divide dim=", o.heads.dim);
+  const auto per_head = [&](const char* option, bool on, NormKind kind) {
+    if (on && (kind == NormKind::scale || kind == NormKind::scale_l2))
+      fail<ValueError>(layer, ": ", option, " takes the kinds layer, rms and rms_plain — got ", name_of(kind));
+  };
+  per_head("qk_norm_over per_head", o.qk_norm && o.qk_norm_over == QkNormOver::per_head, o.qk_norm_kind);
+  per_head("ablation_per_head", o.ablation == SdpaAblationKind::head_norm && o.ablation_per_head, o.ablation_norm);
+  if (o.kv_shift && (o.heads.context_dim > 0 || o.separate_global_projections))
+    fail<ValueError>(layer, ": kv_shift is for self attention without separate_global_projections");
+  if ((o.forget.decay_first > 0) != (o.forget.decay_last > 0))
+    fail<ValueError>(layer, ": decay times of both ends or of none — got decay_first=", o.forget.decay_first,
+                     ", decay_last=", o.forget.decay_last);
+  // Only a softmax of causal scores as they are does not need c_i, and a scale of 0 would leave nothing of c_j.
+  if (o.forget.gate != ForgetGate::none && (!o.heads.causal || o.softcap > 0 || o.sink != AttentionSink::none ||
+                                            o.separate_global_projections || o.scale == 0))
+    fail<ValueError>(layer,
+                     ": a forget gate needs causal = true and a scale other than 0, and takes neither softcap, sink "
+                     "nor separate_global_projections");
   if (o.sandwich_norm && o.norm == NormKind::none) fail<ValueError>(layer, ": sandwich_norm needs a norm");
-  if (o.qk_norm && o.qk_norm_over == QkNormOver::per_head &&
-      (o.qk_norm_kind == NormKind::scale || o.qk_norm_kind == NormKind::scale_l2))
-    fail<ValueError>(layer, ": qk_norm_over per_head takes the kinds layer, rms and rms_plain — got ",
-                     name_of(o.qk_norm_kind));
   if (o.position_bias == PositionBias::t5) check_t5(layer, o.t5);
   o.t5.causal = o.heads.causal;
   return o;

@@ -22,9 +22,6 @@
 
 namespace sluice {
 
-enum class NormPlacement { pre, post };
-constexpr const char* choices(NormPlacement) { return "pre post"; }
-
 struct TransformerBlockOptions {
   NormKind norm = NormKind::layer;
   double norm_eps = 1e-5;
@@ -51,7 +48,12 @@ struct BranchFacts {
 template <class A> BranchFacts facts_of(const A& a) {
   BranchFacts facts{};
   if constexpr (requires { a.options.heads.dim; }) facts = {a.options.heads.dim, a.options.heads.dtype};
-  else facts = {a.options.dim, a.options.dtype};
+  else {
+    static_assert(
+        requires { a.options.dim, a.options.dtype; },
+        "a block asks each of its layers for options.dim and options.dtype");
+    if constexpr (requires { a.options.dim, a.options.dtype; }) facts = {a.options.dim, a.options.dtype};
+  }
   if constexpr (requires { bool(a.options.heads.residual); }) facts.adds_input = a.options.heads.residual;
   else if constexpr (requires { bool(a.options.residual); }) facts.adds_input = a.options.residual;
   else if constexpr (requires { A::adds_input; }) facts.adds_input = A::adds_input;

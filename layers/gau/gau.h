@@ -25,11 +25,7 @@ enum class GauBias {
   t5,        // T5 buckets, times √d in Gau and √s in Flash (lucidrains)
 };
 constexpr const char* choices(GauBias) { return "none toeplitz rope t5"; }
-enum class GauPlacement {
-  pre,   // x + F(norm(x))          FLASH
-  post,  // norm(α·x + F(x))        GAU-α; α ≠ 1 is DeepNorm
-};
-constexpr const char* choices(GauPlacement) { return "pre post"; }
+using GauPlacement = NormPlacement;  // pre: FLASH; post: GAU-α
 
 struct GauOptions {
   using Layer = struct Gau;

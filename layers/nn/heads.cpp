@@ -69,14 +69,6 @@ Tensor Heads::finish(const HeadsOptions& o, const Tensor& attended, const Tensor
   return o.residual ? x + y : y;
 }
 
-Tensor finite_padding(const char* layer, const Tensor& x, const Tensor& key_mask) {
-  if (!key_mask.defined()) return x;
-  if (key_mask.dtype() != boolean)
-    fail<DTypeError>(layer, ": key_mask must be bool, true for real tokens — got ", key_mask.dtype(), key_mask);
-  const Tensor padded = unsqueeze(logical_not(key_mask), -1);
-  return masked_fill(x, logical_and(padded, logical_not(isfinite(x))), 0);
-}
-
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask, const char* what,
                      const char* mask) {
   if (x.rank() != 3 || x.dim(-1) != dim) fail(layer, ": got ", what, "=", x, "; need [batch, n, ", dim, "]");
@@ -84,7 +76,8 @@ Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tens
     fail<DTypeError>(layer, ": ", mask, " must be bool — got ", key_mask.dtype(), key_mask);
   if (key_mask.defined() && key_mask.shape() != Shape{x.dim(0), x.dim(1)})
     fail(layer, ": ", mask, "=", key_mask, " does not fit ", what, "=", x, "; need [batch, n]");
-  return finite_padding(layer, x, key_mask);
+  if (!key_mask.defined()) return x;
+  return masked_fill(x, unsqueeze(logical_not(key_mask), -1) & logical_not(isfinite(x)), 0);
 }
 
 namespace detail {

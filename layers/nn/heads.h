@@ -97,12 +97,10 @@ struct Heads {
   }
 };
 
-/// Returns x [batch, n, d] with NaN and infinities in padded rows replaced by 0; x itself without a mask. Attention
+/// Returns x [batch, n, dim] with NaN and infinities in padded rows replaced by 0; x itself without a mask. Attention
 /// already ignores padded keys. A padded row is also a query, and its NaN would come back through the gradients, as
-/// 0·NaN. Throws DTypeError, naming `layer`, unless key_mask is bool.
-Tensor finite_padding(const char* layer, const Tensor& x, const Tensor& key_mask);
-/// finite_padding() after a check: x must be [batch, n, dim] and key_mask bool [batch, n]. Throws ShapeError or
-/// DTypeError naming `layer`, the tensor (`what`) and the mask (`mask`).
+/// 0·NaN. Throws ShapeError or DTypeError naming `layer`, the tensor (`what`) and the mask (`mask`), unless they fit;
+/// key_mask is bool [batch, n].
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask = {},
                      const char* what = "x", const char* mask = "key_mask");
 

@@ -19,6 +19,13 @@ enum class NormKind {
 };
 constexpr const char* choices(NormKind) { return "none layer rms rms_plain scale scale_l2"; }
 
+/// Where the norm of a residual branch F stands.
+enum class NormPlacement {
+  pre,   // x + F(norm(x))
+  post,  // norm(α·x + F(x)); α ≠ 1 is DeepNorm
+};
+constexpr const char* choices(NormPlacement) { return "pre post"; }
+
 struct NormOptions {
   using Layer = struct Norm;
   int64_t dim;

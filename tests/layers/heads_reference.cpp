@@ -86,11 +86,37 @@ void gates(const LayerFacts& l, const std::string& position, bool after, std::ve
   }
 }
 
-/// Gate, norm of the heads, late gate, RoPE of queries or keys.
-std::vector<Matrix> side(const LayerFacts& l, const std::string& map, bool keys, const Matrix& x) {
+/// Rows of the heads [heads][n][width], each mixed with the row before it, which counts as 0 where it is padding or of
+/// another document.
+void shift_heads(const LayerFacts& l, const LayerSequence& s, const char* map, const Matrix& x,
+                 std::vector<Matrix>& heads) {
+  const Matrix logit = dense(l, map, x);
+  for (std::size_t h = 0; h < heads.size(); ++h)
+    for (std::size_t t = s.x.size(); t-- > 0;)  // from the last one, so that the row before is still as it was
+      for (std::size_t c = 0; c < heads[h][t].size(); ++c) {
+        const double share = 1 / (1 + std::exp(-logit[t][h]));
+        const bool same = s.documents.empty() || t == 0 || s.documents[t] == s.documents[t - 1];
+        const double before = t > 0 && s.real[t - 1] && same ? heads[h][t - 1][c] : 0;
+        heads[h][t][c] = share * before + (1 - share) * heads[h][t][c];
+      }
+}
+
+/// log f of each token and head; 0 for padding, which forgets nothing.
+Matrix forget_logs(const LayerFacts& l, const LayerSequence& s, const std::string& gate, const Matrix& x) {
+  if (gate == "none") return Matrix(x.size(), std::vector<double>(l.size("heads"), 0.0));
+  Matrix f = activated(gate == "input" ? dense(l, "forget", x) : Matrix(x.size(), l.values("forget.bias")), "sigmoid");
+  for (std::size_t t = 0; t < f.size(); ++t)
+    for (double& value : f[t]) value = s.real[t] ? std::log(value) : 0;
+  return f;
+}
+
+/// Shift, gate, norm of the heads, late gate, RoPE of queries or keys.
+std::vector<Matrix> side(const LayerFacts& l, const LayerSequence& s, const std::string& map, bool keys,
+                         const Matrix& x) {
   const std::size_t heads = l.size(keys ? "kv_heads" : "heads");
   const std::string position = keys ? "g3" : "g4", norm = keys ? "k_norm" : "q_norm";
   std::vector<Matrix> y = heads_of(dense(l, map, x), heads);
+  if (keys && l.yes("kv_shift")) shift_heads(l, s, "k_shift", x, y);
   gates(l, position, false, y, x, x);
   if (l.yes("qk_norm")) {
     const std::string &kind = l.text("qk_norm_kind"), &over = l.text("qk_norm_over");
@@ -143,6 +169,7 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
   for (int64_t p : s.positions) global.insert(static_cast<std::size_t>(p));
   const std::size_t window = l.size("window"), dilation = l.size("dilation");
   const bool causal = l.yes("causal");
+  const Matrix log_f = forget_logs(l, s, l.text("forget_gate"), normed);
   Matrix relative(heads);  // the bias of each head, by j − i + m − 1
   for (std::size_t h = 0; h < heads; ++h)
     for (int distance = 1 - static_cast<int>(m); distance < static_cast<int>(source.size()); ++distance)
@@ -150,8 +177,9 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
 
   // Rows of global positions with projections of their own are bound by neither window nor dilation.
   const auto attended = [&](const std::string& prefix, bool free) {
-    const std::vector<Matrix> q = side(l, prefix + "q", false, normed), k = side(l, prefix + "k", true, source);
+    const std::vector<Matrix> q = side(l, s, prefix + "q", false, normed), k = side(l, s, prefix + "k", true, source);
     std::vector<Matrix> v = heads_of(dense(l, prefix + "v", source), l.size("kv_heads")), y;
+    if (l.yes("kv_shift")) shift_heads(l, s, "v_shift", source, v);
     gates(l, "g2", false, v, source, normed);
     for (std::size_t h = 0; h < heads; ++h)
       y.push_back(softmax_of(
@@ -167,6 +195,7 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
             if (s.allowed && !s.allowed(h, i, j)) return kHidden;
             double t = scale * dot(q[h][i], k[h / group][j]);
             if (cap > 0) t = cap * std::tanh(t / cap);
+            for (std::size_t between = j + 1; between <= i && !cross; ++between) t += log_f[between][h];
             return t + relative[h][j + m - 1 - i] + (s.bias.empty() ? 0 : s.bias[i][j]);
           },
           sinks[h]));
@@ -180,9 +209,12 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
         if (i < m) y[h][i] = own[h][i];
   }
   for (Matrix& h : y) {
-    if (ablation == "head_norm") h = norm_of(l, "ablation", l.text("ablation_norm"), l.real("ablation_eps"), h);
+    if (ablation == "head_norm" && !l.yes("ablation_per_head"))
+      h = norm_of(l, "ablation", l.text("ablation_norm"), l.real("ablation_eps"), h);
     if (ablation == "silu") h = activated(h, "silu");
   }
+  if (ablation == "head_norm" && l.yes("ablation_per_head"))
+    y = heads_of(norm_of(l, "ablation", l.text("ablation_norm"), l.real("ablation_eps"), joined(y), heads), heads);
   gates(l, "g1", false, y, normed, normed);
   std::vector<Matrix> out{l.yes("project_out") ? dense(l, "out", joined(y)) : joined(y)};
   gates(l, "g5", false, out, normed, normed);
@@ -265,28 +297,11 @@ Matrix gated_cross_attention(const LayerFacts& l, const LayerSequence& s) {
   return y;
 }
 
-/// Rows of the heads [heads][n][width], each mixed with the row before it, which counts as 0 where it is padding or of
-/// another document.
-void shift_heads(const LayerFacts& l, const LayerSequence& s, const char* map, std::vector<Matrix>& heads) {
-  const Matrix logit = dense(l, map, s.x);
-  for (std::size_t h = 0; h < heads.size(); ++h)
-    for (std::size_t t = s.x.size(); t-- > 0;)  // from the last one, so that the row before is still as it was
-      for (std::size_t c = 0; c < heads[h][t].size(); ++c) {
-        const double share = 1 / (1 + std::exp(-logit[t][h]));
-        const bool same = s.documents.empty() || t == 0 || s.documents[t] == s.documents[t - 1];
-        const double before = t > 0 && s.real[t - 1] && same ? heads[h][t - 1][c] : 0;
-        heads[h][t][c] = share * before + (1 - share) * heads[h][t][c];
-      }
-}
-
 /// The scores decrease by log f of every token after the key up to the query; padding forgets nothing.
 Matrix forgetting_attention(const LayerFacts& l, const LayerSequence& s) {
-  const std::string& gate = l.text("gate");
-  const Matrix f = gate == "none"    ? Matrix(s.x.size(), std::vector<double>(l.size("heads"), 1.0))
-                   : gate == "input" ? activated(dense(l, "forget", s.x), "sigmoid")
-                                     : activated(Matrix(s.x.size(), l.values("forget.bias")), "sigmoid");
+  const Matrix log_f = forget_logs(l, s, l.text("gate"), s.x);
   HeadRows rows = projected(l, s, false);
-  if (l.yes("kv_shift")) shift_heads(l, s, "k_shift", rows.k), shift_heads(l, s, "v_shift", rows.v);
+  if (l.yes("kv_shift")) shift_heads(l, s, "k_shift", s.x, rows.k), shift_heads(l, s, "v_shift", s.x, rows.v);
   const auto normed = [&](const char* name, double eps, const std::vector<Matrix>& heads) {
     return heads_of(norm_of(l, name, "rms", eps, joined(heads), heads.size()), heads.size());
   };
@@ -301,10 +316,9 @@ Matrix forgetting_attention(const LayerFacts& l, const LayerSequence& s) {
     const Matrix q = turn ? turned(l, rows.q[h], false) : rows.q[h];
     const Matrix k = turn ? turned(l, rows.k[h / group], true) : rows.k[h / group];
     y.push_back(softmax_of(q.size(), rows.v[h / group], [&](std::size_t i, std::size_t j) {
-      if (!s.real[j] || j > i || (!s.documents.empty() && s.documents[i] != s.documents[j])) return kHidden;
-      double score = scaled_dot(q[i], k[j]);
-      for (std::size_t t = j + 1; t <= i; ++t)
-        if (s.real[t]) score += std::log(f[t][h]);
+      if (j > i || !sees(l, s, h, i, j)) return kHidden;
+      double score = scaled_dot(q[i], k[j]) + (s.bias.empty() ? 0 : s.bias[i][j]);
+      for (std::size_t t = j + 1; t <= i; ++t) score += log_f[t][h];
       return score;
     }));
   }

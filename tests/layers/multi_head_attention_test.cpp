@@ -17,7 +17,8 @@ TEST_CASE("multi_head_attention: the map holds the weights of the values", "[att
     for (const Json& sample : row.name == "multi_head_attention" ? row.samples : std::vector<Json>{}) {
       const LayerSample s = make_sample(row, sample);
       MultiHeadAttention a = *static_cast<const MultiHeadAttention*>(s.layer->object());
-      a.options.ablation = SdpaAblationKind::none, a.ablation = a.sandwich = Norm(), a.options.heads.residual = false;
+      a.options.ablation = SdpaAblationKind::none, a.ablation = a.sandwich = Norm(),
+      a.options.heads.residual = a.options.kv_shift = false;
       std::erase_if(a.gates, [](const AttentionGate& g) {
         return g.options.position != GatePosition::g3 && g.options.position != GatePosition::g4;
       });

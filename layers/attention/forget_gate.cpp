@@ -1,0 +1,60 @@
+#include <sluice/layers/attention/forget_gate.h>
+
+#include <sluice/layers/nn/init.h>
+#include <sluice/ops/attention/exact_parts.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+/// b_f [heads]. With decay times T, σ(b_f) = e^{−1/T}.
+Tensor initial_bias(const ForgetGateOptions& o, int64_t heads, DType dtype) {
+  if (o.decay_first == 0) return init_vector(heads, o.gate_bias, dtype);
+  std::vector<double> bias;
+  for (int64_t h = 0; h < heads; ++h) {
+    const double share = heads == 1 ? 0 : static_cast<double>(h) / static_cast<double>(heads - 1);
+    const double time = o.decay_first * std::pow(o.decay_last / o.decay_first, share);
+    bias.push_back(-1 / time - std::log(-std::expm1(-1 / time)));
+  }
+  return to(Tensor::from(bias, {heads}), dtype).requires_grad_();
+}
+
+/// c of the call's tokens, [batch, heads, n]; f32 for bf16: sums of many small numbers.
+Tensor sums(Call& call, const Linear& map, const Tensor& x) {
+  Tensor z = detail::widened(map.bias);
+  if (map.weight.defined()) z = linear(detail::widened(x), detail::widened(map.weight), z);
+  const Tensor log_f = neg(softplus(neg(expand(z, {x.dim(0), x.dim(1), z.dim(-1)}))));  // log σ
+  return transpose(call.running_sum(detail::filled_tokens(log_f, call.padding(), 0), 1), 1, 2);
+}
+
+}  // namespace
+
+Linear detail::forget_map(const ForgetGateOptions& o, const HeadsOptions& h, Rng& rng) {
+  Linear map;
+  if (o.gate == ForgetGate::input) map = Linear({h.dim, h.heads, true, h.init, h.dtype}, rng);
+  if (o.gate != ForgetGate::none) map.bias = initial_bias(o, h.heads, h.dtype);
+  if (o.gate == ForgetGate::fixed) map.bias = map.bias.detach();
+  return map;
+}
+
+void detail::add_forget_columns(Call& call, const Linear& map, const Tensor& x, double scale, Tensor& q, Tensor& k) {
+  const int64_t batch = q.dim(0), heads = q.dim(1), n = q.dim(2), kv_heads = k.dim(1), group = heads / kv_heads;
+  // Query head g·group + r has 1 in its column r, where KV head g has −c_j/scale of this query head.
+  const Tensor w = neg(sums(call, map, x)) * (1 / scale);
+  const Tensor own = reshape(expand(eye(group, group, q.options()), {kv_heads, group, group}), {heads, 1, group});
+  std::vector<Tensor> queries{q}, keys{k};
+  for (const Tensor& part : exact_parts(w, q.dtype())) {
+    keys.push_back(transpose(reshape(part, {batch, kv_heads, group, n}), 2, 3));
+    queries.push_back(expand(own, {batch, heads, n, group}));
+  }
+  q = cat(queries, -1), k = cat(keys, -1);
+}
+
+}  // namespace sluice

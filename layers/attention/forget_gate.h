@@ -1,0 +1,52 @@
+// The forget gate of softmax attention (Lin et al. 2025, "Forgetting Transformer: Softmax Attention with a Forget
+// Gate", §3): scores decrease by the gates between key and query.
+//
+//   f_t = σ(x_t·W_f + b_f), one f_t for each query head     c_t = Σ_{l ≤ t} log f_l
+//   y_i = Σ_{j ≤ i} softmax_j(scale·q_i·k_j + c_i − c_j)·v_j
+//
+// The softmax does not depend on c_i, which is constant in a row of scores. −c_j depends on the key alone: it is an
+// additional column of K, and Q has a constant in that column. With kv_heads < heads a key has one additional column
+// for each query head that reads it. attention() therefore needs no change and O(n) memory, and a stream keeps the
+// columns in its cache of keys. c grows along the text, and near tokens differ in it by little: where products round
+// their operands to bf16, three columns hold the parts of its 24 bits.
+#pragma once
+
+#include <sluice/layers/nn/heads.h>
+#include <sluice/layers/nn/pass.h>
+
+namespace sluice {
+
+/// What f_t is made of. `learned` and `fixed` are what the paper compares with: their decay times differ by head.
+enum class ForgetGate {
+  input,    // σ(x_t·W_f + b_f)
+  learned,  // σ(b_f)
+  fixed,    // σ(b_f), not trained
+  none,     // 1: softmax attention
+};
+constexpr const char* choices(ForgetGate) { return "input learned fixed none"; }
+
+struct ForgetGateOptions {
+  ForgetGate gate = ForgetGate::none;
+  double gate_bias = 0;                    // initial b_f
+  double decay_first = 0, decay_last = 0;  // tokens in which a weight of the first and the last head falls to 1/e
+
+  /// Also of options that have the same four.
+  static void describe(auto& o, auto& f) {
+    f("gate", o.gate, "f: sigmoid(x Wf + bf), sigmoid(bf), the same not trained, or 1");
+    f.training("gate_bias", o.gate_bias, any_number(), "initial b_f");
+    f.training(
+        "decay_first", o.decay_first, at_least(0),
+        "tokens in which weights of the first head fall to 1/e at x = 0; others grow geometrically; 0: gate_bias");
+    f.training("decay_last", o.decay_last, at_least(0), "of the last head");
+  }
+};
+
+namespace detail {
+/// W_f, b_f as a map dim → heads of options that `layer` checked; b_f alone where the gate does not read x.
+Linear forget_map(const ForgetGateOptions& o, const HeadsOptions& heads, Rng& rng);
+/// Adds the columns of c to q [batch, heads, n, dk] and k [batch, kv_heads, n, dk] of the call's tokens, whose x
+/// [batch, n, dim] the gate reads. Padding forgets nothing: its f_t is 1. Scores are multiplied by `scale`.
+void add_forget_columns(Call& call, const Linear& map, const Tensor& x, double scale, Tensor& q, Tensor& k);
+}  // namespace detail
+
+}  // namespace sluice
