@@ -9,6 +9,7 @@
 // tokens a second of the prompt and of the answer, the share of a product's speed that the prompt reached, and memory.
 #include "support/options.h"
 
+#include <sluice/layers/models/model_config.h>
 #include <sluice/sluice.h>
 
 #include <chrono>
@@ -62,7 +63,7 @@ std::vector<int64_t> stops(const std::string& folder) {
   std::vector<int64_t> out;
   for (const char* file : {"/generation_config.json", "/config.json"}) {
     if (!std::filesystem::exists(folder + file)) continue;
-    const Json config = parse_json(read_file(folder + file));
+    const Json config = parse_python_json(read_file(folder + file));
     const Json* eos = config.find("eos_token_id");
     if (!eos) continue;
     if (const int64_t* one = eos->as<int64_t>()) out.push_back(*one);
@@ -74,13 +75,20 @@ std::vector<int64_t> stops(const std::string& folder) {
 
 /// The user's turn and the beginning of the model's. Where a conversation goes on, the end of the model's last turn
 /// stands before it: the token that ended it was not read.
-std::string turn(const Tokenizer& words, const std::string& said, bool first, bool plain) {
-  if (!plain && words.id_of("<|im_start|>"))
-    return str(first ? "" : "<|im_end|>\n", "<|im_start|>user\n", said, "<|im_end|>\n<|im_start|>assistant\n");
-  if (!plain && words.id_of("<|start_header_id|>"))
-    return str(first ? "" : "<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\n", said,
-               "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
-  return said;
+std::vector<int64_t> turn(const Tokenizer& words, const std::string& said, bool first, bool plain) {
+  std::string before, after;
+  if (!plain && words.id_of("<|im_start|>")) {
+    before = str(first ? "" : "<|im_end|>\n", "<|im_start|>user\n"), after = "<|im_end|>\n<|im_start|>assistant\n";
+  } else if (!plain && words.id_of("<|start_header_id|>")) {
+    before = str(first ? "" : "<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\n");
+    after = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
+  }
+  if (before.empty()) return words.encode(said, {.special = first});
+  std::vector<int64_t> ids = words.encode(before, {.special = first});
+  for (const auto& more : {words.encode(said, {.special = false, .special_in_text = false}),  // it ends no turn
+                           words.encode(after, {.special = false})})
+    ids.insert(ids.end(), more.begin(), more.end());
+  return ids;
 }
 
 // A long prompt is read in pieces of so many tokens, so that what lies between the layers stays small.
@@ -179,7 +187,7 @@ int run(int argc, char** argv) {
     if (words) {
       out.emplace(*words, DecodeOptions{.skip_special = true});
       const bool first = stream.length() == 0;
-      std::vector<int64_t> ids = words->encode(turn(*words, line, first, s.plain), {.special = first});
+      std::vector<int64_t> ids = turn(*words, line, first, s.plain);
       ids.insert(ids.begin(), unread.begin(), unread.end());
       prompt = unsqueeze(Tensor::from(ids), 0);
     } else {

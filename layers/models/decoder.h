@@ -53,7 +53,7 @@ struct DecoderOptions {
 struct DecoderBlock {
   static constexpr const char* type = "DecoderBlock";
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
-  std::variant<std::monostate, MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2> mixer;
+  std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2> mixer;
   std::variant<std::monostate, Glu, Moe> feed;
 
   DecoderBlock() = default;

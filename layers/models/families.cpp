@@ -103,7 +103,10 @@ RopeOptions FamilyReader::rope(int64_t head_dim) const {
   const std::string at = c.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
   RopeOptions o{.base = c.has("rope_parameters.rope_theta") ? c.at<double>("rope_parameters.rope_theta")
                                                             : c.get("rope_theta", 10000.0)};
-  const double share = c.get(at + "partial_rotary_factor", c.get("partial_rotary_factor", rotary_share));
+  const std::string partial =
+      c.has(at + "partial_rotary_factor") ? at + "partial_rotary_factor" : "partial_rotary_factor";
+  if (rotary_share == 1) c.must_be(partial, 1.0);  // transformers reads it for some kinds of RoPE alone
+  const double share = c.get(partial, rotary_share);
   const auto dim = static_cast<int64_t>(static_cast<double>(head_dim) * share);
   if (dim != head_dim) o.rot_dim = dim;
   const std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));

@@ -11,8 +11,9 @@ namespace {
 /// Window W in the blocks of `sliding` attention; without such blocks the field says nothing.
 void set_windows(FamilyReader& r, const std::vector<int64_t>& sliding) {
   r.config.ignore("sliding_window");
-  for (const int64_t layer : sliding)
-    std::get<MultiHeadAttentionOptions>(r.block(layer).mixer).window = r.config.at<int64_t>("sliding_window");
+  const int64_t window = sliding.empty() ? 1 : r.config.at<int64_t>("sliding_window");
+  if (window < 1) r.config.refuse("sliding_window", "it must be positive");
+  for (const int64_t layer : sliding) std::get<MultiHeadAttentionOptions>(r.block(layer).mixer).window = window;
 }
 
 /// Qwen2 and Qwen3 may slide in some layers; layer_types says in which.
@@ -171,9 +172,10 @@ void read_deepseek(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MlaOptions o = r.latent_attention();
   o.rope = r.rope(o.rope_dim);
-  o.rope.pairing = c.get("rope_interleave", true) ? RopePairing::interleaved : RopePairing::half;
+  o.rope.pairing = c.get("rope_interleave", true, false) ? RopePairing::interleaved : RopePairing::half;
   const std::string at = c.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
-  if (const double mscale = c.get(at + "mscale_all_dim", 0.0); mscale != 0)
+  const bool scaled = c.get(at + "rope_type", c.get(at + "type", std::string("default"))) != "default";
+  if (const double mscale = c.get(at + "mscale_all_dim", 0.0); mscale != 0 && scaled)
     o.scale = yarn_mla(o, c.at<double>(at + "factor"), 1, mscale).scale;
   const std::string type = c.at<std::string>("model_type");
   const bool v3 = type != "deepseek_v2";
@@ -203,7 +205,7 @@ void read_deepseek(FamilyReader& r) {
     c.ignore("n_group topk_group");
   }
   if (v3) moe.router = MoeRouter::sigmoid, moe.router_bias = true;
-  moe.norm_topk = c.get("norm_topk_prob", v3);
+  moe.norm_topk = c.get("norm_topk_prob", v3, false);
   if (!v3) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
   moe.scale = c.get("routed_scaling_factor", v3 ? 2.5 : 1.0);
   moe.shared_hidden = c.get<int64_t>("n_shared_experts", 0) * moe.hidden, moe.shared_gate = false;

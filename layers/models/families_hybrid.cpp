@@ -9,6 +9,7 @@ namespace {
 
 /// Sizes of Gated DeltaNet as Qwen and OLMo call them.
 DeltaOptions delta_sizes(const ModelConfig& c, const DecoderOptions& o) {
+  c.must_be("hidden_act", std::string("silu"));  // in transformers also that of the convolution
   DeltaOptions d{.dim = o.dim};
   d.heads = c.at<int64_t>("linear_num_key_heads"), d.value_heads = c.at<int64_t>("linear_num_value_heads");
   d.key_dim = c.at<int64_t>("linear_key_head_dim"), d.value_dim = c.at<int64_t>("linear_value_head_dim");
@@ -34,6 +35,7 @@ void read_qwen3_next(FamilyReader& r) {
   c.must_be("attn_output_gate", true);
   const GatedDeltaNetOptions linear{.heads = delta_sizes(c, r.plan.options)};
   c.must_be("use_sliding_window", false);
+  if (c.at<std::string>("model_type") != "qwen3_next") c.must_be("norm_topk_prob", true);  // Qwen3.5 norms always
   c.ignore("mamba_ssm_dtype");
   const auto interval = c.get<int64_t>("full_attention_interval", 4);
   const std::vector<int64_t> recurrent =
@@ -72,9 +74,8 @@ void read_olmo_hybrid(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MultiHeadAttentionOptions full = r.attention();
   full.qk_norm = true, full.qk_norm_over = QkNormOver::width;
-  full.heads.use_rope = c.has("rope_parameters.rope_theta");
-  if (!full.heads.use_rope && c.has("rope_theta"))
-    c.refuse("rope_theta", "it must stand in rope_parameters, without which there is no RoPE");
+  full.heads.use_rope = !c.is_null("rope_parameters.rope_theta") && !c.is_null("rope_theta");
+  if (!full.heads.use_rope) c.ignore("rope_parameters.rope_type");
   GatedDeltaNetOptions linear{.heads = delta_sizes(c, r.plan.options)};
   linear.heads.norm_eps = 1e-5;  // whatever rms_norm_eps is
   linear.heads.beta_scale = c.get("linear_allow_neg_eigval", true) ? 2 : 1;

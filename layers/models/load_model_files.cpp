@@ -5,17 +5,19 @@
 #include <sluice/layers/models/families.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
-#include <set>
+#include <map>
+#include <string_view>
 
 namespace sluice {
 
 namespace {
 
 struct Checkpoint {
-  std::string path;             // of the only file, or of the index
-  std::set<std::string> names;  // of the tensors
-  DType dtype = f32;            // of the embedding
+  std::string path;                           // of the only file, or of the index
+  std::map<std::string, std::string> shards;  // the file of each tensor
+  DType dtype = f32;                          // of the embedding
 };
 
 bool of_embedding(const std::string& name) { return name.find("embed") != std::string::npos; }
@@ -30,17 +32,33 @@ Checkpoint look(const std::string& folder) {
       fail<IOError>("load_model_files: '", folder, "' has neither model.safetensors nor model.safetensors.index.json");
     shard.clear();
     for (const auto& [name, file] : detail::read_index("load_model_files", out.path)) {
-      out.names.insert(name);
+      out.shards[name] = file;
       if (of_embedding(name)) shard = file;
     }
     if (shard.empty()) fail<IOError>("load_model_files: '", out.path, "' names no tensor with an embedding");
   }
   const SafeTensors file = map_safetensors(folder + "/" + shard, [&](const std::string& name) {
-    out.names.insert(name);
+    out.shards.try_emplace(name, shard);
     return of_embedding(name);
   });
   for (const auto& [name, x] : file.tensors) out.dtype = x.dtype();
   return out;
+}
+
+/// Whether the files have a head that is not the embedding. Transformers uses it whatever tie_word_embeddings says.
+bool has_own_head(const std::string& folder, const Checkpoint& files) {
+  const auto named = [&](std::string_view end) {
+    return std::ranges::find_if(files.shards, [&](const auto& entry) { return entry.first.ends_with(end); });
+  };
+  const auto head = files.shards.find("lm_head.weight"), embedding = named("embed_tokens.weight");
+  if (head == files.shards.end() || embedding == files.shards.end()) return false;
+  const auto bytes = [&](const auto& entry) {
+    return map_safetensors(folder + "/" + entry.second, [&](const std::string& name) { return name == entry.first; })
+        .tensors.at(entry.first);
+  };
+  const Tensor a = bytes(*head), b = bytes(*embedding);
+  return a.shape() != b.shape() || a.dtype() != b.dtype() ||
+         std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.numel() * size_of(a.dtype()))) != 0;
 }
 
 void set_dtype(DecoderOptions& o, DType dtype) {
@@ -64,14 +82,15 @@ Decoder load_model_files(const std::string& folder, const ModelFilesOptions& opt
   const ModelConfig config(read_file(path), path);
   const Checkpoint files = look(folder);
   const auto has = [&](const char* text) {
-    return std::any_of(files.names.begin(), files.names.end(),
-                       [&](const std::string& name) { return name.find(text) != std::string::npos; });
+    return std::ranges::any_of(files.shards,
+                               [&](const auto& entry) { return entry.first.find(text) != std::string::npos; });
   };
   ModelPlan plan;
   Decoder model;
   try {
     plan = plan_of(config, has);
     config.check_read(options.ignore);
+    if (plan.options.tied && has_own_head(folder, files)) plan.options.tied = false;
     set_dtype(plan.options, options.dtype.value_or(files.dtype));
     detail::MetaInit shapes_only;
     Rng rng(0);

@@ -26,10 +26,12 @@ std::string with_infinity(const std::string& text) {
 
 }  // namespace
 
+Json parse_python_json(const std::string& text) { return parse_json(with_infinity(text)); }
+
 ModelConfig::ModelConfig(const std::string& text, std::string path) : path_(std::move(path)) {
   Json json;
   try {
-    json = parse_json(with_infinity(text));
+    json = parse_python_json(text);
   } catch (const ValueError& e) { fail<IOError>("'", path_, "': ", e.what()); }
   if (!json.as<Json::Object>()) fail<IOError>("'", path_, "': is no JSON object");
   const Json* language = json.find("text_config");

@@ -12,6 +12,10 @@
 
 namespace sluice {
 
+/// parse_json() of what Python writes: numbers may be Infinity, which becomes {"__float__": "Infinity"} as in newer
+/// files.
+Json parse_python_json(const std::string& text);
+
 /// Fields have dotted names, "rope_parameters.rope_theta". A null counts as absent. A model for text and images keeps
 /// its language model's fields in "text_config"; they are found without this prefix, and nothing beside them is.
 class ModelConfig {
@@ -21,6 +25,8 @@ class ModelConfig {
 
   /// True if the field is there and is not null.
   bool has(const std::string& name) const { return find(name) != nullptr; }
+  /// True if the field is there and is null.
+  bool is_null(const std::string& name) const { return nulls_.contains(name); }
   /// True if the fields are those of "text_config".
   bool nested() const { return nested_; }
   /// The field as int64_t, double, bool, std::string, or a vector of int64_t or std::string. IOError, naming it, if it
@@ -30,7 +36,7 @@ class ModelConfig {
   template <class T> T get(const std::string& name, T otherwise) const { return has(name) ? at<T>(name) : otherwise; }
   /// The same, `if_null` where the field is there and null.
   template <class T> T get(const std::string& name, T otherwise, T if_null) const {
-    return has(name) ? at<T>(name) : nulls_.contains(name) ? if_null : otherwise;
+    return has(name) ? at<T>(name) : is_null(name) ? if_null : otherwise;
   }
   /// The first of these fields that is there.
   template <class T> T any_of(const std::vector<std::string>& names) const {

@@ -4,10 +4,15 @@
 #include "support/temp_folder.h"
 
 #include <sluice/core/text/file.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/models/families.h>
 #include <sluice/layers/models/load_model_files.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
+#include <filesystem>
 #include <tuple>
 
 using namespace sluice;
@@ -130,16 +135,47 @@ TEST_CASE("models: fields about whose default families disagree must be there", 
   CHECK_THAT(refusal(with(golden("gpt_oss"), "\"rope_theta\": 150.0,", "")), Contains("\"rope_theta\" is missing"));
   CHECK(refusal(golden("mamba2")) == "");  // whose eps has another name
 
-  // Without rope_parameters OLMo-Hybrid has no RoPE.
+  // OLMo-Hybrid has no RoPE where its base is null; left out, it is 10000.
   const std::string rope = "\"rope_parameters\": {\n    \"rope_theta\": 1000.0,\n    \"rope_type\": \"default\"\n  },";
-  const std::string none = with(golden("olmo_hybrid"), rope, "");
+  const auto rope_is = [&](const std::string& text) { return with(golden("olmo_hybrid"), rope, text); };
   const auto rotates = [](const std::string& text) {
     return std::get<MultiHeadAttentionOptions>(plan(text).options.blocks[3].mixer).heads.use_rope;
   };
   CHECK(rotates(golden("olmo_hybrid")));
-  CHECK_FALSE(rotates(none));
-  CHECK_THAT(refusal(with(golden("olmo_hybrid"), rope, "\"rope_theta\": 1000.0,")),
-             Contains("it must stand in rope_parameters"));
+  CHECK_FALSE(rotates(rope_is(R"("rope_parameters": {"rope_theta": null, "rope_type": "default"},)")));
+  CHECK_FALSE(rotates(rope_is(R"("rope_theta": null,)")));
+  for (const char* absent : {"", R"("rope_parameters": null,)"}) CHECK(rotates(rope_is(absent)));
+}
+
+TEST_CASE("models: values that transformers follows and this library does not are refused", "[models]") {
+  for (const auto& [family, from, to, why] :
+       {std::tuple("qwen3_5", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "only silu is known"),
+        std::tuple("olmo_hybrid", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "only silu is known"),
+        std::tuple("llama", "\"rope_theta\":", "\"partial_rotary_factor\": 0.5, \"rope_theta\":", "only 1 is known"),
+        std::tuple("qwen3_5_moe",
+                   "\"num_experts\":", "\"norm_topk_prob\": false, \"num_experts\":", "only true is known"),
+        std::tuple("gpt_oss", "\"sliding_window\": ", "\"sliding_window\": -", "it must be positive")}) {
+    INFO(family << " " << to);
+    CHECK_THAT(refusal(with(golden(family), from, to)), Contains(why));
+  }
+  // DeepSeek's scale of the scores belongs to kinds of RoPE that stretch the context.
+  CHECK_THAT(refusal(with(golden("deepseek_v3"), "\"rope_type\": \"yarn\"", "\"rope_type\": \"default\"")),
+             Contains("\"rope_parameters.factor\""));
+}
+
+TEST_CASE("load_model_files: a head in the file is used where it is not the embedding", "[models]") {
+  const std::string llama = source_folder() + "/tests/golden/models/llama/";
+  TempFolder folder;
+  std::filesystem::copy(llama + "config.json", folder / "config.json");
+  SafeTensors file = load_safetensors(llama + "model.safetensors");
+  const Tensor embedding = file.tensors.at("model.embed_tokens.weight");
+  for (const auto& [head, tied] : {std::pair(embedding, true), std::pair(embedding * 2, false)}) {
+    file.tensors["lm_head.weight"] = head;
+    save_safetensors(folder / "model.safetensors", file);
+    const Decoder model = load_model_files(folder / "");
+    CHECK(model.options.tied == tied);
+    if (!tied) CHECK(max(abs(transpose(model.head.weight, 0, 1) - head)).item() == 0);
+  }
 }
 
 TEST_CASE("model_config: names with dots, escaped quotes and numbers beyond a size", "[models]") {
