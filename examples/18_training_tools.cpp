@@ -57,7 +57,7 @@ Outcome train(const std::string& folder, int64_t total, int64_t cut) {
   if (std::filesystem::exists(file)) {
     const TrainingState state = load_checkpoint(net, file, adam, rng);
     load(average, average_file);
-    loader.seek(state.step), notes = state.config;
+    loader.seek(state.position), notes = state.config;
   }
   CsvLog log(folder + "/log.csv", {"step", "validation", "averaged"}, loader.position() + 1);
   double best = std::stod(notes["best"]);
@@ -77,7 +77,9 @@ Outcome train(const std::string& folder, int64_t total, int64_t cut) {
     since = now < best ? 0 : since + 1;
     if (now < best) best = now, save(average, folder + "/best.safetensors");
     save(average, average_file);
-    save_checkpoint(net, file, adam, rng, {loader.position(), {{"best", str(best)}, {"since", str(since)}}});
+    TrainingState state{.step = adam.steps(), .position = loader.position()};
+    state.config = {{"best", str(best)}, {"since", str(since)}};
+    save_checkpoint(net, file, adam, rng, state);
   }
   write_svg_curve(folder + "/curve.svg", {.title = "Training tools", .y_label = "squared error"},
                   {log.series("validation"), log.series("averaged")});

@@ -175,7 +175,9 @@ int run(const Settings& s, const Communicator& ranks) {
   const auto start = Clock::now();
   auto elapsed = [&] { return before + std::chrono::duration<double>(Clock::now() - start).count(); };
   auto done = [&] { return s.steps ? double(step) / double(s.steps) : elapsed() / (60 * s.minutes); };
-  auto save = [&] { save_checkpoint(model, checkpoint, adam, rng, {step, config_of(s, elapsed())}, ranks); };
+  auto save = [&] {
+    save_checkpoint(model, checkpoint, adam, rng, {.step = step, .config = config_of(s, elapsed())}, ranks);
+  };
   const int64_t first = step;
   double loss_sum = 0;
   int64_t loss_count = 0;

@@ -1,5 +1,7 @@
 #include <sluice/layers/nn/linear.h>
 
+#include <sluice/layers/nn/pass.h>
+
 namespace sluice {
 
 Linear::Linear(LinearOptions o, Rng& rng) : options(o) {
@@ -12,5 +14,7 @@ Embedding::Embedding(EmbeddingOptions o, Rng& rng) : options(o) {
   check_options("embedding", o);
   weight = init_normal({o.count, o.dim}, o.std, rng, o.dtype);
 }
+
+Tensor Dropout::operator()(const Tensor& x, const Pass& pass) const { return (*this)(x, pass.rng); }
 
 }  // namespace sluice

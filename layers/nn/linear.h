@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-struct Pass;  // layers/nn/pass.h; the layers below map each token by itself and read no field of a pass
+struct Pass;  // layers/nn/pass.h; of it the layers below, which map each token by itself, read at most the rng
 
 struct LinearOptions {
   using Layer = struct Linear;
@@ -85,6 +85,7 @@ struct Dropout {
 
   /// Returns x with elements set to 0; x itself without rng.
   Tensor operator()(const Tensor& x, Rng* rng) const { return rng ? dropout(x, p, *rng) : x; }
+  Tensor operator()(const Tensor& x, const Pass& pass) const;
   static void visit(auto&, auto&&) {}
 };
 

@@ -89,11 +89,18 @@ struct Pass {
 /// Position of the first of `tokens` tokens in the whole sequence.
 int64_t first_position(int64_t tokens, const Pass& pass);
 
+/// A model or layer that is called with a Pass.
+template <class M>
+concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
+  m(x, pass);
+};
+
 /// The next m tokens of a stream, x [batch, m, …] → what the model gives for them: the rows of its full causal pass.
 /// Records no history. The stream begins empty, and reads a context in its first step only. ValueError for a layer that
 /// is not causal, for a stream of another model, and for masks: every token of a stream is real. ShapeError for another
 /// batch. After an error the stream is as it was.
 template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
+  static_assert(TakesPass<M>, "what streams takes a pass: Tensor operator()(const Tensor& x, const Pass& = {}) const");
   StreamStep running(stream);
   const Pass next = pass.of_stream(stream);
   Tensor y = model(x, next);
@@ -101,12 +108,6 @@ template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, 
   running.end(x.dim(1));
   return y;
 }
-
-/// A model or layer that is called with a Pass.
-template <class M>
-concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
-  m(x, pass);
-};
 
 namespace detail {
 /// linear_scan() that continues from `state` [batch, heads, dk, dv] and replaces it; undefined: nothing came before.

@@ -1,6 +1,7 @@
 #include <sluice/layers/train/training.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/text/json.h>
 #include <sluice/core/text/safetensors.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/parallel/collectives.h>
@@ -30,7 +31,8 @@ TrainingState state_of(const SafeTensors& file, const std::string& path) {
     fail<IOError>("checkpoint: ", path, " is not a Sluice checkpoint; load() reads weights that save() wrote");
   TrainingState state;
   state.step = number<int64_t>(file, path, "step");
-  if (state.step < 0) fail<IOError>("checkpoint: ", path, ": negative step");
+  state.position = file.metadata.contains("position") ? number<int64_t>(file, path, "position") : state.step;
+  if (state.step < 0 || state.position < 0) fail<IOError>("checkpoint: ", path, ": negative step or position");
   for (const auto& [key, value] : file.metadata)
     if (key.starts_with(kConfig)) state.config[key.substr(kConfig.size())] = value;
   return state;
@@ -52,6 +54,7 @@ void save_training(const Members& model, const std::string& path, const Optimize
   for (const auto& [key, value] : state.config) file.metadata[std::string(kConfig) + key] = value;
   file.metadata["format"] = "sluice-checkpoint-1";
   file.metadata["step"] = std::to_string(state.step);
+  file.metadata["position"] = std::to_string(state.position);
   file.metadata["rng.seed"] = std::to_string(rng.seed());
   file.metadata["rng.offset"] = std::to_string(rng.offset());
   on_rank_0(ranks, [&] { save_safetensors(path, file); });
@@ -92,18 +95,14 @@ TrainingState load_training(const Members& model, const std::string& path, Optim
   optimizer.load_state_of_rank_0(moments, ranks);
   const auto signed_of = [](uint64_t v) { return static_cast<int64_t>(v); };
   const auto n =
-      broadcast(Tensor::from<int64_t>({state.step, signed_of(rng.seed()), signed_of(rng.offset())}), 0, ranks)
+      broadcast(Tensor::from<int64_t>({state.step, state.position, signed_of(rng.seed()), signed_of(rng.offset())}), 0,
+                ranks)
           .to_vector<int64_t>();
-  state.step = n[0];
-  rng.set_state(static_cast<uint64_t>(n[1]), static_cast<uint64_t>(n[2]));
-  std::string config;  // keys and values alternate, each terminated by a NUL
-  for (const auto& [key, value] : state.config) (config += key + '\0') += value + '\0';
-  config = broadcast_text(config, 0, ranks);
-  state.config.clear();
-  for (std::size_t at = 0; at < config.size();) {
-    const std::string key = config.c_str() + at, value = config.c_str() + at + key.size() + 1;
-    state.config[key] = value, at += key.size() + value.size() + 2;
-  }
+  state.step = n[0], state.position = n[1];
+  rng.set_state(static_cast<uint64_t>(n[2]), static_cast<uint64_t>(n[3]));
+  Json::Object config(state.config.begin(), state.config.end());
+  config = parse_json(broadcast_text(to_text(config), 0, ranks)).get<Json::Object>();
+  for (const auto& [key, value] : config) state.config[key] = value.get<std::string>();
   return state;
 }
 

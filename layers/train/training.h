@@ -13,8 +13,11 @@ namespace sluice {
 
 /// The contents of a checkpoint that are not tensors.
 struct TrainingState {
-  int64_t step = 0;                           // number of steps done
-  std::map<std::string, std::string> config;  // free text: options, elapsed time, …
+  int64_t step = 0;                                // number of steps done
+  std::map<std::string, std::string> config = {};  // free text: options, elapsed time, …
+  /// Where the loader stands, for Loader::seek(): with accumulated gradients not the number of steps. That number in a
+  /// file without it.
+  int64_t position = 0;
 };
 
 namespace detail {

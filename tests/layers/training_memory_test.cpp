@@ -50,11 +50,26 @@ TEST_CASE("training: what is no tensor of a checkpoint is read without its tenso
   TempFolder folder;
   const Stack model;
   const Adam adam(parameters(model));
-  save_checkpoint(model, folder / "checkpoint", adam, Rng(2), {.step = 7, .config = {{"note", "x"}}});
+  save_checkpoint(model, folder / "checkpoint", adam, Rng(2), {.step = 7, .config = {{"note", "x"}}, .position = 30});
   reset_peak_memory();
   const int64_t before = memory_stats().live;
   const TrainingState state = read_checkpoint_state(folder / "checkpoint");
   CHECK(state.step == 7);
+  CHECK(state.position == 30);
   CHECK(state.config.at("note") == "x");
   CHECK(memory_stats().peak - before < kWeights / 10);
+}
+
+TEST_CASE("training: every rank has the configuration, whatever it holds", "[training][parallel]") {
+  TempFolder folder;
+  const std::map<std::string, std::string> config{{"a", std::string("x\0y", 3)}, {"b", "z"}, {"", "\"\\"}};
+  run_ranks(2, [&](const Communicator& all) {
+    const Stack model;
+    Adam adam(parameters(model));
+    Rng rng(2);
+    save_checkpoint(model, folder / "checkpoint", adam, rng, {.step = 7, .config = config, .position = 30}, all);
+    const TrainingState state = load_checkpoint(model, folder / "checkpoint", adam, rng, all);
+    CHECK(state.config == config);
+    CHECK(std::pair(state.step, state.position) == std::pair<int64_t, int64_t>(7, 30));
+  });
 }
