@@ -18,7 +18,7 @@ struct Count {
 
 Count count_bad(const Tensor& x, bool infinity, bool minus_infinity) {
   Count c;
-  if (!x.defined() || x.device() == meta || (x.dtype() != f32 && x.dtype() != f64)) return c;
+  if (!x.defined() || x.device() == meta || !is_float(x.dtype())) return c;
   for (double v : x.to_vector<double>()) {
     if (std::isnan(v)) ++c.nan;
     else if (std::isinf(v) && infinity && (v > 0 || minus_infinity)) ++c.inf;

@@ -172,6 +172,7 @@ void append_text(std::string& s, const Tensor& x);  // "[2,3]", for error messag
 namespace detail {
 /// DTypeError naming `op` unless x holds f32, f64 or bf16.
 inline void check_float(const char* op, const Tensor& x) {
+  if (!x.defined()) fail<ValueError>(op, ": a tensor is undefined");
   if (!is_float(x.dtype())) fail<DTypeError>(op, ": needs f32, f64 or bf16 — got ", x.dtype(), " of shape ", x);
 }
 /// Copies elements of `from` to `to` (same shape), converting dtypes, also between devices. No history.

@@ -185,9 +185,9 @@ template <class T> struct CrossEntropyRow {
       T target = p[t] - from;
       if (smoothing > 0) {
         const T all = row_total<threads>(length, [&](auto place) { return p(place) - from; });
-        target = rest * target + smoothing * all / T(length.n);
+        target = (rest > T(0) ? rest * target : T(0)) + smoothing * all / T(length.n);  // 0·∞ is NaN
       }
-      result = math::log(sum.total) - target;
+      result = sum.total == T(0) ? T(INFINITY) : math::log(sum.total) - target;
     }
     if (rank_in_team<threads>() == 0) loss[row] = result;
   }
@@ -209,7 +209,7 @@ template <class T> struct CrossEntropyBackwardRow {
     const Numbers<T> p = x.from(row * length.n);
     const T factor = g[row];
     const ExpTotal<T> sum = row_exp_total<threads>(p, length);
-    const T scale = factor / sum.total, every = factor * uniform, hit = factor * rest;
+    const T scale = sum.total == T(0) ? T(0) : factor / sum.total, every = factor * uniform, hit = factor * rest;
     each_place<threads>(length, [&](auto place) {
       auto v = exp_of(p(place) - sum.shift) * scale - every;
       if constexpr (std::is_same_v<decltype(v), Eight>) {

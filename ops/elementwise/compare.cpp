@@ -9,6 +9,8 @@
 #include <sluice/ops/rows/reduce.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace sluice {
 
@@ -59,7 +61,13 @@ Tensor compare(const char* op, const Tensor& a, const Tensor& b, Compare kind) {
 }
 
 /// c as the other side of a comparison with x: in x's float dtype, so that 0.1f == 0.1; in f64 for integers and bool.
-Tensor scalar(const Tensor& x, double c) { return full({}, c, {is_float(x.dtype()) ? x.dtype() : f64, x.device()}); }
+/// i64 may round there, so whole numbers are compared as i64, and those beyond its range as infinite.
+Tensor scalar(const char* op, const Tensor& x, double c) {
+  detail::check_exact(op, x.dtype(), c);
+  if (x.dtype() == i64 && c == std::floor(c) && c >= -0x1p63 && c < 0x1p63) return full({}, c, x.options());
+  if (x.dtype() == i64 && std::abs(c) >= 0x1p63) c = std::copysign(std::numeric_limits<double>::infinity(), c);
+  return full({}, c, {is_float(x.dtype()) ? x.dtype() : f64, x.device()});
+}
 
 void check_bool(const char* op, const Tensor& x) {
   if (x.dtype() != boolean) fail<DTypeError>(op, ": needs bool — got ", x.dtype(), " of shape ", x);
@@ -76,12 +84,12 @@ Tensor le(const Tensor& a, const Tensor& b) { return compare("le", a, b, Compare
 Tensor gt(const Tensor& a, const Tensor& b) { return compare("gt", a, b, Compare::gt); }
 Tensor ge(const Tensor& a, const Tensor& b) { return compare("ge", a, b, Compare::ge); }
 
-Tensor lt(const Tensor& x, double c) { return lt(x, scalar(x, c)); }
-Tensor le(const Tensor& x, double c) { return le(x, scalar(x, c)); }
-Tensor gt(const Tensor& x, double c) { return gt(x, scalar(x, c)); }
-Tensor ge(const Tensor& x, double c) { return ge(x, scalar(x, c)); }
-Tensor eq(const Tensor& x, double c) { return eq(x, scalar(x, c)); }
-Tensor ne(const Tensor& x, double c) { return ne(x, scalar(x, c)); }
+Tensor lt(const Tensor& x, double c) { return lt(x, scalar("lt", x, c)); }
+Tensor le(const Tensor& x, double c) { return le(x, scalar("le", x, c)); }
+Tensor gt(const Tensor& x, double c) { return gt(x, scalar("gt", x, c)); }
+Tensor ge(const Tensor& x, double c) { return ge(x, scalar("ge", x, c)); }
+Tensor eq(const Tensor& x, double c) { return eq(x, scalar("eq", x, c)); }
+Tensor ne(const Tensor& x, double c) { return ne(x, scalar("ne", x, c)); }
 
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   check_bool("logical_and", a), check_bool("logical_and", b);

@@ -16,20 +16,17 @@ void check_scalar(const char* op, const Tensor& x, double c) {
   if (is_integer(x.dtype()) && c != std::floor(c))
     fail<DTypeError>(op, ": an ", x.dtype(), " tensor ", x, " and the fraction ", c, "; convert with to(x, f32)");
 }
-/// A scalar argument of an integer kernel must be an integer of its dtype, and one that no double had to round: an
-/// int64_t of 2^53 and more may be another number as a double.
+/// A scalar argument of an integer kernel must be an integer of its dtype, and one that no double had to round.
 void check_whole(const char* op, const Tensor& x, double c) {
   check_scalar(op, x, c);
   const double end = x.dtype() == i32 ? 0x1p31 : 0x1p63;
   if (is_integer(x.dtype()) && !(c >= -end && c < end))
     fail<DTypeError>(op, ": ", c, " does not fit into ", x.dtype(), " beside ", x);
-  if (x.dtype() == i64 && std::abs(c) >= 0x1p53)
-    fail<DTypeError>(op, ": ", c, " beside an i64 tensor ", x,
-                     " may have been rounded; from 2^53 on give a tensor, Tensor::from<int64_t>({n})");
+  check_exact(op, x.dtype(), c);
 }
 /// c as an operand beside x: in x's dtype, saturated, and on x's device.
 Tensor beside(const char* op, const Tensor& x, double c) {
-  check_scalar(op, x, c);
+  check_scalar(op, x, c), check_exact(op, x.dtype(), c);
   if (x.dtype() == boolean && c != 0 && c != 1) fail<DTypeError>(op, ": a bool tensor ", x, " and the number ", c);
   return full({}, c, x.options());
 }

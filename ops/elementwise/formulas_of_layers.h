@@ -27,10 +27,13 @@ struct SiluGlu {
   }
 };
 // clang-format on
-/// Linear interpolation a + w·(b − a).
+/// Linear interpolation a + w·(b − a), from the nearer end: w = 1 gives b.
 struct Lerp {
   static constexpr const char* name = "lerp";
-  template <class T> SLUICE_FN T operator()(const T& a, const T& b, const T& w) const { return a + w * (b - a); }
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b, const T& w) const {
+    const T way = b - a;
+    return select(w < 0.5, a + w * way, b - (1.0 - w) * way);
+  }
 };
 /// γ ⊙ z + β, the scale-offset heads of GAU.
 struct ScaleOffset {

@@ -14,6 +14,7 @@
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
+#include <limits>
 
 namespace sluice {
 
@@ -54,7 +55,8 @@ void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, dou
         const T sum = detail::row_total<T>(classes, [=](int64_t i) { return p[i] - by; });
         target = (smoothing < 1 ? T(1 - smoothing) * target : T(0)) + T(smoothing) * sum / T(classes);  // 0·∞ is NaN
       }
-      out[r] = math::log(total) - target;
+      // All logits are −∞: the others' share in the sum is as small as the target's, and no shift shows it.
+      out[r] = total == T(0) ? std::numeric_limits<T>::infinity() : math::log(total) - target;
     });
   });
 }
@@ -75,8 +77,9 @@ void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Te
       }
       const T* __restrict__ p = in[r];
       T shift;
-      const T scale = pg[r] / detail::row_exp_total(p, classes, detail::row_max(p, classes), shift,
-                                                    [q](int64_t i, T e) { return q[i] = e; });
+      const T total = detail::row_exp_total(p, classes, detail::row_max(p, classes), shift,
+                                            [q](int64_t i, T e) { return q[i] = e; });
+      const T scale = total == T(0) ? T(0) : pg[r] / total;
       const T uniform = pg[r] * T(smoothing / static_cast<double>(classes));
       detail::row_map(q, q, classes, [=](T v) { return v * scale - uniform; });
       q[t[r]] -= pg[r] * T(1 - smoothing);
@@ -183,8 +186,11 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions 
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
   check_classes("cross_entropy", "logits", logits, targets, o);
-  if (o.weight.defined())
-    return to(nll_of("cross_entropy", log_softmax(detail::widened(logits)), targets, o), logits.dtype());
+  if (o.weight.defined()) {  // what is ignored may be NaN
+    const Tensor ignored = eq(to(targets, i64), static_cast<double>(o.ignore_index)),
+                 rows = masked_fill(detail::widened(logits), unsqueeze(ignored, -1), 0);
+    return to(nll_of("cross_entropy", log_softmax(rows), targets, o), logits.dtype());
+  }
   const int64_t classes = logits.dim(-1), n = targets.numel();
   const TensorOptions wide = detail::widened(logits.options());  // of the losses
   Tensor flat_targets = empty({n}, {i64, targets.device()}), share = empty({}, wide);
@@ -211,8 +217,9 @@ Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
 
 Tensor huber_loss(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
   check_equal("huber_loss", x, y);
-  if (!(delta > 0 && std::isfinite(delta)))
-    fail<ValueError>("huber_loss: delta must be above 0 and finite — got ", delta);
+  const double as_used = x.dtype() == f64 ? delta : static_cast<float>(delta);
+  if (!(as_used > 0 && std::isfinite(as_used)))
+    fail<ValueError>("huber_loss: delta must be above 0 and finite in ", x.dtype(), " — got ", delta);
   return reduced(formula::Huber{delta}, reduction, x, y);
 }
 

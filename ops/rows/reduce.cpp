@@ -128,7 +128,7 @@ Centred centred(const char* op, const Tensor& x_in, const Shape& dims, double co
   detail::check_float(op, x_in);
   const Tensor x = detail::widened(x_in);
   const int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
-  return {x - mean(x, dims, keep), static_cast<double>(n) - correction};
+  return {x - mean(x, dims, keep), std::max(0.0, static_cast<double>(n) - correction)};
 }
 }  // namespace
 
@@ -190,13 +190,14 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 
 Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   detail::check_float("prod", x);
-  if (x.dtype() == bf16) return detail::in_f32(prod, x, dims_in, keep_dims);
+  // In f64, whose range holds what a part of the factors gives before the others bring it back.
+  if (x.dtype() != f64) return to(prod(to(x, f64), dims_in, keep_dims), x.dtype());
   Shape dims = wrap_dims("prod", dims_in, x.rank());
-  Tensor y = x;
+  Tensor y = clone(x);
   // A tree of multiplications: halves of the dim are multiplied until one entry is left. Its gradient
   // never divides by x, so zeros need no special case.
   for (int64_t d : dims) {
-    if (y.dim(d) == 0) y = ones(with_dims_kept(y.shape(), {d}), y.options());
+    if (y.dim(d) == 0) y = cat({y, ones(with_dims_kept(y.shape(), {d}), y.options())}, static_cast<int>(d));
     while (y.dim(d) > 1) {
       int64_t n = y.dim(d), half = n / 2;
       Tensor p = narrow(y, d, 0, half) * narrow(y, d, half, half);

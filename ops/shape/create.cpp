@@ -77,9 +77,16 @@ Tensor filled(const char* op, const Shape& shape, double value, TensorOptions op
   kernel::fill(x, value);
   return x;
 }
+void check_exact(const char* op, DType dtype, double c) {
+  if (dtype == i64 && std::abs(c) >= 0x1p53 && std::abs(c) < 0x1p63)
+    fail<DTypeError>(op, ": ", c,
+                     " beside i64 may have been rounded; from 2^53 on give a tensor, "
+                     "Tensor::from<int64_t>({n})");
+}
 }  // namespace detail
 
 Tensor full(const Shape& shape, double value, TensorOptions options) {
+  detail::check_exact("full", options.dtype, value);
   return detail::filled("full", shape, value, options);
 }
 Tensor zeros(const Shape& shape, TensorOptions options) { return detail::filled("zeros", shape, 0, options); }
@@ -117,7 +124,9 @@ Tensor detail::arange_whole(int64_t start, int64_t end, int64_t step, TensorOpti
 
 Tensor linspace(double start, double end, int64_t n, TensorOptions options) {
   if (n < 0) fail<ValueError>("linspace: needs n >= 0 — got ", n);
-  double step = n > 1 ? (end - start) / static_cast<double>(n - 1) : 0;
+  const double parts = static_cast<double>(std::max<int64_t>(n - 1, 1));
+  double step = (end - start) / parts;
+  if (!std::isfinite(step)) step = end / parts - start / parts;
   Tensor y = empty({n}, options, "linspace");
   kernel::ramp(y, start, step);
   if (n > 1) {  // the end exactly

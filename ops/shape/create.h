@@ -62,6 +62,9 @@ void scale_(Tensor& x, double factor);
 namespace detail {
 /// full(), with errors in the name of `op`.
 Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options);
+/// DTypeError, naming op, for a number beside numbers of `dtype` that may have been another one: an int64_t of 2^53 and
+/// more may be rounded when it becomes a double. ±2^63 stand for the ends of i64.
+void check_exact(const char* op, DType dtype, double c);
 /// f32 for bf16, else the same: dtypes, options, tensors. An op made of several ops computes on widened inputs and
 /// rounds once, by to(y, dtype).
 inline DType widened(DType t) { return t == bf16 ? f32 : t; }

@@ -48,7 +48,7 @@ Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, cons
 
 Tensor in_blocks(const Tensor& x, int64_t dim, int64_t block, double value) {
   const int64_t n = x.dim(dim), blocks = ceil_div(n, block);
-  return unflatten(pad(x, dim, 0, blocks * block - n, value), dim, {blocks, block});
+  return unflatten(blocks * block == n ? x : pad(x, dim, 0, blocks * block - n, value), dim, {blocks, block});
 }
 
 }  // namespace detail
@@ -159,7 +159,7 @@ Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double v
   int d = wrap_dim("pad", dim, x.rank());
   if (x.rank() == 0) fail("pad: a scalar has no dims");
   if (before < 0 || after < 0) fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
-  if (before == 0 && after == 0) return x;
+  if (before == 0 && after == 0) return clone(x);
   Shape full_shape = x.shape(), starts = Shape::filled(x.rank(), 0);
   full_shape[d] = checked_add("pad", full_shape[d], checked_add("pad", before, after));
   starts[d] = before;
@@ -169,9 +169,8 @@ Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double v
 Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
   if (x.rank() == 0) fail("roll: a scalar has no dims");
   const int64_t n = x.shape()[wrap_dim("roll", dim, x.rank())];
-  if (n == 0) return x;
-  int64_t k = ((shift % n) + n) % n;
-  if (k == 0) return x;
+  const int64_t k = n == 0 ? 0 : ((shift % n) + n) % n;
+  if (k == 0) return clone(x);
   return cat({narrow(x, dim, n - k, k), narrow(x, dim, 0, n - k)}, dim);
 }
 
@@ -217,7 +216,7 @@ Tensor repeated(const char* op, const Tensor& x, int64_t n, int64_t dim, bool ea
   stretched.insert(copies, n);
   checked_numel(op, stretched);
   merged[d] *= n;
-  return reshape(expand(unsqueeze(x, copies), stretched), merged);
+  return n == 1 ? clone(x) : reshape(expand(unsqueeze(x, copies), stretched), merged);
 }
 }  // namespace
 

@@ -117,6 +117,7 @@ TEST_CASE("anomaly: +inf is caught, -inf is a mask, both by choice", "[anomaly]"
   CHECK_THAT(anomaly([&] { exp(Tensor({100})); }), Contains("forward of exp") && Contains("1 infinite"));
   CHECK(anomaly([&] { exp(Tensor({100})); }, {.infinity = false}) == "none");
   CHECK_THAT(anomaly([&] { log(Tensor({-1})); }, {.infinity = false}), Contains("1 NaN"));
+  CHECK_THAT(anomaly([&] { log(to(Tensor({-1}), bf16)); }), Contains("forward of log") && Contains("1 NaN"));
 }
 
 TEST_CASE("anomaly: modules are named by their path, else by type", "[anomaly]") {

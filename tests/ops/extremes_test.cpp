@@ -15,10 +15,13 @@
 #include <sluice/ops/rows/norm.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/scan/scan.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 using namespace sluice;
@@ -245,4 +248,105 @@ TEST_CASE("attention: a sink of −∞ beside a row that sees no key has no grad
   AttentionOptions o{.mask = {.keys = zeros({1, 3}, {boolean})}};
   o.sink = sink;
   CHECK(testing::max_abs(grad(sum(attention(q, q, q, o)), sink)) == 0);
+}
+
+TEST_CASE("cross_entropy: rows that are ignored, or all -inf", "[loss]") {
+  const Tensor t = Tensor::from<int64_t>({-100, 1}), w = ones({2});
+  for (const double bad : {NAN, INFINITY, -INFINITY})
+    for (const Tensor& weight : {Tensor(), w}) {
+      Tensor x = Tensor({{bad, 1}, {1, 2}}).requires_grad_();
+      const Tensor loss = cross_entropy(x, t, {.weight = weight});
+      CHECK(loss.item() == Approx(std::log1p(std::exp(-1))));
+      for (const bool again : {true, false}) {
+        const Tensor g = grad({loss}, {x}, {.create_graph = again, .retain_graph = true})[0];
+        CHECK(max(abs(select(g, 0, 0))).item() == 0);
+        CHECK(std::isfinite(sum(g).item()));
+      }
+    }
+  for (const double smoothing : {0.0, 0.1, 1.0})
+    for (const Tensor& weight : {Tensor(), w}) {
+      Tensor x = Tensor({{-INFINITY, -INFINITY}}).requires_grad_();
+      const Tensor loss =
+          cross_entropy(x, Tensor::from<int64_t>({1}), {.label_smoothing = smoothing, .weight = weight});
+      INFO("smoothing " << smoothing << ", weight " << weight.defined());
+      if (smoothing == 0 || !weight.defined()) CHECK(loss.item() == INFINITY);
+      if (smoothing > 0) continue;
+      for (const bool again : {true, false}) {
+        const Tensor g = grad({loss}, {x}, {.create_graph = again, .retain_graph = true})[0];
+        CHECK(g.to_vector<double>() == std::vector<double>{0, -1});
+      }
+    }
+}
+
+TEST_CASE("prod, cumprod: what leaves the range of f32 on the way comes back", "[reduce]") {
+  CHECK(prod(Tensor({0, 1e30f, 1, 1e30f})).item() == 0);
+  CHECK(prod(Tensor({1e30f, 1e30f, 1e-30f, 1e-30f})).item() == Approx(1));
+  CHECK(cumprod(Tensor({0, 1, 1e30f, 1e30f}), 0).to_vector<double>() == std::vector<double>{0, 0, 0, 0});
+  Tensor x = Tensor({0, 1e30f, 1, 1e30f}).requires_grad_();
+  const auto g = grad({prod(x)}, {x})[0].to_vector<double>();
+  CHECK(std::vector(g.begin() + 1, g.end()) == std::vector<double>{0, 0, 0});
+  Tensor empty = Tensor({1, 2}).requires_grad_();
+  const Tensor one = prod(narrow(empty, 0, 0, 0));
+  CHECK(one.item() == 1);
+  CHECK(max(abs(grad({one}, {empty})[0])).item() == 0);
+}
+
+TEST_CASE("pad, roll, repeat: the result is a copy where there is nothing to do, too", "[shape]") {
+  Tensor x = Tensor({1, 2, 3});
+  for (Tensor y : {pad(x, 0, 0, 0), roll(x, 0, 0), roll(x, 3, 0), repeat(x, 1, 0), repeat_interleave(x, 1, 0),
+                   cumprod(narrow(x, 0, 0, 1), 0), prod(narrow(x, 0, 0, 1))}) {
+    fill_(y, 7);
+    CHECK(x.to_vector<double>() == std::vector<double>{1, 2, 3});
+  }
+}
+
+TEST_CASE("numbers: options at the ends of a dtype", "[extremes]") {
+  CHECK_THROWS_WITH(huber_loss(Tensor({2}), Tensor({0}), 1e300), Contains("huber_loss: delta") && Contains("in f32"));
+  CHECK(huber_loss(Tensor::from<double>({2}), zeros({1}, {f64}), 1e300).item() == 2);
+  const Tensor q = ones({1, 1, 2, 4});
+  CHECK_THROWS_WITH(attention(q, q, q, {.scale = 1e300}), Contains("scale must be finite in f32"));
+  for (const double cap : {1e300, 1e-300}) CHECK_THROWS_WITH(attention(q, q, q, {.softcap = cap}), Contains("softcap"));
+  CHECK(linspace(-1e308, 1e308, 3, {f64}).to_vector<double>() == std::vector<double>{-1e308, 0, 1e308});
+  CHECK(var(Tensor({2, 3, 7}), {}, false, 5).item() == INFINITY);
+
+  const Tensor a = Tensor({1e8f}), b = Tensor({1});
+  CHECK(lerp(a, b, 1).item() == 1);
+  CHECK(lerp(a, b, 0).item() == 1e8);
+  for (const double w : {0.0, 0.3, 0.5, 0.8, 1.0}) {
+    Tensor from = Tensor::from<double>({2}).requires_grad_(), end = Tensor::from<double>({5}).requires_grad_(),
+           share = Tensor::from<double>({w}).requires_grad_();
+    const std::vector<Tensor> g = grad({lerp(from, end, share)}, {from, end, share});
+    CHECK(g[0].item() == Approx(1 - w));
+    CHECK(g[1].item() == Approx(w).margin(1e-15));
+    CHECK(g[2].item() == Approx(3));
+  }
+
+  for (const double sign : {1.0, -1.0}) {
+    const Tensor x = Tensor::from<double>({sign});
+    Tensor beyond = Tensor::from<double>({-sign * INFINITY}).requires_grad_();
+    const Tensor y = remainder(x, beyond);
+    CHECK(y.item() == -sign * INFINITY);
+    CHECK(grad({y}, {beyond})[0].item() == 1);
+  }
+}
+
+TEST_CASE("i64: numbers beside it are exact or refused", "[extremes]") {
+  constexpr int64_t past = (int64_t{1} << 53) + 1, largest = std::numeric_limits<int64_t>::max(),
+                    least = std::numeric_limits<int64_t>::min();
+  const Tensor ids = Tensor::from<int64_t>({past}), ends = Tensor::from<int64_t>({least, least + 1, largest});
+  const Tensor yes = Tensor::from<bool>({true});
+  for (const auto& f : std::vector<std::function<void()>>{
+           [&] { eq(ids, 0x1p53); }, [&] { gt(ids, 0x1p53); }, [&] { where(yes, 0x1p60, ids); },
+           [&] { maximum(ids, -0x1p53); }, [&] { masked_fill(ids, yes, 0x1p53); }, [&] { full({2}, 0x1p53, {i64}); }})
+    CHECK_THROWS_WITH(f(), Contains("may have been rounded") && Contains("Tensor::from<int64_t>"));
+  const auto holds = [](const Tensor& y) { return to(y, f64).to_vector<double>(); };
+  using V = std::vector<double>;
+  CHECK(holds(gt(ids, 0x1p53 - 1)) == V{1});
+  CHECK(holds(lt(ends, 0x1p63)) == V{1, 1, 1});
+  CHECK(holds(eq(ends, -0x1p63)) == V{1, 0, 0});
+  CHECK(holds(gt(ends, -0x1p63)) == V{0, 1, 1});
+  CHECK(holds(ge(ends, -INFINITY)) == V{1, 1, 1});
+  CHECK(holds(ne(ends, NAN)) == V{1, 1, 1});
+  CHECK(holds(lt(ends, 0.5)) == V{1, 1, 0});
+  CHECK(full({1}, static_cast<double>(largest), {i64}).item<int64_t>() == largest);
 }
