@@ -26,7 +26,7 @@ enum class ForgetGate {
 constexpr const char* choices(ForgetGate) { return "input learned fixed none"; }
 
 struct ForgetGateOptions {
-  ForgetGate gate = ForgetGate::none;
+  ForgetGate gate = ForgetGate::none;      // what f is made of
   double gate_bias = 0;                    // initial b_f
   double decay_first = 0, decay_last = 0;  // tokens in which a weight of the first and the last head falls to 1/e
 

@@ -14,8 +14,8 @@ namespace sluice {
 
 struct ForgettingAttentionOptions {
   using Layer = struct ForgettingAttention;
-  HeadsOptions heads;  // the layer sets causal = true; RoPE is optional, the paper uses none
-  ForgetGate gate = ForgetGate::input;
+  HeadsOptions heads;                      // the layer sets causal = true; RoPE is optional, the paper uses none
+  ForgetGate gate = ForgetGate::input;     // what f is made of
   double gate_bias = 0;                    // initial b_f
   double decay_first = 0, decay_last = 0;  // tokens in which a weight of the first and the last head falls to 1/e
   bool kv_shift = false;

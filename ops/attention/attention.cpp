@@ -139,7 +139,15 @@ std::array<Tensor*, 9> tensors_of(AttentionOptions& o) {
           &m.query_segments, &m.key_segments,  &m.blocks, &m.dense};
 }
 
-// saved: 0 … 2 q, k, v; 3 lse and 4 out, for softmax; 4 out, gated, and 5 logits, for a gated call; 6 … tensors_of().
+/// What a node keeps: lse for softmax; out for softmax or, gated, with the gate's logits; then tensors_of().
+namespace kept {
+enum : std::size_t { q, k, v, lse, out, logits, tensors };
+}
+/// The inputs of a node, in the order of its gradients.
+namespace input {
+enum : std::size_t { q, k, v, bias, relative_bias, sink, logits };
+}
+
 struct Attention final : Node {
   AttentionOptions options;  // without tensors: see given()
   RngBlocks random;
@@ -149,57 +157,54 @@ struct Attention final : Node {
   static const char* op_name() { return "attention"; }
   const char* name() const override { return op_name(); }
 
+  Tensors vjp_all(const Tensors& gs) override {
+    const Tensor g_lse = gs.size() > 1 ? gs[1] : Tensor();
+    return grad_enabled() ? recorded_vjp(gs[0], g_lse) : fused_vjp(gs[0], g_lse);
+  }
+
+ private:
   /// The options of the forward pass.
   AttentionOptions given() const {
     AttentionOptions o = options;
-    std::size_t i = 6;
+    std::size_t i = kept::tensors;
     for (Tensor* x : tensors_of(o)) *x = saved(i++);
     return o;
   }
 
-  Tensors vjp_all(const Tensors& gs) override {
-    Tensor g = gs[0], g_lse = gs.size() > 1 ? gs[1] : Tensor();
-    if (grad_enabled()) {
-      const DType dtype = saved(0).dtype();
-      const Tensor q = detail::widened(saved(0)), k = detail::widened(saved(1)), v = detail::widened(saved(2));
-      const AttentionOptions o = detail::widened(given());
-      g = detail::widened(g);
-      Tensor dgate;
-      if (const Tensor z = detail::widened(saved(5)); z.defined()) {
-        const Tensor factor = sigmoid(z);
-        dgate = to_logits(g * attention(q, k, v, o) * (factor * (1.0 - factor)), z);
-        g = g * factor;
-      }
-      Tensors grads = composed_vjp(q, k, v, o, random, g, g_lse);
-      grads.push_back(dgate);
-      for (Tensor& x : grads)
-        if (x.defined()) x = to(x, dtype);
-      return grads;
+  Tensors recorded_vjp(const Tensor& g_out, const Tensor& g_lse) const {
+    const DType dtype = saved(kept::q).dtype();
+    const Tensor q = detail::widened(saved(kept::q)), k = detail::widened(saved(kept::k)),
+                 v = detail::widened(saved(kept::v)), z = detail::widened(saved(kept::logits));
+    const AttentionOptions o = detail::widened(given());
+    Tensor g = detail::widened(g_out), dgate;
+    if (z.defined()) {
+      const Tensor factor = sigmoid(z);
+      dgate = to_logits(g * attention(q, k, v, o) * (factor * (1.0 - factor)), z);
+      g = g * factor;
     }
-    const Tensor q = saved(0), k = saved(1), v = saved(2), lse = saved(3), out = saved(4), z = saved(5);
+    Tensors grads = composed_vjp(q, k, v, o, random, g, g_lse);
+    grads.push_back(dgate);
+    for (Tensor& x : grads)
+      if (x.defined()) x = to(x, dtype);
+    return grads;
+  }
+
+  Tensors fused_vjp(Tensor g, const Tensor& g_lse) const {
+    const Tensor q = saved(kept::q), k = saved(kept::k), v = saved(kept::v), lse = saved(kept::lse),
+                 out = saved(kept::out), z = saved(kept::logits);
     const AttentionOptions o = given();
     g = g.defined() ? detail::readable_rows(g) : zeros_like(out);
     const bool gated = z.defined() && precision_of(q.dtype()) == Precision::bf16;  // bf16, as the forward pass was
     Tensor delta, dgate;
     if (z.defined() && !gated) {
       const Tensor factor = sigmoid(detail::widened(z)), gy = detail::widened(g) * detail::widened(out);
-      if (needs(6)) dgate = to(to_logits(gy * (1.0 - factor), z), q.dtype());
+      if (needs(input::logits)) dgate = to(to_logits(gy * (1.0 - factor), z), q.dtype());
       delta = contiguous(sum(gy, {-1})), g = detail::readable_rows(to(detail::widened(g) * factor, q.dtype()));
     } else if (!gated && o.weighting == Weighting::softmax) {
       delta = contiguous(sum(detail::widened(g) * detail::widened(out), {-1}));
       if (g_lse.defined()) delta = delta - g_lse;
     }
-    const int64_t m = q.dim(2), n = k.dim(2);
-    detail::AttentionGradients grads;
-    if (needs(0)) grads.dq = detail::empty_heads(q.shape(), q.options());
-    if (needs(1)) grads.dk = detail::empty_heads(k.shape(), k.options());
-    if (needs(2)) grads.dv = detail::empty_heads(v.shape(), v.options());
-    if (needs(3)) grads.bias = zeros({q.dim(0), q.dim(1), m, n}, q.options());
-    if (needs(4))
-      grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)},
-                             {lse_dtype(q.dtype()), q.device()});
-    if (gated) grads.delta = empty({q.dim(0), q.dim(1), m}, {f32, q.device()});
-    if (gated && needs(6)) grads.gate = detail::empty_heads(z.shape(), z.options());
+    detail::AttentionGradients grads = wanted(q, k, v, gated ? z : Tensor());
     if (g.numel() == 0 && !g_lse.defined()) {  // the result is empty, even if q is not
       for (Tensor* x : {&grads.dq, &grads.dk, &grads.dv})
         if (x->defined()) fill_(*x, 0);
@@ -213,12 +218,28 @@ struct Attention final : Node {
     if (gated) delta = grads.delta, dgate = grads.gate;
     Tensors result{grads.dq, grads.dk, grads.dv, grads.bias};
     result.push_back(grads.relative.defined() ? to(sum(grads.relative, {0, 2}), q.dtype()) : Tensor());
-    result.push_back(needs(5) ? detail::sink_gradient(o.sink, lse, delta) : Tensor());
+    result.push_back(needs(input::sink) ? detail::sink_gradient(o.sink, lse, delta) : Tensor());
     result.push_back(dgate);
     return result;
   }
 
- private:
+  /// Memory for the gradients that are needed; `logits` of a gate are those that the kernel multiplies by.
+  detail::AttentionGradients wanted(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& logits) const {
+    const Shape rows{q.dim(0), q.dim(1), q.dim(2)};
+    const int64_t m = q.dim(2), n = k.dim(2);
+    detail::AttentionGradients grads;
+    if (needs(input::q)) grads.dq = detail::empty_heads(q.shape(), q.options());
+    if (needs(input::k)) grads.dk = detail::empty_heads(k.shape(), k.options());
+    if (needs(input::v)) grads.dv = detail::empty_heads(v.shape(), v.options());
+    if (needs(input::bias)) grads.bias = zeros({q.dim(0), q.dim(1), m, n}, q.options());
+    if (needs(input::relative_bias))
+      grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)},
+                             {lse_dtype(q.dtype()), q.device()});
+    if (logits.defined()) grads.delta = empty(rows, {f32, q.device()});
+    if (logits.defined() && needs(input::logits)) grads.gate = detail::empty_heads(logits.shape(), logits.options());
+    return grads;
+  }
+
   /// dz in the shape of the logits z: a logit of a whole row has the sum of the row's gradients.
   static Tensor to_logits(const Tensor& dz, const Tensor& z) {
     return z.dim(3) == dz.dim(3) ? dz : sum(dz, {-1}, keep);

@@ -23,6 +23,29 @@ constexpr int64_t kDecayBlock = 16;  // steps
 /// A decay g below this counts as this: e^g is 0 in either precision, and differences of sums of −∞ would be NaN.
 constexpr double kForgotten = -1e3;
 
+/// The steps of one head at which nothing is left of what was. A scan begins anew there, so that not even NaN passes.
+template <class T> struct TotalDecays {
+  const T* g = nullptr;  // [n, channels]; null: none
+  int64_t channels = 1;
+  bool operator()(int64_t t) const {
+    const auto forgotten = [](T decay) { return decay <= T(kForgotten); };
+    return g && std::all_of(g + t * channels, g + (t + 1) * channels, forgotten);
+  }
+};
+/// f(first, count) for the pieces into which total decays cut the steps [begin, end), in reverse from the last one.
+template <class T> void each_piece(const TotalDecays<T>& total, int64_t begin, int64_t end, bool reverse, auto f) {
+  for (int64_t done = 0, count = 1; done < end - begin; done += count, count = 1)
+    if (reverse) {
+      const int64_t last = end - done;
+      while (last - count > begin && !total(last - count)) ++count;
+      f(last - count, count);
+    } else {
+      const int64_t first = begin + done;
+      while (first + count < end && !total(first + count)) ++count;
+      f(first, count);
+    }
+}
+
 /// What a chunk's steps leave of each other, in `columns` channels. Rows lie behind each other, without gaps.
 template <class T> struct DecayBuffers {
   T* step;       // g [chunk, columns]

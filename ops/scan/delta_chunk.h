@@ -85,6 +85,7 @@ template <class T> struct DeltaOperands {
   const T* decay_at(int64_t b, int64_t h, int64_t t) const {
     return g + ((b * heads + h) * n + t) * (decay == DeltaDecay::channels ? key_width : 1);
   }
+  TotalDecays<T> total_decays(int64_t b, int64_t h) const { return {g ? decay_at(b, h, 0) : nullptr, channels()}; }
   int64_t channels() const { return decay == DeltaDecay::channels ? key_width : 1; }
 
   /// What a product with S takes for x ∘ e^L and for k ∘ e^{L_end − L}; the factors `here` and `left` of a row it

@@ -36,11 +36,11 @@ struct DeltaScanResult {
 
 /// q, k [batch, heads, n, dk], erase [batch, value_heads, n, dk], write [batch, value_heads, n, dv]; `heads` divides
 /// value_heads, and value head i reads q and k of head ⌊i/(value_heads/heads)⌋. `log_decay` is undefined, or broadcasts
-/// to [batch, value_heads, n] or, with four dims, to [batch, value_heads, n, dk]; its values must be <= 0, −∞ drops
-/// all that was, but NaN and infinities. Beside operands of bf16 it may be f32. `initial` is S_0 in
-/// the shape of the state, in its dtype or that of q; undefined: 0. q is not scaled. ShapeError, DTypeError for
-/// operands that do not fit. Both results have gradients of any order. O(n·chunk·(dk + dv) + n·dk·dv) time; a recorded
-/// call keeps a state for each chunk.
+/// to [batch, value_heads, n] or, with four dims, to [batch, value_heads, n, dk]; its values must be <= 0; −∞ drops all
+/// that was, on a CPU even NaN and infinities where all channels drop. Beside operands of bf16 it may be f32. `initial`
+/// is S_0 in the shape of the state, in its dtype or that of q; undefined: 0. q is not scaled. ShapeError, DTypeError
+/// for operands that do not fit. Both results have gradients of any order. O(n·chunk·(dk + dv) + n·dk·dv) time; a
+/// recorded call keeps a state for each chunk.
 DeltaScanResult delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
                            const Tensor& log_decay = {}, const Tensor& initial = {},
                            const DeltaScanOptions& options = {});

@@ -25,12 +25,16 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t b = task / heads, h = task % heads;
         T* const state = all + task * key_width * value_width;
+        const TotalDecays<T> total = this->total_decays(b, h);
         for (int64_t i = 0; i < chunks; ++i) {
           const int64_t first = i * chunk, count = std::min(chunk, n - first);
           if (states)
             std::copy_n(state, key_width * value_width, states + (task * chunks + i) * key_width * value_width);
-          if (count <= Base::kFewSteps) vectorised([&] { steps(m, b, h, first, count, state, out); });
-          else one_chunk(m, b, h, first, count, state, out);
+          each_piece(total, first, first + count, false, [&](int64_t at, int64_t some) {
+            if (total(at)) std::fill_n(state, key_width * value_width, T(0));
+            if (some <= Base::kFewSteps) vectorised([&] { steps(m, b, h, at, some, state, out); });
+            else one_chunk(m, b, h, at, some, state, out);
+          });
         }
       }
     });

@@ -30,9 +30,9 @@ struct LinearScanOptions {
 /// q, k [batch, groups, n, m], v [batch, heads, n, e] → [batch, heads, n, e]; `groups` divides heads, and head i of v
 /// reads q and k of head ⌊i/(heads/groups)⌋. `log_decay` is undefined (no decay), or broadcasts to [batch, heads, n]
 /// or, with four dims, to [batch, heads, n, m] ([batch, heads, n, e] with decay_on_values). Its values must be <= 0;
-/// −∞ drops all that was, but NaN and infinities. Beside operands of bf16 it may be f32, here and below. The result is
-/// not normalised: a call with v = 1, [batch, heads, n, 1], gives the denominator, at little cost. O(n·chunk·(m + e) +
-/// n·m·e) time, O(n) memory.
+/// −∞ drops all that was, on a CPU even NaN and infinities where all channels drop. Beside operands of bf16 it may be
+/// f32, here and below. The result is not normalised: a call with v = 1, [batch, heads, n, 1], gives the denominator,
+/// at little cost. O(n·chunk·(m + e) + n·m·e) time, O(n) memory.
 Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                    const LinearScanOptions& options = {});
 /// The state S_n after all steps, [batch, heads, m, e], starting from `initial` if defined: a stream continues from it.

@@ -77,17 +77,22 @@ template <class T> struct Scan {
   };
 
   void run(int64_t batch) {
-    parallel_for(batch * heads * blocks, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(batch * heads * blocks, 1, [&](int64_t from, int64_t to) {
       Memory w(m, width, std::max(m, width), chunk);
-      for (int64_t task = begin; task < end; ++task) {
+      for (int64_t task = from; task < to; ++task) {
         const int64_t b = task / blocks / heads, h = task / blocks % heads, col = task % blocks * width;
         const int64_t cols = std::min(width, e - col), chunks = (n + chunk - 1) / chunk;
-        std::fill_n(w.state, m * cols, T(0));
+        const TotalDecays<T> total{g ? g + (b * heads + h) * n * channels : nullptr, channels};
         for (int64_t i = 0; i < chunks; ++i) {
-          const int64_t first = (o.reverse ? chunks - 1 - i : i) * chunk, count = std::min(chunk, n - first);
-          if (by_channel) copied(w, b, h, first, count, col, cols, i == 0);
-          else if (m == 1 || e == 1) one_by_one(w, b, h, first, count, col, cols);
-          else in_place(w, b, h, first, count, col, cols, i == 0, i + 1 == chunks);
+          const int64_t begin = (o.reverse ? chunks - 1 - i : i) * chunk;
+          each_piece(total, begin, std::min(n, begin + chunk), o.reverse, [&](int64_t first, int64_t count) {
+            const int64_t end = first + count;
+            const bool start = o.reverse ? end == n || total(end) : first == 0 || total(first);
+            if (start) std::fill_n(w.state, m * cols, T(0));
+            if (by_channel) copied(w, b, h, first, count, col, cols, start);
+            else if (m == 1 || e == 1) one_by_one(w, b, h, first, count, col, cols);
+            else in_place(w, b, h, first, count, col, cols, start, o.reverse ? first == 0 : end == n);
+          });
         }
       }
     });

@@ -40,23 +40,26 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
   };
   struct Memory : Base::Memory {
     Scratch<T> more;
-    T* rows;    // [2c, value_width], G
-    T* du;      // [c, value_width], then dw
-    T* dx;      // [2c, key_width]; this and dk without the pairs of a step with itself
-    T* dk;      // [c, key_width]
-    T* d;       // [2c, c], dA and dP
-    T* own;     // [c], dP_tt
-    T* turned;  // [c, c + 2 key_width]: decays by channel read backwards
-    T* states;  // [chunks, key_width, value_width], and X; linear_scan only
+    T* rows;     // [2c, value_width], G
+    T* du;       // [c, value_width], then dw
+    T* dx;       // [2c, key_width]; this and dk without the pairs of a step with itself
+    T* dk;       // [c, key_width]
+    T* d;        // [2c, c], dA and dP
+    T* own;      // [c], dP_tt
+    T* turned;   // [c, c + 2 key_width]: decays by channel read backwards
+    T* nothing;  // [key_width, value_width], a state of zeros
+    T* states;   // [chunks, key_width, value_width], and X; linear_scan only
     explicit Memory(const DeltaBackward& o)
         : Base::Memory(o), more(o.chunk * (3 * o.value_width + 5 * o.key_width + 3 * o.chunk + 1) +
-                                (o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width)) {
+                                (o.erases ? 1 : o.chunks + 2) * o.key_width * o.value_width) {
       T* p = more.data();
       const auto take = [&p](int64_t count) { return std::exchange(p, p + count); };
       rows = take(2 * o.chunk * o.value_width), du = take(o.chunk * o.value_width),
       dx = take(2 * o.chunk * o.key_width), dk = take(o.chunk * o.key_width), d = take(2 * o.chunk * o.chunk),
       own = take(o.chunk), turned = take(o.chunk * (o.chunk + 2 * o.key_width)),
+      nothing = take(o.key_width * o.value_width),
       states = take(o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width);
+      std::fill_n(nothing, o.key_width * o.value_width, T(0));
       assert(p == more.end());
     }
   };
@@ -71,10 +74,16 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
         const T* const here = states ? states + task * chunks * size : remade_states(m, b, h);
         T* const x_state = dstate ? dstate + task * size : m.states + chunks * size;
         if (!dstate) std::fill_n(x_state, size, T(0));
+        const TotalDecays<T> total = this->total_decays(b, h);
         for (int64_t i = chunks - 1; i >= 0; --i) {
-          const int64_t first = i * chunk, count = std::min(chunk, n - first);
-          const T* const after = i + 1 < chunks ? here + (i + 1) * size : last ? last + task * size : nullptr;
-          one_chunk(m, b, h, first, count, here + i * size, after, dout, x_state, results);
+          const int64_t begin_of = i * chunk, end_of = std::min(n, begin_of + chunk);
+          each_piece(total, begin_of, end_of, true, [&](int64_t first, int64_t count) {
+            const bool anew = total(first), kept = first + count == end_of && !(end_of < n && total(end_of));
+            const T* const after = i + 1 < chunks ? here + (i + 1) * size : last ? last + task * size : nullptr;
+            one_chunk(m, b, h, first, count, anew ? m.nothing : here + i * size, kept ? after : nullptr, dout, x_state,
+                      results);
+            if (anew) std::fill_n(x_state, size, T(0));
+          });
         }
       }
     });
@@ -84,24 +93,28 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
   const T* remade_states(Memory& m, int64_t b, int64_t h) const {
     const int64_t size = key_width * value_width;
     std::fill_n(m.states, size, T(0));
+    const TotalDecays<T> total = this->total_decays(b, h);
     for (int64_t i = 0; i + 1 < chunks; ++i) {
       T* const next = m.states + (i + 1) * size;
-      std::copy_n(next - size, size, next);
-      this->load(m.keys, this->k, key_width, b, h / group, i * chunk, chunk);
-      this->load(m.u, this->write, value_width, b, h, i * chunk, chunk);
-      this->load_decays(m, b, h, i * chunk, chunk);
-      this->scale_rows(m.left, m.u, chunk, value_width);
-      if (decay == DeltaDecay::channels) vectorised([&] { carry(m); });
-      this->next_state(m, next, chunk, chunk, this->carried_rows(m), m.u);
+      int64_t first = (i + 1) * chunk - 1;  // of the chunk's last piece
+      while (first > i * chunk && !total(first)) --first;
+      const int64_t count = (i + 1) * chunk - first;
+      std::copy_n(total(first) ? m.nothing : next - size, size, next);
+      this->load(m.keys, this->k, key_width, b, h / group, first, count);
+      this->load(m.u, this->write, value_width, b, h, first, count);
+      this->load_decays(m, b, h, first, count);
+      this->scale_rows(m.left, m.u, count, value_width);
+      if (decay == DeltaDecay::channels) vectorised([&] { carry(m, count); });
+      this->next_state(m, next, count, count, this->carried_rows(m), m.u);
     }
     return m.states;
   }
 
-  /// What a decay by channel leaves of a whole chunk's keys and of the state before it.
-  void carry(Memory& m) const {
-    const double* const whole = m.sums + (chunk - 1) * key_width;
+  /// What a decay by channel leaves of the keys of `count` steps and of the state before them.
+  void carry(Memory& m, int64_t count) const {
+    const double* const whole = m.sums + (count - 1) * key_width;
     for (int64_t c = 0; c < key_width; ++c) m.end[c] = math::exp(T(whole[c]));
-    for (int64_t t = 0; t < chunk; ++t)
+    for (int64_t t = 0; t < count; ++t)
       for (int64_t c = 0; c < key_width; ++c)
         m.carried[t * key_width + c] = m.keys[t * key_width + c] * math::exp(T(whole[c] - m.sums[t * key_width + c]));
   }

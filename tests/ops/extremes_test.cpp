@@ -252,7 +252,7 @@ TEST_CASE("attention: a sink of −∞ beside a row that sees no key has no grad
 
 TEST_CASE("cross_entropy: rows that are ignored, or all -inf", "[loss]") {
   const Tensor t = Tensor::from<int64_t>({-100, 1}), w = ones({2});
-  for (const double bad : {NAN, INFINITY, -INFINITY})
+  for (const float bad : {NAN, INFINITY, -INFINITY})
     for (const Tensor& weight : {Tensor(), w}) {
       Tensor x = Tensor({{bad, 1}, {1, 2}}).requires_grad_();
       const Tensor loss = cross_entropy(x, t, {.weight = weight});
