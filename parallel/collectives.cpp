@@ -156,6 +156,7 @@ Tensor reduce(const Tensor& x, int root, const Communicator& group) {
 Tensor broadcast(const Tensor& x, int root, const Communicator& group) {
   check_root("broadcast", root, group);
   if (group.size() == 1) return x;
+  if (x.dtype() == i32 || x.dtype() == boolean) return to(broadcast(to(x, i64), root, group), x.dtype());
   const Call call{"broadcast", str("broadcast(root ", root, ") ", signature(x.dtype(), x.shape()))};
   return collective(
       call, x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },

@@ -126,14 +126,18 @@ bool parse(std::string_view s, int64_t& value) {
 
 template <class T> Tensor numbers(const Csv& csv, const std::vector<int64_t>& places, DType dtype) {
   const std::optional<double> missing = csv.options.missing;
-  if (std::is_integral_v<T> && missing && !(std::abs(*missing) < 0x1p31 && *missing == std::trunc(*missing)))
-    fail<ValueError>("csv: missing=", *missing, " is no value of type ", dtype);
   const double high = dtype == i32   ? 0x1p31 - 1
                       : dtype == i64 ? 0x1p63
                       : dtype == f64 ? std::numeric_limits<double>::max()
                       : dtype == f32 ? 0x1.fffffefffffffp127  // the largest f64 that rounds to a finite f32
                                      : 0x1.fep127;            // the largest bf16
   const double low = dtype == i32 ? -0x1p31 : -high;
+  const auto fits = [&](double value) {
+    if (!std::isfinite(value)) return !std::is_integral_v<T>;
+    return value >= low && (dtype == i64 ? value < high : value <= high) &&
+           (!std::is_integral_v<T> || value == std::trunc(value));
+  };
+  if (missing && !fits(*missing)) fail<ValueError>("csv: missing=", *missing, " is no value of type ", dtype);
   Tensor x = empty({csv.rows(), static_cast<int64_t>(places.size())}, {.dtype = dtype_of<T>()}, "csv");
   T* to = x.mutable_data<T>();
   for (int64_t row = 0; row < csv.rows(); ++row)

@@ -50,6 +50,7 @@ DataParallel::DataParallel(std::vector<NamedTensor> state, const Communicator& r
     fail<ValueError>("data_parallel: bucket_bytes must be above 0 — got ", options.bucket_bytes);
   for (const NamedTensor& t : state)
     if (t.tensor.requires_grad()) parameters_.push_back({t.name, t.tensor});
+    else frozen_.push_back(t);
   if (ranks.size() == 1) return;
   ranks.check_same("model", text_of(state));
   own_ = ranks.split(0);
@@ -147,6 +148,9 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
   const bool sole = ranks_.size() == 1 && weight_ == 0;
   if (sole && weight > 0) return sluice::backward(loss);
+  for (const NamedTensor& t : frozen_)
+    if (t.tensor.requires_grad())
+      fail<ValueError>("data_parallel: '", t.name, "' was frozen when this was made; make it again after thawing");
   if (weight > 0 && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
   weight = rounded(weight, loss);
   Tensor total = full({}, weight_ + weight, {f64});

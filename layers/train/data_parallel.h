@@ -53,7 +53,8 @@ class DataParallel {
   /// their number, this is the gradient of the mean over all tokens, for parts of any sizes. A rank without tokens
   /// passes an undefined loss and weight 0. A parameter that no rank's loss reaches keeps an undefined gradient.
   /// Gradients must be clear before, except those of accumulate(). Throws ValueError for a weight that is negative or
-  /// not finite, and on all ranks when all weights are 0.
+  /// not finite, for a parameter that was frozen when this was made and is not now, and on all ranks when all weights
+  /// are 0.
   void backward(const Tensor& loss, double weight = 1);
   /// Adds the gradient of weight · loss on this rank, and sends nothing. Throws ValueError as backward().
   void accumulate(const Tensor& loss, double weight = 1);
@@ -71,6 +72,7 @@ class DataParallel {
   Communicator ranks_, own_;  // own_ sends gradients: other messages of the backward pass do not wait for them
   DataParallelOptions options_;
   std::vector<Parameter> parameters_;
+  std::vector<NamedTensor> frozen_;  // had no gradient when this was made
   std::vector<Bucket> buckets_;
   std::vector<int64_t> arrived_;  // order of parameters in the first backward pass, for later buckets
   std::size_t launched_ = 0;

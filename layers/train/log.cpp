@@ -68,6 +68,8 @@ CsvLog::CsvLog(std::string path, std::vector<std::string> columns, int64_t resum
   write_file_atomically(path_, [&](FileWriter& out) { out.write(kept); });
   file_.reset(std::fopen(path_.c_str(), "ab"));
   if (!file_) fail<IOError>("csv_log: cannot write '", path_, "': ", reason());
+  std::setvbuf(file_.get(), nullptr, _IONBF, 0);
+  size_ = std::ssize(kept);
 }
 
 void CsvLog::append(const std::vector<double>& values) {
@@ -76,8 +78,13 @@ void CsvLog::append(const std::vector<double>& values) {
   std::string line;
   for (const double v : values) line += (line.empty() ? "" : ",") + number(v);
   line += '\n';
-  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() || std::fflush(file_.get()) != 0)
-    fail<IOError>("csv_log: cannot write '", path_, "': ", reason());
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size()) {
+    const std::string why = reason();
+    std::error_code ignored;
+    std::filesystem::resize_file(path_, static_cast<std::uintmax_t>(size_), ignored);  // the next row begins a line
+    fail<IOError>("csv_log: cannot write '", path_, "': ", why);
+  }
+  size_ += std::ssize(line);
   rows_.push_back(values);
 }
 

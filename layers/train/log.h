@@ -44,7 +44,8 @@ class CsvLog {
   std::string path_;
   std::vector<std::string> columns_;
   std::vector<std::vector<double>> rows_;
-  std::unique_ptr<std::FILE, Close> file_;
+  std::unique_ptr<std::FILE, Close> file_;  // without a buffer
+  int64_t size_ = 0;                        // bytes of whole rows
 };
 
 }  // namespace sluice

@@ -37,6 +37,10 @@ void Optimizer::shard(const Communicator& ranks) {
 }
 
 void Optimizer::send_updates(const std::vector<bool>& updated) {
+  std::string mine(updated.size(), '-');
+  for (std::size_t i = 0; i < updated.size(); ++i)
+    if (updated[i]) mine[i] = 'x';
+  ranks_.check_same(str(name_, ": parameters that have a gradient (x)"), mine);
   for (const DType dtype : {f32, f64, bf16}) {
     std::vector<Tensor> mine;
     Device device = cpu;
@@ -57,7 +61,6 @@ void Optimizer::send_updates(const std::vector<bool>& updated) {
         if (r != ranks_.rank()) copy_(w, reshape(narrow(all, 0, at, w.numel()), w.shape()));
         at += w.numel();
       }
-    if (at != all.numel()) fail<CommunicationError>(name_, ": the ranks have gradients of different parameters");
   }
 }
 

@@ -44,6 +44,9 @@ namespace detail {
 
 void save_training(const Members& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
                    const TrainingState& state, std::map<std::string, std::string> metadata, const Communicator& ranks) {
+  if (state.step < 0 || state.position < 0)
+    fail<ValueError>("save_checkpoint: need a step and a position of at least 0 — got ", state.step, ", ",
+                     state.position);
   SafeTensors file;
   file.metadata = std::move(metadata);
   for (const auto& s : model.slots) file.tensors[std::string(kModel) + s.name] = s.tensor->detach();

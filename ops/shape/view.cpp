@@ -9,9 +9,17 @@
 
 namespace sluice {
 
+namespace {
+/// A view of all of x. Its gradient and its hooks are its own: a handle of x itself would have those of x.
+Tensor whole(const char* op, const Tensor& x) {
+  return record(op, alias(x, x.layout()), {x}, {}, [](const Tensor& g) { return g; });
+}
+}  // namespace
+
 namespace detail {
 
 Tensor region(const Tensor& x, const Shape& starts, const Shape& sizes, const Shape& steps) {
+  if (sizes == x.shape()) return whole("slice", x);
   Layout l = x.layout();
   for (int d = 0; d < l.rank(); ++d) {
     l.offset += starts[d] * l.strides[d];
@@ -40,7 +48,7 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
   } else if (known != x.numel()) {
     fail("reshape: x=", x, " has ", x.numel(), " elements, ", shape, " needs ", known);
   }
-  if (to == x.shape()) return x;
+  if (to == x.shape()) return whole("reshape", x);
   const auto back = [from = x.shape()](const Tensor& g) { return reshape(g, from); };
   if (auto l = x.layout().reshaped(to)) return record("reshape", alias(x, *l), {x}, {}, back);
   Tensor copy = clone(x);
@@ -111,7 +119,6 @@ Tensor expand(const Tensor& x, const Shape& shape) {
   }
   if (!ok) fail("expand: x=", x, " cannot be stretched to ", shape);
   checked_numel("expand", to);
-  if (to == x.shape()) return x;
   // Backward: the engine sums g down to x's shape.
   return record("expand", alias(x, x.layout().expanded(to)), {x}, {}, [](const Tensor& g) { return g; });
 }
@@ -125,10 +132,9 @@ Tensor unsqueeze(const Tensor& x, int64_t dim) {
 
 Tensor squeeze(const Tensor& x, int64_t dim) {
   int d = wrap_dim("squeeze", dim, x.rank());
-  if (x.rank() == 0) return x;
-  if (x.shape()[d] != 1) fail("squeeze: dim ", dim, " of x=", x, " is not 1");
+  if (x.rank() > 0 && x.shape()[d] != 1) fail("squeeze: dim ", dim, " of x=", x, " is not 1");
   Shape to = x.shape();
-  to.erase(d);
+  if (x.rank() > 0) to.erase(d);
   return reshape(x, to);
 }
 Tensor squeeze(const Tensor& x) {
@@ -143,7 +149,6 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   if (x.rank() == 0) fail("narrow: a scalar has no dims");
   if (start < 0 || length < 0 || start > x.shape()[d] - length)
     fail("narrow: ", length, " entries from ", start, " are out of range for dim ", dim, " of x=", x);
-  if (length == x.shape()[d]) return x;
   Shape starts = Shape::filled(x.rank(), 0), sizes = x.shape(), steps = Shape::filled(x.rank(), 1);
   starts[d] = start, sizes[d] = length;
   return detail::region(x, starts, sizes, steps);
@@ -159,7 +164,6 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
   Shape starts = Shape::filled(x.rank(), 0), sizes = x.shape(), steps = Shape::filled(x.rank(), 1);
   step = std::min(step, std::max<int64_t>(n, 1));  // one entry is left anyway, and strides must not overflow
   starts[d] = a, sizes[d] = (b - a + step - 1) / step, steps[d] = step;
-  if (sizes[d] == n) return x;
   return detail::region(x, starts, sizes, steps);
 }
 

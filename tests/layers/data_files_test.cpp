@@ -264,6 +264,11 @@ TEST_CASE("read_csv: missing values and classes", "[data]") {
   CHECK((holes[0] == 1 && std::isnan(holes[1]) && std::isnan(holes[2])));
   CHECK_THROWS_AS(read_csv(path, {.missing = std::nan("")}).column("x", i64), ValueError);
   CHECK_THROWS_AS(read_csv(path, {.missing = 0.5}).column("x", i64), ValueError);
+  CHECK(read_csv(path, {.missing = -0x1p31}).column("x", i32).to_vector<double>()[1] == -0x1p31);
+  CHECK_THROWS_AS(read_csv(path, {.missing = 0x1p31}).column("x", i32), ValueError);
+  CHECK(read_csv(path, {.missing = 4e9}).column("x", i64).to_vector<double>()[1] == 4e9);
+  CHECK_THROWS_AS(read_csv(path, {.missing = 0x1p63}).column("x", i64), ValueError);
+  CHECK_THROWS_AS(read_csv(path, {.missing = 1e300}).column("x"), ValueError);
 
   const Csv csv = read_csv(path);
   std::vector<std::string> towns;

@@ -137,6 +137,8 @@ TEST_CASE("training: the state and the configuration come back", "[training]") {
   CHECK(state.step == 41);
   CHECK(state.config == config);
   CHECK(other.rng.seed() == 101);
+  CHECK_THROWS_AS(save_checkpoint(run.net, folder / "c", run.adam, run.rng, {.step = -1}), ValueError);
+  CHECK(read_checkpoint_state(folder / "c").step == 41);
 }
 
 TEST_CASE("training: load reads the weights of a checkpoint, or of a part of them", "[training]") {

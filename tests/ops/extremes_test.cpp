@@ -300,6 +300,24 @@ TEST_CASE("pad, roll, repeat: the result is a copy where there is nothing to do,
   }
 }
 
+TEST_CASE("views of all of a tensor are tensors of their own", "[shape]") {
+  const std::vector<std::function<Tensor(const Tensor&)>> views{
+      [](const Tensor& x) { return narrow(x, 0, 0, 4); }, [](const Tensor& x) { return slice(x, 0, 0, 4); },
+      [](const Tensor& x) { return reshape(x, {4}); }, [](const Tensor& x) { return expand(x, {4}); }};
+  for (const auto& view : views) {
+    Tensor w = ones({4}).requires_grad_(), v = view(w);
+    CHECK(v.raw() == w.raw());
+    CHECK(grad({sum(v * 2) + sum(w * 3)}, {v})[0].to_vector<double>() == std::vector<double>(4, 2));
+    Tensor u = view(w);
+    u.register_hook([](const Tensor& g) { return g * 10; });
+    backward(sum(u) + sum(w));
+    CHECK(w.grad().to_vector<double>() == std::vector<double>(4, 11));
+    const Tensor x = ones({4});
+    view(x).requires_grad_();
+    CHECK_FALSE(x.requires_grad());
+  }
+}
+
 TEST_CASE("numbers: options at the ends of a dtype", "[extremes]") {
   CHECK_THROWS_WITH(huber_loss(Tensor({2}), Tensor({0}), 1e300), Contains("huber_loss: delta") && Contains("in f32"));
   CHECK(huber_loss(Tensor::from<double>({2}), zeros({1}, {f64}), 1e300).item() == 2);

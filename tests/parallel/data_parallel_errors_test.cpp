@@ -9,7 +9,11 @@
 #include <sluice/autograd/function.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/layers/train/optim.h>
 #include <sluice/ops/shape/create.h>
+
+#include <atomic>
+#include <string>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -60,4 +64,44 @@ TEST_CASE("data parallel: a weight that bf16 has not is divided out again", "[pa
     parallel.backward(sum(map(ones({1, 1}, {bf16}))), 257);
     expect(map.weight.grad().item() == 1, "the mean of gradients of 1 is 1");
   });
+}
+
+TEST_CASE("data parallel: a parameter that was frozen and is not any more is an error", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    Tensor a = ones({2}).requires_grad_(), b = ones({2});
+    DataParallel parallel(std::vector<NamedTensor>{{"a", a}, {"b", b}}, all);
+    parallel.backward(sum(a * b));
+    b.requires_grad_();
+    std::string said;
+    try {
+      parallel.backward(sum(a * b));
+    } catch (const ValueError& e) { said = e.what(); }
+    expect(all.size() == 1 || said.find("'b' was frozen when this was made") != std::string::npos, said.c_str());
+  }));
+}
+
+TEST_CASE("data parallel: buffers of whole numbers and bools are those of rank 0", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    Tensor w = ones({2}).requires_grad_(), count = full({3}, all.rank() + 5, {i32}),
+           flags = full({3}, all.rank() == 0, {boolean});
+    DataParallel parallel(std::vector<NamedTensor>{{"w", w}, {"count", count}, {"flags", flags}}, all);
+    expect(count.to_vector<double>() == std::vector<double>{5, 5, 5}, "i32");
+    expect(sluice::all(flags).item() == 1, "bool");
+  }));
+}
+
+TEST_CASE("optimizer: shards whose ranks have gradients of different parameters say so, each", "[parallel]") {
+  std::atomic<int> refused = 0;
+  run_ranks(2, [&](const Communicator& all) {
+    Tensor w = ones({2}).requires_grad_(), b = ones({2}).requires_grad_();
+    Sgd sgd({{"w", w}, {"b", b}}, {.lr = 1});
+    sgd.shard(all);
+    backward(all.rank() == 0 ? sum(w * b) : sum(w));
+    try {
+      sgd.step();
+    } catch (const CommunicationError& e) {
+      if (std::string(e.what()).find("that have a gradient") != std::string::npos) ++refused;
+    }
+  });
+  CHECK(refused == 2);
 }
