@@ -8,7 +8,8 @@
 // additional column of K, and Q has a constant in that column. With kv_heads < heads a key has one additional column
 // for each query head that reads it. attention() therefore needs no change and O(n) memory, and a stream keeps the
 // columns in its cache of keys. c grows along the text, and near tokens differ in it by little: where products round
-// their operands to bf16, three columns hold the parts of its 24 bits.
+// their operands to bf16, three columns hold the parts of its 24 bits. The sums go through all tokens: a document must
+// be a run of equal segments.
 #pragma once
 
 #include <sluice/layers/nn/heads.h>

@@ -72,7 +72,8 @@ struct MultiHeadAttentionOptions {
   double qk_norm_eps = 1e-6;
   std::optional<double> scale = std::nullopt;  // of the scores; default 1/√dk
   double softcap = 0;                          // see AttentionOptions (Gemma 2: 50)
-  ForgetGateOptions forget = {};               // see forget_gate.h
+  /// See forget_gate.h. With it, and with kv_shift, a document is a run of equal segments.
+  ForgetGateOptions forget = {};
   /// k_t ← α_t k_{t−1} + (1 − α_t) k_t with α = σ(x̂·W) for each KV head, and v likewise (Lin et al. 2025).
   bool kv_shift = false;
   PositionBias position_bias = PositionBias::none;

@@ -1,5 +1,6 @@
 #include <sluice/layers/report/cost.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace sluice {
@@ -75,9 +76,9 @@ detail::CostInputs detail::cost_inputs(const Members& m, int64_t n, int64_t cont
                      : global          ? "no context, but global positions among its tokens"
                                        : "no context",
                      " — got ", context);
-  TensorOptions options{f32, meta};  // the layer's dtype
-  for (const Members::Slot& s : m.slots)
-    if (is_float(s.tensor->dtype())) options.dtype = s.tensor->dtype();
+  TensorOptions options{f32, meta};
+  const auto weight = std::ranges::find_if(m.slots, [](const auto& s) { return is_float(s.tensor->dtype()); });
+  if (weight != m.slots.end()) options.dtype = weight->tensor->dtype();  // later ones may be f32 in a layer of bf16
   CostInputs in{.x = width > 0 ? zeros({1, n, width}, options) : zeros({1, n}, {i64, meta})};
   if (context_width > 0) in.context = zeros({1, context, context_width}, options);
   if (global) in.positions.resize(static_cast<std::size_t>(context));

@@ -67,6 +67,7 @@ constexpr int64_t kRows = 128;
 
 Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& o, int64_t top, TopKTies ties) {
   NoGrad guard;
+  if (q.dtype() == bf16) return best_pairs(widened(q), widened(k), widened(o), top, ties);  // rounded, scores would tie
   const int64_t m = q.dim(2), n = k.dim(2);
   const Tensor visible = visibility_of(o, q, k);
   if (top >= n) return visible;

@@ -243,3 +243,9 @@ TEST_CASE("cost: textbook gates", "[cost]") {
        {ResidualGate::scalar, ResidualGate::per_channel, ResidualGate::input, ResidualGate::input_token})
     CHECK(beside_projections<GatedResidual>(GatedResidualOptions{.dim = 6, .kind = kind}, n) == 0);
 }
+
+TEST_CASE("cost: a layer of bf16 some of whose parameters are f32", "[cost]") {
+  GatedDeltaNetOptions o{.heads = {.dim = 4, .heads = 2, .dtype = bf16}};
+  o.output_gate = DeltaGate::none;
+  CHECK(cost(o, 5).parameters > 0);
+}

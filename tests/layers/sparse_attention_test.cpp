@@ -5,6 +5,8 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/layers/attention/sparse_attention.h>
 #include <sluice/layers/attention/sparse_masks.h>
+#include <sluice/layers/gau/gau.h>
+#include <sluice/layers/train/models.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
@@ -335,4 +337,22 @@ TEST_CASE("sparse: errors of the functions", "[sparse]") {
   CHECK_THROWS_AS(topk_attention(x.q, narrow(x.k, 3, 0, 2), x.v, {.k = 1}), ShapeError);
   CHECK_THROWS_AS(topk_mask(f, -1), ValueError);
   CHECK_THROWS_WITH(topk_mask(f, 1, TopKTies::index, ones({5}, {boolean})), Contains("[5]"));
+}
+
+TEST_CASE("top-k: keys of bf16 whose scores bf16 cannot tell apart", "[sparse][bf16]") {
+  const auto rows = [](const std::vector<double>& values, int64_t n) {
+    return to(Tensor::from(values, {1, 1, n, std::ssize(values) / n}), bf16);
+  };
+  const Tensor q = rows({1, 1}, 1), k = rows({1, 1.0 / 1024, 1, 3.0 / 1024}, 2), v = rows({10, 20}, 2);
+  CHECK(topk_attention(q, k, v, {.k = 1, .attention = {.scale = 1000.}}).item() == 20);
+
+  Rng rng(1);
+  for (const GauKind kind : {GauKind::su, GauKind::softmax_plus, GauKind::laplace}) {
+    const Gau half({.dim = 4, .expansion = 4, .key_dim = 4, .kind = kind, .causal = true, .top_k = 2, .dtype = bf16},
+                   rng);
+    Gau full = clone(half);
+    to(full, f32);
+    const Tensor x = to(normal({1, 5, 4}, 0, 1, rng), bf16);
+    CHECK(max(abs(to(half(x), f32) - full(to(x, f32)))).item() < 0.05);
+  }
 }
