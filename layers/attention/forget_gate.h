@@ -26,20 +26,23 @@ enum class ForgetGate {
 };
 constexpr const char* choices(ForgetGate) { return "input learned fixed none"; }
 
+namespace detail {
+/// The options of a forget gate, in ForgetGateOptions and wherever else these four stand.
+void describe_forget_gate(auto& o, auto& f) {
+  f("gate", o.gate, "f: sigmoid(x Wf + bf), sigmoid(bf), the same not trained, or 1");
+  f.training("gate_bias", o.gate_bias, any_number(), "initial b_f");
+  f.training("decay_first", o.decay_first, at_least(0),
+             "tokens in which weights of the first head fall to 1/e at x = 0; others grow geometrically; 0: gate_bias");
+  f.training("decay_last", o.decay_last, at_least(0), "of the last head");
+}
+}  // namespace detail
+
 struct ForgetGateOptions {
   ForgetGate gate = ForgetGate::none;      // what f is made of
   double gate_bias = 0;                    // initial b_f
   double decay_first = 0, decay_last = 0;  // tokens in which a weight of the first and the last head falls to 1/e
 
-  /// Also of options that have the same four.
-  static void describe(auto& o, auto& f) {
-    f("gate", o.gate, "f: sigmoid(x Wf + bf), sigmoid(bf), the same not trained, or 1");
-    f.training("gate_bias", o.gate_bias, any_number(), "initial b_f");
-    f.training(
-        "decay_first", o.decay_first, at_least(0),
-        "tokens in which weights of the first head fall to 1/e at x = 0; others grow geometrically; 0: gate_bias");
-    f.training("decay_last", o.decay_last, at_least(0), "of the last head");
-  }
+  static void describe(auto& o, auto& f) { detail::describe_forget_gate(o, f); }
 };
 
 namespace detail {

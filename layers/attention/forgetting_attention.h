@@ -28,7 +28,7 @@ struct ForgettingAttentionOptions {
 
   static void describe(auto& o, auto& f) {
     f.nested("", o.heads);
-    ForgetGateOptions::describe(o, f);
+    detail::describe_forget_gate(o, f);
     f("kv_shift", o.kv_shift, "k and v of each head mixed with those of the token before, by a gate");
     f("qk_norm", o.qk_norm, "RMSNorm of each head of q and k, after the shift, before RoPE");
     f("shared_qk_norm", o.shared_qk_norm, "its weights are [dk], not [heads*dk]");

@@ -58,7 +58,7 @@ struct GauOptions {
 
   NormKind norm = NormKind::layer;
   double norm_eps = 1e-5;
-  GauPlacement placement = GauPlacement::pre;
+  NormPlacement placement = NormPlacement::pre;
   bool residual = true;       // false: F(norm(x)); post: norm(F(x)) (lucidrains' add_residual = False)
   double residual_scale = 1;  // α of the post-norm form
   double attention_dropout = 0, dropout = 0;
