@@ -29,11 +29,9 @@ constinit thread_local const ModuleScope* module_of_walk = nullptr;
 
 /// Sets vjp_of, which tells anomaly mode and the profiler the node of the running vjp. Scopes nest in checkpoints.
 struct VjpScope {
-  const Node* outer;
-  const ModuleScope* outer_module;
-  explicit VjpScope(const Node& n)
-      : outer(std::exchange(detail::vjp_of, &n)),
-        outer_module(std::exchange(module_of_walk, ModuleScope::innermost())) {}
+  const Node* outer = detail::vjp_of;
+  const ModuleScope* outer_module = std::exchange(module_of_walk, ModuleScope::innermost());
+  explicit VjpScope(const Node& n) { detail::vjp_of = &n; }
   ~VjpScope() { detail::vjp_of = outer, module_of_walk = outer_module; }
 };
 

@@ -20,7 +20,7 @@ enum class ChunkScaling {
   lucid,       // C if causal, otherwise n (lucidrains)
   eq,          // 1, as in the printed equations
   paper_code,  // C × number of visible chunks (the appendix: a segment mask whose rows are divided by their sum);
-               // equals su if all visible chunks are full
+               // equals su if all visible chunks are full; a chunk of padding alone is not visible
   chunk,       // C
 };
 constexpr const char* choices(ChunkScaling) { return "su lucid eq paper_code chunk"; }

@@ -48,7 +48,7 @@ void update_average(const Members& average, const Members& model, double decay) 
   for (std::size_t i = 0; i < sources.size(); ++i) {
     Tensor& mean = *average.slots[i].tensor;
     if (!done.insert(mean.ref().get()).second) continue;
-    if (!sources[i].requires_grad()) {
+    if (!sources[i].requires_grad() || decay == 0) {  // 0·NaN would stay
       copy_(mean, sources[i]);
       continue;
     }

@@ -44,8 +44,8 @@ namespace detail {
 
 void save_training(const Members& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
                    const TrainingState& state, std::map<std::string, std::string> metadata, const Communicator& ranks) {
-  if (state.step < 0 || state.position < 0)
-    fail<ValueError>("save_checkpoint: need a step and a position of at least 0 — got ", state.step, ", ",
+  if (state.step < 0 || state.position < -1)
+    fail<ValueError>("save_checkpoint: need a step of at least 0, a position of at least -1 — got ", state.step, ", ",
                      state.position);
   SafeTensors file;
   file.metadata = std::move(metadata);
@@ -57,7 +57,7 @@ void save_training(const Members& model, const std::string& path, const Optimize
   for (const auto& [key, value] : state.config) file.metadata[std::string(kConfig) + key] = value;
   file.metadata["format"] = "sluice-checkpoint-1";
   file.metadata["step"] = std::to_string(state.step);
-  file.metadata["position"] = std::to_string(state.position);
+  file.metadata["position"] = std::to_string(state.position < 0 ? state.step : state.position);
   file.metadata["rng.seed"] = std::to_string(rng.seed());
   file.metadata["rng.offset"] = std::to_string(rng.offset());
   on_rank_0(ranks, [&] { save_safetensors(path, file); });

@@ -15,9 +15,9 @@ namespace sluice {
 struct TrainingState {
   int64_t step = 0;                                // number of steps done
   std::map<std::string, std::string> config = {};  // free text: options, elapsed time, …
-  /// Where the loader stands, for Loader::seek(): with accumulated gradients not the number of steps. That number in a
-  /// file without it.
-  int64_t position = 0;
+  /// Where the loader stands, for Loader::seek(): with accumulated gradients not the number of steps. −1, or in a file
+  /// without it: as many.
+  int64_t position = -1;
 };
 
 namespace detail {

@@ -156,7 +156,7 @@ Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tenso
   if (x.dtype() == boolean) return to(scatter(to(x, i32), d, index, to(src, i32)), boolean);
   const Tensor last = last_writers(index, d, x.shape()[d]);
   const Tensor written = scatter_add(zeros(x.shape(), {i64, x.device()}), d, index, to(last, i64)) > 0.0;
-  return scatter_add(masked_fill(x, written, 0), d, index, where(last, src, 0));
+  return scatter_add(masked_fill(x, written, -0.0), d, index, where(last, src, -0.0));  // −0 + s is s, be it −0
 }
 
 Tensor nonzero(const Tensor& x) {

@@ -131,6 +131,7 @@ TEST_CASE("training: the state and the configuration come back", "[training]") {
   save_checkpoint(run.net, folder / "c", run.adam, run.rng, {41, config});
   TrainingState state = read_checkpoint_state(folder / "c");
   CHECK(state.step == 41);
+  CHECK(state.position == 41);
   CHECK(state.config == config);
   Run other(2);
   state = load_checkpoint(other.net, folder / "c", other.adam, other.rng);

@@ -11,6 +11,7 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/index/gather.h>
 #include <sluice/ops/rows/loss.h>
 #include <sluice/ops/rows/norm.h>
 #include <sluice/ops/rows/reduce.h>
@@ -338,6 +339,10 @@ TEST_CASE("numbers: options at the ends of a dtype", "[extremes]") {
     CHECK(g[1].item() == Approx(w).margin(1e-15));
     CHECK(g[2].item() == Approx(3));
   }
+
+  const Tensor put = scatter(Tensor({5, 5}), 0, Tensor::from<int64_t>({0, 0}), Tensor({3, -0.0f}));
+  CHECK(put.to_vector<double>() == std::vector<double>{0, 5});
+  CHECK(std::signbit(put.to_vector<double>()[0]));
 
   for (const double sign : {1.0, -1.0}) {
     const Tensor x = Tensor::from<double>({sign});
