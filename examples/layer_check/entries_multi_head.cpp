@@ -54,8 +54,8 @@ void multi_head_parameters(Layer& l) {
       .norm("k_norm", "qk_norm_kind", "(g*dk if qk_norm_over != 'shared' else dk)", "qk_norm")
       .parameter("forget.weight [dim, heads]", "", "forget_gate == 'input'")
       .parameter("forget.bias [heads]", "", "forget_gate != 'none'")
-      .dense("k_shift", "dim", "g", "", "", "kv_shift")
-      .dense("v_shift", "dim", "g", "", "", "kv_shift");
+      .dense("k_shift", "dim", "g", "False", "", "kv_shift")
+      .dense("v_shift", "dim", "g", "False", "", "kv_shift");
   const std::size_t first = l.parameters.size();
   gate_parameters(l, "gates.{i}.", "item.", in, heads + "*" + channels, heads);
   for (std::size_t i = first; i < l.parameters.size(); ++i) l.parameters[i].repeat = "gates";

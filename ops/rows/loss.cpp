@@ -151,11 +151,18 @@ void check_classes(const char* op, const char* what, const Tensor& x, const Tens
     fail<DTypeError>(op, ": dtypes differ — got ", what, "=", x.dtype(), ", weight=", o.weight.dtype());
 }
 
+/// Which of the targets, i64, count; bool.
+Tensor counted_targets(const Tensor& targets, const CrossEntropyOptions& o) {
+  const auto index = static_cast<double>(o.ignore_index);  // rounded from 2^53 on
+  if (std::abs(index) < 0x1p53) return ne(targets, full({}, index, targets.options()));
+  return ne(targets, to(Tensor::from<int64_t>({o.ignore_index}), targets.device()));
+}
+
 /// −Σ_c q_c w_c log_p_c of rows whose sizes were checked; the mean is over Σ w of their targets.
 Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, const CrossEntropyOptions& o) {
   const int64_t classes = log_p_in.dim(-1), n = targets.numel();
   const Tensor log_p = reshape(detail::widened(log_p_in), {n, classes}), t = reshape(to(targets, i64), {n});
-  const Tensor counted = ne(t, full({}, static_cast<double>(o.ignore_index), t.options()));
+  const Tensor counted = counted_targets(t, o);
   const Tensor wrong = where(counted & ((t < 0.0) | (t >= static_cast<double>(classes))), t, 0);
   for (const Tensor& worst : n > 0 && t.device() != meta ? std::vector{min(wrong), max(wrong)} : std::vector<Tensor>())
     if (worst.item<int64_t>() < 0 || worst.item<int64_t>() >= std::max<int64_t>(classes, 1))
@@ -187,8 +194,8 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
   check_classes("cross_entropy", "logits", logits, targets, o);
   if (o.weight.defined()) {  // what is ignored may be NaN
-    const Tensor ignored = eq(to(targets, i64), static_cast<double>(o.ignore_index)),
-                 rows = masked_fill(detail::widened(logits), unsqueeze(ignored, -1), 0);
+    const Tensor ignored = logical_not(counted_targets(to(targets, i64), o)),
+                 rows = masked_fill(detail::widened(logits), unsqueeze(reshape(ignored, targets.shape()), -1), 0);
     return to(nll_of("cross_entropy", log_softmax(rows), targets, o), logits.dtype());
   }
   const int64_t classes = logits.dim(-1), n = targets.numel();
