@@ -46,10 +46,12 @@ struct ForgetGateOptions {
 };
 
 namespace detail {
-/// W_f, b_f as a map dim → heads of options that `layer` checked; b_f alone where the gate does not read x.
+/// W_f and b_f as a map dim → heads, for checked options; b_f alone where the gate does not read x, nothing without
+/// one.
 Linear forget_map(const ForgetGateOptions& o, const HeadsOptions& heads, Rng& rng);
 /// Adds the columns of c to q [batch, heads, n, dk] and k [batch, kv_heads, n, dk] of the call's tokens, whose x
-/// [batch, n, dim] the gate reads. Padding forgets nothing: its f_t is 1. Scores are multiplied by `scale`.
+/// [batch, n, dim] the gate reads. Padding forgets nothing: its f_t is 1. `scale` is that of the scores: −c_j is
+/// divided by it, because attention() multiplies by it.
 void add_forget_columns(Call& call, const Linear& map, const Tensor& x, double scale, Tensor& q, Tensor& k);
 }  // namespace detail
 

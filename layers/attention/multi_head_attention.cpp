@@ -91,8 +91,8 @@ Tensor MultiHeadAttention::shifted(Call& call, const Linear& shift, const Tensor
   if (!options.kv_shift) return rows;
   const Tensor now = detail::filled_tokens(rows, call.padding(), 0);  // padding counts as zeros
   const Tensor before = detail::filled_tokens(call.shift(now), call.starts(), 0);
-  const int64_t heads_of = options.heads.kv_heads;
-  const auto parts = [&](const Tensor& t) { return unflatten(t, -1, {heads_of, t.dim(-1) / heads_of}); };
+  const int64_t kv_heads = options.heads.kv_heads;
+  const auto parts = [&](const Tensor& t) { return unflatten(t, -1, {kv_heads, t.dim(-1) / kv_heads}); };
   return flatten(lerp(parts(now), parts(before), parts(sigmoid(shift(source)))), -2, -1);
 }
 

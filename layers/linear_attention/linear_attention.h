@@ -68,7 +68,7 @@ enum class LinearDecay {
 constexpr const char* choices(LinearDecay) { return "none fixed learned"; }
 enum class LinearRope {
   none,
-  inputs,    // on q and k, before the feature map: positions count, also within documents, unless the map is linear
+  inputs,    // on q and k, before the feature map; positions run on through documents
   features,  // on φ(q) and φ(k), in the numerator only; the feature map's width must be even
 };
 constexpr const char* choices(LinearRope) { return "none inputs features"; }

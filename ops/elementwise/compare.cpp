@@ -61,7 +61,7 @@ Tensor compare(const char* op, const Tensor& a, const Tensor& b, Compare kind) {
 }
 
 /// c as the other side of a comparison with x: in x's float dtype, so that 0.1f == 0.1; in f64 for integers and bool.
-/// i64 may round there, so whole numbers are compared as i64, and those beyond its range as infinite.
+/// Numbers of i64 round in f64: beside them a whole c is an i64, and a c beyond its range is infinite.
 Tensor scalar(const char* op, const Tensor& x, double c) {
   detail::check_exact(op, x.dtype(), c);
   if (x.dtype() == i64 && c == std::floor(c) && c >= -0x1p63 && c < 0x1p63) return full({}, c, x.options());

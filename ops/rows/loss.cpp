@@ -55,7 +55,7 @@ void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, dou
         const T sum = detail::row_total<T>(classes, [=](int64_t i) { return p[i] - by; });
         target = (smoothing < 1 ? T(1 - smoothing) * target : T(0)) + T(smoothing) * sum / T(classes);  // 0·∞ is NaN
       }
-      // All logits are −∞: the others' share in the sum is as small as the target's, and no shift shows it.
+      // The total is 0 where all logits are −∞. The target has probability 0 there, and −∞ + ∞ would be NaN.
       out[r] = total == T(0) ? std::numeric_limits<T>::infinity() : math::log(total) - target;
     });
   });
