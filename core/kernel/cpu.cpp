@@ -54,9 +54,11 @@ std::vector<Isa> find_all() {
       !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
     return all;
   all.push_back(Isa::avx512);
+  if (!__builtin_cpu_supports("avx512bf16")) return all;
+  all.push_back(Isa::avx512_bf16);
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;  // leaf 7, EDX
   const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAmxBf16) && (d & kAmxTile);
-  if (tiles && __builtin_cpu_supports("avx512bf16") && tiles_granted()) all.push_back(Isa::amx);
+  if (tiles && tiles_granted()) all.push_back(Isa::amx);
   return all;
 }
 #elif defined(__aarch64__)
@@ -113,7 +115,7 @@ void set_isa(Isa wanted) {
 }
 
 const char* isa_name(Isa isa) {
-  static constexpr const char* names[] = {"base", "neon", "neon_bf16", "avx2", "avx512", "amx"};
+  static constexpr const char* names[] = {"base", "neon", "neon_bf16", "avx2", "avx512", "avx512_bf16", "amx"};
   const auto i = static_cast<std::size_t>(isa);
   return i < std::size(names) ? names[i] : "?";
 }

@@ -1,5 +1,5 @@
-// Products of operands rounded to bf16, summed in f32. The operands are tiles, for AMX or BFMMLA, or f32 numbers that
-// hold the rounded values.
+// Products of operands rounded to bf16, summed in f32. The operands are tiles, for AMX, AVX-512 BF16 or BFMMLA, or
+// f32 numbers that hold the rounded values.
 #pragma once
 
 #include <sluice/core/kernel/cpu.h>
@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #if defined(__x86_64__) || defined(__aarch64__)
-#define SLUICE_BF16_TILES  // rungs/amx.cpp, rungs/bfmmla.cpp
+#define SLUICE_BF16_TILES  // rungs/amx.cpp, rungs/avx512_bf16.cpp, rungs/bfmmla.cpp
 #endif
 
 namespace sluice::detail {
@@ -17,20 +17,21 @@ namespace sluice::detail {
 /// Rounds to the nearest bf16, ties to even, as AMX does: NaN stays NaN, denormals become 0.
 void round_to_bf16(float* x, int64_t n);
 
-/// Whether the instruction set in use multiplies tiles of bf16.
-inline bool has_bf16_tiles() { return isa() == Isa::amx || isa() == Isa::neon_bf16; }
+/// Whether an instruction set multiplies tiles of bf16.
+inline bool has_bf16_tiles(Isa isa = sluice::isa()) { return isa >= Isa::avx512_bf16 || isa == Isa::neon_bf16; }
 
-// A tile of AMX has 16 rows of 64 bytes. Packed operands consist of whole tiles, padded with zeros. For BFMMLA, which
-// reads vectors, each tile holds the same numbers in another order, so sizes are those of AMX.
+// A tile of AMX has 16 rows of 64 bytes. Packed operands consist of whole tiles, padded with zeros. AVX-512 BF16 reads
+// the same tiles. For BFMMLA each tile holds the same numbers in another order.
 constexpr int64_t kAmxTile = 16;                               // rows and columns of c
 constexpr int64_t kAmxStep = 32;                               // of k in one instruction
 constexpr int64_t kAmxCols = 32;                               // columns of a panel of b: two tiles
 constexpr int64_t kAmxDepth = 1024;                            // of k at a time, at most
 constexpr int64_t kAmxPart = 1024, kSplitTile = 3 * kAmxPart;  // bytes of a tile; of the three parts of a tile of f32
 
-/// Panels of b, of depth k and in tiles of `parts` parts, that stay in L2 (1 of its 2 MiB).
+/// Panels of b, of depth k and in tiles of `parts` parts, that stay in half of L2, which has 2 MiB beside AMX, else 1.
 inline int64_t amx_near_panels(int64_t k, int64_t parts) {
-  return std::clamp<int64_t>((int64_t{1} << 20) / ((k + kAmxStep - 1) / kAmxStep * parts * 2048), 4, 16);
+  const int64_t bytes = int64_t{1} << (isa() == Isa::amx ? 20 : 19);
+  return std::clamp<int64_t>(bytes / ((k + kAmxStep - 1) / kAmxStep * parts * 2048), 4, 16);
 }
 
 /// Packs one block of k as tiles: `cols` columns of b as panels, of 16 · kAmxCols floats for each kAmxStep of k; or n
@@ -42,6 +43,12 @@ void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t
 /// c [n, m] = alpha · a · b + beta · c (+ bias [m]) for one block of k, both in tiles.
 void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
                    int64_t ldc, const float* bias = nullptr);
+void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
+                  int64_t ldc, const float* bias);
+void avx512_bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,
+                          float* c, int64_t ldc, const float* bias);
+void bfmmla_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
+                     int64_t ldc, const float* bias);
 /// The same, but first packs some rows of a at a time.
 void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                             float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);

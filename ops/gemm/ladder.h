@@ -6,7 +6,7 @@
 //   rungs/blocked.cpp    loops over blocks that stay in cache
 //   packed.cpp           blocks copied into panels, a tile of c in registers (portable)
 //   rungs/neon.cpp, avx2.cpp, avx512.cpp   that tile, for an instruction set
-//   rungs/amx.cpp, bfmmla.cpp              products of bf16
+//   rungs/amx.cpp, avx512_bf16.cpp, bfmmla.cpp   products of bf16
 //   rungs/amx_f32.cpp                      products of f32 made of products of bf16
 //   plan.cpp             which of these for which size and processor
 #pragma once

@@ -35,7 +35,7 @@ template <class T> struct Micro {
   void (*transpose)(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to);
 };
 
-/// The tiles of `isa`: Isa::amx has those of avx512, Isa::neon_bf16 those of neon.
+/// The tiles of `isa`. Sets with products of bf16 have those of the set below them: avx512 or neon.
 template <class T> const Micro<T>& micro(Isa isa);
 
 extern const Micro<float> portable_f32, neon_f32, avx2_f32, avx512_f32;

@@ -1,5 +1,5 @@
-// Packs operands that are tensors of bf16. Tiles take the numbers as they are; for other packings the numbers are
-// widened to f32, a block at a time.
+// Products of tiles of bf16 by the instruction set in use. Packs operands that are tensors of bf16: tiles take the
+// numbers as they are; for other packings the numbers are widened to f32, a block at a time.
 #include <sluice/core/tensor.h>
 #include <sluice/core/kernel/vectorise.h>
 #include <sluice/ops/gemm/bf16.h>
@@ -28,6 +28,26 @@ class Wide {
 };
 
 }  // namespace
+
+#if defined(SLUICE_BF16_TILES)
+void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
+                   int64_t ldc, const float* bias) {
+#if defined(__x86_64__)
+  const auto multiply = isa() == Isa::amx ? &amx_multiply : &avx512_bf16_multiply;
+#else
+  const auto multiply = &bfmmla_multiply;
+#endif
+  multiply(a, b, n, m, k, alpha, beta, c, ldc, bias);
+}
+
+void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
+                            float alpha, float beta, float* c, int64_t ldc, const float* bias) {
+  by_packed_rows(n, k, 1, [&](int64_t first, int64_t rows, float* tiles) {
+    bf16_pack_a(trans, a + first * (trans == Trans::no ? lda : 1), lda, rows, k, tiles);
+    bf16_multiply(tiles, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
+  });
+}
+#endif
 
 template <>
 void PackedB<float>::fill(Trans tb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {

@@ -1,5 +1,7 @@
 #include <sluice/ops/gemm/plan.h>
 
+#include <sluice/ops/gemm/bf16.h>
+
 #include <algorithm>
 
 namespace sluice::detail {
@@ -9,20 +11,21 @@ namespace {
 bool rounds(const GemmShape& p) { return p.dtype == bf16 || (p.dtype == f32 && p.precision == Precision::bf16); }
 
 Packing usual(const GemmShape& p) {
-  const bool tiles = (p.isa == Isa::amx || p.isa == Isa::neon_bf16) && p.flush;
-  if (rounds(p)) return tiles ? Packing::tiles : Packing::rounded;
+  if (rounds(p)) return has_bf16_tiles(p.isa) && p.flush ? Packing::tiles : Packing::rounded;
   return p.isa == Isa::base ? Packing::plain : Packing::panels;
 }
 
 const char* means(const GemmShape& p, Packing packing) {
-  static constexpr const char* exact[] = {"portable", "NEON", "NEON", "AVX2", "AVX-512", "AVX-512"};  // by Isa
-  static constexpr const char* rounded[] = {"portable, bf16", "NEON, bf16",    "NEON, bf16",
-                                            "AVX2, bf16",     "AVX-512, bf16", "AVX-512, bf16"};
+  static constexpr const char* exact[] = {"portable", "NEON",    "NEON",   "AVX2",
+                                          "AVX-512",  "AVX-512", "AVX-512"};  // by Isa
+  static constexpr const char* rounded[] = {"portable, bf16", "NEON, bf16",    "NEON, bf16",   "AVX2, bf16",
+                                            "AVX-512, bf16",  "AVX-512, bf16", "AVX-512, bf16"};
   switch (packing) {
     case Packing::plain: return p.n == 1 || p.m == 1 ? "OpenBLAS gemv" : "OpenBLAS";
     case Packing::panels: return exact[static_cast<int>(p.isa)];
     case Packing::rounded: return rounded[static_cast<int>(p.isa)];
-    case Packing::tiles: return p.isa == Isa::amx ? "AMX, bf16" : "BFMMLA, bf16";
+    case Packing::tiles:
+      return p.isa == Isa::amx ? "AMX, bf16" : p.isa == Isa::avx512_bf16 ? "AVX-512 BF16" : "BFMMLA, bf16";
     case Packing::split: break;
   }
   return "AMX, f32 in three parts";

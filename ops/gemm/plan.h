@@ -11,7 +11,7 @@
 namespace sluice::detail {
 
 /// Layout of packed operands. plain: a copy, for OpenBLAS. panels: rows of a, panels of b. rounded: the same, rounded
-/// to bf16. tiles: tiles of bf16 (AMX, BFMMLA). split: tiles of f32 in three parts of bf16 (AMX).
+/// to bf16. tiles: tiles of bf16 (AMX, AVX-512 BF16, BFMMLA). split: tiles of f32 in three parts of bf16 (AMX).
 enum class Packing : uint8_t { plain, panels, rounded, tiles, split };
 
 /// What decides the way of a product c [n, m] = a [n, k] · b [k, m], or of a batch of products.
@@ -22,7 +22,8 @@ struct GemmShape {
   bool plain_rows = false;               // a lies row by row
   bool plain_column = false;             // b, one column, is contiguous, and no bias is added
   Isa isa = sluice::isa();
-  bool flush = flush_denormals();  // AMX and BFMMLA flush denormals always, and compute only where that is wanted
+  bool flush = flush_denormals();  // products of bf16 flush denormals always: instructions for them serve only where
+                                   // that is wanted
 };
 
 struct Plan {

@@ -48,7 +48,7 @@ Workload differentiated(std::vector<NamedTensor> inputs, std::function<Tensor()>
 struct Limits {
   int threads = 0;
   double f32_one = 0, f32 = 0, f64_one = 0, f64 = 0;  // multiply-adds of the widest registers, counting 2
-  double bf16_one = 0, bf16 = 0;                      // AMX tiles; 0 without them
+  double bf16_one = 0, bf16 = 0;                      // AMX tiles or VDPBF16PS; 0 without them
   double copy = 0, large_copy = 0, triad = 0;         // bytes read and written, in arrays of 16, 256 and 256 MiB
 };
 Limits measure_limits();

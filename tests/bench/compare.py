@@ -117,7 +117,8 @@ class Comparison:
             row[p]["seconds"] = statistics.median(times[p])
             row[p]["ratio"] = statistics.median(theirs / ours for theirs, ours in zip(times[p], times["sluice"]))
         median = statistics.median(times["sluice"])
-        row["sluice"]["share_of_limit"] *= row["sluice"]["seconds"] / median
+        for share in ("share_of_limit", "share_of_kernels"):
+            row["sluice"][share] *= row["sluice"]["seconds"] / median
         row["sluice"]["seconds"] = median
         return row
 
@@ -184,19 +185,20 @@ def table(machine, rows, peers, args):
     ratios = lambda row: {p: row[p]["ratio"] for p in peers if "ratio" in row.get(p, {})}
     limit = {key: f"{value:.3g}" for key, value in machine.items() if isinstance(value, float)}
     lines = [f"{machine['machine']}, {args.precision}. Multiply-adds: {limit['fma_f32_gflops']} GFLOP/s f32, "
-             f"{limit['fma_f64_gflops']} f64, {limit['amx_bf16_gflops']} bf16 (AMX). Copy: {limit['copy_gbs']} GB/s in "
+             f"{limit['fma_f64_gflops']} f64, {limit['bf16_gflops']} bf16. Copy: {limit['copy_gbs']} GB/s in "
              f"arrays of 16 MiB, {limit['large_copy_gbs']} of 256 MiB; triad {limit['triad_gbs']}.", "",
              f"`{' '.join(['compare.py', *sys.argv[1:]])}`", ""]
-    head = "| {} | Sluice | per token, node | of the limit | " + " | ".join(TITLES[p] for p in peers) + " |"
+    head = "| {} | Sluice | per token, node | of the limit | of its kernels' | " + " | ".join(TITLES[p] for p in peers) + " |"
     for group in dict.fromkeys(row["name"].split("/")[0] for row in rows):
         mine = [row for row in rows if row["name"].split("/")[0] == group]
-        lines += [head.format(group), "|---" * (4 + len(peers)) + "|"]
+        lines += [head.format(group), "|---" * (5 + len(peers)) + "|"]
         for row in mine:
             ours = row["sluice"]
             cells = [row["name"].split("/", 1)[1], ours["failed"] if "failed" in ours else amount(ours)]
             items = ours.get("items", 1)
             cells.append(amount({"seconds": ours["seconds"] / items}) if items > 1 and "seconds" in ours else "")
-            cells.append(f"{100 * ours['share_of_limit']:.0f} %" if "share_of_limit" in ours else "")
+            for share in ("share_of_limit", "share_of_kernels"):
+                cells.append(f"{100 * ours[share]:.0f} %" if share in ours else "")
             for p in peers:
                 cell = row.get(p, {})
                 text = "failed" if "failed" in cell else "—"
@@ -204,7 +206,7 @@ def table(machine, rows, peers, args):
                     text = f"{amount(cell)}, **{cell['ratio']:.2f}×**"
                 cells.append(text + (" (differs!)" if cell.get("differs") else ""))
             lines.append("| " + " | ".join(cells) + " |")
-        lines += ["| **geometric mean** | | | | " + " | ".join(score([ratios(r)[p] for r in mine if p in ratios(r)])
+        lines += ["| **geometric mean** | | | | | " + " | ".join(score([ratios(r)[p] for r in mine if p in ratios(r)])
                                                            for p in peers) + " |", ""]
     timed = [row for row in rows if row["name"].split("/")[0] not in ("memory", "start")]
     compiled = [min(r[p] for p in ("compile", "jax") if p in r) for r in map(ratios, timed) if r.keys() & {"compile", "jax"}]

@@ -67,6 +67,20 @@ template <class T> [[gnu::target("avx512f")]] double avx512_loop(int64_t steps) 
   _tile_release();
   return 4 * 2.0 * 16 * 16 * 32 * static_cast<double>(steps);
 }
+
+/// 16 chains of sums, each of 16 pairs of products.
+[[gnu::target("avx512f,avx512bf16")]] double avx512_bf16(int64_t steps) {
+  __m512 sum[16];
+  for (__m512& s : sum) s = _mm512_setzero_ps();
+  __m512i x = _mm512_set1_epi32(0x3f803f80);
+  for (int64_t i = 0; i < steps; ++i) {
+    asm volatile("" : "+v"(x));  // else the compiler computes the loop
+#pragma GCC unroll 16
+    for (__m512& s : sum) s = _mm512_dpbf16_ps(s, (__m512bh)x, (__m512bh)x);
+  }
+  for (__m512& s : sum) asm volatile("" : : "v"(s));
+  return 16 * 2.0 * 32 * static_cast<double>(steps);
+}
 #endif
 
 template <class T> Loop fma_loop() {
@@ -127,7 +141,7 @@ void measure_flops(Limits& m, DType dtype, int rounds) {
   Loop loop = dtype == f64 ? fma_loop<double>() : fma_loop<float>();
   if (dtype == bf16) loop = nullptr;
 #if defined(__x86_64__)
-  if (dtype == bf16 && isa() == Isa::amx) loop = amx_bf16;
+  if (dtype == bf16 && isa() >= Isa::avx512_bf16) loop = isa() == Isa::amx ? amx_bf16 : avx512_bf16;
 #endif
   if (!loop) return;
   double& one = dtype == f64 ? m.f64_one : dtype == bf16 ? m.bf16_one : m.f32_one;

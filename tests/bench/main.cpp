@@ -71,12 +71,14 @@ Json machine() {
                       {"fma_f32_gflops", m.f32 * 1e-9},
                       {"fma_f64_gflops_one_thread", m.f64_one * 1e-9},
                       {"fma_f64_gflops", m.f64 * 1e-9},
-                      {"amx_bf16_gflops_one_thread", m.bf16_one * 1e-9},
-                      {"amx_bf16_gflops", m.bf16 * 1e-9},
+                      {"bf16_gflops_one_thread", m.bf16_one * 1e-9},
+                      {"bf16_gflops", m.bf16 * 1e-9},
                       {"copy_gbs", m.copy * 1e-9},
                       {"large_copy_gbs", m.large_copy * 1e-9},
                       {"triad_gbs", m.triad * 1e-9}};
 }
+
+constexpr double kInCaches = 0x1p25;  // bytes: those of the arrays of Limits::copy
 
 /// What products of f32 tensors compute in.
 DType products = f32;
@@ -85,6 +87,14 @@ void set_products(const std::string& precision) {
   if (precision == "bf16") set_precision(Precision::bf16), products = bf16;
   else if (precision != "f32") fail<ValueError>("sluice_bench: --precision is f32 or bf16 — got ", precision);
 }
+
+/// The work of each kernel call, one after the other.
+struct Calls final : Observer {
+  std::vector<Work> all;
+  void on_call(const KernelCall& call) override {
+    if (!call.nested) all.push_back(call.work);
+  }
+};
 
 /// One workload, made and run twice to learn what it does.
 class Measured {
@@ -96,9 +106,9 @@ class Measured {
     if (!path.empty())
       for (const NamedTensor& x : workload_.inputs) file.tensors[x.name] = clone(x.tensor.detach());
     {
-      detail::WorkCounter counter;
+      Calls calls;
       workload_.run();
-      work_ = counter.work();
+      calls_ = calls.all;
     }
     reset_peak_memory(device);
     const int64_t before = memory_stats(device).live;
@@ -123,16 +133,26 @@ class Measured {
       synchronize(device);
       times.push_back(now() - start);
     }
-    const double t = median(times), flops = static_cast<double>(work_.flops), bytes = static_cast<double>(work_.bytes);
+    const double t = median(times);
+    Work work;
+    for (const Work& call : calls_) work += call;
+    const double flops = static_cast<double>(work.flops), bytes = static_cast<double>(work.bytes);
     Limits& m = limits();
     if (device == cpu && flops > 0) measure_flops(m, workload_.dtype == f64 ? f64 : products, 5);
     const double peak = workload_.dtype == f64 ? m.f64 : products == bf16 && m.bf16 > 0 ? m.bf16 : m.f32;
+    // What passes through a kernel that moves more than the caches hold comes from memory.
+    double alone = 0;  // the sum of the kernels' limits: they do not overlap
+    for (const Work& call : calls_) {
+      const double moved = static_cast<double>(call.bytes);
+      alone += std::max(static_cast<double>(call.flops) / peak, moved / (moved > kInCaches ? m.large_copy : m.copy));
+    }
     return Json::Object{{"name", name_},
                         {"seconds", t},
                         {"runs", static_cast<int64_t>(times.size())},
                         {"gflops", flops / t * 1e-9},
                         {"gbs", bytes / t * 1e-9},
                         {"share_of_limit", std::max(flops / peak, bytes / m.copy) / t},
+                        {"share_of_kernels", alone / t},
                         {"peak_bytes", peak_},
                         {"items", workload_.items},
                         {"checksum", check_}};
@@ -141,7 +161,7 @@ class Measured {
  private:
   std::string name_;
   Workload workload_;
-  Work work_;
+  std::vector<Work> calls_;
   int64_t peak_ = 0;
   double check_ = 0, second_ = 0;
 };

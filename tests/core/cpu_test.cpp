@@ -21,7 +21,7 @@ TEST_CASE("isa: what is set is used, and what is missing is refused", "[cpu]") {
 #elif defined(__x86_64__)
   CHECK((best_isa() == Isa::base || best_isa() >= Isa::avx2));
 #endif
-  for (Isa i : {Isa::base, Isa::neon, Isa::neon_bf16, Isa::avx2, Isa::avx512, Isa::amx}) {
+  for (Isa i : {Isa::base, Isa::neon, Isa::neon_bf16, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
     INFO(isa_name(i));
     if (std::find(all.begin(), all.end(), i) != all.end()) {
       set_isa(i);

@@ -68,6 +68,9 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::amx, f32, kRounded, 2, 512, 512, 1024, "shared, tiles: AMX, bf16"},
       {Isa::avx2, bf16, kExact, 2, 512, 512, 1023, "separate, rounded: AVX2, bf16"},
       {Isa::neon_bf16, bf16, kExact, 2, 512, 512, 1024, "shared, tiles: BFMMLA, bf16"},
+      {Isa::avx512_bf16, bf16, kExact, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::avx512_bf16, f32, kRounded, 2, 512, 512, 1023, "separate, tiles: AVX-512 BF16"},
+      {Isa::avx512_bf16, bf16, kExact, 2, 512, 512, 1024, "shared, tiles: AVX-512 BF16"},
       // f32 in three parts
       {Isa::amx, f32, kExact, 1, 112, 512, 512, "shared, split: AMX, f32 in three parts"},
       {Isa::amx, f32, kExact, 2, 112, 512, 512, "separate, split: AMX, f32 in three parts"},
@@ -76,6 +79,7 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::amx, f32, kExact, 1, 1024, 1024, 64, "shared, split: AMX, f32 in three parts"},
       {Isa::amx, f64, kExact, 1, 1024, 1024, 64, "shared, panels: AVX-512"},
       {Isa::neon_bf16, f32, kExact, 1, 1024, 1024, 64, "shared, panels: NEON"},
+      {Isa::avx512_bf16, f32, kExact, 1, 1024, 1024, 64, "shared, panels: AVX-512"},
   };
   for (const Row& r : rows) {
     GemmShape s{.batch = r.batch,
@@ -97,9 +101,10 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
     // Tiles flush denormals: where these must be kept, the kernels of the next lesser set compute.
     s.flush = false;
     const Plan kept = plan_gemm(s);
-    s.isa = r.isa == Isa::amx ? Isa::avx512 : r.isa == Isa::neon_bf16 ? Isa::neon : r.isa;
+    s.isa = r.isa >= Isa::avx512_bf16 ? Isa::avx512 : r.isa == Isa::neon_bf16 ? Isa::neon : r.isa;
     CHECK(text(kept) == text(plan_gemm(s)));
-    CHECK(std::string(kept.means).find(r.isa == Isa::amx ? "AMX" : "BFMMLA") == std::string::npos);
+    for (const char* flushes : {"AMX", "AVX-512 BF16", "BFMMLA"})
+      CHECK(std::string(kept.means).find(flushes) == std::string::npos);
   }
 }
 

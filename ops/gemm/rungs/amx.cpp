@@ -122,16 +122,9 @@ void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t
   pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
 }
 
-void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
-                   int64_t ldc, const float* bias) {
+void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
+                  int64_t ldc, const float* bias) {
   multiply_tiles<Products>(a, b, n, m, k, alpha, beta, c, ldc, bias);
-}
-
-void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
-                            float alpha, float beta, float* c, int64_t ldc, const float* bias) {
-  pack_and_multiply_tiles<Products>(
-      trans, a, lda, b, n, m, k, alpha, beta, c, ldc, bias,
-      static_cast<void (*)(Trans, const float*, int64_t, int64_t, int64_t, float*)>(&bf16_pack_a));
 }
 
 }  // namespace sluice::detail

@@ -104,7 +104,13 @@ bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, in
 
 bool amx_split_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
                             float alpha, float beta, float* c, int64_t ldc, const float* bias) {
-  return pack_and_multiply_tiles<SplitProducts>(trans, a, lda, b, n, m, k, alpha, beta, c, ldc, bias, &amx_split_a);
+  const bool along = trans == Trans::no;
+  bool finite = true;
+  by_packed_rows(n, k, 3, [&](int64_t first, int64_t rows, float* tiles) {
+    split_tiles(a + first * (along ? lda : 1), lda, along, !along, rows, k, reinterpret_cast<char*>(tiles));
+    finite &= multiply_tiles<SplitProducts>(tiles, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
+  });
+  return finite;
 }
 
 }  // namespace sluice::detail

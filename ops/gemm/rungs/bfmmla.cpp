@@ -115,8 +115,8 @@ void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t
 }
 
 /// 16 columns of b, over all k, stay in L1 while the rows of a go past from L2.
-void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
-                   int64_t ldc, const float* bias) {
+void bfmmla_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
+                     int64_t ldc, const float* bias) {
   const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep;  // numbers of a row in tiles
   const int64_t quads = (k + kQuad - 1) / kQuad;
   const auto *left = reinterpret_cast<const uint16_t*>(a), *right = reinterpret_cast<const uint16_t*>(b);
@@ -136,19 +136,6 @@ void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t
             to = bias ? x + bias[j + q] : x;
           }
       }
-}
-
-void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
-                            float alpha, float beta, float* c, int64_t ldc, const float* bias) {
-  const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep / 2;  // of floats
-  // 256 KiB of rows stay in L2.
-  const int64_t block = std::max(kAmxTile, (int64_t{1} << 16) / row / kAmxTile * kAmxTile);
-  float* const tiles = pack_memory<float>(0, (std::min(block, n) + kAmxTile - 1) / kAmxTile * kAmxTile * row);
-  for (int64_t first = 0; first < n; first += block) {
-    const int64_t rows = std::min(block, n - first);
-    bf16_pack_a(trans, a + first * (trans == Trans::no ? lda : 1), lda, rows, k, tiles);
-    bf16_multiply(tiles, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
-  }
 }
 
 }  // namespace sluice::detail

@@ -1,0 +1,86 @@
+// Rung 5 on x86-64 without AMX: AVX-512 BF16 (Zen 4 and later, Cooper Lake). VDPBF16PS multiplies 16 pairs of bf16 by
+// 16 pairs and adds to 16 sums in f32, twice the multiply-adds of a vector of f32. Tiles are those of AMX (amx.cpp). A
+// row of a's tile has 16 pairs, of which one is broadcast; a row of b's tile has a pair for each of 16 columns. 8 rows
+// of 2 vectors of sums are 16 chains, enough for two instructions of 5 or 6 cycles in flight. A pair of k takes 10
+// loads for 16 instructions.
+#include <sluice/ops/gemm/bf16.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstring>
+
+namespace sluice::detail {
+
+namespace {
+
+constexpr int64_t kHeight = 8;  // rows of c in registers: half of a tile
+
+/// Where sums go: to = alpha · sums + beta · to + bias.
+struct Place {
+  float* to;
+  int64_t ld, rows, cols;
+  float alpha, beta;
+  const float* bias;
+};
+
+/// 8 rows of a times C tiles of b (the second next_b bytes after the first), over `steps` tiles of k.
+template <int C>
+[[gnu::target("avx512f,avx512bf16")]] void multiply_rows(int64_t steps, const char* a, const char* b, int64_t next_b,
+                                                         const Place& c) {
+  __m512 sum[kHeight][C];
+#pragma GCC unroll 8
+  for (auto& row : sum)
+#pragma GCC unroll 2
+    for (__m512& x : row) x = _mm512_setzero_ps();
+  for (; steps > 0; --steps, a += kAmxPart, b += kAmxPart)
+    for (int64_t pair = 0; pair < kAmxStep / 2; ++pair) {
+      __m512bh right[C];
+#pragma GCC unroll 2
+      for (int j = 0; j < C; ++j) right[j] = (__m512bh)_mm512_load_si512(b + j * next_b + 64 * pair);
+#pragma GCC unroll 8
+      for (int i = 0; i < kHeight; ++i) {
+        int32_t numbers;
+        std::memcpy(&numbers, a + 64 * i + 4 * pair, 4);
+        const __m512bh left = (__m512bh)_mm512_set1_epi32(numbers);
+#pragma GCC unroll 2
+        for (int j = 0; j < C; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
+      }
+    }
+  const __m512 alpha = _mm512_set1_ps(c.alpha), beta = _mm512_set1_ps(c.beta);
+#pragma GCC unroll 8
+  for (int i = 0; i < kHeight; ++i)
+#pragma GCC unroll 2
+    for (int j = 0; j < C; ++j) {
+      const int64_t left = c.cols - 16 * j;
+      const __mmask16 mask = i < c.rows ? left < 16 ? __mmask16((1u << left) - 1) : __mmask16(0xffff) : __mmask16(0);
+      float* const to = c.to + i * c.ld + 16 * j;
+      __m512 x = alpha * sum[i][j];
+      if (c.beta != 0) x = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(mask, to), x);
+      if (c.bias) x = x + _mm512_maskz_loadu_ps(mask, c.bias + 16 * j);
+      _mm512_mask_storeu_ps(to, mask, x);
+    }
+}
+
+}  // namespace
+
+/// 16 rows of a, over all k, stay in L1 while the columns of b that fit in L2 go past.
+void avx512_bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,
+                          float* c, int64_t ldc, const float* bias) {
+  const int64_t steps = (k + kAmxStep - 1) / kAmxStep, bytes = steps * kAmxPart;  // of 16 rows or columns
+  const int64_t width = amx_near_panels(k, 1) * kAmxCols;
+  const char *const left = reinterpret_cast<const char*>(a), *const right = reinterpret_cast<const char*>(b);
+  for (int64_t first = 0; first < m; first += width)
+    for (int64_t i = 0; i < n; i += kAmxTile)
+      for (int64_t j = first; j < std::min(first + width, m); j += kAmxCols)
+        for (int64_t half = i; half < std::min(i + kAmxTile, n); half += kHeight) {
+          const Place to{c + half * ldc + j, ldc, n - half, m - j, alpha, beta, bias ? bias + j : nullptr};
+          const char *const rows = left + i / kAmxTile * bytes + 64 * (half - i), *const cols =
+                                                                                      right + j / kAmxTile * bytes;
+          if (m - j > kAmxTile) multiply_rows<2>(steps, rows, cols, bytes, to);
+          else multiply_rows<1>(steps, rows, cols, bytes, to);
+        }
+}
+
+}  // namespace sluice::detail
+#endif
