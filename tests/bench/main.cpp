@@ -15,6 +15,7 @@
 #include "bench.h"
 
 #include <sluice/core/kernel/cpu.h>
+#include <sluice/core/kernel/observer.h>
 #include <sluice/core/text/json.h>
 #include <sluice/core/text/options.h>
 #include <sluice/ops/gemm/precision.h>
@@ -89,9 +90,9 @@ void set_products(const std::string& precision) {
 }
 
 /// The work of each kernel call, one after the other.
-struct Calls final : Observer {
+struct Calls final : detail::Observer {
   std::vector<Work> all;
-  void on_call(const KernelCall& call) override {
+  void on_call(const detail::KernelCall& call) override {
     if (!call.nested) all.push_back(call.work);
   }
 };

@@ -21,17 +21,16 @@ struct Sizes {
 /// DeltaNet in its place, and `hybrid` in three blocks of four.
 MixerLm make_model(const std::string& kind, const Sizes& z) {
   Rng rng(1);
+  MultiHeadAttentionOptions gated;
+  gated.heads = {.dim = z.dim, .heads = z.dim / 64, .causal = true, .use_rope = true};
+  gated.gates.emplace_back();
   std::vector<Mixer> mixers;
   for (int64_t i = 0; i < z.layers; ++i) {
     if (kind == "lm_gau") mixers.emplace_back(Gau({.dim = z.dim, .causal = true}, rng));
     else if (kind == "lm_flash") mixers.emplace_back(Flash({.dim = z.dim, .causal = true}, rng));
     else if (kind == "lm_delta" || (kind == "lm_hybrid" && i % 4 != 3))
       mixers.emplace_back(GatedDeltaNet(DeltaOptions{.dim = z.dim, .heads = z.dim / 64}, rng));
-    else
-      mixers.emplace_back(
-          MultiHeadAttention({.heads = {.dim = z.dim, .heads = z.dim / 64, .causal = true, .use_rope = true},
-                              .gates = {AttentionGateOptions{}}},
-                             rng));
+    else mixers.emplace_back(MultiHeadAttention(gated, rng));
   }
   const int64_t hidden = kind != "lm_gau" && kind != "lm_flash" ? (z.dim * 8 / 3 + 7) / 8 * 8 : 0;
   MixerLm model(z.dim, std::move(mixers), hidden, 0.02, rng);
