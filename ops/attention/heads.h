@@ -4,6 +4,7 @@
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/rows/rows.h>
 
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/core/tensor.h>
 
 #include <algorithm>
@@ -46,12 +47,20 @@ template <class T> class Scratch {
 
 /// True if all of rows × width values are finite.
 template <class T> bool all_finite(const T* x, int64_t rows, int64_t width, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    // x·0 is 0 for finite x, else NaN
-    if (const T zero = row_total<T>(width, [p = x + r * stride](int64_t i) { return p[i] * T(0); }); zero != T(0))
-      return false;
-  }
-  return true;
+  T sum = 0;
+  vectorised([=, &sum] {
+    constexpr int lanes = 32;
+    T lane[lanes] = {};  // x·0 is 0 for finite x, else NaN
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const row = x + r * stride;
+      int64_t i = 0;
+      for (; i + lanes <= width; i += lanes)
+        for (int k = 0; k < lanes; ++k) lane[k] += row[i + k] * T(0);
+      for (int k = 0; k < lanes && i < width; ++i, ++k) lane[k] += row[i] * T(0);
+    }
+    sum = row_sum(lane, lanes);
+  });
+  return sum == T(0);
 }
 
 /// c [n, m] += alpha · a · b, or alpha · aᵀ · b, without the zeros of a: 0·NaN adds nothing. For tiles whose operands

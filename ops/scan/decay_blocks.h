@@ -9,6 +9,7 @@
 // al. 2024, Gated Linear Attention Transformers, section 4.3.)
 #pragma once
 
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/core/number/math.h>
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/rows/rows.h>
@@ -80,19 +81,21 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
   bool enter() {
     constexpr double most = 4096;  // of E and 1 / E: so much range is lost
     begin = mild = end, end = std::min(begin + kDecayBlock, count);
-    const double* start = sums + (begin - 1) * columns;
-    for (int64_t i = begin; i < end; ++i) {
-      const double* here = sums + i * columns;
-      T *e = factor + (i - begin) * columns, *y = carried + i * columns;
-      for (int64_t c = 0; c < columns; ++c) e[c] = math::exp(T(here[c] - start[c]));
-      int outside = 0;
-      for (int64_t c = 0; c < columns; ++c) outside |= (e[c] < T(1 / most)) | (e[c] > T(most));
-      if (mild == i && !outside) {
-        for (int64_t c = 0; c < columns; ++c) y[c] = x[i * columns + c] / e[c];
-        if (all_finite(y, 1, columns, columns)) ++mild;
+    vectorised([&, columns = columns] {
+      const double* start = sums + (begin - 1) * columns;
+      for (int64_t i = begin; i < end; ++i) {
+        const double* here = sums + i * columns;
+        T *e = factor + (i - begin) * columns, *y = carried + i * columns;
+        for (int64_t c = 0; c < columns; ++c) e[c] = math::exp(T(here[c] - start[c]));
+        int outside = 0;
+        for (int64_t c = 0; c < columns; ++c) outside |= (e[c] < T(1 / most)) | (e[c] > T(most));
+        if (mild == i && !outside) {
+          for (int64_t c = 0; c < columns; ++c) y[c] = x[i * columns + c] / e[c];
+          if (all_finite(y, 1, columns, columns)) ++mild;
+        }
+        if (mild <= i) std::fill_n(y, columns, T(0));
       }
-      if (mild <= i) std::fill_n(y, columns, T(0));
-    }
+    });
     return begin < end;
   }
 
@@ -115,15 +118,17 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
   void leave(int64_t done) {
     const T* last = factor + (end - begin - 1) * columns;
     const double* there = sums + (end - 1) * columns;
-    for (int64_t i = 0; i < end; ++i) {
-      T* y = carried + i * columns;
-      if (i < done)
-        for (int64_t c = 0; c < columns; ++c) y[c] *= last[c];
-      else
-        for (int64_t c = 0; c < columns; ++c)
-          y[c] = x[i * columns + c] * math::exp(T(there[c] - sums[i * columns + c]));
-    }
-    for (int64_t c = 0; c < columns; ++c) border[c] *= last[c];
+    vectorised([&, columns = columns] {
+      for (int64_t i = 0; i < end; ++i) {
+        T* y = carried + i * columns;
+        if (i < done)
+          for (int64_t c = 0; c < columns; ++c) y[c] *= last[c];
+        else
+          for (int64_t c = 0; c < columns; ++c)
+            y[c] = x[i * columns + c] * math::exp(T(there[c] - sums[i * columns + c]));
+      }
+      for (int64_t c = 0; c < columns; ++c) border[c] *= last[c];
+    });
   }
 };
 
@@ -142,17 +147,21 @@ void weights_by_keys(DecayBuffers<T>& w, std::span<const DecayQueries<T>> querie
   // The terms of the products are those of a_tj: they overflow only if a_tj does.
   for (DecayBlocks<T> b(w, k, m, count); b.enter(); b.leave(b.mild)) {
     for (const auto& [q, a, decayed] : queries) {
-      for (int64_t t = b.begin; t < b.end; ++t) {
-        const T *query = q + t * m, *e = b.factor + (t - b.begin) * m;
-        T *near = b.part + (t - b.begin) * m, *far = decayed + t * m;
-        for (int64_t c = 0; c < m; ++c) near[c] = query[c] * e[c], far[c] = near[c] * b.border[c];
-      }
+      vectorised([&b, q, decayed, m] {
+        for (int64_t t = b.begin; t < b.end; ++t) {
+          const T *query = q + t * m, *e = b.factor + (t - b.begin) * m;
+          T *near = b.part + (t - b.begin) * m, *far = decayed + t * m;
+          for (int64_t c = 0; c < m; ++c) near[c] = query[c] * e[c], far[c] = near[c] * b.border[c];
+        }
+      });
       gemm(Trans::no, Trans::yes, b.end - b.begin, b.end, m, T(1), b.part, m, b.carried, m, T(0), a + b.begin * count,
            count, precision);
       for (int64_t t = b.begin; t < b.end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
     }
-    b.each_pair(b.mild, [&](int64_t j, int64_t t, const T* key) {
-      for (const auto& [q, a, decayed] : queries) a[t * count + j] = row_dot(q + t * m, key, m);
+    vectorised([&] {
+      b.each_pair(b.mild, [&](int64_t j, int64_t t, const T* key) {
+        for (const auto& [q, a, decayed] : queries) a[t * count + j] = row_dot(q + t * m, key, m);
+      });
     });
   }
 }
@@ -172,15 +181,17 @@ void sum_by_values(DecayBuffers<T>& w, const T* a, const T* v, int64_t columns, 
     for (done = b.begin; done < b.mild; ++done)  // a sum may overflow before it is multiplied by E
       if (!all_finite(b.part + (done - b.begin) * columns, 1, columns, columns)) break;
     if (done < b.end) multiply(done, b.begin);  // earlier blocks alone
-    for (int64_t t = b.begin; t < b.end; ++t) {
-      const T *e = b.factor + (t - b.begin) * columns, *part = b.part + (t - b.begin) * columns;
-      T* y = o + t * columns;
-      for (int64_t c = 0; c < columns; ++c) y[c] = (y[c] * b.border[c] + part[c]) * e[c];
-    }
-    b.each_pair(done, [&](int64_t j, int64_t t, const T* value) {
-      const T score = a[t * count + j];
-      T* y = o + t * columns;
-      for (int64_t c = 0; c < columns; ++c) y[c] += score * value[c];
+    vectorised([&b, a, o, columns, count, done] {
+      for (int64_t t = b.begin; t < b.end; ++t) {
+        const T *e = b.factor + (t - b.begin) * columns, *part = b.part + (t - b.begin) * columns;
+        T* y = o + t * columns;
+        for (int64_t c = 0; c < columns; ++c) y[c] = (y[c] * b.border[c] + part[c]) * e[c];
+      }
+      b.each_pair(done, [=](int64_t j, int64_t t, const T* value) {
+        const T score = a[t * count + j];
+        T* y = o + t * columns;
+        for (int64_t c = 0; c < columns; ++c) y[c] += score * value[c];
+      });
     });
   }
 }

@@ -56,7 +56,7 @@ template <class T> struct DeltaOperands {
     T* far;     // [2c, key_width]: x ∘ e^L; decays by channel only
     T* keys;    // [c, key_width]
     T* pairs;   // [2c, c]: A, then P
-    T* weight;  // [c, c], e^{L_t − L_j}; decays of whole states only, as the next two
+    T* weight;  // [c, c], e^{L_t − L_j} or 0 for j > t; decays of whole states only, as the next two
     T* here;    // [c], e^{L_t}
     T* left;    // [c], e^{L_end − L_t}
     T* u;       // [c, value_width]
@@ -123,13 +123,15 @@ template <class T> struct DeltaOperands {
   }
 
   void load_decays(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count) const {
-    for (int64_t t = 0; g && t < count; ++t) {
-      const T* here = decay_at(b, h, first + t);
-      for (int64_t c = 0; c < channels(); ++c) {
-        m.step[t * channels() + c] = std::max(here[c], T(kForgotten));
-        m.sums[t * channels() + c] = (t ? m.sums[(t - 1) * channels() + c] : 0.0) + double(m.step[t * channels() + c]);
+    if (!g) return;
+    vectorised([=, given = decay_at(b, h, first), width = channels(), step = m.step, sums = m.sums] {
+      for (int64_t i = 0; i < count * width; ++i) step[i] = std::max(given[i], T(kForgotten));
+      for (int64_t t = 0; t < count; ++t) {
+        const T* const row = step + t * width;
+        double *const sum = sums + t * width, *const before = sum - width;
+        for (int64_t c = 0; c < width; ++c) sum[c] = before[c] + double(row[c]);
       }
-    }
+    });
     if (decay == DeltaDecay::scalar)
       vectorised([&] {
         for (int64_t t = 0; t < count; ++t)
@@ -141,18 +143,24 @@ template <class T> struct DeltaOperands {
   void weigh(Memory& m, int64_t count) const {
     for (int64_t t = 0; t < count; ++t) {
       T* const weight = m.weight + t * count;
-      for (int64_t j = 0; j <= t; ++j) weight[j] = math::exp(T(m.sums[t] - m.sums[j]));
+      const int64_t end = whole_vectors(t + 1, count);
+      for (int64_t j = 0; j < end; ++j) weight[j] = j <= t ? math::exp(T(m.sums[t] - m.sums[j])) : T(0);
       for (int64_t side = 0; side < sides; ++side)
-        for (int64_t j = 0; j <= t; ++j) m.pairs[(side * count + t) * count + j] *= weight[j];
+        for (int64_t j = 0; j < end; ++j) m.pairs[(side * count + t) * count + j] *= weight[j];
     }
   }
+  /// `used` numbers of a line of `count`, and those that fill the last vector: a loop over the rest of a vector would
+  /// take them one by one.
+  static int64_t whole_vectors(int64_t used, int64_t count) { return std::min((used + 15) / 16 * 16, count); }
 
   /// Multiplies rows of y [count, width] by their factors.
   void scale_rows(const T* factor, T* y, int64_t count, int64_t width) const {
     if (decay != DeltaDecay::scalar) return;
     vectorised([&] {
-      for (int64_t t = 0; t < count; ++t)
-        for (int64_t c = 0; c < width; ++c) y[t * width + c] *= factor[t];
+      for (int64_t t = 0; t < count; ++t) {
+        const T by = factor[t];
+        for (int64_t c = 0; c < width; ++c) y[t * width + c] *= by;
+      }
     });
   }
 
@@ -177,8 +185,9 @@ template <class T> struct DeltaOperands {
          m.r, value_width, precision);
     vectorised([&] {
       for (int64_t t = 0; t < count; ++t) {
-        const T *written = write.at(b, h, first + t), *known = m.r + t * value_width;
-        for (int64_t c = 0; c < value_width; ++c) m.u[t * value_width + c] = written[c] - m.here[t] * known[c];
+        const T *written = write.at(b, h, first + t), *known = m.r + t * value_width, kept = m.here[t];
+        T* const u = m.u + t * value_width;
+        for (int64_t c = 0; c < value_width; ++c) u[c] = written[c] - kept * known[c];
       }
     });
     solve_unit_lower(Trans::no, count, m.pairs, count, m.u, value_width, value_width, m.solver);

@@ -46,9 +46,11 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
     T* const o = out.at(b, h, first);
     const T* const known = sides == 2 ? m.r + count * value_width : m.u;
     vectorised([&] {
-      for (int64_t t = 0; t < count; ++t)
-        for (int64_t c = 0; c < value_width; ++c)
-          o[t * out.row + c] = (sides == 2 ? m.here[t] : T(1)) * known[t * value_width + c];
+      for (int64_t t = 0; t < count; ++t) {
+        const T *const from = known + t * value_width, kept = sides == 2 ? m.here[t] : T(1);
+        T* const to = o + t * out.row;
+        for (int64_t c = 0; c < value_width; ++c) to[c] = kept * from[c];
+      }
     });
     if (sides == 2) {
       masked_product(Trans::no, count, value_width, count, m.pairs + count * count, count, m.u, value_width, true, o,

@@ -161,12 +161,13 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
                    value_width, precision);
     // dw = (I + A)⁻ᵀ du
     if (erases) solve_unit_lower(Trans::yes, count, m.pairs, count, m.du, value_width, value_width, m.solver);
-    vectorised([&] {
-      for (int64_t t = 0; t < count; ++t) {
-        std::copy_n(m.du + t * value_width, value_width, dwrite.at(b, h, first + t));
-        for (int64_t c = 0; erases && c < value_width; ++c) minus_dw[t * value_width + c] = -m.du[t * value_width + c];
-      }
-    });
+    for (int64_t t = 0; t < count; ++t) std::copy_n(m.du + t * value_width, value_width, dwrite.at(b, h, first + t));
+    if (erases)
+      vectorised(
+          [from = m.du, to = minus_dw](int64_t numbers) {
+            for (int64_t i = 0; i < numbers; ++i) to[i] = -from[i];
+          },
+          count * value_width);
     // [dA | dP] = G uᵀ for j < t
     gemm(Trans::no, Trans::yes, sides * count, count, value_width, T(1), m.rows, value_width, m.u, value_width, T(0),
          m.d, count, precision);
@@ -183,7 +184,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
       vectorised([&] {
         for (int64_t side = 0; side < sides; ++side)
           for (int64_t t = 0; t < count; ++t)
-            for (int64_t j = 0; j <= t; ++j) m.d[(side * count + t) * count + j] *= m.weight[t * count + j];
+            for (int64_t j = 0; j < Base::whole_vectors(t + 1, count); ++j)
+              m.d[(side * count + t) * count + j] *= m.weight[t * count + j];
       });
     masked_product(Trans::no, sides * count, key_width, count, m.d, count, m.keys, key_width, true, m.dx, key_width,
                    precision);
@@ -197,13 +199,17 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
                        precision);
     // The sums over later steps are the same, read backwards: from t to j < t the decays g_{j+1} … g_t pass.
     T *const pairs = m.turned, *const rows = pairs + count * count, *const sum = rows + count * key_width;
-    for (int64_t t = 0; t < count / 2; ++t)
-      std::swap_ranges(m.step + t * key_width, m.step + (t + 1) * key_width, m.step + (count - 1 - t) * key_width);
-    std::copy_backward(m.step, m.step + (count - 1) * key_width, m.step + count * key_width);
-    std::fill_n(m.step, key_width, T(0));
-    for (int64_t t = 0; t < count; ++t)
-      for (int64_t c = 0; c < key_width; ++c)
-        m.sums[t * key_width + c] = m.sums[(t - 1) * key_width + c] + double(m.step[t * key_width + c]);
+    vectorised([&m, count, width = key_width] {
+      for (int64_t t = 0; t < count / 2; ++t)
+        std::swap_ranges(m.step + t * width, m.step + (t + 1) * width, m.step + (count - 1 - t) * width);
+      std::copy_backward(m.step, m.step + (count - 1) * width, m.step + count * width);
+      std::fill_n(m.step, width, T(0));
+      for (int64_t t = 0; t < count; ++t) {
+        const T* const step = m.step + t * width;
+        double *const here = m.sums + t * width, *const before = here - width;
+        for (int64_t c = 0; c < width; ++c) here[c] = before[c] + double(step[c]);
+      }
+    });
     for (int64_t side = 0; side < sides; ++side) {
       const T *d = m.d + side * count * count, *x = m.x + side * count * key_width;
       for (int64_t t = 0; t < count; ++t) {
@@ -213,11 +219,15 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
         else std::fill_n(sum + t * key_width, key_width, T(0));
       }
       sum_by_values<T>(m, pairs, rows, key_width, count, sum, precision);
-      for (int64_t t = 0; t < count; ++t)
-        for (int64_t c = 0; c < key_width; ++c) {
-          T& to = m.dk[(count - 1 - t) * key_width + c];
-          to = side == 0 ? sum[t * key_width + c] : to + sum[t * key_width + c];
+      vectorised([dk = m.dk, sum, side, count, width = key_width] {
+        for (int64_t t = 0; t < count; ++t) {
+          T* const to = dk + (count - 1 - t) * width;
+          const T* const from = sum + t * width;
+          if (side == 0) std::copy_n(from, width, to);
+          else
+            for (int64_t c = 0; c < width; ++c) to[c] += from[c];
         }
+      });
     }
   }
 

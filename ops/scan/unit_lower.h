@@ -2,6 +2,7 @@
 // substitution, and the rest are products.
 #pragma once
 
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/gemm/gemm.h>
 
@@ -40,12 +41,17 @@ void solve_unit_lower(Trans trans, int64_t n, const T* a, int64_t lda, T* x, int
         }
       continue;
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      T* const line = inverse + r * kUnitBlock;
-      std::fill_n(line, kUnitBlock, T(0)), line[r] = T(1);
-      for (int64_t j = 0; j < r; ++j)
-        for (int64_t c = 0; c < kUnitBlock; ++c) line[c] -= corner[r * lda + j] * inverse[j * kUnitBlock + c];
-    }
+    vectorised([=] {
+      for (int64_t r = 0; r < rows; ++r) {
+        T line[kUnitBlock] = {};
+        line[r] = T(1);
+        for (int64_t j = 0; j < r; ++j) {
+          const T weight = corner[r * lda + j];
+          for (int64_t c = 0; c < kUnitBlock; ++c) line[c] -= weight * inverse[j * kUnitBlock + c];
+        }
+        std::copy_n(line, kUnitBlock, inverse + r * kUnitBlock);
+      }
+    });
     for (int64_t r = 0; r < rows; ++r) std::copy_n(here + r * ldx, m, before + r * m);
     gemm(trans, Trans::no, rows, m, rows, T(1), inverse, kUnitBlock, before, m, T(0), here, ldx);
   }
