@@ -108,7 +108,7 @@ extern Kernel<void(const Tensor& x, Tensor& y, DropoutSpec spec)> dropout;
 /// cos and sin [n, half] of (positions + offset) · frequencies, f64 [half], computed in f64; may be empty.
 extern Kernel<void(const Tensor& positions, int64_t offset, const Tensor& frequencies, Tensor& cos, Tensor& sin)>
     rope_angles;
-/// y = x [..., n, d] with pairs of channels rotated by the angles, by their negatives if `inverse`.
+/// y = x [outer, n, inner, d] with pairs of channels rotated by the angles of n, by their negatives if `inverse`.
 extern Kernel<void(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse)>
     rope;
 /// T5's bucket of each distance (key − query position).

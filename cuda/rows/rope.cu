@@ -25,10 +25,10 @@ void rope_angles_as(const int64_t* at, int64_t offset, const double* frequency, 
 template <class T> struct RopeRow {
   Numbers<T> x, y;
   const T *cos, *sin;
-  int64_t d, n, half;
+  int64_t d, inner, n, half;
   bool interleaved, inverse;
   template <int threads> __device__ void operator()(int64_t row) const {
-    const T *c = cos + row % n * half, *s = sin + row % n * half;
+    const T *c = cos + row / inner % n * half, *s = sin + row / inner % n * half;
     const Numbers<T> p = x.from(row * d), q = y.from(row * d);
     for (int64_t k = rank_in_team<threads>(); k < half; k += threads) {
       const int64_t i = interleaved ? 2 * k : k, j = interleaved ? i + 1 : k + half;
@@ -46,7 +46,7 @@ template <bool interleaved> struct RopePairs {
   int64_t pieces;  // of half a row
   __device__ void operator()(int64_t index) const {
     const int64_t row = index / pieces, k = index % pieces * kNeighbours, at = row * r.d,
-                  angle = row % r.n * r.half + k;
+                  angle = row / r.inner % r.n * r.half + k;
     const int64_t i = at + (interleaved ? 2 * k : k), j = interleaved ? i + kNeighbours : i + r.half;
     float u[kNeighbours], v[kNeighbours], c[kNeighbours], s[kNeighbours];
     load_vector(u, r.x.at, i, r.x.narrow), load_vector(v, r.x.at, j, r.x.narrow);
@@ -82,7 +82,8 @@ void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, Rope
                          .cos = data_of<T>(cos),
                          .sin = data_of<T>(sin),
                          .d = d,
-                         .n = x.dim(-2),
+                         .inner = x.dim(2),
+                         .n = x.dim(1),
                          .half = half,
                          .interleaved = pairing == RopePairing::interleaved,
                          .inverse = inverse};

@@ -3,6 +3,7 @@
 #include <sluice/ops/rows/rope.h>
 
 #include <sluice/core/kernel/graph.h>
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -127,38 +128,60 @@ Angles cached_angles(int64_t n, const RopeOptions& o, int64_t dim, TensorOptions
   });
 }
 
+/// lo + i·hi = (a + i·b)(c + i·s) for `count` pairs; parameters, because g++ would take pairs one by one for fear that
+/// what it writes overlaps what it reads.
+template <class T>
+void rotate_halves(const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ c, const T* __restrict__ s,
+                   T sign, int64_t count, T* __restrict__ lo, T* __restrict__ hi) {
+  for (int64_t k = 0; k < count; ++k) {
+    const T sine = sign * s[k];
+    lo[k] = a[k] * c[k] - b[k] * sine, hi[k] = b[k] * c[k] + a[k] * sine;
+  }
+}
+template <class T>
+void rotate_neighbours(const T* __restrict__ p, const T* __restrict__ c, const T* __restrict__ s, T sign, int64_t count,
+                       T* __restrict__ q) {
+  for (int64_t k = 0; k < count; ++k) {
+    const T a = p[2 * k], b = p[2 * k + 1], sine = sign * s[k];
+    q[2 * k] = a * c[k] - b * sine, q[2 * k + 1] = b * c[k] + a * sine;
+  }
+}
+
 void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, RopePairing pairing, bool inverse) {
-  const int64_t d = x.dim(-1), n = x.dim(-2), half = cos.dim(1);
+  const int64_t d = x.dim(3), inner = x.dim(2), n = x.dim(1), half = cos.dim(1);
   detail::dispatch_rows("rope", x.dtype(), [&]<class T>() {
     const T *pc = cos.data<T>(), *ps = sin.data<T>();
     const detail::RowsIn<T> in(x, d, 0);
     const detail::RowsOut<T> out(y, d, 1);
     const T sign = inverse ? T(-1) : T(1);
     detail::for_each_row(x.numel() / d, d, [&](int64_t row) {
-      const T *p = in[row], *c = pc + row % n * half, *s = ps + row % n * half;
-      T* q = out[row];
-      if (pairing == RopePairing::half) {
-        for (int64_t k = 0; k < half; ++k) {
-          const T a = p[k], b = p[k + half], sk = sign * s[k];
-          q[k] = a * c[k] - b * sk;
-          q[k + half] = b * c[k] + a * sk;
-        }
-      } else {
-        for (int64_t k = 0; k < half; ++k) {
-          const T a = p[2 * k], b = p[2 * k + 1], sk = sign * s[k];
-          q[2 * k] = a * c[k] - b * sk;
-          q[2 * k + 1] = b * c[k] + a * sk;
-        }
-      }
+      const int64_t angle = row / inner % n * half;
+      const T* const p = in[row];
+      T* const q = out[row];
+      detail::vectorised([=] {
+        if (pairing == RopePairing::half) rotate_halves(p, p + half, pc + angle, ps + angle, sign, half, q, q + half);
+        else rotate_neighbours(p, pc + angle, ps + angle, sign, half, q);
+      });
       std::copy(p + 2 * half, p + d, q + 2 * half);
       out.done(row);
     });
   });
 }
 
+/// Heads that lie as a projection left them, [batch, n, heads, d] in memory, are read there, and so lies the result:
+/// neither splitting heads before nor merging them behind copies anything, forward or backward.
 Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse) {
-  Tensor y = empty(x.shape(), x.options());
-  if (x.numel() > 0) kernel::rope(contiguous(x.detach()), angles.cos, angles.sin, y, pairing, inverse);
+  const bool by_position = x.rank() == 4 && !x.is_contiguous() && transpose(x.detach(), 1, 2).is_contiguous();
+  Tensor y = by_position ? transpose(empty(transpose(x.detach(), 1, 2).shape(), x.options()), 1, 2)
+                         : empty(x.shape(), x.options());
+  const auto rows = [&](const Tensor& t) {
+    return by_position ? transpose(t, 1, 2)
+                       : reshape(t, {t.numel() / (t.dim(-2) * t.dim(-1)), t.dim(-2), 1, t.dim(-1)});
+  };
+  if (x.numel() > 0) {
+    Tensor to = rows(y);
+    kernel::rope(rows(by_position ? x.detach() : contiguous(x.detach())), angles.cos, angles.sin, to, pairing, inverse);
+  }
   return record("rope", std::move(y), {x}, {},
                 [angles, pairing, inverse](const Tensor& g) { return rotate(g, angles, pairing, !inverse); });
 }

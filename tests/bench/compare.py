@@ -188,10 +188,10 @@ def table(machine, rows, peers, args):
              f"{limit['fma_f64_gflops']} f64, {limit['bf16_gflops']} bf16. Copy: {limit['copy_gbs']} GB/s in "
              f"arrays of 16 MiB, {limit['large_copy_gbs']} of 256 MiB; triad {limit['triad_gbs']}.", "",
              f"`{' '.join(['compare.py', *sys.argv[1:]])}`", ""]
-    head = "| {} | Sluice | per token, node | of the limit | of its kernels' | " + " | ".join(TITLES[p] for p in peers) + " |"
+    head = "| {} | Sluice | per token, node | of the limit | of its kernels' | " + " | ".join(TITLES[p] for p in peers) + " | where |"
     for group in dict.fromkeys(row["name"].split("/")[0] for row in rows):
         mine = [row for row in rows if row["name"].split("/")[0] == group]
-        lines += [head.format(group), "|---" * (5 + len(peers)) + "|"]
+        lines += [head.format(group), "|---" * (6 + len(peers)) + "|"]
         for row in mine:
             ours = row["sluice"]
             cells = [row["name"].split("/", 1)[1], ours["failed"] if "failed" in ours else amount(ours)]
@@ -205,9 +205,9 @@ def table(machine, rows, peers, args):
                 if "ratio" in cell:
                     text = f"{amount(cell)}, **{cell['ratio']:.2f}×**"
                 cells.append(text + (" (differs!)" if cell.get("differs") else ""))
-            lines.append("| " + " | ".join(cells) + " |")
+            lines.append("| " + " | ".join([*cells, ours.get("where", "")]) + " |")
         lines += ["| **geometric mean** | | | | | " + " | ".join(score([ratios(r)[p] for r in mine if p in ratios(r)])
-                                                           for p in peers) + " |", ""]
+                                                           for p in peers) + " | |", ""]
     timed = [row for row in rows if row["name"].split("/")[0] not in ("memory", "start")]
     compiled = [min(r[p] for p in ("compile", "jax") if p in r) for r in map(ratios, timed) if r.keys() & {"compile", "jax"}]
     lines += [f"All {len(timed)} timed rows: " + "; ".join(

@@ -21,6 +21,8 @@
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/machine.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -79,8 +81,6 @@ Json machine() {
                       {"triad_gbs", m.triad * 1e-9}};
 }
 
-constexpr double kInCaches = 0x1p25;  // bytes: those of the arrays of Limits::copy
-
 /// What products of f32 tensors compute in.
 DType products = f32;
 
@@ -89,12 +89,47 @@ void set_products(const std::string& precision) {
   else if (precision != "f32") fail<ValueError>("sluice_bench: --precision is f32 or bf16 — got ", precision);
 }
 
-/// The work of each kernel call, one after the other.
-struct Calls final : detail::Observer {
-  std::vector<Work> all;
+/// What the kernels of a run do, by op, beside what the machine could do. Kernels do not overlap, so the sum of their
+/// limits is a limit of the run.
+class Kernels final : public detail::Observer {
+ public:
+  struct Part {
+    double seconds = 0, limit = 0;
+  };
+  /// peak: FLOP/s of products. What passes through a kernel that moves more than the caches hold comes from memory.
+  Kernels(double peak, const Limits& m) : peak_(peak), m_(m) {}
   void on_call(const detail::KernelCall& call) override {
-    if (!call.nested) all.push_back(call.work);
+    if (call.nested) return;
+    const double moved = static_cast<double>(call.work.bytes), least = static_cast<double>(call.work.flops) / peak_;
+    Part& part = parts_[call.op];
+    part.seconds += call.seconds, part.limit += std::max(least, moved / (moved > kInCaches ? m_.large_copy : m_.copy));
   }
+  double limit() const {
+    double sum = 0;
+    for (const auto& [op, part] : parts_) sum += part.limit;
+    return sum;
+  }
+  /// The ops that take most of the time: "matmul 70 % (85 %), attention 21 % (60 %)", in brackets of their limit.
+  std::string where() const {
+    std::vector<std::pair<std::string, Part>> all(parts_.begin(), parts_.end());
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+    double total = 0;
+    for (const auto& [op, part] : all) total += part.seconds;
+    std::string text;
+    const auto percent = [](double share) { return std::to_string(std::lround(100 * share)) + " %"; };
+    for (const auto& [op, part] : all) {
+      if (part.seconds < 0.08 * total) break;
+      text += (text.empty() ? "" : ", ") + op + ' ' + percent(part.seconds / total);
+      if (part.limit > 0) text += " (" + percent(part.limit / part.seconds) + ")";
+    }
+    return text;
+  }
+
+ private:
+  static constexpr double kInCaches = 0x1p25;  // bytes: those of the arrays of Limits::copy
+  double peak_;
+  const Limits& m_;
+  std::map<std::string, Part> parts_;
 };
 
 /// One workload, made and run twice to learn what it does.
@@ -107,9 +142,9 @@ class Measured {
     if (!path.empty())
       for (const NamedTensor& x : workload_.inputs) file.tensors[x.name] = clone(x.tensor.detach());
     {
-      Calls calls;
+      detail::WorkCounter counter;
       workload_.run();
-      calls_ = calls.all;
+      work_ = counter.work();
     }
     reset_peak_memory(device);
     const int64_t before = memory_stats(device).live;
@@ -134,26 +169,21 @@ class Measured {
       synchronize(device);
       times.push_back(now() - start);
     }
-    const double t = median(times);
-    Work work;
-    for (const Work& call : calls_) work += call;
-    const double flops = static_cast<double>(work.flops), bytes = static_cast<double>(work.bytes);
+    const double t = median(times), flops = static_cast<double>(work_.flops), bytes = static_cast<double>(work_.bytes);
     Limits& m = limits();
     if (device == cpu && flops > 0) measure_flops(m, workload_.dtype == f64 ? f64 : products, 5);
     const double peak = workload_.dtype == f64 ? m.f64 : products == bf16 && m.bf16 > 0 ? m.bf16 : m.f32;
-    // What passes through a kernel that moves more than the caches hold comes from memory.
-    double alone = 0;  // the sum of the kernels' limits: they do not overlap
-    for (const Work& call : calls_) {
-      const double moved = static_cast<double>(call.bytes);
-      alone += std::max(static_cast<double>(call.flops) / peak, moved / (moved > kInCaches ? m.large_copy : m.copy));
-    }
+    Kernels kernels(peak, m);
+    workload_.run();
+    synchronize(device);
     return Json::Object{{"name", name_},
                         {"seconds", t},
                         {"runs", static_cast<int64_t>(times.size())},
                         {"gflops", flops / t * 1e-9},
                         {"gbs", bytes / t * 1e-9},
                         {"share_of_limit", std::max(flops / peak, bytes / m.copy) / t},
-                        {"share_of_kernels", alone / t},
+                        {"share_of_kernels", kernels.limit() / t},
+                        {"where", kernels.where()},
                         {"peak_bytes", peak_},
                         {"items", workload_.items},
                         {"checksum", check_}};
@@ -162,7 +192,7 @@ class Measured {
  private:
   std::string name_;
   Workload workload_;
-  std::vector<Work> calls_;
+  Work work_;
   int64_t peak_ = 0;
   double check_ = 0, second_ = 0;
 };

@@ -343,10 +343,12 @@ TEST_CASE("cuda: rotations of pairs, and channels that stay") {
               std::vector<double> frequency;
               for (int k = 0; k < 45; ++k) frequency.push_back(std::pow(100.0, -k / 45.0));
               kernel::rope_angles(positions, 3, tensor_of(frequency, {45}, f64, d), cos, sin);
-              const Tensor x = values({6, 7, 93}, t, d, 1);
-              Tensor y = empty_like(x);
-              kernel::rope(x, cos, sin, y, pairing, inverse);
-              return std::vector{cos, sin, y};
+              std::vector results{cos, sin};
+              for (int64_t inner : {1, 3}) {
+                const Tensor x = values({6, 7, inner, 93}, t, d, 1);
+                kernel::rope(x, cos, sin, results.emplace_back(empty_like(x)), pairing, inverse);
+              }
+              return results;
             },
             4);
   for (double far : {9007199254740994.0, -9007199254740994.0})
