@@ -5,6 +5,7 @@
 #include <sluice/core/number/arithmetic.h>
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/kernels.h>
@@ -27,17 +28,23 @@ template <class T, class Sum> void scan_run(const T* x, T* y, int64_t n, int64_t
 }
 
 /// `width` neighbouring runs side by side, so that memory is read in rows.
-constexpr int64_t kWidth = 64;
+constexpr int64_t kWidth = 256;
 template <class T, class Sum>
 void scan_columns(const T* x, T* y, int64_t n, int64_t step, int64_t width, bool exclusive) {
   Sum sum[kWidth] = {};
-  for (int64_t i = 0; i < n; ++i, x += step, y += step) {
-    for (int64_t c = 0; c < width; ++c) {
-      const Sum before = sum[c];
-      sum[c] = detail::sum_of(sum[c], static_cast<Sum>(x[c]));
-      y[c] = static_cast<T>(exclusive ? before : sum[c]);
+  const auto store = [&](T* __restrict__ to) {
+    for (int64_t c = 0; c < width; ++c) to[c] = static_cast<T>(sum[c]);
+  };
+  const auto add = [&](const T* __restrict__ from) {
+    for (int64_t c = 0; c < width; ++c) sum[c] = detail::sum_of(sum[c], static_cast<Sum>(from[c]));
+  };
+  detail::vectorised([&] {
+    for (int64_t i = 0; i < n; ++i, x += step, y += step) {
+      if (exclusive) store(y);
+      add(x);
+      if (!exclusive) store(y);
     }
-  }
+  });
 }
 
 /// x and y contiguous; the scan runs along dim.
