@@ -8,6 +8,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace sluice::detail {
@@ -28,6 +29,8 @@ struct Place {
 template <int C>
 [[gnu::target("avx512f,avx512bf16")]] void multiply_rows(int64_t steps, const char* a, const char* b, int64_t next_b,
                                                          const Place& c) {
+  for (int64_t i = 0; i < std::min(kHeight, c.rows); ++i)  // c may be far away
+    for (int j = 0; j < C; ++j) __builtin_prefetch(c.to + i * c.ld + 16 * j, 1);
   __m512 sum[kHeight][C];
 #pragma GCC unroll 8
   for (auto& row : sum)
