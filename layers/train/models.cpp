@@ -59,10 +59,11 @@ void update_average(const Members& average, const Members& model, double decay) 
 
 std::vector<NamedTensor> freeze(const Members& m, const ParameterFilter& which) {
   std::vector<NamedTensor> frozen;
-  for (NamedTensor& p : tensors_of(m, true)) {
-    if (which && !which(p)) continue;
+  for (const auto& s : m.slots) {  // a tied tensor by any of its names
+    NamedTensor p{s.name, *s.tensor};
+    if (!p.tensor.requires_grad() || (which && !which(p))) continue;
     p.tensor.requires_grad_(false);
-    frozen.push_back(p);
+    frozen.push_back(std::move(p));
   }
   return frozen;
 }

@@ -134,6 +134,8 @@ TEST_CASE("models: frozen parameters are constants until they are thawed", "[mod
   for (NamedTensor p : frozen) p.tensor.requires_grad_();
   CHECK(parameters(model).size() == all);
   CHECK(freeze(model.hidden[0]).size() == 2);
+  CHECK(freeze(model, [](const NamedTensor& p) { return p.name == "tied"; }).size() == 1);
+  CHECK_FALSE(model.out.weight.requires_grad());
   freeze(model);
   CHECK(parameters(model).empty());
 }
