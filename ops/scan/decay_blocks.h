@@ -147,7 +147,7 @@ void weights_by_keys(DecayBuffers<T>& w, std::span<const DecayQueries<T>> querie
   // The terms of the products are those of a_tj: they overflow only if a_tj does.
   for (DecayBlocks<T> b(w, k, m, count); b.enter(); b.leave(b.mild)) {
     for (const auto& [q, a, decayed] : queries) {
-      vectorised([&b, q, decayed, m] {
+      vectorised([&b, q = q, decayed = decayed, m] {  // clang 14 captures no structured binding
         for (int64_t t = b.begin; t < b.end; ++t) {
           const T *query = q + t * m, *e = b.factor + (t - b.begin) * m;
           T *near = b.part + (t - b.begin) * m, *far = decayed + t * m;
