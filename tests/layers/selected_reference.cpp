@@ -163,9 +163,13 @@ Matrix nsa_attention(const LayerFacts& l, const LayerSequence& s) {
     for (std::size_t i = 0; i < n; ++i) {
       std::vector<double> scores(n / select + 1, 0.0);
       for (std::size_t j = 0; j < scores.size(); ++j)
-        for (std::size_t c = 0; c < means; ++c)  // strides of [c·stride, + block) within [j·select, + select)
+        for (std::size_t c = 0; c < means; ++c) {
+          std::size_t overlap = 0;  // strides of [c·stride, + block) within [j·select, + select)
           for (std::size_t t = c * stride; t < c * stride + block; t += stride)
-            if (t >= j * select && t < (j + 1) * select) scores[j] += shared[i][c];
+            overlap += t >= j * select && t < (j + 1) * select;
+          // One addition for each mean, as the layer has: where means are equal, equal scores must have equal bits.
+          scores[j] += static_cast<double>(overlap) * shared[i][c];
+        }
       blocks.push_back(chosen(s, i, scores, select, l.size("count"), l.size("initial"), l.size("local")));
     }
     for (std::size_t h = kv * group; h < (kv + 1) * group; ++h) {
