@@ -43,6 +43,7 @@ void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t
 /// c [n, m] = alpha · a · b + beta · c (+ bias [m]) for one block of k, both in tiles.
 void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
                    int64_t ldc, const float* bias = nullptr);
+// It is one of these, as the instruction set in use has it.
 void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
                   int64_t ldc, const float* bias);
 void avx512_bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,

@@ -68,12 +68,12 @@ template <class T> Left<T> in_place(Trans trans, const T* a, int64_t lda) {
 /// panels of b.
 template <class T> T* pack_memory(int which, int64_t numbers);
 
-/// Calls f(first, rows, tiles) for some rows of a left operand at a time. Their tiles of bf16, for k numbers a row in
-/// `parts` parts, fit beside the panels of b in L2; there is memory for them.
+/// Calls f(first, rows, tiles) for some rows of a left operand at a time, with memory for their tiles of bf16, for k
+/// numbers a row in `parts` parts. These fit beside the panels of b in L2: 768 KiB of 2 MiB beside AMX, else 256 of 1.
 template <class F> void by_packed_rows(int64_t n, int64_t k, int64_t parts, F f) {
   constexpr int64_t kSide = 2 * kAmxTile;
   const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep * parts / 2;  // of floats
-  const int64_t near = int64_t{1} << (isa() == Isa::amx ? 18 : 16);
+  const int64_t near = int64_t{isa() == Isa::amx ? 3 : 1} << 16;  // floats
   const int64_t block = (Cut(n, std::max(kSide, near / row / kSide * kSide)).length + kSide - 1) / kSide * kSide;
   float* const tiles = pack_memory<float>(0, block * row);
   for (int64_t first = 0; first < n; first += block) f(first, std::min(block, n - first), tiles);

@@ -26,9 +26,9 @@ enum class Precision {
 /// in f32 or bf16.
 ///
 /// A product of a backward pass uses the precision in force when it runs; one that checkpoint() computes again, that of
-/// the forward pass. On processors with AMX tiles bf16 is up to ten times as fast as f32, with AVX-512 BF16 up
-/// to twice as fast; on arm64 with BFMMLA one instruction does the work of four. Elsewhere operands are rounded to the
-/// same values, and results differ in the rounding of sums.
+/// the forward pass. On processors with AMX tiles bf16 is up to ten times as fast as f32, with AVX-512 BF16 up to twice
+/// as fast; on arm64 with BFMMLA one instruction does the work of four. Elsewhere operands are rounded to the same
+/// values, and results differ in the rounding of sums.
 Precision precision();
 /// The precision of products of tensors of dtype t: always bf16 for tensors of bf16, else precision().
 inline Precision precision_of(DType t) { return t == bf16 ? Precision::bf16 : precision(); }

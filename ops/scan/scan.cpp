@@ -28,7 +28,7 @@ template <class T, class Sum> void scan_run(const T* x, T* y, int64_t n, int64_t
 }
 
 /// `width` neighbouring runs side by side, so that memory is read in rows.
-constexpr int64_t kWidth = 256;
+constexpr int64_t kWidth = 64;
 template <class T, class Sum>
 void scan_columns(const T* x, T* y, int64_t n, int64_t step, int64_t width, bool exclusive) {
   Sum sum[kWidth] = {};
