@@ -73,7 +73,7 @@ template <class T> T* pack_memory(int which, int64_t numbers);
 template <class F> void by_packed_rows(int64_t n, int64_t k, int64_t parts, F f) {
   constexpr int64_t kSide = 2 * kAmxTile;
   const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep * parts / 2;  // of floats
-  const int64_t near = int64_t{isa() == Isa::amx ? 3 : 1} << 16;  // floats
+  const int64_t near = int64_t{isa() == Isa::amx ? 3 : 1} << 16;             // floats
   const int64_t block = (Cut(n, std::max(kSide, near / row / kSide * kSide)).length + kSide - 1) / kSide * kSide;
   float* const tiles = pack_memory<float>(0, block * row);
   for (int64_t first = 0; first < n; first += block) f(first, std::min(block, n - first), tiles);
