@@ -40,7 +40,7 @@ template <int C>
     for (int64_t pair = 0; pair < kAmxStep / 2; ++pair) {
       __m512bh right[C];
 #pragma GCC unroll 2
-      for (int j = 0; j < C; ++j) right[j] = (__m512bh)_mm512_load_si512(b + j * next_b + 64 * pair);
+      for (int j = 0; j < C; ++j) right[j] = (__m512bh)_mm512_loadu_si512(b + j * next_b + 64 * pair);
 #pragma GCC unroll 8
       for (int i = 0; i < kHeight; ++i) {
         int32_t numbers;
