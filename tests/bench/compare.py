@@ -188,7 +188,8 @@ def table(machine, rows, peers, args):
              f"{limit['fma_f64_gflops']} f64, {limit['bf16_gflops']} bf16. Copy: {limit['copy_gbs']} GB/s in "
              f"arrays of 16 MiB, {limit['large_copy_gbs']} of 256 MiB; triad {limit['triad_gbs']}.", "",
              f"`{' '.join(['compare.py', *sys.argv[1:]])}`", ""]
-    head = "| {} | Sluice | per token, node | of the limit | of its kernels' | " + " | ".join(TITLES[p] for p in peers) + " | where |"
+    head = ("| {} | Sluice | per token, node | of the limit | of its kernels' | " +
+            " | ".join(TITLES[p] for p in peers) + " | where |")
     for group in dict.fromkeys(row["name"].split("/")[0] for row in rows):
         mine = [row for row in rows if row["name"].split("/")[0] == group]
         lines += [head.format(group), "|---" * (6 + len(peers)) + "|"]
