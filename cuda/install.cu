@@ -59,6 +59,8 @@ const bool installed = [] {
   put(kernel::visible_count, &visible_count);
   put(kernel::attention_keep_mask, &attention_keep_mask);
 
+  put(kernel::causal_conv, &causal_conv, Bf16::native);
+  put(kernel::causal_conv_backward, &causal_conv_backward, Bf16::native);
   put(kernel::linear_scan, &linear_scan, Bf16::native);
   put(kernel::delta_scan, &delta_scan, Bf16::native);
   put(kernel::delta_scan_backward, &delta_scan_backward);

@@ -68,6 +68,10 @@ decltype(kernel::visible_pairs)::Function visible_pairs;
 decltype(kernel::visible_count)::Function visible_count;
 decltype(kernel::attention_keep_mask)::Function attention_keep_mask;
 
+// scan/causal_conv.cu
+decltype(kernel::causal_conv)::Function causal_conv;
+decltype(kernel::causal_conv_backward)::Function causal_conv_backward;
+
 // scan/linear_scan.cu
 decltype(kernel::linear_scan)::Function linear_scan;
 

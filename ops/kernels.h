@@ -140,12 +140,15 @@ extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& dout,
                    int64_t chunk, Tensor& dq, Tensor& dk, Tensor& dv, Tensor& dg)>
     linear_scan_backward;
-/// y = causal_conv1d(x, weight, bias, before), x and y [..., n, c]; bias and before may be undefined.
-extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before, Tensor& y)>
+/// y = causal_conv1d(x, weight, bias, before), or SiLU of it; x and y [..., n, c]; bias and before may be undefined.
+/// Devices have kernels for widths up to kCausalConvWidth.
+constexpr int64_t kCausalConvWidth = 4;
+extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before, bool silu,
+                   Tensor& y)>
     causal_conv;
 /// Gradients from g, that of y; those that are undefined are not wanted.
-extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& before, const Tensor& g, Tensor& dx,
-                   Tensor& dweight, Tensor& dbias, Tensor& dbefore)>
+extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before, const Tensor& g,
+                   bool silu, Tensor& dx, Tensor& dweight, Tensor& dbias, Tensor& dbefore)>
     causal_conv_backward;
 /// q, k, erase, write as delta_scan() takes them, last dim contiguous; g undefined, [batch, value_heads, n] or
 /// [batch, value_heads, n, dk]; out [batch, value_heads, n, dv], last dim contiguous. `state` holds S_0 and becomes

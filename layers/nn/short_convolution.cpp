@@ -30,9 +30,8 @@ Tensor within_documents(Call& call, const Tensor& x, const Tensor& starts, const
 Tensor ShortConvolution::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "short_convolution", given, options.dim, pass);
   const Tensor x = detail::filled_tokens(call.x, call.padding(), 0), starts = call.starts();
-  const Tensor y = starts.defined() ? within_documents(call, x, starts, weight, bias)
-                                    : causal_conv1d(x, weight, bias, call.before(x, options.width - 1));
-  return activate(options.activation, y);
+  if (starts.defined()) return activate(options.activation, within_documents(call, x, starts, weight, bias));
+  return causal_conv1d(x, weight, bias, call.before(x, options.width - 1), options.activation);
 }
 
 }  // namespace sluice

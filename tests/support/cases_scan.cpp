@@ -18,38 +18,42 @@ enum class Decay { none, scalar, shared, keys, values };
 }  // namespace
 
 void add_scan_cases(Cases& c) {
-  for (int64_t width : {1, 2, 4})
-    for (bool biased : {false, true})
-      for (bool continued : {false, true}) {
-        const char* names[2][2] = {{"", "continued"}, {"bias", "bias, continued"}};
-        OpCase row{.op = "causal_conv1d", .variant = names[biased][continued], .ulps = 8};
-        auto dims = [=](int64_t batch, int64_t n, int64_t channels) {
-          std::vector<Dims> d{{batch, n, channels}, {width, channels}};
-          if (biased) d.push_back({channels});
-          if (continued) d.push_back({batch, width - 1, channels});
-          return d;
-        };
-        for (const Dims& d : dims(2, 5, 2)) row.inputs.push_back(real(d));
-        row.call = [=](const In& x) {
-          return causal_conv1d(x[0], x[1], biased ? x[2] : Tensor(), continued ? x.back() : Tensor());
-        };
-        row.reference = [=](const Arrays& xs) {
-          Array y(xs[0].shape);
-          each_index(y.shape, [&](const Dims& i) {
-            if (biased) y(i) = xs[2]({i[2]});
-            for (int64_t j = 0; j < width; ++j) {
-              const int64_t at = i[1] - (width - 1) + j;
-              if (at >= 0) y(i) += xs[1]({j, i[2]}) * xs[0]({i[0], at, i[2]});
-              else if (continued) y(i) += xs[1]({j, i[2]}) * xs.back()({i[0], at + width - 1, i[2]});
-            }
-          });
-          return y;
-        };
-        row.shapes = {dims(1, 1, 1), dims(2, 2, 3), dims(0, 3, 2), dims(2, 0, 2), dims(2, 3, 0)};
-        if (width == 4) row.large = dims(5, 205, 257);
-        row.bitwise = false;
-        c.push_back(row);
-      }
+  const char* names[2][2][2] = {{{"", "continued"}, {"bias", "bias, continued"}},
+                                {{"silu", "silu, continued"}, {"silu, bias", "silu, bias, continued"}}};
+  for (int64_t width : {1, 2, 4, 5})
+    for (bool silu : {false, true})
+      for (bool biased : {false, true})
+        for (bool continued : {false, true}) {
+          OpCase row{.op = "causal_conv1d", .variant = names[silu][biased][continued], .ulps = 8};
+          auto dims = [=](int64_t batch, int64_t n, int64_t channels) {
+            std::vector<Dims> d{{batch, n, channels}, {width, channels}};
+            if (biased) d.push_back({channels});
+            if (continued) d.push_back({batch, width - 1, channels});
+            return d;
+          };
+          for (const Dims& d : dims(2, 5, 2)) row.inputs.push_back(real(d));
+          row.call = [=](const In& x) {
+            return causal_conv1d(x[0], x[1], biased ? x[2] : Tensor(), continued ? x.back() : Tensor(),
+                                 silu ? Act::silu : Act::identity);
+          };
+          row.reference = [=](const Arrays& xs) {
+            Array y(xs[0].shape);
+            each_index(y.shape, [&](const Dims& i) {
+              if (biased) y(i) = xs[2]({i[2]});
+              for (int64_t j = 0; j < width; ++j) {
+                const int64_t at = i[1] - (width - 1) + j;
+                if (at >= 0) y(i) += xs[1]({j, i[2]}) * xs[0]({i[0], at, i[2]});
+                else if (continued) y(i) += xs[1]({j, i[2]}) * xs.back()({i[0], at + width - 1, i[2]});
+              }
+              if (silu) y(i) /= 1 + std::exp(-y(i));
+            });
+            return y;
+          };
+          row.shapes = {dims(1, 1, 1), dims(2, 2, 3), dims(3, 13, 2), dims(0, 3, 2), dims(2, 0, 2), dims(2, 3, 0)};
+          if (width == 4) row.large = dims(3, 205, 1025);  // beyond the channels, rows and sequences of a task
+          row.bitwise = false;
+          c.push_back(row);
+        }
   struct Sizes {
     int64_t batch, heads, n, m, e;
   };
