@@ -77,15 +77,17 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
                 const GenerateOptions& options, Rng& rng) {
   check_options("generate", options);
-  if (prompt.rank() != 2 || prompt.dtype() != i64 || prompt.dim(0) == 0 || prompt.dim(1) == 0)
-    fail("generate: the prompt must be i64 [batch, n] with n >= 1 — got ", prompt.dtype(), " ", prompt);
+  if (!is_integer(prompt.dtype()))
+    fail<DTypeError>("generate: the prompt must be i64 or i32 — got ", prompt.dtype(), " ", prompt);
+  if (prompt.rank() != 2 || prompt.dim(0) == 0 || prompt.dim(1) == 0)
+    fail("generate: the prompt must be [batch, n] with n >= 1 — got ", prompt);
   NoGrad guard;
   const int64_t batch = prompt.dim(0);
-  std::vector<Tensor> parts{prompt};
+  std::vector<Tensor> parts{to(prompt, i64)};
   std::vector<bool> over(static_cast<std::size_t>(batch), false);
   for (int64_t i = 0; i < options.tokens; ++i) {
     const Tensor logits = logits_of(parts.back());
-    if (logits.rank() != 3 || logits.dim(0) != batch || logits.dim(1) != parts.back().dim(1))
+    if (logits.rank() != 3 || logits.dim(0) != batch || (logits.dim(1) != parts.back().dim(1) && logits.dim(1) != 1))
       fail("generate: the model must turn tokens ", parts.back(), " into logits [batch, n, vocabulary] — got ", logits);
     Tensor next = sample_tokens(select(logits, 1, -1), options, rng);
     int64_t* token = next.mutable_data<int64_t>();

@@ -6,6 +6,7 @@
 #include <sluice/core/text/options.h>
 #include <sluice/core/number/random.h>
 #include <sluice/layers/nn/pass.h>
+#include <sluice/ops/shape/view.h>
 
 #include <functional>
 
@@ -34,8 +35,8 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
 
 /// Continues prompt i64 [batch, n], n >= 1. Returns i64 [batch, n + m] on the prompt's device, with m <= options.tokens
 /// new tokens; m is smaller when all sequences have stopped. A sequence that has stopped is filled with `stop`.
-/// `logits_of` must return the logits [batch, ·, vocabulary] of the next tokens [batch, ·] of a stream. Records no
-/// history.
+/// `logits_of` must return the logits [batch, ·, vocabulary] of the next tokens [batch, ·] of a stream, or those of the
+/// last of them alone. A prompt may be i32. Records no history.
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
                 const GenerateOptions& options, Rng& rng);
 
@@ -44,7 +45,22 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, co
 template <TakesPass M>
 Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng, const Pass& pass = {}) {
   Stream stream;
-  return generate([&](const Tensor& tokens) { return step(model, tokens, stream, pass); }, prompt, options, rng);
+  const auto logits_of_last = [&](const Tensor& tokens, const Pass& p) {
+    if constexpr (requires { model.logits(model.hidden(tokens, p)); })  // as Decoder, whose vocabulary may be large
+      return model.logits(narrow(model.hidden(tokens, p), 1, tokens.dim(1) - 1, 1));
+    else return model(tokens, p);
+  };
+  if (options.tokens == 0) static_cast<void>(Pass(pass));  // a copy reads all fields: nothing else will
+  return generate([&](const Tensor& tokens) { return step(logits_of_last, tokens, stream, pass); }, prompt, options,
+                  rng);
+}
+/// Does not compile: a model that takes no pass would see each token alone.
+template <class M>
+requires(!TakesPass<M> && requires(const M& m) { M::visit(m, [](const char*, const auto&) {}); }) Tensor
+    generate(const M&, const Tensor&, const GenerateOptions&, Rng&) {
+  static_assert(sizeof(M) == 0,
+                "what generates takes a pass: Tensor operator()(const Tensor& x, const Pass& = {}) const");
+  return {};
 }
 
 }  // namespace sluice

@@ -28,6 +28,9 @@ void check_fresh(const std::vector<Tensor>& fresh, const std::vector<Tensor>& ri
     if (old.dtype() != next.dtype())
       fail<DTypeError>("kv_cache: ", name_of_ring(i), " of ", next.dtype(), " do not continue a cache of ",
                        old.dtype());
+    if (old.device() != next.device())
+      fail<DeviceError>("kv_cache: ", name_of_ring(i), " on ", next.device(), " do not continue a cache on ",
+                        old.device(), "; move the stream with to(stream, device)");
   }
 }
 
@@ -104,9 +107,8 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
     roomy.push_back(with_room(rings.empty() ? none : rings[i], fresh[i], std::min(length, capacity), room));
   if (const int64_t from = std::max(window, length + skipped); wraps)
     for (const Tensor& ring : roomy) saved.push_back(read_rows(ring, from, total - from));
-  rings = std::move(roomy), overwritten = std::move(saved);
-  for (std::size_t i = 0; i < fresh.size(); ++i) write_rows(rings[i], fresh[i], skipped, length + skipped);
-  length = total;
+  rings = std::move(roomy), overwritten = std::move(saved), length = total;  // take_back() undoes what follows
+  for (std::size_t i = 0; i < fresh.size(); ++i) write_rows(rings[i], fresh[i], skipped, total - m + skipped);
   if (!seen.empty()) return seen;
   if (order == Order::position) return rows();
   for (const Tensor& ring : rings) seen.push_back(narrow(ring, 2, 0, stored()));

@@ -43,8 +43,8 @@ Pass Pass::of_stream(Stream& s) const {
           .stream = &s};
 }
 
-int64_t first_position(int64_t tokens, const Pass& pass) {
-  return pass.stream ? pass.stream->length() : sequence_piece(tokens).first;
+int64_t first_position(int64_t tokens, const Pass& pass, const char* layer) {
+  return pass.stream ? pass.stream->position(tokens, layer) : sequence_piece(tokens).first;
 }
 
 Call::Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
@@ -102,6 +102,7 @@ void Call::check_causal(bool causal, const char* why) const {
 
 std::vector<Tensor> Call::rows(const std::vector<Tensor>& fresh, int64_t window, KvCache::Order order) {
   if (!streams()) return fresh;
+  pass_.stream->position(x.dim(1), layer_);
   return kept("rows").cache.append(fresh, window, order, pass_.stream->reserved());
 }
 
@@ -120,9 +121,14 @@ Tensor Call::attend(const Tensor& q, const Tensor& k, const Tensor& v, Attention
 
 Stream::Kept& Call::kept(const char* what) {
   Stream::Kept& k = pass_.stream->next(layer_, what);
-  for (const std::vector<Tensor>* list : {&k.tensors, &k.cache.rings})
-    if (!list->empty() && list->front().defined() && list->front().dim(0) != x.dim(0))
-      fail(layer_, ": a stream of batch ", list->front().dim(0), " does not continue with x=", x);
+  for (const std::vector<Tensor>* list : {&k.tensors, &k.cache.rings}) {
+    if (list->empty() || !list->front().defined()) continue;
+    const Tensor& kept = list->front();
+    if (kept.dim(0) != x.dim(0)) fail(layer_, ": a stream of batch ", kept.dim(0), " does not continue with x=", x);
+    if (kept.device() != x.device())
+      fail<DeviceError>(layer_, ": a stream on ", kept.device(), " does not continue on ", x.device(),
+                        "; move it with to(stream, device)");
+  }
   return k;
 }
 
@@ -135,7 +141,11 @@ Tensor& Call::kept_tensor(const char* what) {
 std::vector<Tensor> Call::of_context(std::size_t count, const std::function<std::vector<Tensor>()>& make) {
   if (!streams()) return make();
   std::vector<Tensor>& known = kept("context").tensors;
-  if (known.empty()) known = make();
+  if (known.empty()) {
+    known = make();
+    for (Tensor& t : known)  // the caller may write the mask
+      if (t.defined() && pass_.context_mask.defined() && t.shares_storage(pass_.context_mask.peek())) t = clone(t);
+  }
   if (known.size() != count)  // of a file
     fail<ValueError>(layer_, ": a stream that keeps ", known.size(), " tensors of its context does not continue here");
   pass_.context.get(), pass_.context_mask.get();  // brought again: the first step has read it
@@ -148,6 +158,8 @@ Tensor Call::before(const Tensor& y, int64_t count) {
     const Shape shape{y.dim(0), count, y.dim(2)};
     if (!last.defined()) last = zeros(shape, y.options());
     if (last.shape() != shape) fail(layer_, ": a stream that keeps ", last, " does not continue with x=", y);
+    if (last.dtype() != y.dtype())
+      fail<DTypeError>(layer_, ": a stream that keeps ", last.dtype(), " does not continue with ", y.dtype(), " x=", y);
     const Tensor rows = last;
     last = clone(narrow(cat({rows, y}, 1), 1, y.dim(1), count));
     return rows;

@@ -86,8 +86,8 @@ struct Pass {
   ~Pass() noexcept(false);
 };
 
-/// Position of the first of `tokens` tokens in the whole sequence.
-int64_t first_position(int64_t tokens, const Pass& pass);
+/// Position of the first of `tokens` tokens in the whole sequence. ValueError in a step of a stream of another number.
+int64_t first_position(int64_t tokens, const Pass& pass, const char* layer = "first_position");
 
 /// A model or layer that is called with a Pass.
 template <class M>
@@ -97,15 +97,15 @@ concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
 
 /// The next m tokens of a stream, x [batch, m, …] → what the model gives for them: the rows of its full causal pass.
 /// Records no history. The stream begins empty, and reads a context in its first step only. ValueError for a layer that
-/// is not causal, for a stream of another model, and for masks: every token of a stream is real. ShapeError for another
+/// is not causal, for a stream of other layers, and for masks: every token of a stream is real. ShapeError for another
 /// batch. After an error the stream is as it was.
 template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
   static_assert(TakesPass<M>, "what streams takes a pass: Tensor operator()(const Tensor& x, const Pass& = {}) const");
-  StreamStep running(stream);
+  StreamStep running(stream, x.dim(1));
   const Pass next = pass.of_stream(stream);
   Tensor y = model(x, next);
   next.check_read();
-  running.end(x.dim(1));
+  running.end();
   return y;
 }
 
@@ -150,7 +150,7 @@ class Call {
   Tensor context(int64_t dim) const;
 
   /// Position of the first token of x in the whole sequence.
-  int64_t first() const { return first_position(x.dim(1), pass_); }
+  int64_t first() const { return first_position(x.dim(1), pass_, layer_); }
   /// True in a step of a stream.
   bool streams() const { return pass_.stream != nullptr; }
   /// ValueError in a stream unless the layer is causal; `why` not.
@@ -183,7 +183,8 @@ class Call {
   /// What `make` gives for the context, `count` tensors. A stream computes it in its first step and keeps it; `make`
   /// itself keeps nothing in the stream. ValueError for a stream that keeps another number.
   std::vector<Tensor> of_context(std::size_t count, const std::function<std::vector<Tensor>()>& make);
-  /// What a stream keeps here, for what the above does not serve. ShapeError for a stream of another batch.
+  /// What a stream keeps here, for what the above does not serve; valid until the step ends. ShapeError for a stream of
+  /// another batch, DeviceError for one on another device.
   Stream::Kept& kept(const char* what);
 
  private:

@@ -13,13 +13,15 @@ namespace sluice {
 
 // -- one step -------------------------------------------------------------------------------------------------
 
-StreamStep::StreamStep(Stream& stream) : stream_(stream) {
+StreamStep::StreamStep(Stream& stream, int64_t tokens) : stream_(stream) {
   detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
-  stream.next_ = 0, stream.known_ = stream.kept_.size();
+  if (stream.running_ >= 0)
+    fail<ValueError>("step: a step of this stream runs already; a model calls its layers with its pass");
+  stream.next_ = 0, stream.known_ = stream.kept_.size(), stream.running_ = tokens;
 }
 
 StreamStep::~StreamStep() {
-  std::vector<Stream::Kept>& all = stream_.kept_;
+  std::deque<Stream::Kept>& all = stream_.kept_;
   if (!ended_) all.erase(all.begin() + static_cast<std::ptrdiff_t>(stream_.known_), all.end());
   for (Stream::Kept& k : all) {
     if (k.before_ && !ended_) {
@@ -29,14 +31,22 @@ StreamStep::~StreamStep() {
     }
     k.before_.reset(), k.cache.overwritten.clear();
   }
+  stream_.running_ = -1;
 }
 
-void StreamStep::end(int64_t tokens) {
+void StreamStep::end() {
   if (stream_.next_ != stream_.kept_.size()) {
     const Stream::Kept& k = stream_.kept_[stream_.next_];
     fail<ValueError>("step: a stream of another model: this one ends before the ", k.what, " of a layer ", k.layer);
   }
-  stream_.length_ += tokens, ended_ = true;
+  stream_.length_ += stream_.running_, ended_ = true;
+}
+
+int64_t Stream::position(int64_t tokens, const char* layer) const {
+  if (running_ >= 0 && tokens != running_)
+    fail<ValueError>(layer, ": is called with ", tokens, " tokens in a step of ", running_,
+                     "; a layer that reads positions must see every token of a stream");
+  return length_;
 }
 
 Stream::Kept& Stream::next(const char* layer, const char* what) {

@@ -4,6 +4,7 @@
 #include <sluice/core/node.h>
 #include <sluice/layers/nn/kv_cache.h>
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@ class Stream {
  public:
   /// Tokens so far.
   int64_t length() const { return length_; }
+  /// length(), for a layer that is called with `tokens` tokens. ValueError, beginning with `layer`, if these are not
+  /// all of the running step's: its positions would be others than in the full pass.
+  int64_t position(int64_t tokens, const char* layer) const;
   /// Makes room for `tokens` in all, counted from its first: what keeps rows of all tokens takes it at once when it
   /// next has none left, and copies nothing until then. ValueError for a negative number.
   void reserve(int64_t tokens);
@@ -51,7 +55,7 @@ class Stream {
     };
     std::optional<Before> before_ = std::nullopt;  // while a step runs that has come here
   };
-  /// The next place of the step that runs. ValueError for a stream of another model.
+  /// The next place of the step that runs, valid until the step ends. ValueError for a stream of other layers.
   Kept& next(const char* layer, const char* what);
 
   friend void to(Stream& stream, Device device);
@@ -60,11 +64,12 @@ class Stream {
 
  private:
   friend class StreamStep;
-  std::vector<Kept> kept_;
+  std::deque<Kept> kept_;  // a layer holds a reference to its place while others are made
   std::size_t next_ = 0;   // the place that comes next in this step
   std::size_t known_ = 0;  // places of earlier steps
   int64_t length_ = 0;
   int64_t reserved_ = 0;
+  int64_t running_ = -1;  // tokens of the step that runs; −1: none
 };
 
 /// Moves what the stream keeps to a device.
@@ -76,12 +81,13 @@ Stream load_stream(const std::string& path);
 /// One step of a stream while its forward pass runs; see step(). A step that does not come to its end changes nothing.
 class StreamStep {
  public:
-  explicit StreamStep(Stream& stream);
+  /// ValueError while another step of the stream runs.
+  StreamStep(Stream& stream, int64_t tokens);
   ~StreamStep();
   StreamStep(const StreamStep&) = delete;
   StreamStep& operator=(const StreamStep&) = delete;
-  /// Ends a step of so many tokens. ValueError if layers of earlier steps did not run in this one.
-  void end(int64_t tokens);
+  /// ValueError if layers of earlier steps did not run in this one.
+  void end();
 
  private:
   NoGrad without_history_;

@@ -105,7 +105,7 @@ TEST_CASE("generate: batches, stop tokens, models and functions", "[generate]") 
   // The second sequence meets 8 at once and waits, the first after six tokens; then all is over.
   CHECK(ids(generate(Counter{}, prompt, {.tokens = 50, .stop = 8}, rng)) ==
         Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8, 8, 8, 8, 8, 8});
-  CHECK_THROWS_AS(generate(Counter{}, Tensor({{1, 2}}), {}, rng), ShapeError);
+  CHECK_THROWS_AS(generate(Counter{}, Tensor({{1, 2}}), {}, rng), DTypeError);
   CHECK_THROWS_AS(generate(Counter{}, Tensor::from<int64_t>({1}), {}, rng), ShapeError);
   const auto flat = [](const Tensor& t, const Pass&) { return one_hot(reshape(t, {-1}), 10); };
   CHECK_THROWS_WITH(generate(flat, prompt, {}, rng), Contains("must turn"));

@@ -1,0 +1,137 @@
+// Models that hand a stream other tokens than their own, layers with several places, and what fails in between.
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/core/kernel/backend.h>
+#include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/linear_attention/gla.h>
+#include <sluice/layers/nn/generate.h>
+#include <sluice/layers/nn/linear.h>
+#include <sluice/layers/train/models.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/scan/scan.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
+
+#include <functional>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+MultiHeadAttention attention_layer(uint64_t seed = 1) {
+  Rng rng(seed);
+  return MultiHeadAttention({.dim = 8, .heads = 2, .causal = true, .dtype = f64}, rng);
+}
+Tensor rows_of_tokens(int64_t n) {
+  Rng rng(2);
+  return normal({2, n, 8}, 0, 1, rng, {f64});
+}
+
+/// A layer that keeps two things of its own, and asks for both before it writes either.
+struct TwoPlaces {
+  static constexpr const char* type = "TwoPlaces";
+  static void visit(auto&, auto&&) {}
+  Tensor operator()(const Tensor& given, const Pass& pass = {}) const {
+    Call call(*this, "two_places", given, 8, pass);
+    Tensor sum = cumsum(call.x, 1);
+    if (!call.streams()) return sum + call.shift(call.x);
+    Stream::Kept& total = call.kept("total");
+    Stream::Kept& last = call.kept("last row");
+    Tensor before = zeros({call.x.dim(0), 1, 8}, call.x.options());
+    if (!total.tensors.empty()) sum = sum + total.tensors[0], before = last.tensors[0];
+    total.tensors = {clone(narrow(sum, 1, call.x.dim(1) - 1, 1))};
+    last.tensors = {clone(narrow(call.x, 1, call.x.dim(1) - 1, 1))};
+    return sum + cat({before, narrow(call.x, 1, 0, call.x.dim(1) - 1)}, 1);
+  }
+};
+
+/// A model that gives its logits in two parts, as Decoder does.
+struct Lm {
+  Embedding embed;
+  MultiHeadAttention attention;
+  Linear head;
+  std::function<void(int64_t)> rows = [](int64_t) {};
+  Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const { return attention(embed(tokens), pass); }
+  Tensor logits(const Tensor& h) const { return rows(h.dim(1)), head(h); }
+  Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const { return logits(hidden(tokens, pass)); }
+  static void visit(auto& self, auto&& f) {
+    f("embed", self.embed), f("attention", self.attention), f("head", self.head);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("stream: a layer may hold several of its places at a time", "[stream]") {
+  const Tensor x = rows_of_tokens(7);
+  const TwoPlaces layer;
+  Stream stream;
+  const Tensor head = step(layer, narrow(x, 1, 0, 3), stream), tail = step(layer, narrow(x, 1, 3, 4), stream);
+  CHECK(max_abs_diff(cat({head, tail}, 1), layer(x)) < 1e-14);
+}
+
+TEST_CASE("stream: a layer that reads positions must see every token", "[stream]") {
+  const MultiHeadAttention layer = attention_layer();
+  const Tensor x = rows_of_tokens(6);
+  const auto with_prefix = [&](const Tensor& y, const Pass& pass) {
+    return layer(cat({zeros({2, 3, 8}, y.options()), y}, 1), pass);
+  };
+  Stream stream;
+  CHECK_THROWS_WITH(step(with_prefix, x, stream), Contains("called with 9 tokens in a step of 6"));
+  const auto strided = [&](const Tensor& y, const Pass& pass) { return layer(slice(y, 1, {}, {}, 2), pass); };
+  CHECK_THROWS_WITH(step(strided, x, stream), Contains("called with 3 tokens in a step of 6"));
+  CHECK(stream.length() == 0);
+  CHECK(max_abs_diff(step(layer, x, stream), layer(x)) == 0);
+}
+
+TEST_CASE("stream: no step within a step", "[stream]") {
+  const MultiHeadAttention layer = attention_layer();
+  const Tensor x = rows_of_tokens(4);
+  const auto nested = [&](const Tensor& y, const Pass& pass) { return step(layer, y, *pass.stream); };
+  Stream stream;
+  CHECK_THROWS_WITH(step(nested, x, stream), Contains("runs already"));
+  CHECK(stream.length() == 0);
+  CHECK(max_abs_diff(step(layer, x, stream), layer(x)) == 0);
+}
+
+TEST_CASE("stream: another dtype, and a mask that is written later", "[stream]") {
+  Rng rng(3);
+  const Tensor x = rows_of_tokens(4), context = normal({2, 5, 8}, 0, 1, rng, {f64});
+  Gla gla({.dim = 8, .heads = 2, .short_conv = 3, .dtype = f64}, rng);
+  Stream stream;
+  step(gla, x, stream);
+  Gla narrow_gla = clone(gla);
+  to(narrow_gla, f32);
+  CHECK_THROWS_WITH(step(narrow_gla, to(x, f32), stream), Contains("short_convolution") && Contains("f64"));
+
+  MultiHeadAttention cross({.dim = 8, .heads = 2, .context_dim = 8, .dtype = f64}, rng);
+  Tensor mask = ones({2, 5}, {boolean});
+  fill_(mask, 1);
+  const Tensor want = cross(x, {.context = context, .context_mask = mask});
+  Stream other;
+  step(cross, narrow(x, 1, 0, 2), other, {.context = context, .context_mask = mask});
+  Tensor part = narrow(mask, 1, 0, 4);
+  fill_(part, 0);
+  CHECK(max_abs_diff(step(cross, narrow(x, 1, 2, 2), other), narrow(want, 1, 2, 2)) < 1e-14);
+}
+
+TEST_CASE("generate: prompts of i32, no tokens, and a model with hidden()", "[generate]") {
+  Rng rng(1);
+  Lm lm{Embedding({.count = 11, .dim = 8, .dtype = f64}, rng), attention_layer(), Linear({8, 11, true, {}, f64}, rng)};
+  const Tensor prompt = Tensor::from<int64_t>({1, 2, 3, 4, 5, 6}, {2, 3});
+  Tensor want = prompt;  // the likeliest by full passes
+  for (int i = 0; i < 5; ++i) want = cat({want, unsqueeze(argmax(select(lm(want), 1, want.dim(1) - 1), 1), 1)}, 1);
+  int64_t most = 0;
+  lm.rows = [&](int64_t n) { most = std::max(most, n); };
+  CHECK(same_bits(generate(lm, prompt, {.tokens = 5, .temperature = 0}, rng), want));
+  CHECK(most == 1);  // a long prompt needs the logits of its last row only
+  CHECK(same_bits(generate(lm, to(prompt, i32), {.tokens = 5, .temperature = 0}, rng), want));
+  CHECK_THROWS_AS(generate(lm, to(prompt, f32), {}, rng), DTypeError);
+
+  MultiHeadAttention cross({.dim = 8, .heads = 2, .context_dim = 8, .dtype = f64}, rng);
+  const auto with_context = [&](const Tensor& tokens, const Pass& pass) {
+    return lm.head(cross(lm.embed(tokens), pass));
+  };
+  CHECK(same_bits(generate(with_context, prompt, {.tokens = 0}, rng, {.context = zeros({2, 4, 8}, {f64})}), prompt));
+}
