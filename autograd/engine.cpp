@@ -88,9 +88,20 @@ void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions op
   std::optional<LeafCounter> watch;
   if (final) watch.emplace(root.impl().history.get());
   const Edge at = edge_of(root);
+  std::optional<Subgraph> between;
+  if (!options.inputs.empty()) {
+    std::vector<Edge> wanted;
+    for (const Tensor& x : options.inputs) {
+      wanted.push_back(edge_of(x));
+      if (wanted.back().node && !wanted.back().node->is_leaf())
+        fail<AutogradError>("backward: input ", x, " is not a leaf; grad() gives its gradient");
+    }
+    between.emplace(std::span(&at, 1), wanted);
+    if (!between->contains(at.node.get())) return;
+  }
   frontier.at(at.node)[at.index] = std::move(g);
   walk(
-      frontier, options, nullptr,
+      frontier, options, between ? &*between : nullptr,
       [&](Node& node, Tensors& grads) {
         run_hooks(node, grads);
         if (!node.is_leaf()) return true;

@@ -21,6 +21,8 @@ struct BackwardOptions {
   /// history that owns the leaf. This cycle is freed only by zero_grad(), set_grad(grad().detach()) or a backward()
   /// without create_graph. grad() below makes no cycle.
   bool create_graph = false;
+  /// The only leaves that get a gradient; empty: all. Those that the root does not depend on are left alone.
+  std::vector<Tensor> inputs = {};
 };
 
 struct GradOptions {

@@ -8,6 +8,7 @@
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace sluice {
@@ -43,6 +44,41 @@ struct SegmentInput final : Node {
   Tensors vjp(const Tensor& g) override { return {g}; }
 };
 
+/// What a segment of a graph, the nodes above `root` that were created after `start`, takes from outside.
+struct Captured {
+  struct Memory {
+    Ref<Storage> storage;
+    uint32_t version;
+  };
+  std::vector<Edge> edges;                            // to older nodes
+  std::unordered_map<const Storage*, Memory> memory;  // that its nodes have saved, with its version then
+
+  Captured() = default;
+  /// Without the edges in `known`.
+  Captured(const Edge& root, uint64_t start, std::span<const Edge> known) {
+    std::unordered_set<Node*> seen;
+    std::vector<Node*> stack;
+    const auto in = [](std::span<const Edge> list, const Edge& e) {
+      return std::any_of(list.begin(), list.end(),
+                         [&](const Edge& o) { return o.node == e.node && o.index == e.index; });
+    };
+    const auto look = [&](const Edge& e) {
+      if (!e.node) return;
+      if (e.node->seq >= start) stack.push_back(e.node.get());
+      else if (!in(known, e) && !in(edges, e)) edges.push_back(e);
+    };
+    look(root);
+    while (!stack.empty()) {
+      Node* n = stack.back();
+      stack.pop_back();
+      if (!seen.insert(n).second) continue;
+      for (const Edge& e : n->edges) look(e);
+      for (const Saved& s : n->all_saved())
+        if (s.impl) memory.try_emplace(s.impl->storage.get(), Memory{s.impl->storage, s.version});
+    }
+  }
+};
+
 // Edges: the inputs, then everything older than the segment that it captured. The segment's own graph is dropped after
 // the forward pass and built again by vjp.
 struct Checkpoint final : Node {
@@ -50,6 +86,7 @@ struct Checkpoint final : Node {
   RngLog tape;
   Precision precision = sluice::precision();  // of products, when the segment ran first
   std::size_t inputs;
+  Captured captured;
   Checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, RngLog t, std::size_t n)
       : f(std::move(fn)), tape(std::move(t)), inputs(n) {}
   static const char* op_name() { return "checkpoint"; }
@@ -60,12 +97,21 @@ struct Checkpoint final : Node {
     std::vector<Tensor> xs;
     for (std::size_t i = 0; i < inputs; ++i) {
       Tensor x = saved(i);
+      if (!x.defined()) {
+        xs.push_back(x);
+        continue;
+      }
       // Records from detached inputs, unless the gradient itself is to be recorded: then the segment is rebuilt on top
       // of the real history.
       if (!create_graph) x = needs(i) ? x.detach().requires_grad_() : x.detach();
       else x = record<SegmentInput>(x.detach(), {x}, {});
       xs.push_back(x);
     }
+    for (const auto& [storage, then] : captured.memory)
+      if (storage->version() != then.version)
+        fail<AutogradError>("checkpoint: a tensor that the function captured was edited in place (version ",
+                            storage->version(), ", read at version ", then.version, "); edit a clone of it instead");
+    const uint64_t start = detail::next_seq();
     Tensor y;
     {
       GradMode on(true);
@@ -79,6 +125,9 @@ struct Checkpoint final : Node {
     for (std::size_t i = 0; i < edges.size(); ++i) wanted.push_back(i < inputs ? edge_of(xs[i]) : edges[i]);
     const Edge root = edge_of(y);
     if (!root.node) return Tensors(edges.size());
+    if (!Captured(root, start, wanted).edges.empty())
+      fail<AutogradError>("checkpoint: the second run read a tensor with a history that the first had not read; ",
+                          "capture tensors by value");
     auto grads = detail::grad_edges({&root, 1}, {&g, 1}, wanted, {.create_graph = create_graph}, true);
     // Hooks that f registers on its inputs. Those of captured tensors run when the outer walk gets there.
     for (std::size_t i = 0; i < inputs; ++i)
@@ -86,29 +135,6 @@ struct Checkpoint final : Node {
     return Tensors(grads.begin(), grads.end());
   }
 };
-
-/// Edges from the graph above `root` to nodes created before `start`, without those in `known`.
-std::vector<Edge> captured_edges(const Edge& root, uint64_t start, std::span<const Edge> known) {
-  std::vector<Edge> found;
-  std::unordered_set<Node*> seen;
-  std::vector<Node*> stack;
-  auto same = [](const Edge& a, const Edge& b) { return a.node == b.node && a.index == b.index; };
-  auto look = [&](const Edge& e) {
-    if (!e.node) return;
-    if (e.node->seq >= start) return stack.push_back(e.node.get());
-    auto is_e = [&](const Edge& o) { return same(o, e); };
-    if (std::none_of(known.begin(), known.end(), is_e) && std::none_of(found.begin(), found.end(), is_e))
-      found.push_back(e);
-  };
-  look(root);
-  while (!stack.empty()) {
-    Node* n = stack.back();
-    stack.pop_back();
-    if (seen.insert(n).second)
-      for (const Edge& e : n->edges) look(e);
-  }
-  return found;
-}
 
 }  // namespace
 
@@ -159,7 +185,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   RngLog tape;
   std::vector<Tensor> xs;
   for (const Tensor& x : inputs) {
-    xs.push_back(x.detach());
+    xs.push_back(x.defined() ? x.detach() : x);
     if (x.requires_grad()) xs.back().requires_grad_();
   }
   const uint64_t start = detail::next_seq();  // nodes of the segment come after this number
@@ -172,15 +198,20 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   std::vector<Edge> known;
   for (const Tensor& x : xs)
     if (x.requires_grad()) known.push_back({x.impl().history, 0});
-  std::vector<Edge> captured = captured_edges(edge_of(y), start, known);
-
-  Ref<Node> node(new Checkpoint(f, std::move(tape), inputs.size()));
+  Captured captured(edge_of(y), start, known);
+  Ref<Checkpoint> node(new Checkpoint(f, std::move(tape), inputs.size()));
   for (const Tensor& x : inputs) {
     node->save(x);
     node->edges.push_back(edge_of(x));
   }
-  for (Edge& e : captured) node->edges.push_back(std::move(e));
+  for (Edge& e : captured.edges) node->edges.push_back(std::move(e));
   Tensor out = y.detach();
+  y = Tensor();  // and with it the segment's graph: memory that nobody else has was its own
+  std::erase_if(captured.memory, [&](const auto& m) {
+    return m.second.storage->use_count() == 1 || m.second.storage == out.impl().storage;
+  });
+  captured.edges.clear();
+  node->captured = std::move(captured);
   node->add_output(out);
   if (detail::observed()) [[unlikely]]
     detail::note_op(node->name(), out, node.get());

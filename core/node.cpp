@@ -99,7 +99,10 @@ void dispose(Node* node) {
 namespace detail {
 
 void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
-  for (const Tensor& x : inputs) node.edges.push_back(edge_of(x));
+  for (const Tensor& x : inputs) {
+    node.edges.push_back(edge_of(x));
+    if (x.ref() == y.ref()) y = alias(y, y.layout());  // x keeps its own history
+  }
   for (const Tensor& s : saves) {
     if (s.ref() == y.ref()) {
       // Saves an alias: y is about to own this node, and saving y itself would be a cycle.
@@ -142,12 +145,19 @@ void check_in_place(const char* op, const Tensor& x) {
                         "parameter update");
 }
 
+namespace {
+constinit std::atomic<uint64_t> replaced{0};
+}  // namespace
+uint64_t detail::replaced_memory() { return replaced; }
+
 void detail::replace_memory(Tensor& x, const Tensor& now, Tensor grad) {
+  ++replaced;
   TensorImpl &t = x.impl(), &n = now.impl();
   n.storage->supersede(*t.storage);
   t.storage = n.storage, t.layout = n.layout, t.dtype = n.dtype, t.contiguous = n.contiguous;
-  if (!t.history) return;
-  Leaf& leaf = static_cast<Leaf&>(*t.history);
+  const Ref<Node>& node = t.history ? t.history : t.frozen;
+  if (!node) return;
+  Leaf& leaf = static_cast<Leaf&>(*node);
   leaf.outputs[0].dtype = t.dtype, leaf.outputs[0].device = t.storage->device();
   leaf.grad = std::move(grad), leaf.sum = Tensor();
 }

@@ -66,6 +66,8 @@ class Node : public RefCounted, public detail::Pooled {
   Tensor saved(std::size_t i) const;
   void save(const Tensor& x);
   void mark_last_saved_as_output() { saved_.back().is_output = true; }
+  /// What it has saved.
+  std::span<const Saved> all_saved() const { return {saved_.begin(), saved_.end()}; }
   void add_output(Tensor& y);  // makes this the history of y
   void add_hook(uint32_t output, std::function<Tensor(const Tensor&)> hook);
   /// Applies the hooks of an output to its gradient.
@@ -212,6 +214,8 @@ namespace detail {
 /// may hold this memory. A leaf stays the same leaf, with its hooks, and `grad` becomes its gradient. Graphs that saved
 /// x throw AutogradError, as after an in-place edit.
 void replace_memory(Tensor& x, const Tensor& now, Tensor grad);
+/// How often memory was replaced so far.
+uint64_t replaced_memory();
 }  // namespace detail
 
 }  // namespace sluice

@@ -80,8 +80,15 @@ Tensor& Tensor::requires_grad_(bool on) {
                         "; only leaves can be switched, detach() it first");
   if (on && !is_float(dtype()))
     fail<DTypeError>("requires_grad_: only f32, f64 and bf16 tensors have gradients — got ", dtype());
-  if (on && !impl_->history) impl_->history = Ref<Node>(new Leaf(*this));
-  if (!on) impl_->history = nullptr;
+  TensorImpl& t = *impl_;
+  if (on && !t.history) {
+    t.history = t.frozen ? t.frozen : Ref<Node>(new Leaf(*this));
+    t.frozen = nullptr;
+  } else if (!on && t.history) {
+    Leaf& leaf = static_cast<Leaf&>(*t.history);
+    leaf.grad = Tensor(), leaf.sum = Tensor();
+    t.frozen = t.history, t.history = nullptr;
+  }
   return *this;
 }
 

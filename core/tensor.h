@@ -27,6 +27,7 @@ struct TensorImpl final : RefCounted, detail::Pooled {
   bool contiguous;            // layout.is_contiguous(), asked by every op
   uint32_t output_index = 0;  // which output of `history` this is
   Ref<Node> history;          // null: a constant; a Leaf: a parameter; else the op that made it
+  Ref<Node> frozen;           // the Leaf of a parameter while it requires no gradient: graphs end there
 
   TensorImpl(Ref<Storage> s, const Layout& l, DType t);
   TensorImpl(Ref<Storage> s, const Shape& shape, DType t);  // contiguous
@@ -45,6 +46,12 @@ struct TensorOptions {
 class Tensor {
  public:
   Tensor() = default;
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) = default;
+  /// Lets this handle be another tensor's. Not for x[i] = y, which would change the handle that x[i] returns and then
+  /// drop it: write Tensor row = x[i]; copy_(row, y).
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & = default;
   /// A handle of `impl`, for the library's own use.
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
   /// A scalar, and nested lists: Tensor({1, 2, 3}), Tensor({{1, 2}, {3, 4}}). f32.

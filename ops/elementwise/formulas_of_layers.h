@@ -19,6 +19,7 @@ struct GeGlu : Gated<Gelu> { static constexpr const char* name = "geglu"; };
 struct GeGluTanh : Gated<GeluTanh> { static constexpr const char* name = "geglu_tanh"; };  // T5 1.1, Gemma
 struct SwiGlu : Gated<Silu> { static constexpr const char* name = "swiglu"; };
 struct Bilinear : Gated<Identity> { static constexpr const char* name = "bilinear"; };
+struct NsGlu : Gated<NsSigmoid> { static constexpr const char* name = "ns_glu"; };  // Qiu et al. 2025
 /// φ(x) ⊙ φ(g) with SiLU on both sides, as FLASH builds its GLU (Hua et al. 2022).
 struct SiluGlu {
   static constexpr const char* name = "silu_glu";
@@ -55,13 +56,16 @@ struct AbsoluteError {  // slope 0 where x = y
   static constexpr const char* name = "l1_loss";
   template <class T> SLUICE_FN T operator()(const T& x, const T& y) const { return abs(x - y); }
 };
-/// ½e² for |e| <= δ, and δ(|e| − ½δ) beyond (Huber 1964).
+/// ½e² for |e| <= δ, and δ(|e| − ½δ) beyond (Huber 1964). |e| stands in the second only: it would cost ½e² its second
+/// derivative at 0.
 struct Huber {
   static constexpr const char* name = "huber_loss";
   double delta = 1;
   template <class T> SLUICE_FN T operator()(const T& x, const T& y) const {
-    const T e = abs(x - y), m = min(e, like(e, delta));
-    return m * m * 0.5 + (e - m) * delta;
+    const T e = x - y;
+    const auto beyond = abs(e) > delta;
+    const T near = select(beyond, like(e, 0), e), far = select(beyond, abs(e) - 0.5 * delta, like(e, 0));
+    return near * near * 0.5 + far * delta;
   }
 };
 /// −[t·log σ(x) + (1−t)·log(1−σ(x))] = softplus(x) − t·x, finite for every finite logit x. With softplus(x) = max(x, 0)
@@ -159,13 +163,13 @@ struct AddGated {
 /// Every formula must be in one list. Backends install kernels for whole lists, and tests iterate over the lists. On a
 /// device without a kernel for it, a formula runs as one op per operation (composed_map() in ops/elementwise/map.h).
 template <std::size_t N, class... F> struct Formulas {};  // of N operands
-using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, PowScalar, Square, Clamp>;
+using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, Reciprocal, PowScalar, Square, Clamp>;
 using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, Maximum, Minimum, MaskedFill>;
 using Arithmetic3 = Formulas<3, Where, Lerp, ScaleOffset>;
 using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf, Sin, Cos,
                              Abs, Sign, Floor, Ceil, Round, Trunc>;
 using Activations = Formulas<1, Identity, Relu, Relu2, Elu, Elu1, Silu, Gelu, GeluTanh, Laplace, LeakyRelu, NsSigmoid>;
-using Gates = Formulas<2, Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, SiluGlu>;
+using Gates = Formulas<2, Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, NsGlu, SiluGlu>;
 using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm>;
 using Losses3 = Formulas<3, WeightedBceWithLogits>;
 using Layers1 = Formulas<1, LogDecay, ReluOffset>;

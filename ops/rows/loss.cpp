@@ -149,6 +149,9 @@ void check_classes(const char* op, const char* what, const Tensor& x, const Tens
     fail(op, ": weight=", o.weight, " does not fit ", what, "=", x, "; need [C]");
   if (o.weight.dtype() != x.dtype())
     fail<DTypeError>(op, ": dtypes differ — got ", what, "=", x.dtype(), ", weight=", o.weight.dtype());
+  if (o.weight.device() != x.device())
+    fail<DeviceError>(op, ": operands on two devices — got ", what, " on ", x.device(), ", weight on ",
+                      o.weight.device());
 }
 
 /// Which of the targets, i64, count; bool.
@@ -173,8 +176,10 @@ Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, con
   const Tensor weight = o.weight.defined() ? detail::widened(o.weight.detach()) : Tensor();
   const Tensor weighted = weight.defined() ? log_p * weight : log_p;
   Tensor loss = neg(of_target(weighted));
-  if (o.label_smoothing > 0)
-    loss = loss * (1 - o.label_smoothing) - sum(weighted, 1) * (o.label_smoothing / static_cast<double>(classes));
+  if (o.label_smoothing > 0) {
+    const Tensor even = sum(weighted, 1) * (o.label_smoothing / static_cast<double>(classes));
+    loss = o.label_smoothing < 1 ? loss * (1 - o.label_smoothing) - even : neg(even);  // ∞·0 is NaN
+  }
   loss = where(counted, loss, 0);
   if (o.reduction == Reduction::none) return to(reshape(loss, targets.shape()), log_p_in.dtype());
   const Tensor total = sum(loss);

@@ -1,0 +1,109 @@
+// What a checkpoint captures, leaves that are frozen for a while, and backward() for chosen leaves.
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/autograd/function.h>
+#include <sluice/core/node.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+using Inputs = std::vector<Tensor>;
+
+TEST_CASE("checkpoint: an edit of what the function captured is an error", "[checkpoint]") {
+  for (const bool trained : {true, false}) {
+    Tensor w({1, 2}), x = Tensor({3, 4}).requires_grad_();
+    if (trained) w.requires_grad_();
+    const Tensor y = checkpoint([w](const Inputs& in) { return in[0] * w * 2.0; }, {x});
+    {
+      NoGrad guard;
+      fill_(w, 10);
+    }
+    CHECK_THROWS_WITH(backward(sum(y)), Contains("checkpoint") && Contains("edited in place"));
+  }
+  // What the function makes and edits itself is its own.
+  Tensor x = Tensor({3, 4}).requires_grad_();
+  const Tensor y = checkpoint(
+      [](const Inputs& in) {
+        Tensor own = zeros({2});
+        fill_(own, 2);
+        return in[0] * own;
+      },
+      {x});
+  backward(sum(y));
+  CHECK(same_bits(x.grad(), Tensor({2, 2})));
+}
+
+TEST_CASE("checkpoint: a capture by reference that is another tensor in the second run", "[checkpoint]") {
+  Tensor x = Tensor({0.5f, 1}).requires_grad_(), h = x;
+  for (int i = 0; i < 2; ++i) h = checkpoint([&](const Inputs& in) { return sin(in[0]) + h; }, {h});
+  CHECK_THROWS_WITH(backward(sum(h)), Contains("checkpoint") && Contains("capture tensors by value"));
+  Tensor w = Tensor({2, 3}).requires_grad_(), c = w;
+  const Tensor y = checkpoint([&](const Inputs& in) { return in[0] * c; }, {x});
+  c = w * 2.0;
+  CHECK_THROWS_AS(backward(sum(y)), AutogradError);
+}
+
+TEST_CASE("checkpoint: an undefined input stays undefined", "[checkpoint]") {
+  Tensor x = Tensor({3, 4}).requires_grad_();
+  const auto twice = [](const Inputs& in) { return in[1].defined() ? in[1] : in[0] * 2.0; };
+  backward(sum(checkpoint(twice, {x, Tensor()})));
+  CHECK(same_bits(x.grad(), Tensor({2, 2})));
+}
+
+TEST_CASE("leaf: a graph finds it again after freezing and thawing", "[autograd]") {
+  Tensor w = Tensor({3, 4}).requires_grad_();
+  int hooks = 0;
+  w.register_hook([&](const Tensor& g) { return ++hooks, g; });
+  const Tensor loss = sum(square(w));
+  backward(loss, {}, {.retain_graph = true});
+  w.requires_grad_(false);
+  CHECK_FALSE(w.grad().defined());
+  w.requires_grad_();
+  CHECK_FALSE(w.grad().defined());  // freezing clears it
+  CHECK(same_bits(grad(loss, w, {.retain_graph = true}), Tensor({6, 8})));
+  backward(loss);
+  CHECK(same_bits(w.grad(), Tensor({6, 8})));
+  CHECK(hooks == 3);
+}
+
+TEST_CASE("backward: gradients of chosen leaves only", "[autograd]") {
+  Tensor a = Tensor({1, 2}).requires_grad_(), b = Tensor({3, 4}).requires_grad_(), c = Tensor({5}).requires_grad_();
+  const Tensor h = a * b;
+  backward(sum(h), {}, {.retain_graph = true, .inputs = {b, c}});
+  CHECK_FALSE(a.grad().defined());
+  CHECK_FALSE(c.grad().defined());
+  CHECK(same_bits(b.grad(), Tensor({1, 2})));
+  backward(sum(h), {}, {.retain_graph = true, .inputs = {b}});
+  CHECK(same_bits(b.grad(), Tensor({2, 4})));
+  CHECK_THROWS_WITH(backward(sum(h), {}, {.inputs = {h}}), Contains("not a leaf"));
+  backward(sum(h), {}, {.inputs = {c}});  // nothing leads there
+  CHECK_FALSE(c.grad().defined());
+}
+
+TEST_CASE("record: a result that is the input leaves the input's history alone", "[autograd]") {
+  Tensor w = Tensor({1, 2}).requires_grad_();
+  const Tensor y = record("same", contiguous(w), {w}, {}, [](const Tensor& g) { return Tensors{g}; });
+  CHECK(w.is_leaf());
+  backward(sum(y * 3.0));
+  CHECK(same_bits(w.grad(), Tensor({3, 3})));
+}
+
+TEST_CASE("create_graph: a gradient of 0 is 0", "[autograd]") {
+  Tensor x = Tensor({1.5f, -2}).requires_grad_();
+  using Unary = Tensor (*)(const Tensor&);
+  for (const Unary f : {Unary(sign), Unary(floor), Unary(ceil), Unary(round), Unary(trunc)})
+    CHECK(same_bits(grad(sum(f(x)), x, {.create_graph = true}).detach(), zeros({2})));
+}
+
+TEST_CASE("huber_loss: curvature 1 at an error of 0", "[loss]") {
+  const auto loss = [](const Tensor& x) { return huber_loss(x, zeros({5}, {f64}), 1, Reduction::sum); };
+  const Tensor x = to(Tensor({-0.3f, 0, 0.3f, 1, 3}), f64);
+  CHECK(same_bits(hvp(loss, x, ones({5}, {f64})), to(Tensor({1, 1, 1, 1, 0}), f64)));
+}
