@@ -68,7 +68,9 @@ void check(const char* what, ncclResult_t result) {
     fail<DeviceError>("NCCL: ", what, " — ", library().text(result));
 }
 void check(const char* what, cudaError_t status) {
-  if (status != cudaSuccess) fail<DeviceError>("NCCL: ", what, " — ", cudaGetErrorString(status));
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  fail<DeviceError>("NCCL: ", what, " — ", cudaGetErrorString(status));
 }
 
 /// Polls done(), for the first 2 ms without a pause, and calls waiting() every 64 rounds.
@@ -134,7 +136,7 @@ class Link final : public DeviceLink {
     wait_for(
         [&] {
           const cudaError_t status = cudaEventQuery(after_);
-          if (status == cudaErrorNotReady) return false;
+          if (status == cudaErrorNotReady) return cudaGetLastError(), false;  // else the next launch reports it
           check("a message", status);
           return true;
         },

@@ -48,9 +48,10 @@ SLUICE_FN uint64_t scaled_word(uint64_t w, uint64_t range) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(w) * range >> 64);
 }
 
-/// Uniform on [a, a + span), clamped to `last`, because a + u·span may round up to the upper bound.
+/// Uniform on [a, a + span), clamped to `last`, because a + u·span may round up to the upper bound. One rounding by
+/// name: compilers are free to make one or two of a sum of products.
 template <class T> SLUICE_FN T uniform_value(const uint32_t* words, int64_t i, T a, T span, T last) {
-  const T x = a + random_bits<T>(words, i) * kUnit<T> * span;
+  const T x = std::fma(random_bits<T>(words, i) * kUnit<T>, span, a);
   return last < x ? last : x;
 }
 /// Values i and i + 1 (i even) of a normal distribution, by Box and Muller.
@@ -58,8 +59,8 @@ template <class T> SLUICE_FN void normal_pair(const uint32_t* words, int64_t i, 
   const T u = (random_bits<T>(words, i) + 1) * kUnit<T>;  // (0, 1], so that the log is finite
   const T angle = random_bits<T>(words, i + 1) * kUnit<T> * (2 * std::numbers::pi_v<T>);
   const T radius = std * std::sqrt(-2 * std::log(u));
-  x = mean + radius * std::cos(angle);
-  y = mean + radius * std::sin(angle);
+  x = std::fma(radius, std::cos(angle), mean);
+  y = std::fma(radius, std::sin(angle), mean);
 }
 
 /// erf(y) = x for |x| < 1: Winitzki's formula (error 2e-3), then two Halley steps, each of which cubes the error.

@@ -11,8 +11,8 @@
 // last queries come first: without a window they see all keys, so their slice writes dK and dV, and the others add.
 //
 // On tensor cores 0 · NaN is NaN. So the rounded operands have 0 in place of what is not finite, and their rows are
-// marked. Scores of marked rows are computed number by number, and `add_marked` adds what the zeros hid to O and dV. A
-// weight of 0 takes nothing from a NaN.
+// marked. Scores of marked rows are computed number by number, and `add_marked` adds what the zeros hid to O, dQ, dK
+// and dV. A weight of 0 takes nothing from a NaN.
 //
 // What limits it: memory. A pair takes 12 bytes forward (softmax 16, which reads scores twice) and 26 backward; a
 // column of a key or a value costs it 2 operations forward. So the wider the values, the less that counts.
@@ -200,6 +200,34 @@ struct Products {
   bool score(const Slice& s, float* to) const {
     return multiply(queries(q, s), keys(k, s, Trans::yes), scores(to, s), s.rows, s.cols, a.d, s.count);
   }
+
+  /// y += what zeros hid of the marked keys' rows (of k or v) in the product of the pairs' `weights` with them.
+  void add_marked_keys(const BFloat16* weights, const RoundedOperand& x, const AnyRows& y, const Slice& s) const {
+    add({.s = s,
+         .kv_heads = a.kv_heads,
+         .rows = s.rows,
+         .cols = s.cols,
+         .weights = weights,
+         .y_step = s.ld,
+         .x_step = 1,
+         .x = x.view.part(1, 0, s.col),
+         .y = y});
+  }
+  /// The same of the marked queries' rows (of q or g), for each key.
+  void add_marked_queries(const BFloat16* weights, const RoundedOperand& x, const AnyRows& y, const Slice& s) const {
+    add({.s = s,
+         .kv_heads = a.kv_heads,
+         .rows = s.cols,
+         .cols = s.rows,
+         .weights = weights,
+         .y_step = 1,
+         .x_step = s.ld,
+         .x = x.view.part(a.group, s.member, s.row),
+         .y = y});
+  }
+  static void add(const AddMarked& what) {
+    launch(add_marked, blocks_for(what.s.count * what.rows), dim3(kThreads), 0, what);
+  }
 };
 
 /// A call whose options are f32, which kernels read one by one, but for biases of pairs and factors of rows.
@@ -257,16 +285,7 @@ bool attention_by_products(const AttentionCall& given, Tensor& out, Tensor& lse)
     if (!multiply(x.pairs(weights.get(), s, Trans::no), x.keys(x.v, s, Trans::no), x.rows(here, s), s.rows, a.dv,
                   s.cols, s.count))
       return false;
-    launch(add_marked, blocks_for(s.count * s.rows), dim3(kThreads), 0,
-           AddMarked{.s = s,
-                     .kv_heads = a.kv_heads,
-                     .rows = s.rows,
-                     .cols = s.cols,
-                     .weights = weights.get(),
-                     .y_step = s.ld,
-                     .x_step = 1,
-                     .x = x.v.view.part(1, 0, s.col),
-                     .y = here});
+    x.add_marked_keys(weights.get(), x.v, here, s);
     return true;
   });
 }
@@ -299,28 +318,23 @@ bool attention_backward_by_products(const AttentionCall& given, const Tensor& g_
     if (out.relative.defined())  // the whole gradient goes into the first split
       add_diagonals(a, s, dp.get(), data_of<float>(out.relative), out.relative.dim(2) * out.relative.dim(3));
     const bool adds = s.member > 0 || s.row + s.rows < a.m;  // false for the first slice of a set of heads
-    if (dq.base && !multiply(x.pairs(ds.get(), s, Trans::no), x.keys(x.k, s, Trans::no), x.rows(x.of_queries(dq, s), s),
-                             s.rows, a.d, s.cols, s.count))
-      return false;
-    if (dk.base && !multiply(x.pairs(ds.get(), s, Trans::yes), x.queries(x.q, s), x.rows(x.of_keys(dk, s), s, adds),
-                             s.cols, a.d, s.rows, s.count))
-      return false;
-    if (!dv.base) return true;
-    const AnyRows here = x.of_keys(dv, s);
-    if (!multiply(x.pairs(weights.get(), s, Trans::yes), x.queries(g, s), x.rows(here, s, adds), s.cols, a.dv, s.rows,
-                  s.count))
-      return false;
-    launch(add_marked, blocks_for(s.count * s.cols), dim3(kThreads), 0,
-           AddMarked{.s = s,
-                     .kv_heads = a.kv_heads,
-                     .rows = s.cols,
-                     .cols = s.rows,
-                     .weights = weights.get(),
-                     .y_step = 1,
-                     .x_step = s.ld,
-                     .x = g.view.part(a.group, s.member, s.row),
-                     .y = here});
-    return true;
+    if (dq.base) {
+      const AnyRows here = x.of_queries(dq, s);
+      if (!multiply(x.pairs(ds.get(), s, Trans::no), x.keys(x.k, s, Trans::no), x.rows(here, s), s.rows, a.d, s.cols,
+                    s.count))
+        return false;
+      x.add_marked_keys(ds.get(), x.k, here, s);
+    }
+    const auto add_to_keys = [&](const AnyRows& sum, const BFloat16* by, const RoundedOperand& of, int64_t width) {
+      if (!sum.base) return true;
+      const AnyRows here = x.of_keys(sum, s);
+      if (!multiply(x.pairs(by, s, Trans::yes), x.queries(of, s), x.rows(here, s, adds), s.cols, width, s.rows,
+                    s.count))
+        return false;
+      x.add_marked_queries(by, of, here, s);
+      return true;
+    };
+    return add_to_keys(dk, ds.get(), x.q, a.d) && add_to_keys(dv, weights.get(), g, a.dv);
   });
   if (all)
     for (SumOfSlices* sum : {&sum_k, &sum_v}) sum->end();

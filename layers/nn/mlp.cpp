@@ -46,7 +46,7 @@ Tensor gated_by(Act act, const Tensor& x, const Tensor& g) {
     case Act::gelu: return geglu(x, g);
     case Act::gelu_tanh: return geglu_tanh(x, g);
     case Act::sigmoid: return glu(x, g);
-    case Act::ns_sigmoid: return map(formula::Gated<formula::NsSigmoid>{}, x, g);
+    case Act::ns_sigmoid: return map(formula::NsGlu{}, x, g);
     default: return x * activate(act, g);
   }
 }

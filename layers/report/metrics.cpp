@@ -110,11 +110,11 @@ std::vector<double> singular_values(const Tensor& matrix) {
 
 double effective_rank(const Tensor& matrix) {
   const std::vector<double> s = singular_values(matrix);
-  double total = 0, entropy = 0;
-  for (double v : s) total += v;
-  if (total == 0) return 0;
+  if (s.empty() || s[0] == 0) return 0;
+  double total = 0, entropy = 0;  // of shares of s[0]: the sum of the values may overflow
+  for (double v : s) total += v / s[0];
   for (double v : s)
-    if (v > 0) entropy -= v / total * std::log(v / total);
+    if (const double share = v / s[0] / total; share > 0) entropy -= share * std::log(share);
   return std::exp(entropy);
 }
 

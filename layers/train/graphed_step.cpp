@@ -36,7 +36,7 @@ GraphedStep::GraphedStep(std::vector<NamedTensor> parameters, Loss loss)
   if (!loss_) fail<ValueError>("graphed step: the function is empty");
 }
 GraphedStep::GraphedStep(Optimizer& optimizer, Loss loss, GraphedStepOptions options)
-    : GraphedStep(optimizer.parameters(), std::move(loss)) {
+    : GraphedStep(std::vector<NamedTensor>(), std::move(loss)) {
   optimizer_ = &optimizer, options_ = std::move(options);
   if (!(options_.max_norm > 0 && options_.max_value > 0) || options_.parts < 1)
     fail<ValueError>("graphed step: needs max_norm > 0, max_value > 0 and at least one part — got ", options_.max_norm,
@@ -56,9 +56,11 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
       fail<ValueError>("graphed step: an input cannot be cut into ", options_.parts,
                        " parts along its first dim — got ", x);
   }
-  std::vector<Ref<Storage>> memory;
-  for (const NamedTensor& p : parameters_) memory.push_back(p.tensor.impl().storage);
-  if (memory != memory_) steps_.clear(), memory_ = std::move(memory);  // the model has been converted or moved
+  Recorded now{.conversions = detail::replaced_memory()};
+  for (const NamedTensor& p : parameters())
+    now.memory.push_back(p.tensor.impl().storage), now.trained.push_back(p.tensor.requires_grad());
+  if (now != recorded_) steps_.clear(), recorded_ = std::move(now);
+  for (std::size_t i = 0; optimizer_ && !steps_.empty() && i < parameters().size(); ++i) optimizer_->check_owner(i);
   if (options_.schedule) optimizer_->set_lr(options_.schedule(optimizer_->steps()));
   const Device device = inputs.empty() ? cpu : inputs[0].device();
   const bool can = detail::graphs_of(device) != nullptr;
@@ -67,7 +69,7 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
   });
   if (!can || found == steps_.end()) {
     // The first call creates everything that is created at first use (tables, libraries), so it cannot be recorded.
-    const Result result = run(inputs, can);
+    const Result result = run(inputs, can, false);
     norm_ = result.norm;
     if (can) {
       steps_.push_back(std::make_unique<Shapes>());
@@ -91,8 +93,10 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
   return clone(step.result.loss);
 }
 
-GraphedStep::Result GraphedStep::run(const std::vector<Tensor>& inputs, bool recordable) {
-  for (NamedTensor& p : parameters_) p.tensor.zero_grad();
+GraphedStep::Result GraphedStep::run(const std::vector<Tensor>& inputs, bool on_device, bool recorded) {
+  std::vector<Tensor> trained;
+  for (const NamedTensor& p : parameters()) trained.push_back(p.tensor);
+  for (Tensor& p : trained) p.zero_grad();
   Result result;
   for (int64_t part = 0; part < options_.parts; ++part) {
     std::vector<Tensor> own = inputs;
@@ -100,18 +104,17 @@ GraphedStep::Result GraphedStep::run(const std::vector<Tensor>& inputs, bool rec
       for (Tensor& x : own) x = narrow(x, 0, part * (x.dim(0) / options_.parts), x.dim(0) / options_.parts);
     Tensor loss = loss_(own);
     if (options_.parts > 1) loss = loss * (1.0 / static_cast<double>(options_.parts));
-    backward(loss);
+    backward(loss, {}, {.inputs = trained});
     NoGrad guard;
     result.loss = result.loss.defined() ? result.loss + loss.detach() : loss.detach();
   }
   if (!optimizer_) return result;
-  std::vector<Tensor> clipped;
-  for (const NamedTensor& p : parameters_) clipped.push_back(p.tensor);
   if (std::isfinite(options_.max_norm))
-    result.norm = recordable ? clip_grad_norm_on_device(clipped, options_.max_norm)
-                             : full({}, clip_grad_norm(clipped, options_.max_norm), {f64, cpu});
-  if (std::isfinite(options_.max_value)) clip_grad_value(clipped, options_.max_value);
-  optimizer_->step();
+    result.norm = on_device ? clip_grad_norm_on_device(trained, options_.max_norm)
+                            : full({}, clip_grad_norm(trained, options_.max_norm), {f64, cpu});
+  if (std::isfinite(options_.max_value)) clip_grad_value(trained, options_.max_value);
+  trained.clear();
+  if (!recorded || optimizer_->recordable()) optimizer_->step();
   return result;
 }
 
@@ -121,16 +124,16 @@ void GraphedStep::record(Shapes& step, const std::vector<Tensor>& inputs) {
   if (optimizer_) optimizer_->follow_parameters();
   const Optimizer::Counts before = optimizer_ ? optimizer_->counts() : Optimizer::Counts{};
   step.graph.reset(), step.streams = {}, step.result = {};
-  step.gradients.assign(parameters_.size(), {});
+  step.gradients.assign(parameters().size(), {});
   Result result;
   RngLog streams;
   auto graph = detail::graphs_of(device)->record([&] {
     GradMode guard(true);
     const RngLog::Record on(streams, device);
-    result = run(step.inputs, true);
+    result = run(step.inputs, true, true);
   });
   streams.check();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) step.gradients[i] = parameters_[i].tensor.grad();
+  for (std::size_t i = 0; i < parameters().size(); ++i) step.gradients[i] = parameters()[i].tensor.grad();
   step.result = result, step.streams = std::move(streams), step.graph = std::move(graph);
   if (optimizer_) optimizer_->set_counts(before);
 }
@@ -138,11 +141,11 @@ void GraphedStep::record(Shapes& step, const std::vector<Tensor>& inputs) {
 /// The host's part of the optimiser's step: passes the new rates to the next replay. Returns false if the optimiser's
 /// calls differ from the recorded calls.
 bool GraphedStep::renew(Shapes& step) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  for (std::size_t i = 0; i < parameters().size(); ++i) {
     if (step.gradients[i].defined()) step.gradients[i].bump_version();
-    parameters_[i].tensor.set_grad(step.gradients[i]);
+    Tensor(parameters()[i].tensor).set_grad(step.gradients[i]);
   }
-  return !optimizer_ || step.graph->renew([&] { optimizer_->step(); });
+  return !optimizer_ || !optimizer_->recordable() || step.graph->renew([&] { optimizer_->step(); });
 }
 
 void GraphedStep::replay(Shapes& step, const std::vector<Tensor>& inputs) {
@@ -159,6 +162,7 @@ void GraphedStep::replay(Shapes& step, const std::vector<Tensor>& inputs) {
   step.graph->replay(step.streams.places());
   step.streams.advance();
   norm_ = step.result.norm;
+  if (optimizer_ && !optimizer_->recordable()) optimizer_->step();
 }
 
 }  // namespace sluice

@@ -40,8 +40,9 @@ struct GraphedStepOptions {
 /// operation that a replay would repeat wrongly: reading values (item(), printing, profiles), random numbers drawn on
 /// the CPU, generators that the function creates, copies or sets, exchanges with other ranks. All other tensors and
 /// generators that the function uses must live as long as this object. Between steps everything may change: rates;
-/// checkpoints loaded into model, optimiser and generators; the dtype of the model (to()), which makes the next steps
-/// record again. While a function is recorded, other threads that use the device (a Loader's) wait; the function must
+/// checkpoints loaded into model, optimiser and generators; dtype and device of any module (to()) and what is frozen,
+/// which makes the next steps record again. An optimiser of your own makes its steps outside the recording. While a
+/// function is recorded, other threads that use the device (a Loader's) wait; the function must
 /// not wait for them.
 class GraphedStep {
  public:
@@ -59,7 +60,8 @@ class GraphedStep {
   ~GraphedStep();
 
   /// Returns the loss, a scalar without history. Afterwards .grad() of each parameter is the (clipped) gradient of this
-  /// loss only, and undefined where the loss does not reach; the next call changes it. Throws AutogradError for an
+  /// loss only, and undefined where the loss does not reach; the next call changes it. Other leaves get no gradient.
+  /// Throws AutogradError for an
   /// input with a history, and ValueError for inputs that cannot be split into parts. Throws ValueError for an index
   /// out of range, in a replay at the end of the step; parameters, optimiser and generators are then unchanged. If the
   /// function throws, nothing is recorded.
@@ -75,7 +77,9 @@ class GraphedStep {
   struct Result {
     Tensor loss, norm;
   };
-  Result run(const std::vector<Tensor>& inputs, bool recordable);
+  /// The optimiser's parameters, of which this object keeps no copies: the optimiser knows when it is the last owner.
+  const std::vector<NamedTensor>& parameters() const { return optimizer_ ? optimizer_->parameters() : parameters_; }
+  Result run(const std::vector<Tensor>& inputs, bool on_device, bool recorded);
   void record(Shapes& step, const std::vector<Tensor>& inputs);
   bool renew(Shapes& step);
   void replay(Shapes& step, const std::vector<Tensor>& inputs);
@@ -86,7 +90,13 @@ class GraphedStep {
   GraphedStepOptions options_;
   Tensor norm_;
   std::vector<std::unique_ptr<Shapes>> steps_;
-  std::vector<Ref<Storage>> memory_;  // memory of the parameters, which recorded graphs read
+  /// What recorded graphs rely on.
+  struct Recorded {
+    std::vector<Ref<Storage>> memory = {};  // of the parameters
+    std::vector<bool> trained = {};         // which of them have gradients
+    uint64_t conversions = 0;               // detail::replaced_memory(), of all modules
+    bool operator==(const Recorded&) const = default;
+  } recorded_;
 };
 
 }  // namespace sluice

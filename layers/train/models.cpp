@@ -52,8 +52,9 @@ void update_average(const Members& average, const Members& model, double decay) 
       copy_(mean, sources[i]);
       continue;
     }
+    const Tensor now = sluice::to(sluice::to(sources[i].detach(), mean.dtype()), mean.device());
     scale_(mean, decay);
-    add_(mean, sluice::to(sources[i].detach(), mean.dtype()), 1 - decay);
+    add_(mean, now, 1 - decay);
   }
 }
 

@@ -124,18 +124,23 @@ void Optimizer::check_gradients(const std::vector<Tensor>& grads) const {
   bool any = false;
   std::size_t frozen = 0;
   for (std::size_t i = 0; i < grads.size(); ++i) {
-    const auto& [name, w] = parameters_[i];
+    const Tensor& w = parameters_[i].tensor;
     any = any || grads[i].defined();
     frozen += !w.requires_grad();
-    if (!grads[i].defined() && w.ref()->use_count() == 1)
-      fail<ValueError>(name_, ": parameter '", name, "' of shape ", w,
-                       " belongs to no model any more, only to this optimiser: the model was ",
-                       "replaced or moved to meta — make the optimiser after that, of parameters(model)");
+    if (!grads[i].defined()) check_owner(i);
   }
   if (any) return;
   if (frozen == grads.size())
     fail<ValueError>(name_, ": all ", frozen, " parameters are frozen — thaw some with requires_grad_()");
   fail<ValueError>(name_, ": none of ", grads.size(), " parameters has a gradient — call backward(loss) first");
+}
+
+void Optimizer::check_owner(std::size_t i) const {
+  const auto& [name, w] = parameters_[i];
+  if (w.ref()->use_count() == 1)
+    fail<ValueError>(name_, ": parameter '", name, "' of shape ", w,
+                     " belongs to no model any more, only to this optimiser: the model was ",
+                     "replaced or moved to meta — make the optimiser after that, of parameters(model)");
 }
 
 void Optimizer::step() {

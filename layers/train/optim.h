@@ -141,6 +141,10 @@ class Optimizer {
   static void follow(const Tensor& w, Slot& slot);
   /// Computes the new values of all of `due`.
   virtual void update(const std::vector<Due>& due) = 0;
+  /// True if update() only calls the optimiser kernels, whose rates a GraphedStep can renew.
+  virtual bool recordable() const { return false; }
+  /// ValueError if nothing but this optimiser owns parameter i.
+  void check_owner(std::size_t i) const;
 
   /// True if this rank keeps the moments of parameter i.
   bool keeps(std::size_t i) const { return owner_.empty() || owner_[i] == ranks_.rank(); }
@@ -188,6 +192,7 @@ class Sgd final : public Optimizer {
 
  private:
   void update(const std::vector<Due>& due) override;
+  bool recordable() const override { return true; }
   SgdOptions options_;
 };
 
@@ -230,6 +235,7 @@ class Adam final : public Optimizer {
 
  private:
   void update(const std::vector<Due>& due) override;
+  bool recordable() const override { return true; }
   AdamOptions options_;
 };
 
@@ -262,6 +268,7 @@ class Lamb final : public Optimizer {
 
  private:
   void update(const std::vector<Due>& due) override;
+  bool recordable() const override { return true; }
   LambOptions options_;
   std::vector<bool> adapted_;
 };

@@ -66,12 +66,7 @@ Tensor operator/(const Tensor& x, double c) {
   return map(fm::DivBy{c}, x);
 }
 Tensor operator/(double c, const Tensor& x) { return map(fm::DivInto{c}, x); }
-namespace {
-struct Reciprocal : fm::DivInto {
-  static constexpr const char* name = "reciprocal";
-};
-}  // namespace
-Tensor reciprocal(const Tensor& x) { return map(Reciprocal{1}, x); }
+Tensor reciprocal(const Tensor& x) { return map(fm::Reciprocal{}, x); }
 Tensor pow(const Tensor& x, double exponent) { return map(fm::PowScalar{exponent}, x); }
 Tensor pow(const Tensor& x, const Tensor& exponent) { return map(fm::Pow{}, x, exponent); }
 Tensor square(const Tensor& x) { return map(fm::Square{}, x); }
@@ -84,7 +79,9 @@ Tensor minimum(const Tensor& a, double b) { return minimum(a, detail::beside("mi
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w) { return map(fm::Lerp{}, a, b, w); }
 Tensor lerp(const Tensor& a, const Tensor& b, double w) { return lerp(a, b, like(a, w)); }
 
-Tensor clamp(const Tensor& x, double lo, double hi) {
+Tensor clamp(const Tensor& x, std::optional<double> least, std::optional<double> most) {
+  constexpr double none = std::numeric_limits<double>::infinity();
+  const double lo = least.value_or(-none), hi = most.value_or(none);
   if (!(lo <= hi)) fail<ValueError>("clamp: needs lo <= hi — got lo=", lo, ", hi=", hi);
   if (is_integer(x.dtype())) return minimum(maximum(x, detail::beside("clamp", x, lo)), detail::beside("clamp", x, hi));
   return map(fm::Clamp{lo, hi}, x);

@@ -4,7 +4,7 @@
 
 #include <sluice/core/tensor.h>
 
-#include <limits>
+#include <optional>
 
 namespace sluice {
 
@@ -40,8 +40,8 @@ Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, double b);
 Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, double b);
-/// x limited to [lo, hi]; slope 1 on the bounds. Throws ValueError when lo > hi.
-Tensor clamp(const Tensor& x, double lo, double hi = std::numeric_limits<double>::infinity());
+/// x limited to [lo, hi], on one side where the other is {}; slope 1 on the bounds. Throws ValueError when lo > hi.
+Tensor clamp(const Tensor& x, std::optional<double> lo, std::optional<double> hi = {});
 /// a + w·(b − a)
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w);
 Tensor lerp(const Tensor& a, const Tensor& b, double w);

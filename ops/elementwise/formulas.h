@@ -72,6 +72,10 @@ struct DivInto {
   double c;
   template <class T> SLUICE_FN T operator()(const T& x) const { return c / x; }
 };
+struct Reciprocal {
+  static constexpr const char* name = "reciprocal";
+  template <class T> SLUICE_FN T operator()(const T& x) const { return 1.0 / x; }
+};
 struct Pow {
   static constexpr const char* name = "pow";
   template <class T> SLUICE_FN T operator()(const T& x, const T& e) const { return pow(x, e); }

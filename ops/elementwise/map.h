@@ -177,7 +177,7 @@ template <class F, std::size_t N> struct MapNode final : Node {
     } else {
       const std::array<Tensor, N> x{saved(I)...};
       Tensors grads;
-      if (!grad_enabled()) {
+      if (!grad_enabled() && MapKernels<F, std::index_sequence<I...>>::backward.installed(g.device())) {
         const MapPlan plan = plan_map_vjp(*this, x.data(), N, g, grads);
         MapKernels<F, std::index_sequence<I...>>::backward(f, plan, grads);
         return grads;
@@ -193,20 +193,22 @@ template <class F, std::size_t N> struct MapNode final : Node {
         Tensor from = wide;  // masked before the product, so that no slope's own gradient is 0 · ∞
         if (is_selecting<F> && needs(k) && y.d[k].defined()) from = masked_fill(wide, y.d[k] == 0.0, 0);
         const Tensor dx = needs(k) ? PartialOps<Tensor>::mul(from, y.d[k]) : Tensor();
-        grads.push_back(dx.defined() ? to(dx, g.dtype()) : dx);
+        grads.push_back(dx.defined() ? to(dx, g.dtype()) : needs(k) ? zeros_like(g) : Tensor());
       }
       return grads;
     }
   }
 };
 
-/// Computes f on tensors, one op per operation of the formula: for a device that has no kernel for f itself. The ops
-/// give the gradients.
+/// Computes f on tensors, one op per operation of the formula: for a device that has no kernel for f itself. The result
+/// has memory of its own and no history.
 template <class F, class... Ts> Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
+  NoGrad guard;
   const DType wide = plan.dtype == bf16 ? f32 : plan.dtype;
   const auto number = [&](const Tensor& x) { return x.dtype() == boolean ? to(x, wide) : widened(x); };
   const Tensor y = to(call(f, Value<Tensor>{number(xs), {}}...).v, plan.dtype);
-  return y.shape() == plan.shape ? y : expand(y, plan.shape);
+  const bool own = y.ref()->use_count() == 1 && y.impl().storage->use_count() == 1 && y.is_contiguous();
+  return own && y.shape() == plan.shape ? y : clone(expand(y, plan.shape));
 }
 
 }  // namespace detail
@@ -242,10 +244,10 @@ requires(std::same_as<Ts, Tensor>&&...) auto map(F f, const Tensor& first, const
     const Tensor* xs[] = {&first, &rest...};
     const detail::MapPlan plan = detail::plan_map(op, xs, N, detail::is_integral<F>);
     using Kernels = detail::MapKernels<F, Index>;
-    if (!Kernels::forward.installed(first.device())) [[unlikely]]
-      return detail::composed_map(f, plan, first, rest...);
-    Tensor y = empty(plan.shape, {plan.dtype, first.device()}, op);
-    Kernels::forward(f, plan, y);
+    Tensor y;
+    if (Kernels::forward.installed(first.device())) [[likely]]
+      y = empty(plan.shape, {plan.dtype, first.device()}, op), Kernels::forward(f, plan, y);
+    else y = detail::composed_map(f, plan, first, rest...);
     if constexpr (detail::is_affine<F>) return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {}, f);
     else return record<detail::MapNode<F, N>>(std::move(y), {first, rest...}, {first, rest...}, f);
   }

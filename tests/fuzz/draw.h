@@ -53,8 +53,8 @@ class Draw {
   void fill(int64_t& x);
   void fill(double& x);
   void fill(bool& x) { note("bool", x = chance(0.5)); }
-  void fill(std::optional<int64_t>& x) {
-    if (chance(0.7)) x = get<int64_t>();
+  template <class T> void fill(std::optional<T>& x) {
+    if (chance(0.7)) x = get<T>();
   }
   void fill(std::vector<int64_t>& x);
   void fill(std::vector<Tensor>& x);

@@ -128,6 +128,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check1("SubFrom", fm::SubFrom{0.25}, any);
   check1("DivBy", fm::DivBy{-2.5}, any);
   check1("DivInto", fm::DivInto{-2.5}, plus);
+  check1("Reciprocal", fm::Reciprocal{}, plus);
   check2("Pow", fm::Pow{}, plus, any);
   for (double c : {-2.0, -0.5, 0.5, 1.0, 2.0, 3.0}) check1("PowScalar", fm::PowScalar{c}, plus);
   check1("PowScalar", fm::PowScalar{0}, plus);
@@ -181,6 +182,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check2("GeGluTanh", fm::GeGluTanh{}, any, any, 8);
   check2("SwiGlu", fm::SwiGlu{}, any, any);
   check2("Bilinear", fm::Bilinear{}, any, any);
+  check2("NsGlu", fm::NsGlu{}, any, any);
   check2("SiluGlu", fm::SiluGlu{}, any, any);
   check3("Lerp", fm::Lerp{}, any, any, {0, 1});
   check3("ScaleOffset", fm::ScaleOffset{}, any, any, any);
