@@ -6,9 +6,8 @@
 
 namespace sluice {
 
-namespace {
 /// Escapes quotes and backslashes: names of tensors and of custom ops are free text.
-std::string escaped(const std::string& text) {
+static std::string escaped(const std::string& text) {
   std::string out;
   for (char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -16,7 +15,6 @@ std::string escaped(const std::string& text) {
   }
   return out;
 }
-}  // namespace
 
 std::string to_dot(const Tensor& y, const std::vector<std::pair<std::string, Tensor>>& names) {
   std::map<const Node*, std::string> label;

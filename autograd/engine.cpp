@@ -2,10 +2,7 @@
 
 #include <sluice/autograd/walk.h>
 #include <sluice/core/kernel/parallel.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 #include <optional>

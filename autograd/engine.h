@@ -36,7 +36,7 @@ struct GradOptions {
 
 /// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Throws AutogradError when root has no
 /// history, or, without `grad`, more elements than one; and when a tensor that the gradient reads was edited in place
-/// or freed by an earlier walk. ShapeError, DTypeError or DeviceError for a `grad` that does not fit root.
+/// or freed by an earlier walk. Throws ShapeError, DTypeError or DeviceError for a `grad` that does not fit root.
 ///
 /// A bf16 leaf adds the gradients of several calls in f32, so that many small ones are not lost in a large one. From
 /// the second call until zero_grad() the leaf keeps the f32 sum, and .grad() is this sum rounded. Calls with
@@ -44,8 +44,8 @@ struct GradOptions {
 void backward(const Tensor& root, const Tensor& grad = {}, BackwardOptions options = {});
 
 /// Gradients of Σ outputs (weighted by grad_outputs) with respect to the inputs, in their order.
-/// No .grad() is touched; only nodes between outputs and inputs are visited. Inputs may be leaves or
-/// intermediate results. Errors as of backward(), of each output. Also AutogradError for an input that needs no
+/// Touches no .grad(), and visits only nodes between outputs and inputs. Inputs may be leaves or
+/// intermediate results. Throws as backward() does, for each output. Throws AutogradError for an input that needs no
 /// gradient or that no output depends on, unless `allow_unused`, and for another number of grad_outputs than of
 /// outputs.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,

@@ -3,9 +3,7 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/core/number/random.h>
 #include <sluice/ops/gemm/precision.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -38,9 +36,7 @@ struct Custom final : Node {
 };
 
 // An input of a checkpointed segment with an edge of its own, even when two inputs are one tensor.
-struct SegmentInput final : Node {
-  static const char* op_name() { return "checkpoint"; }
-  const char* name() const override { return op_name(); }
+struct SegmentInput final : Op<"checkpoint"> {
   Tensors vjp(const Tensor& g) override { return {g}; }
 };
 
@@ -81,7 +77,7 @@ struct Captured {
 
 // Edges: the inputs, then everything older than the segment that it captured. The segment's own graph is dropped after
 // the forward pass and built again by vjp.
-struct Checkpoint final : Node {
+struct Checkpoint final : Op<"checkpoint"> {
   std::function<Tensor(const std::vector<Tensor>&)> f;
   RngLog tape;
   Precision precision = sluice::precision();  // of products, when the segment ran first
@@ -89,8 +85,6 @@ struct Checkpoint final : Node {
   Captured captured;
   Checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, RngLog t, std::size_t n)
       : f(std::move(fn)), tape(std::move(t)), inputs(n) {}
-  static const char* op_name() { return "checkpoint"; }
-  const char* name() const override { return op_name(); }
 
   Tensors vjp(const Tensor& g) override {
     const bool create_graph = grad_enabled();

@@ -37,11 +37,11 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
 /// had. Gradients also reach tensors that f captures. The result of f must not be one of its inputs.
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs);
 
-/// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice. ShapeError unless v
-/// has the shape of x.
+/// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice. Throws ShapeError
+/// unless v has the shape of x.
 Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v);
-/// Hessian-vector product H(x)·v, with the shape of x, of a function f whose result has one element. ShapeError for a
-/// result of another size, and unless v has the shape of x. For the parameters of a model:
+/// Hessian-vector product H(x)·v, with the shape of x, of a function f whose result has one element. Throws ShapeError
+/// for a result of another size, and unless v has the shape of x. For the parameters of a model:
 ///   auto g = grad({loss}, ws, {.create_graph = true});
 ///   auto hv = grad(g, ws, {.grad_outputs = vs});
 Tensor hvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v);

@@ -2,20 +2,15 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/number/random.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 
 namespace sluice {
 
-namespace {
-
 /// Fresh leaves with the values of `inputs`.
-std::vector<Tensor> fresh(const std::vector<Tensor>& inputs) {
+static std::vector<Tensor> fresh(const std::vector<Tensor>& inputs) {
   std::vector<Tensor> xs;
   for (const Tensor& x : inputs) {
     xs.push_back(clone(x.detach()));
@@ -26,8 +21,6 @@ std::vector<Tensor> fresh(const std::vector<Tensor>& inputs) {
   }
   return xs;
 }
-
-}  // namespace
 
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
   if (!f) fail<ValueError>("gradcheck: the function is empty");

@@ -27,8 +27,8 @@ struct GradcheckResult {
   explicit operator bool() const { return ok; }
 };
 
-/// Compares vᵀJ of f, v random, with central differences for every element of every f64 input that
-/// requires a gradient. f must be deterministic. DTypeError unless those inputs are f64.
+/// Compares vᵀJ of f, for a random v, with central differences, for every element of every f64 input that
+/// requires a gradient. f must be deterministic. Throws DTypeError unless those inputs are f64.
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options = {});
 
 /// gradcheck of the gradient itself, x, v ↦ vᵀJ(x), recorded with create_graph.

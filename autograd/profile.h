@@ -31,7 +31,7 @@ struct ProfileRow {
   double gigabytes_per_second() const { return seconds > 0 ? static_cast<double>(work.bytes) / seconds * 1e-9 : 0; }
 };
 
-/// While it lives, every kernel call of this thread is timed and attributed to its op and to the running module; in a
+/// While it lives, it times each kernel call of this thread and attributes it to its op and to the running module; in a
 /// backward pass, to the module in which the op was recorded. A second Profile throws AutogradError. Works together
 /// with AnomalyMode and summary(), and on meta, where times mean nothing and work is exact.
 ///
@@ -52,7 +52,7 @@ class Profile final : detail::Observer {
   double kernel_seconds() const;
   /// Both tables as text.
   std::string table() const;
-  /// The calls in order of time, in the trace format of Chrome and Perfetto. IOError if the file cannot be written.
+  /// The calls in order of time, in the trace format of Chrome and Perfetto. Throws IOError if it cannot write.
   void save_trace(const std::string& path) const;
 
  private:

@@ -7,12 +7,6 @@ namespace sluice {
 void append_text(std::string& s, std::string_view v) { s += v; }
 void append_text(std::string& s, char v) { s += v; }
 void append_text(std::string& s, bool v) { s += v ? "true" : "false"; }
-void append_text(std::string& s, int v) { s += std::to_string(v); }
-void append_text(std::string& s, unsigned v) { s += std::to_string(v); }
-void append_text(std::string& s, long v) { s += std::to_string(v); }
-void append_text(std::string& s, long long v) { s += std::to_string(v); }
-void append_text(std::string& s, unsigned long v) { s += std::to_string(v); }
-void append_text(std::string& s, unsigned long long v) { s += std::to_string(v); }
 void append_text(std::string& s, double v) {
   std::string text;
   for (int digits : {6, 9, 17}) {
@@ -22,16 +16,12 @@ void append_text(std::string& s, double v) {
   s += text;
 }
 
-namespace detail {
+void detail::TextPart::append_literal(std::string& s, const void* text) { s += static_cast<const char*>(text); }
 
-void TextPart::append_literal(std::string& s, const void* text) { s += static_cast<const char*>(text); }
-
-std::string join(std::initializer_list<TextPart> parts) {
+std::string detail::join(std::initializer_list<TextPart> parts) {
   std::string s;
   for (const TextPart& p : parts) p.append(s, p.value);
   return s;
 }
-
-}  // namespace detail
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 #error "Sluice needs C++20: compile with -std=c++20"
 #endif
 
-#include <cstdint>
+#include <concepts>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -33,12 +33,7 @@ void append_text(std::string& s, std::string_view v);
 inline void append_text(std::string& s, const char* v) { append_text(s, std::string_view(v)); }
 void append_text(std::string& s, char v);
 void append_text(std::string& s, bool v);
-void append_text(std::string& s, int v);
-void append_text(std::string& s, unsigned v);
-void append_text(std::string& s, long v);
-void append_text(std::string& s, long long v);
-void append_text(std::string& s, unsigned long v);
-void append_text(std::string& s, unsigned long long v);
+void append_text(std::string& s, std::integral auto v) { s += std::to_string(v); }
 void append_text(std::string& s, double v);  // the first of 6, 9 and 17 digits that reads back
 
 /// A string to append to. As an argument it makes the overloads of this namespace known for other namespaces' types.

@@ -30,6 +30,18 @@ std::optional<Layout> Layout::reshaped(const Shape& to) const {
   return Layout(to, strides_out, offset);
 }
 
+Layout Layout::narrowed(int d, int64_t start, int64_t size, int64_t step) const {
+  Layout l = *this;
+  l.offset += start * l.strides[d], l.shape[d] = size, l.strides[d] *= step;
+  return l;
+}
+
+Layout Layout::box(const Shape& starts, const Shape& sizes, const Shape& steps) const {
+  Layout l = *this;
+  for (int d = 0; d < rank(); ++d) l = l.narrowed(d, starts[d], sizes[d], steps[d]);
+  return l;
+}
+
 Layout Layout::expanded(const Shape& to) const {
   Shape out = Shape::filled(to.rank(), 0);
   int shift = to.rank() - rank();

@@ -35,6 +35,10 @@ struct Layout {
     return ordered;
   }
 
+  /// Of each dim d every steps[d]-th index from starts[d] on, sizes[d] of them.
+  Layout box(const Shape& starts, const Shape& sizes, const Shape& steps) const;
+  /// Of dim d every step-th index from `start` on, `size` of them.
+  Layout narrowed(int d, int64_t start, int64_t size, int64_t step = 1) const;
   /// The same elements in shape `to`; nothing if strides cannot express it.
   std::optional<Layout> reshaped(const Shape& to) const;
   /// Broadcast to `to`: new and size-1 dims get stride 0. The caller must have checked that the shape broadcasts.

@@ -96,9 +96,7 @@ void dispose(Node* node) {
   draining = false;
 }
 
-namespace detail {
-
-void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
+void detail::connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
   for (const Tensor& x : inputs) {
     node.edges.push_back(edge_of(x));
     if (x.ref() == y.ref()) y = alias(y, y.layout());  // x keeps its own history
@@ -115,12 +113,8 @@ void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
   node.add_output(y);
 }
 
-}  // namespace detail
-
-namespace {
-
 /// True if two elements may share one place in memory. Exact for layouts whose dims nest, as those of all views do.
-bool overlaps(const Tensor& x) {
+static bool overlaps(const Tensor& x) {
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride, last index
   for (int d = 0; d < x.rank(); ++d)
     if (x.shape()[d] > 1) dims.emplace_back(std::abs(x.strides()[d]), x.shape()[d] - 1);
@@ -132,8 +126,6 @@ bool overlaps(const Tensor& x) {
   }
   return false;
 }
-
-}  // namespace
 
 void check_in_place(const char* op, const Tensor& x) {
   if (!x.is_contiguous() && x.numel() > 0 && overlaps(x))

@@ -11,6 +11,7 @@
 #include <sluice/core/kernel/observer.h>
 #include <sluice/core/tensor.h>
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -62,7 +63,7 @@ class Node : public RefCounted, public detail::Pooled {
   virtual bool is_leaf() const { return false; }
 
   bool needs(std::size_t input) const { return bool(edges[input].node); }
-  /// The i-th saved tensor; an AutogradError naming this op if it was edited or released.
+  /// The i-th saved tensor. Throws AutogradError naming this op if it was edited or released.
   Tensor saved(std::size_t i) const;
   void save(const Tensor& x);
   void mark_last_saved_as_output() { saved_.back().is_output = true; }
@@ -88,6 +89,19 @@ class Node : public RefCounted, public detail::Pooled {
   SmallVector<Saved, 3> saved_;
   Node* next_dead_ = nullptr;
   bool released_ = false;
+};
+
+namespace detail {
+/// A literal as a template argument.
+template <std::size_t N> struct Literal {
+  char text[N] = {};
+  constexpr Literal(const char (&s)[N]) { std::copy_n(s, N, text); }
+};
+}  // namespace detail
+/// A node of the op with this name.
+template <detail::Literal op> struct Op : Node {
+  static const char* op_name() { return op.text; }
+  const char* name() const override { return op_name(); }
 };
 
 /// Ends a node's life without recursion: a chain of a million nodes unwinds in a loop.
@@ -117,16 +131,12 @@ class Leaf final : public Node {
 bool grad_enabled();
 void set_grad_enabled(bool on);
 
+namespace detail {
+extern constinit thread_local bool grad_mode;
+}
 /// Switches recording for a scope.
-class GradMode {
- public:
-  explicit GradMode(bool on) : before_(grad_enabled()) { set_grad_enabled(on); }
-  ~GradMode() { set_grad_enabled(before_); }
-  GradMode(const GradMode&) = delete;
-  GradMode& operator=(const GradMode&) = delete;
-
- private:
-  bool before_;
+struct GradMode : detail::Restored<bool> {
+  explicit GradMode(bool on) : Restored(detail::grad_mode, on) {}
 };
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
@@ -138,7 +148,6 @@ using TensorRefs = std::span<const TensorRef>;
 namespace detail {
 /// The next number in creation order; every Node takes one.
 uint64_t next_seq();
-extern constinit thread_local bool grad_mode;
 inline bool any_requires_grad(TensorRefs xs) {
   for (const Tensor& x : xs)
     if (x.requires_grad()) return true;

@@ -1,6 +1,8 @@
 // The running module: layers open a scope, so that observers can name the module that produced a NaN or took time.
 #pragma once
 
+#include <sluice/core/memory/no_copy.h>
+
 #include <map>
 #include <string>
 #include <utility>
@@ -11,12 +13,10 @@ namespace sluice {
 using ModuleNames = std::map<std::pair<const void*, std::string>, std::string>;
 
 /// For its lifetime, `object` of kind `type` is the innermost module of this thread. Costs two stores.
-class ModuleScope {
+class ModuleScope : private NoCopy {
  public:
   ModuleScope(const void* object, const char* type) : object_(object), type_(type), outer_(top_) { top_ = this; }
   ~ModuleScope() { top_ = outer_; }
-  ModuleScope(const ModuleScope&) = delete;
-  ModuleScope& operator=(const ModuleScope&) = delete;
 
   /// The running modules, outermost first: by their paths in `names`, or in what observers know if it is null
   /// (profiler, anomaly mode), else by type.

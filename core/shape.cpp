@@ -13,11 +13,9 @@ void append_text(std::string& s, const Shape& shape) {
   s += ']';
 }
 
-namespace {
-[[noreturn]] void too_large(std::string_view op, int64_t a, const char* sign, int64_t b) {
+[[noreturn]] static void too_large(std::string_view op, int64_t a, const char* sign, int64_t b) {
   fail(op, ": sizes are too large — got ", a, sign, b, "; need at most 2^56");
 }
-}  // namespace
 
 int64_t checked_mul(std::string_view op, int64_t a, int64_t b) {
   int64_t y;

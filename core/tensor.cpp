@@ -163,13 +163,11 @@ Tensor on_cpu(const char* op, const Tensor& x) {
   return here;
 }
 
-namespace {
-void copy_cpu(const Tensor& from, Tensor& to) {
+static void copy_cpu(const Tensor& from, Tensor& to) {
   const bool same = from.shape() == to.shape();
   copy_strided(from.raw(), same ? from.layout() : from.layout().expanded(to.shape()), from.dtype(), to.raw(),
                to.layout(), to.dtype());
 }
-}  // namespace
 
 }  // namespace detail
 

@@ -41,8 +41,8 @@ struct TensorOptions {
   Device device = cpu;  // where the elements lie
 };
 
-/// An n-dimensional array: storage seen through a layout. A handle: copies share values and history. Members state
-/// facts; everything that computes is a free function. Members of an undefined tensor throw ValueError.
+/// An n-dimensional array: storage seen through a layout. A Tensor is a handle: copies share values and history. Its
+/// members state facts; everything that computes is a free function. Members of an undefined tensor throw ValueError.
 class Tensor {
  public:
   Tensor() = default;
@@ -65,7 +65,7 @@ class Tensor {
   }
   /// Copies `values` in row-major order. Throws ShapeError unless their count is shape.numel().
   template <class T> static Tensor from(const std::vector<T>& values, const Shape& shape);
-  /// [values.size()]
+  /// A tensor [values.size()] of the values.
   template <class T> static Tensor from(const std::vector<T>& values) {
     return from(values, {static_cast<int64_t>(values.size())});
   }
@@ -105,9 +105,9 @@ class Tensor {
   /// True if both are views of one storage.
   bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }
 
-  /// Pointer to the first element. DTypeError unless T is the dtype's type, DeviceError where the host has no access.
-  /// Writing through the mutable pointer does not bump the version: call bump_version() after editing a tensor that
-  /// history may have saved.
+  /// Pointer to the first element. Throws DTypeError unless T is the dtype's type, DeviceError where the host has no
+  /// access. Writing through the mutable pointer does not bump the version: call bump_version() after editing a tensor
+  /// that history may have saved.
   template <class T> const T* data() const {
     check_type(dtype_of<T>());
     return reinterpret_cast<const T*>(raw());
@@ -116,7 +116,7 @@ class Tensor {
     check_type(dtype_of<T>());
     return reinterpret_cast<T*>(raw());
   }
-  /// Address of the first element, whatever the dtype. ValueError if undefined, DeviceError as of data().
+  /// Address of the first element, whatever the dtype. Throws ValueError if undefined, DeviceError as data() does.
   std::byte* raw() const {
     const TensorImpl& t = impl();
     return t.storage->data() + t.layout.offset * size_of(t.dtype);
@@ -150,7 +150,7 @@ class Tensor {
   /// Calls `hook` with each gradient that reaches this tensor; a defined result replaces the gradient.
   void register_hook(std::function<Tensor(const Tensor&)> hook);
 
-  /// The implementation object, for the library's own use. ValueError if undefined.
+  /// The implementation object, for the library's own use. Throws ValueError if undefined.
   TensorImpl& impl() const {
     if (!impl_) fail<ValueError>("tensor: this Tensor is undefined (default-constructed or moved from)");
     return *impl_;
@@ -167,7 +167,7 @@ class Tensor {
 /// A short list: inputs, outputs, gradients.
 using Tensors = SmallVector<Tensor, 4>;
 
-/// Uninitialised, contiguous. Throws ShapeError naming `op` for a negative size or more than 2^46 bytes, and
+/// An uninitialised, contiguous tensor. Throws ShapeError naming `op` for a negative size or more than 2^46 bytes, and
 /// MemoryError if the system has too little.
 Tensor empty(const Shape& shape, TensorOptions options = {}, const char* op = "empty");
 inline Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.options()); }
@@ -177,7 +177,7 @@ Tensor alias(const Tensor& x, const Layout& layout);
 void append_text(std::string& s, const Tensor& x);  // "[2,3]", for error messages
 
 namespace detail {
-/// DTypeError naming `op` unless x holds f32, f64 or bf16.
+/// Throws DTypeError naming `op` unless x holds f32, f64 or bf16.
 inline void check_float(const char* op, const Tensor& x) {
   if (!x.defined()) fail<ValueError>(op, ": a tensor is undefined");
   if (!is_float(x.dtype())) fail<DTypeError>(op, ": needs f32, f64 or bf16 — got ", x.dtype(), " of shape ", x);
@@ -209,6 +209,12 @@ template <class T> std::vector<T> Tensor::to_vector() const {
   detail::copy_elements(detail::on_cpu("to_vector", *this), flat);
   const T* p = flat.data<T>();
   return std::vector<T>(p, p + flat.numel());
+}
+
+/// `dim` of x counted from the front. Throws ShapeError naming `op` for a scalar, and for a dim that x does not have.
+inline int dim_of(std::string_view op, int64_t dim, const Tensor& x) {
+  if (x.rank() == 0) fail(op, ": a scalar has no dims");
+  return wrap_dim(op, dim, x.rank());
 }
 
 }  // namespace sluice

@@ -12,7 +12,7 @@ struct Net {
   Linear out;
   /// One hidden layer of 64 and a skip: p = σ(out(mlp(x) + x)).
   Tensor operator()(const Tensor& x) const { return squeeze(out(hidden(x) + x), 1); }
-  static void visit(auto& self, auto&& f) { f("hidden", self.hidden), f("out", self.out); }
+  SLUICE_PARTS(hidden, out);
 };
 
 int main(int argc, char** argv) {

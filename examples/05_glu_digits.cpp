@@ -34,7 +34,7 @@ template <class Block> struct Classifier {
     const Tensor h = in(x);
     return out(h + block(h, pass));
   }
-  static void visit(auto& self, auto&& f) { f("in", self.in), f("block", self.block), f("out", self.out); }
+  SLUICE_PARTS(in, block, out);
 };
 
 /// % of the digits that the model reads right.

@@ -19,7 +19,7 @@ struct CopyModel {
     for (const Gau& block : blocks) x = block(x, pass);
     return head(x);
   }
-  static void visit(auto& self, auto&& f) { f("embed", self.embed), f("blocks", self.blocks), f("head", self.head); }
+  SLUICE_PARTS(embed, blocks, head);
 };
 
 int main(int argc, char** argv) {

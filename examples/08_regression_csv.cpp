@@ -46,7 +46,7 @@ struct Net {
   Mlp hidden;
   Linear out;
   Tensor operator()(const Tensor& x) const { return out(hidden(in(x))); }
-  static void visit(auto& self, auto&& f) { f("in", self.in), f("hidden", self.hidden), f("out", self.out); }
+  SLUICE_PARTS(in, hidden, out);
 };
 
 /// Trains on the first `used` rows; the share of the variance that it explains in the others (R²).

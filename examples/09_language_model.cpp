@@ -29,9 +29,7 @@ struct LanguageModel {
     for (const Block& block : blocks) x = block(x, pass);
     return head(norm(x));
   }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("blocks", self.blocks), f("norm", self.norm), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, blocks, norm, head);
 };
 
 /// "the old lock keeper opens a gate at dawn. …"

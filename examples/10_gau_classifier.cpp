@@ -40,9 +40,7 @@ struct Classifier {
     const Tensor real = unsqueeze(to(pass.key_mask.get(), f32), -1);
     return head(sum(norm(x) * real, {1}) / sum(real, {1}));
   }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("blocks", self.blocks), f("norm", self.norm), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, blocks, norm, head);
 };
 
 int main(int argc, char**) {

@@ -18,7 +18,7 @@ struct DecoderLayer {
         cross(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .context_dim = kDim}}, rng),
               Mlp({.dim = kDim}, rng)) {}
   Tensor operator()(const Tensor& x, const Pass& pass) const { return cross(self(x, pass), pass); }
-  static void visit(auto& self, auto&& f) { f("self", self.self), f("cross", self.cross); }
+  SLUICE_PARTS(self, cross);
 };
 
 struct Sorter {
@@ -47,10 +47,7 @@ struct Sorter {
     for (const DecoderLayer& layer : decoder) x = layer(x, pass);
     return head(written(x));
   }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("encoder", self.encoder), f("decoder", self.decoder), f("read", self.read),
-        f("written", self.written), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, encoder, decoder, read, written, head);
 };
 
 int main(int argc, char**) {

@@ -46,10 +46,7 @@ struct ViT {
     for (const auto& block : blocks) x = block(x, pass);
     return head(norm(select(x, 1, 0)));
   }
-  static void visit(auto& self, auto&& f) {
-    f("patch", self.patch), f("place", self.place), f("token", self.token), f("blocks", self.blocks),
-        f("norm", self.norm), f("head", self.head);
-  }
+  SLUICE_PARTS(patch, place, token, blocks, norm, head);
 };
 
 int main(int argc, char** argv) try {

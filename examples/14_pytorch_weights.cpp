@@ -30,7 +30,7 @@ struct Model {
     for (const auto& layer : layers) x = layer(x, pass);
     return head(x);
   }
-  static void visit(auto& self, auto&& f) { f("embed", self.embed), f("layers", self.layers), f("head", self.head); }
+  SLUICE_PARTS(embed, layers, head);
 };
 
 // What a name here is called there. Linear maps are transposed by themselves.

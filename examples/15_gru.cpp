@@ -31,14 +31,14 @@ struct Gru {
                   auto h) { return (1.0 - sigmoid(z)) * tanh(xc + sigmoid(r) * hc) + sigmoid(z) * h; },
                gates[0], gates[1], in[1], rec[1], h);
   }
-  static void visit(auto& self, auto&& f) { f("input", self.input), f("recurrent", self.recurrent); }
+  SLUICE_PARTS(input, recurrent);
 };
 
 struct Adder {
   Gru gru;
   Linear out;
   Tensor operator()(const Tensor& x) const { return squeeze(out(select(gru(x), 1, -1)), 1); }
-  static void visit(auto& self, auto&& f) { f("gru", self.gru), f("out", self.out); }
+  SLUICE_PARTS(gru, out);
 };
 
 struct Batch {

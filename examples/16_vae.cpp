@@ -25,9 +25,7 @@ struct Vae {
   std::vector<Tensor> encode(const Tensor& x) const { return chunk(to_code(gelu(in(x))), 2, -1); }
   /// Logits of the pixels of z [batch, 2].
   Tensor decode(const Tensor& z) const { return out(gelu(from_code(z))); }
-  static void visit(auto& self, auto&& f) {
-    f("in", self.in), f("to_code", self.to_code), f("from_code", self.from_code), f("out", self.out);
-  }
+  SLUICE_PARTS(in, to_code, from_code, out);
 };
 
 /// −ELBO per image: what the pixels cost, and what the code costs, KL(q(z|x) ‖ N(0, 1)).

@@ -20,9 +20,7 @@ struct Net {
     const Tensor h = in(x) + bias;
     return out(h / scale(h));  // which may divide by 0
   }
-  static void visit(auto& self, auto&& f) {
-    f("in", self.in), f("scale", self.scale), f("out", self.out), f("unused", self.unused);
-  }
+  SLUICE_PARTS(in, scale, out, unused);
 };
 
 void tried(const char* what, auto&& f) {

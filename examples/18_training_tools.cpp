@@ -15,7 +15,7 @@ struct Net {
   explicit Net(Rng& rng)
       : in({2, 32}, rng), hidden({.dim = 32, .activation = Act::tanh, .dropout = 0.05}, rng), out({32, 1}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return squeeze(out(hidden(in(x), pass)), 1); }
-  static void visit(auto& self, auto&& f) { f("in", self.in), f("hidden", self.hidden), f("out", self.out); }
+  SLUICE_PARTS(in, hidden, out);
 };
 
 struct Data {

@@ -34,10 +34,7 @@ struct OwnModel {
     x = x + gla(gla_norm(x), pass);
     return head(norm(nearby(x, pass)));
   }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("gau", self.gau), f("gla_norm", self.gla_norm), f("gla", self.gla);
-    f("nearby", self.nearby), f("norm", self.norm), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, gau, gla_norm, gla, nearby, norm, head);
 };
 
 int run(const Communicator& ranks, int64_t steps) {

@@ -75,11 +75,7 @@ struct Clip {
     return unit(text_out(masked_mean(text(letters(bytes), {.key_mask = real}), real)));
   }
   static Tensor unit(const Tensor& x) { return x / norm(x, {-1}, keep); }
-  static void visit(auto& self, auto&& f) {
-    f("patch", self.patch), f("positions", self.positions), f("image", self.image), f("text", self.text);
-    f("letters", self.letters);
-    f("image_out", self.image_out), f("text_out", self.text_out), f("temperature", self.temperature);
-  }
+  SLUICE_PARTS(patch, positions, image, text, letters, image_out, text_out, temperature);
 };
 
 /// % of pictures of these pairs whose own caption comes first among all, for scores [pictures, 100].

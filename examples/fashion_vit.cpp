@@ -28,10 +28,7 @@ struct Vit {
   Tensor operator()(const Tensor& pictures, const Pass& pass = {}) const {
     return out(mean(encoder(stem(gelu(patch(patches(pictures)))) + positions, pass), {1}));
   }
-  static void visit(auto& self, auto&& f) {
-    f("patch", self.patch), f("stem", self.stem), f("positions", self.positions);
-    f("encoder", self.encoder), f("out", self.out);
-  }
+  SLUICE_PARTS(patch, stem, positions, encoder, out);
 };
 
 struct PixelMlp {
@@ -44,7 +41,7 @@ struct PixelMlp {
     const Tensor h = Dropout{dropout}(relu(in(reshape(pictures, {pictures.dim(0), 784}))), pass.rng);
     return out(relu(hidden(h)));
   }
-  static void visit(auto& self, auto&& f) { f("in", self.in), f("hidden", self.hidden), f("out", self.out); }
+  SLUICE_PARTS(in, hidden, out);
 };
 
 int program(int argc, char** argv) {

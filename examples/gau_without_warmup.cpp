@@ -58,9 +58,7 @@ struct Lm {
     for (const auto& block : blocks) x = block(x, pass);
     return head(x);
   }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("norm", self.norm), f("gau", self.gau), f("blocks", self.blocks), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, norm, gau, blocks, head);
 };
 
 /// Bits per character of every step; not-a-number from the step on that diverged.

@@ -94,7 +94,7 @@ struct Classifier {
     const Pass masked{.key_mask = real, .rng = pass.rng};
     return out(Dropout{dropout}(masked_mean(encoder(x, masked), masked.key_mask), pass.rng));
   }
-  static void visit(auto& self, auto&& f) { f("embed", self.embed), f("encoder", self.encoder), f("out", self.out); }
+  SLUICE_PARTS(embed, encoder, out);
 };
 
 int program(int argc, char** argv) {

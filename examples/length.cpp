@@ -52,7 +52,7 @@ struct InFull {
     for (Tensor& p : part) p = detail::split_heads(p, heads);
     return out(detail::merge_heads(attention_reference(part[0], part[1], part[2], {.mask = {.causal = true}})));
   }
-  static void visit(auto& self, auto&& f) { f("in", self.in), f("out", self.out); }
+  SLUICE_PARTS(in, out);
 };
 
 struct Cost {

@@ -96,7 +96,7 @@ struct Reader {
   Tensor operator()(const Tensor& bases, const Pass& pass = {}) const {
     return out(encoder(embed(words(bases, 6)), pass));
   }
-  static void visit(auto& self, auto&& f) { f("embed", self.embed), f("encoder", self.encoder), f("out", self.out); }
+  SLUICE_PARTS(embed, encoder, out);
 };
 
 /// Logistic regression on the shares of words of four within 384 places to either side (256 and 512 are worse).
@@ -111,7 +111,7 @@ struct Counts {
     const Tensor near = index_select(sums, 1, last) - index_select(sums, 1, first);
     return out(16 * sqrt(near / sum(near, {-1}, keep)) - 1);
   }
-  static void visit(auto& self, auto&& f) { f("out", self.out); }
+  SLUICE_PARTS(out);
 };
 
 struct Settings {

@@ -4,9 +4,7 @@
 
 namespace sluice {
 
-namespace detail {
-
-std::vector<Json> merged_samples(const char* base, std::initializer_list<const char*> changes) {
+std::vector<Json> detail::merged_samples(const char* base, std::initializer_list<const char*> changes) {
   std::vector<Json> samples{parse_json(base)};
   for (const char* change : changes) {
     Json sample = samples[0];
@@ -16,8 +14,6 @@ std::vector<Json> merged_samples(const char* base, std::initializer_list<const c
   }
   return samples;
 }
-
-}  // namespace detail
 
 const std::vector<LayerRow>& layer_table() {
   static const std::vector<LayerRow> table = [] {

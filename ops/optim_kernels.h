@@ -5,6 +5,7 @@
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/number/select.h>
 
+#include <limits>
 #include <vector>
 
 namespace sluice {

@@ -3,16 +3,12 @@
 #include <sluice/core/kernel/graph.h>
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/raw.h>
 
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <optional>
 
 namespace sluice {
 

@@ -4,7 +4,6 @@
 #include <sluice/parallel/group.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <numeric>
 

@@ -38,9 +38,9 @@ struct Traffic {
 /// A group of ranks. Copies name the same group. On each rank, one thread at a time may call collectives of a group.
 class Communicator {
  public:
-  /// A group of one rank, this one.
+  /// A group of this rank alone.
   Communicator();
-  /// A group of all ranks of `engine`. ValueError if it is null.
+  /// A group of all ranks of `engine`. Throws ValueError if `engine` is null.
   explicit Communicator(std::shared_ptr<Transport> engine);
 
   /// The number of this rank, from 0, and the number of ranks.
@@ -50,8 +50,8 @@ class Communicator {
   int world_rank(int rank) const;
 
   /// Returns the group of all ranks that give the same color, ordered by key, then by rank. All ranks must call it.
-  /// With one color the result has the same ranks, but its collectives do not wait for those of this group. Two
-  /// threads of a rank must not split at the same time, different groups neither; DataParallel splits when it is made.
+  /// With one color the result has the same ranks, but its collectives do not wait for those of this group. Two threads
+  /// of a rank must not split at the same time, not even different groups; DataParallel splits when it is made.
   Communicator split(int color, int key = 0) const;
 
   /// Returns when all ranks have called it.

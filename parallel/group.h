@@ -3,6 +3,7 @@
 
 #include <sluice/core/dtype.h>
 #include <sluice/core/kernel/link.h>
+#include <sluice/core/memory/no_copy.h>
 #include <sluice/core/shape.h>
 #include <sluice/parallel/communicator.h>
 
@@ -36,12 +37,10 @@ struct Job {
   std::exception_ptr error;
 };
 
-class Group {
+class Group : private NoCopy {
  public:
   Group(std::shared_ptr<Transport> transport, std::vector<int> members, int rank, int tag, double timeout);
   ~Group();
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }

@@ -1,11 +1,7 @@
 #include <sluice/parallel/raw.h>
 
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/collectives.h>
-
-#include <algorithm>
 
 namespace sluice::detail {
 

@@ -13,10 +13,7 @@
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>
@@ -136,14 +133,12 @@ Tensor keys_of(const Tensor& kv, int64_t d) { return narrow(kv, 3, 0, d); }
 Tensor values_of(const Tensor& kv, int64_t d) { return narrow(kv, 3, d, kv.dim(3) - d); }
 
 // saved: q, kv, sink, out, lse (softmax only)
-struct RingAttention final : Node {
+struct RingAttention final : Op<"sequence_attention"> {
   std::shared_ptr<Sequence> sequence;
   AttentionOptions options;  // without the sink
   RingAttention(std::shared_ptr<Sequence> s, AttentionOptions o) : sequence(std::move(s)), options(std::move(o)) {
     options.sink = Tensor();
   }
-  static const char* op_name() { return "sequence_attention"; }
-  const char* name() const override { return op_name(); }
 
   Tensors vjp(const Tensor& given) override {
     const Tensor q = saved(0), kv = saved(1), sink = saved(2);

@@ -2,11 +2,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/group.h>
 
 namespace sluice {
@@ -15,14 +11,10 @@ namespace {
 thread_local std::shared_ptr<detail::Sequence> current;  // null: nothing is split
 }
 
-SequenceScope::SequenceScope(const Communicator& communicator) : before_(std::move(current)) {
-  current = communicator.size() > 1 ? std::make_shared<detail::Sequence>(detail::Sequence{communicator}) : nullptr;
-}
-SequenceScope::SequenceScope() : before_(std::move(current)) { current = nullptr; }
-SequenceScope::SequenceScope(std::shared_ptr<detail::Sequence> sequence) : before_(std::move(current)) {
-  current = std::move(sequence);
-}
-SequenceScope::~SequenceScope() { current = std::move(before_); }
+SequenceScope::SequenceScope(std::shared_ptr<detail::Sequence> sequence) : Restored(current, std::move(sequence)) {}
+SequenceScope::SequenceScope() : SequenceScope(nullptr) {}
+SequenceScope::SequenceScope(const Communicator& c)
+    : SequenceScope(c.size() > 1 ? std::make_shared<detail::Sequence>(detail::Sequence{c}) : nullptr) {}
 
 bool in_sequence() { return current != nullptr; }
 

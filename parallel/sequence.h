@@ -47,19 +47,12 @@ struct Sequence;
 /// While a SequenceScope lives, layers and their functions (not plain ops) take the tensors of this thread as pieces of
 /// a sequence that is split over `communicator` in the order of its ranks. The first piece sets the lengths, which may
 /// differ and may be 0. A sequence with other lengths needs a scope of its own. Scopes nest: the innermost counts.
-class SequenceScope {
- public:
+struct SequenceScope : detail::Restored<std::shared_ptr<detail::Sequence>> {
   explicit SequenceScope(const Communicator& communicator);
   /// While this scope lives, nothing is split: for a part of a model whose tokens all lie on this rank.
   SequenceScope();
   /// The same split as in the scope from which detail::this_sequence() gave `sequence`.
   explicit SequenceScope(std::shared_ptr<detail::Sequence> sequence);
-  ~SequenceScope();
-  SequenceScope(const SequenceScope&) = delete;
-  SequenceScope& operator=(const SequenceScope&) = delete;
-
- private:
-  std::shared_ptr<detail::Sequence> before_;
 };
 
 /// True if this thread's sequences are split.
@@ -77,7 +70,7 @@ struct SequencePiece {
   int64_t total;  // rows of all ranks
 };
 /// The place of this rank's piece of n rows; {0, n} if nothing is split. The first call in a scope sets the lengths, so
-/// all ranks must make it. ShapeError if this rank holds another number of rows in the scope's sequence.
+/// all ranks must make it. Throws ShapeError if this rank holds another number of rows in the scope's sequence.
 SequencePiece sequence_piece(int64_t n);
 
 /// Returns rows [begin, end) of the whole of x along dim, whichever ranks hold them. All ranks must call it; each may
@@ -90,7 +83,7 @@ Tensor sequence_sum(const Tensor& x);
 /// cumsum along dim over all ranks in their order. The length of dim may differ between ranks and need not be that of
 /// the scope's pieces.
 Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
-/// linear_scan over the whole sequence. In a scope, ValueError for decay_on_values.
+/// linear_scan over the whole sequence. In a scope, throws ValueError for decay_on_values.
 Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                      const LinearScanOptions& options = {});
 /// delta_scan().out over the whole sequence. Each rank sends its state and what it leaves of a state before it,

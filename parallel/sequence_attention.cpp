@@ -1,9 +1,7 @@
 #include <sluice/parallel/sequence_attention.h>
 
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
-#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 

@@ -1,9 +1,7 @@
 // The one exchange on which all functions of a split sequence are built: rows go from the ranks that own them to the
 // ranks that want them, and gradients go back.
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/raw.h>
 #include <sluice/parallel/sequence.h>
 

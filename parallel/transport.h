@@ -45,7 +45,7 @@ class Transport {
   };
   /// Does all `sends` and `receives` and returns when every buffer may be used again. Messages from one rank to another
   /// under one tag arrive in the order of sending; sender and receiver must know the sizes. Threads may call it at the
-  /// same time with different tags. CommunicationError if some rank has failed or time is up. When time is up, all
+  /// same time with different tags. Throws CommunicationError if a rank has failed or time is up. If time is up, all
   /// other waiting ranks throw the same message, which names the ranks that did not come.
   virtual void exchange(int tag, std::span<const Outgoing> sends, std::span<const Incoming> receives,
                         const Patience& patience) = 0;

@@ -54,14 +54,14 @@ std::string load_cuda() {
 #endif
   const char* set = std::getenv("SLUICE_CUDA");
   const std::string_view wish = set && *set ? set : usual;
-  if (wish == "none") return "SLUICE_CUDA=none in the environment";
+  if (wish == "none") return "SLUICE_CUDA=none is in the environment; unset it";
   if (wish != "emulated" && wish != "gpu")
     return str("SLUICE_CUDA=", wish, " in the environment, which may be gpu, emulated or none");
   const bool emulated = wish == "emulated";
   const std::string name = emulated ? "libsluice_cuda_emulated.so" : "libsluice_cuda.so";
   if (dlopen((own_folder() + name).c_str(), RTLD_NOW | RTLD_LOCAL) || dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))
     return "";
-  return dlerror();
+  return str(dlerror(), "; configure Sluice with -DSLUICE_CUDA=ON (a toolkit) or EMULATE (none)");
 #else
   return "backends cannot be loaded on this system";
 #endif
@@ -81,8 +81,7 @@ const Backend& backend(Device device) {
   if (const Backend* b = part_of<Backend>(device)) return *b;
   const std::string problem = load_cuda();
   if (const Backend* b = part_of<Backend>(device)) return *b;
-  fail<DeviceError>(device, ": no CUDA backend — ", problem.empty() ? "its library installs none" : problem,
-                    "; configure Sluice with -DSLUICE_CUDA=ON (a toolkit) or EMULATE (none)");
+  fail<DeviceError>(device, ": no CUDA backend — ", problem.empty() ? "its library installs none" : problem);
 }
 
 }  // namespace detail

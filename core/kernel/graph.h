@@ -4,7 +4,6 @@
 
 #include <sluice/core/device.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -49,13 +49,11 @@ struct KernelCall {
 /// While it lives, is told what its own thread does, or what all threads do; observers need not end in order. One of
 /// all threads must not begin or end while another thread computes. Without observers on any thread, a kernel call, an
 /// op and a vjp cost one branch each.
-class Observer {
+class Observer : private NoCopy {
  public:
   enum class Of : bool { this_thread, all_threads };  // whose doings it is told
   explicit Observer(Of of = Of::this_thread);
   virtual ~Observer();
-  Observer(const Observer&) = delete;
-  Observer& operator=(const Observer&) = delete;
 
   /// A kernel call has ended.
   virtual void on_call(const KernelCall&) {}

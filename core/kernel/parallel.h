@@ -9,6 +9,7 @@
 // allows.
 #pragma once
 
+#include <sluice/core/memory/no_copy.h>
 #include <sluice/core/kernel/vectorise.h>
 
 #include <atomic>
@@ -35,7 +36,7 @@ extern std::atomic<bool> flush_denormals_on;
 void parallel_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context);
 
 /// Sets the processor's mode for denormals to flush_denormals() for a scope, then restores the caller's mode.
-class DenormalMode {
+class DenormalMode : private NoCopy {
  public:
   DenormalMode() : before_(read()) {
     const auto wanted = flush_denormals_on.load(std::memory_order_relaxed) ? before_ | kFlush : before_ & ~kFlush;
@@ -44,8 +45,6 @@ class DenormalMode {
   ~DenormalMode() {
     if (changed_) write(before_);
   }
-  DenormalMode(const DenormalMode&) = delete;
-  DenormalMode& operator=(const DenormalMode&) = delete;
 
  private:
 #if defined(__SSE2__)

@@ -1,18 +1,16 @@
 // Intrusive reference counting: one word in the object, one pointer in the handle.
 #pragma once
 
+#include <sluice/core/memory/no_copy.h>
+
 #include <atomic>
 #include <cstdint>
 #include <utility>
 
 namespace sluice {
 
-class RefCounted {
+class RefCounted : private NoCopy {
  public:
-  RefCounted() = default;
-  RefCounted(const RefCounted&) = delete;
-  RefCounted& operator=(const RefCounted&) = delete;
-
   uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
   /// An object that was never retained has no other owner, so the first reference needs no locked instruction.
   void retain() const {

@@ -7,6 +7,9 @@
 
 namespace sluice {
 
+template <class C>
+concept Number = std::is_arithmetic_v<C>;
+
 // -- arithmetic ------------------------------------------------------------------------------------
 
 template <class T, std::size_t N> SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& a, const Dual<T, N>& b) {
@@ -33,37 +36,25 @@ template <class T, std::size_t N> SLUICE_FN Dual<T, N> operator-(const Dual<T, N
   return r;
 }
 
-template <class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N>
-operator+(const Dual<T, N>& x, C c) { return {detail::sum_of(x.v, detail::scalar(x.v, double(c))), x.d, x.without}; }
-template <class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N>
-operator+(C c, const Dual<T, N>& x) { return x + c; }
-template <class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N>
-operator-(const Dual<T, N>& x, C c) {
+template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> operator+(const Dual<T, N>& x, C c) {
+  return {detail::sum_of(x.v, detail::scalar(x.v, double(c))), x.d, x.without};
+}
+template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> operator+(C c, const Dual<T, N>& x) { return x + c; }
+template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> operator-(const Dual<T, N>& x, C c) {
   return {detail::difference_of(x.v, detail::scalar(x.v, double(c))), x.d, x.without};
 }
-template <class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N>
-operator-(C c, const Dual<T, N>& x) { return (-x) + c; }
-template <class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N>
-operator*(const Dual<T, N>& x, C c) {
+template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> operator-(C c, const Dual<T, N>& x) {
+  return (-x) + c;
+}
+template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> operator*(const Dual<T, N>& x, C c) {
   auto s = detail::scalar(x.v, double(c));
   return detail::chain(x, T(detail::product_of(x.v, s)), s);
 }
-template <class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N>
-operator*(C c, const Dual<T, N>& x) { return x * c; }
-template <class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N>
-operator/(const Dual<T, N>& x, C c) {
+template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> operator*(C c, const Dual<T, N>& x) { return x * c; }
+template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> operator/(const Dual<T, N>& x, C c) {
   return detail::chain(x, T(x.v / detail::scalar(x.v, double(c))), detail::scalar(x.v, 1.0 / double(c)));
 }
-template <class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N>
-operator/(C c, const Dual<T, N>& x) {
+template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> operator/(C c, const Dual<T, N>& x) {
   T y = detail::scalar(x.v, double(c)) / x.v;
   return detail::chain(x, y, T(-(y / x.v)));
 }
@@ -114,25 +105,23 @@ SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, const Dual<T, N>
   for (std::size_t k = 0; k < N; ++k) r.d[k] = P::select(mask, a.d[k], b.d[k]);
   return r;
 }
-template <FormulaMask M, class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, C b) {
+template <FormulaMask M, class T, std::size_t N, Number C>
+SLUICE_FN Dual<T, N> select(const M& mask, const Dual<T, N>& a, C b) {
   return select(mask, a, like(a, double(b)));
 }
-template <FormulaMask M, class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N> select(const M& mask, C a, const Dual<T, N>& b) {
+template <FormulaMask M, class T, std::size_t N, Number C>
+SLUICE_FN Dual<T, N> select(const M& mask, C a, const Dual<T, N>& b) {
   return select(mask, like(b, double(a)), b);
 }
 
 // -- functions of a dual and a number ---------------------------------------------------------------------
 
-#define SLUICE_DUAL_WITH_NUMBER(name)                                                    \
-  template <class T, std::size_t N, class C>                                             \
-  requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N> name(const Dual<T, N>& x, C c) { \
-    return name(x, like(x, double(c)));                                                  \
-  }                                                                                      \
-  template <class T, std::size_t N, class C>                                             \
-  requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N> name(C c, const Dual<T, N>& x) { \
-    return name(like(x, double(c)), x);                                                  \
+#define SLUICE_DUAL_WITH_NUMBER(name)                                                               \
+  template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> name(const Dual<T, N>& x, C c) { \
+    return name(x, like(x, double(c)));                                                             \
+  }                                                                                                 \
+  template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> name(C c, const Dual<T, N>& x) { \
+    return name(like(x, double(c)), x);                                                             \
   }
 SLUICE_DUAL_WITH_NUMBER(max)
 SLUICE_DUAL_WITH_NUMBER(min)
@@ -140,8 +129,7 @@ SLUICE_DUAL_WITH_NUMBER(remainder)
 #undef SLUICE_DUAL_WITH_NUMBER
 
 /// c^x.
-template <class T, std::size_t N, class C>
-requires std::is_arithmetic_v<C> SLUICE_FN Dual<T, N> pow(C c, const Dual<T, N>& x) {
+template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> pow(C c, const Dual<T, N>& x) {
   return pow(like(x, double(c)), x);
 }
 /// mask ? a : b of two numbers.

@@ -12,12 +12,10 @@
 
 namespace sluice {
 
-namespace {
-locale_t c_locale() {
+static locale_t c_locale() {
   static const locale_t c = newlocale(LC_ALL_MASK, "C", nullptr);
   return c;
 }
-}  // namespace
 
 // Not std::from_chars: libc++ 19 has none for double, and libstdc++'s does not tell too small from too large numbers.
 std::optional<double> parse_double(std::string_view text) {

@@ -5,6 +5,7 @@
 // run's randomness means saving two integers, seed() and offset().
 #pragma once
 
+#include <sluice/core/memory/no_copy.h>
 #include <sluice/core/tensor.h>
 
 #include <array>
@@ -84,12 +85,10 @@ class RngLog {
   /// With `graph`, blocks that this thread draws for that device carry the number of their stream in the innermost such
   /// log, and no outer one notes them; a draw for another device throws DeviceError. At the end of the scope the Rngs
   /// return to where they stood before.
-  class Record {
+  class Record : private NoCopy {
    public:
     explicit Record(RngLog& log, std::optional<Device> graph = std::nullopt);
     ~Record();
-    Record(const Record&) = delete;
-    Record& operator=(const Record&) = delete;
 
    private:
     friend class Rng;
@@ -100,12 +99,10 @@ class RngLog {
 
   /// For its scope, puts the noted Rngs back to where they stood at their first use; their later states return when it
   /// ends. Scopes nest. Logs recording outside do not note what happens within.
-  class Replay {
+  class Replay : private NoCopy {
    public:
     explicit Replay(const RngLog& log);
     ~Replay();
-    Replay(const Replay&) = delete;
-    Replay& operator=(const Replay&) = delete;
 
    private:
     std::vector<std::pair<std::shared_ptr<Rng::State>, Rng::State>> later_;

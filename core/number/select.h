@@ -3,7 +3,6 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include <sluice/core/kernel/fn.h>

@@ -35,14 +35,12 @@ void refuse_nul(const char* op, const std::string& path) {
 }
 
 /// Closes the descriptor on every path out of a scope.
-struct Descriptor {
+struct Descriptor : NoCopy {
   int fd;
   explicit Descriptor(int f) : fd(f) {}
   ~Descriptor() {
     if (fd >= 0) ::close(fd);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
 };
 
 /// A new locked file, called prefix + process + "." + number + ".tmp". Whoever can lock such a file knows that its

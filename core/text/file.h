@@ -2,6 +2,8 @@
 // leaves the earlier file unchanged. A FolderLock reserves a folder for one run.
 #pragma once
 
+#include <sluice/core/memory/no_copy.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -11,12 +13,10 @@ namespace sluice {
 
 /// A regular file open for reading from start to end. Every failure throws IOError naming the path, including a NUL in
 /// the path, where the system would end the path.
-class FileReader {
+class FileReader : private NoCopy {
  public:
   explicit FileReader(const std::string& path);
   ~FileReader();
-  FileReader(const FileReader&) = delete;
-  FileReader& operator=(const FileReader&) = delete;
 
   uint64_t size() const { return size_; }
   /// Reads the next `n` bytes; IOError if fewer are left.
@@ -32,12 +32,10 @@ class FileReader {
 
 /// A regular file's bytes in memory, read from the disk where they are touched. Writes stay in this process. Errors as
 /// of FileReader. The file must not become shorter meanwhile: touching bytes that are gone ends the process (SIGBUS).
-class MappedFile {
+class MappedFile : private NoCopy {
  public:
   explicit MappedFile(const std::string& path);
   ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
 
   std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
@@ -80,12 +78,10 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
 /// succeeds.
 ///
 ///     const FolderLock mine("out");   // with several ranks, on the first one only
-class FolderLock {
+class FolderLock : private NoCopy {
  public:
   explicit FolderLock(const std::string& folder);
   ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
 
  private:
   std::string path_;

@@ -16,7 +16,7 @@ import sys
 import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
-from headers import said_in
+from headers import expanded, said_in
 
 found, wrong = {"classes": 0, "options": 0, "parts": 0}, []
 
@@ -80,7 +80,7 @@ def check(folder):
         place = compound.find("location")
         if place is None or not place.get("bodyfile") or int(place.get("bodyend")) < 0:
             continue
-        lines = pathlib.Path(place.get("bodyfile")).read_text(encoding="utf-8").split("\n")
+        lines = expanded(pathlib.Path(place.get("bodyfile")).read_text(encoding="utf-8")).split("\n")
         source = "\n".join(lines[int(place.get("bodystart")) - 1 : int(place.get("bodyend"))])
         options, parts = {}, {}
         for known, function in ((options, "describe"), (parts, "visit")):

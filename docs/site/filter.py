@@ -15,10 +15,10 @@ import re
 import sys
 
 sys.dont_write_bytecode = True
-from headers import constants, enums, said_in, scopes
+from headers import constants, enums, expanded, said_in, scopes
 
 path = sys.argv[1]
-text = open(path, encoding="utf-8").read()
+text = expanded(open(path, encoding="utf-8").read())
 lines = text.split("\n")
 within = scopes(text)
 

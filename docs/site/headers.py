@@ -42,7 +42,8 @@ def scope_of(head):
 def scopes(text):
     """For each line, within what it begins, outermost first."""
     out, inside, head = [], [], ""
-    for line in re.sub(r"(?m)^(#|[A-Z_]+\().*", "", masked(text)).split("\n"):  # no macros
+    no_macros = re.sub(r"(?m)^(#(?:.*\\\n)*|[A-Z_]+\().*", lambda m: "\n" * m.group().count("\n"), masked(text))
+    for line in no_macros.split("\n"):
         out.append(tuple(inside))
         for c in line + " ":
             if c == "{":
@@ -53,10 +54,21 @@ def scopes(text):
     return out
 
 
+def expanded(text):
+    """With what SLUICE_PARTS stands for, on the same number of lines."""
+
+    def visit(parts):
+        names = re.findall(r"\w+", parts.group(1))
+        calls = (f'f("{name}", self.{name});' if name != "heads" else "Heads::visit(self.heads, f);" for name in names)
+        return f"  static void visit(auto& self, auto&& f) {{ {' '.join(calls)} }}" + "\n" * parts.group().count("\n")
+
+    return re.sub(r"(?m)^  SLUICE_PARTS\(([^)]*)\);", visit, text)
+
+
 @functools.cache
 def all_headers():
     return [
-        path.read_text(encoding="utf-8")
+        expanded(path.read_text(encoding="utf-8"))
         for room in ("core", "ops", "autograd", "parallel", "layers")
         for path in sorted(pathlib.Path(room).rglob("*.h"))
     ]

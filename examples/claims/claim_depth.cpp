@@ -46,9 +46,7 @@ struct DeepLm {
     for (const auto& block : blocks) x = block(x);
     return head(x);
   }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("norm", self.norm), f("gau", self.gau), f("blocks", self.blocks), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, norm, gau, blocks, head);
 };
 
 /// Entropy of single bytes in nats: what a model reaches that has learned nothing of their order.

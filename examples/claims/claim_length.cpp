@@ -84,7 +84,7 @@ Transformer transformer_plus(int64_t d, int64_t heads, Rng& rng) {
 template <class L> struct Pair {
   L first, second;
   Tensor operator()(const Tensor& x) const { return second(first(x)); }
-  static void visit(auto& self, auto&& f) { f("first", self.first), f("second", self.second); }
+  SLUICE_PARTS(first, second);
 };
 
 void c10(const Run& run, Result& r) {

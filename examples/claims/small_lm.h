@@ -33,10 +33,7 @@ struct Relu2Attention {
     const Tensor weights = attention_map(p.q, p.k, {.weighting = Weighting::relu2, .mask = {.causal = true}}) + 1e-9;
     return weights / sum(weights, {-1}, true);
   }
-  static void visit(auto& self, auto&& f) {
-    f("norm", self.norm);
-    f("heads", self.heads);
-  }
+  SLUICE_PARTS(norm, heads);
 };
 
 /// Attention whose values are sums over experts, V = Σ_e g_e ⊙ (x̂·W_e), with one score σ for each expert and head;
@@ -65,12 +62,7 @@ struct SwitchValues {
     const Heads::Projected p = projected(x);
     return attention_map(p.q, p.k, {.mask = {.causal = true}});
   }
-  static void visit(auto& self, auto&& f) {
-    f("norm", self.norm);
-    f("heads", self.heads);
-    f("more", self.more);
-    f("router", self.router);
-  }
+  SLUICE_PARTS(norm, heads, more, router);
 
  private:
   Heads::Projected projected(const Tensor& x) const {
@@ -160,10 +152,7 @@ struct SmallLm {
     return head(norm(x));
   }
 
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("attention", self.attention), f("feed_norm", self.feed_norm);
-    f("behind", self.behind), f("feed", self.feed), f("norm", self.norm), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, attention, feed_norm, behind, feed, norm, head);
 
  private:
   Tensor added(std::size_t branch, Tensor y) const {

@@ -37,12 +37,7 @@ struct ByteLm {
     return head(norm(x));
   }
 
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed);
-    f("blocks", self.blocks);
-    f("norm", self.norm);
-    f("head", self.head);
-  }
+  SLUICE_PARTS(embed, blocks, norm, head);
 };
 
 /// Of a step when the share `done` of the training is over: warm-up over the first 2 %, then a cosine down to a

@@ -54,9 +54,7 @@ struct Encoder {
     for (const auto& block : blocks) x = block(x, pass);
     return norm(x);
   }
-  static void visit(auto& self, auto&& f) {
-    f("gau", self.gau), f("flash", self.flash), f("blocks", self.blocks), f("norm", self.norm);
-  }
+  SLUICE_PARTS(gau, flash, blocks, norm);
 };
 
 /// The mean of x [batch, n, dim] over real tokens: [batch, dim].

@@ -32,10 +32,7 @@ struct Mixer {
     return std::visit([&](const auto& f) { return complete(f) ? f(x, pass) : x + f(norm(x), pass); }, layer);
   }
 
-  static void visit(auto& self, auto&& f) {
-    f("norm", self.norm);
-    f("layer", self.layer);
-  }
+  SLUICE_PARTS(norm, layer);
 
  private:
   template <class L> static constexpr bool complete(const L&) {
@@ -52,10 +49,7 @@ struct FeedForward {
   FeedForward(int64_t dim, int64_t hidden, Rng& rng)
       : norm({dim, NormKind::layer}), glu({.dim = dim, .hidden = hidden}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return x + glu(norm(x), pass); }
-  static void visit(auto& self, auto&& f) {
-    f("norm", self.norm);
-    f("glu", self.glu);
-  }
+  SLUICE_PARTS(norm, glu);
 };
 
 /// A byte-level language model of such layers: embedding, mixers (each with a feed-forward part behind it, or none),
@@ -85,13 +79,7 @@ struct MixerLm {
     return head(norm(x));
   }
 
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed);
-    f("mixers", self.mixers);
-    f("feeds", self.feeds);
-    f("norm", self.norm);
-    f("head", self.head);
-  }
+  SLUICE_PARTS(embed, mixers, feeds, norm, head);
 };
 
 }  // namespace sluice::examples

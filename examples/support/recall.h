@@ -56,9 +56,7 @@ struct RecallModel {
     for (const Mixer& mixer : mixers) x = mixer(x, pass);
     return head(norm(x));
   }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("mixers", self.mixers), f("norm", self.norm), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, mixers, norm, head);
 };
 
 /// What the model answers to the keys of the last part: logits [batch, pairs, values].

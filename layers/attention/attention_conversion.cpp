@@ -1,9 +1,7 @@
 #include <sluice/layers/attention/attention_conversion.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 namespace sluice {
 

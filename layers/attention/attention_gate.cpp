@@ -2,10 +2,7 @@
 
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/attention/gated.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence_attention.h>
 
 namespace sluice {

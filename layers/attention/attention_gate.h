@@ -94,11 +94,7 @@ struct AttentionGate {
   /// multiplies, depends on the input and is not shared between heads; queries that a GPU's tensor cores can gate
   /// (detail::may_gate); and a sequence that is not split over ranks.
   bool may_fuse(const Tensor& q) const;
-  static void visit(auto& self, auto&& f) {
-    f("map", self.map);
-    f("theta", self.theta);
-    f("head_bias", self.head_bias);
-  }
+  SLUICE_PARTS(map, theta, head_bias);
 
  private:
   Tensor logits(const Tensor& x) const;  // [batch, n, heads, ·]; with shared logits their mean [batch, n, 1, ·]

@@ -1,11 +1,7 @@
 #include <sluice/layers/attention/block_compression.h>
 
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/join.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 namespace sluice {
 

@@ -34,8 +34,7 @@ struct BlockCompressionOptions {
     f.required("stride", o.stride, at_least(1), "from one block to the next; divides block if kind is mean");
     f("kind", o.kind, "mean of the rows, a linear map of all, or an MLP of all");
     f("hidden", o.hidden, at_least(0), "of mlp: width of the hidden layer; 0: block*width");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -51,10 +50,7 @@ struct BlockCompression {
   /// x [batch, heads, n, width] → rows [batch, heads, blocks, width] of whole blocks, and which blocks have a real row
   /// by `keys` (bool [batch or 1, n]; undefined: all). Throws ShapeError for other heads or another width.
   BlockRows operator()(const Tensor& x, const Tensor& keys = {}) const;
-  static void visit(auto& self, auto&& f) {
-    f("position", self.position);
-    f("in", self.in), f("out", self.out);
-  }
+  SLUICE_PARTS(position, in, out);
 };
 
 }  // namespace sluice

@@ -55,8 +55,7 @@ struct DiffAttentionOptions {
     f.nested("rope_", o.rope);
     f.training("attention_dropout", o.attention_dropout, probability(), "on the weights of each map");
     f.training("dropout", o.dropout, probability(), "on the output");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -77,12 +76,7 @@ struct DiffAttention {
   /// λ: [] in version 1, [batch, h, n, 1] for the tokens of x in version 2; f32 if x is bf16.
   Tensor share_of_second(const Tensor& x) const;
 
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("lambda_q1", self.lambda_q1), f("lambda_k1", self.lambda_k1);
-    f("lambda_q2", self.lambda_q2), f("lambda_k2", self.lambda_k2);
-    f("norm", self.norm), f("lambda", self.lambda);
-  }
+  SLUICE_PARTS(heads, lambda_q1, lambda_k1, lambda_q2, lambda_k2, norm, lambda);
 };
 
 }  // namespace sluice

@@ -3,10 +3,7 @@
 #include <sluice/layers/nn/init.h>
 #include <sluice/ops/attention/exact_parts.h>
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/join.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <cmath>
 

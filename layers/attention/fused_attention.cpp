@@ -2,12 +2,10 @@
 
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/scan/linear_scan.h>
-#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
 namespace sluice {

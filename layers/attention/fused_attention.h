@@ -64,10 +64,7 @@ struct FusedAttention {
   /// token, and heads·d·(dv + 1) numbers for the linear part. Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("gate", self.gate);
-  }
+  SLUICE_PARTS(heads, gate);
 
  private:
   /// Returns the mixing gate of x, [batch, heads or 1, n, dv or 1].

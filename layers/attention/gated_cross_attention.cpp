@@ -1,20 +1,15 @@
 #include <sluice/layers/attention/gated_cross_attention.h>
 
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>
 
 namespace sluice {
 
-namespace {
-
 /// The mean of x [batch, m, w] over its real rows, [batch, 1, w].
-Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
+static Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
   if (!row_mask.defined() && in_sequence())
     return sequence_sum(sum(x, {1}, keep)) *
            (1 / static_cast<double>(std::max<int64_t>(1, sequence_piece(x.dim(1)).total)));
@@ -23,8 +18,6 @@ Tensor mean_of_rows(const Tensor& x, const Tensor& row_mask) {
   const Tensor count = sequence_sum(sum(real, {1}, keep));
   return sequence_sum(sum(x * real, {1}, keep)) / clamp(count, 1);
 }
-
-}  // namespace
 
 GatedCrossAttention::GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng)
     : options(

@@ -54,12 +54,7 @@ struct GatedCrossAttention {
   /// mix queries.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("gate", self.gate);
-    f("value_gate", self.value_gate);
-    f("alpha", self.alpha);
-  }
+  SLUICE_PARTS(heads, gate, value_gate, alpha);
 };
 
 }  // namespace sluice

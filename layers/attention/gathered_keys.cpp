@@ -3,13 +3,9 @@
 #include <sluice/autograd/function.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/rearrange.h>
-#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,6 @@
 
 #include <sluice/layers/attention/multi_head_attention.h>
 
-#include <utility>
 #include <vector>
 
 namespace sluice {
@@ -41,7 +40,7 @@ struct AttentionStack {
   /// global positions keeps (W − 1)·dilation + 1 tokens; any other layer keeps all tokens.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  static void visit(auto& self, auto&& f) { f("layers", self.layers); }
+  SLUICE_PARTS(layers);
 };
 
 }  // namespace sluice

@@ -1,7 +1,6 @@
 #include <sluice/layers/attention/indexer.h>
 
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <cmath>
 

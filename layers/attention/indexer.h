@@ -28,8 +28,7 @@ struct IndexerOptions {
     f("width", o.width, at_least(1), "channels of a head and of the one key");
     f("use_rope", o.use_rope, "rotate the first rope_rot_dim channels");
     f.nested("rope_", o.rope);
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -47,9 +46,7 @@ struct Indexer {
   /// first token.
   KeyIndex operator()(const Tensor& x, const Tensor& z, int64_t position = 0) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("q", self.q), f("k", self.k), f("k_norm", self.k_norm), f("weights", self.weights);
-  }
+  SLUICE_PARTS(q, k, k_norm, weights);
 };
 
 }  // namespace sluice

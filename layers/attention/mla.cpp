@@ -3,8 +3,7 @@
 #include <sluice/layers/attention/gathered_keys.h>
 #include <sluice/layers/attention/selected_attention.h>
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>
@@ -20,14 +19,10 @@ MlaOptions yarn_mla(MlaOptions o, double factor, int64_t length, double mscale) 
   return o;
 }
 
-namespace {
-
 /// Logits of the gate that stand behind each head's q.
-int64_t width_with_q(const MlaOptions& o) {
+static int64_t width_with_q(const MlaOptions& o) {
   return !o.raw_latent || o.gate == MlaGate::none ? 0 : o.gate == MlaGate::headwise ? 1 : o.value_dim;
 }
-
-}  // namespace
 
 Mla::Mla(MlaOptions given, Rng& rng) : options(given) {
   const MlaOptions& o = options;

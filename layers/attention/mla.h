@@ -10,7 +10,7 @@
 //
 // Expanded, this is attention() with k = [k_n | κ]. Absorbed, Wuk stands on the side of the queries and Wuv behind the
 // sum, q_n·k_n = (q_n·Wukᵀ)·c, so that all heads read one KV head [c | κ] whose values are c. The two forms differ in
-// rounding and cost alone. By itself a layer takes the one with fewer products: expanded for a whole sequence, absorbed
+// rounding and cost only. By default a layer takes the one with fewer products: expanded for a whole sequence, absorbed
 // for a few tokens that follow many.
 //
 // With topk a query attends to the keys that an indexer chooses (DeepSeek sparse attention, indexer.h).
@@ -81,8 +81,7 @@ struct MlaOptions {
     f("index_pairing", o.index_pairing, "of its RoPE, on the first rope_dim channels");
     f.training("attention_dropout", o.attention_dropout, probability(), "on the weights");
     f.training("dropout", o.dropout, probability(), "on the output");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 

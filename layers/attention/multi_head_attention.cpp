@@ -2,10 +2,8 @@
 
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/relative_bias.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
-#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>

@@ -20,7 +20,6 @@
 #include <sluice/ops/attention/attention.h>
 
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace sluice {
@@ -168,24 +167,8 @@ struct MultiHeadAttention {
   /// The position bias of m queries and n keys as the table of ops/attention/relative_bias.h; undefined for none.
   Tensor relative_bias(int64_t m, int64_t n) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("norm", self.norm);
-    Heads::visit(self.heads, f);
-    f("q_norm", self.q_norm);
-    f("k_norm", self.k_norm);
-    f("forget", self.forget);
-    f("k_shift", self.k_shift);
-    f("v_shift", self.v_shift);
-    f("gates", self.gates);
-    f("ablation", self.ablation);
-    f("t5_bias", self.t5_bias);
-    f("toeplitz_bias", self.toeplitz_bias);
-    f("sink", self.sink);
-    f("global_q", self.global_q);
-    f("global_k", self.global_k);
-    f("global_v", self.global_v);
-    f("sandwich", self.sandwich);
-  }
+  SLUICE_PARTS(norm, heads, q_norm, k_norm, forget, k_shift, v_shift, gates, ablation, t5_bias, toeplitz_bias, sink,
+               global_q, global_k, global_v, sandwich);
 
  protected:
   /// A layer of another name that computes the same, for options that it made. `name` begins its errors.

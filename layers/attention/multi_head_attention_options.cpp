@@ -6,9 +6,7 @@
 
 namespace sluice {
 
-namespace detail {
-
-MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o) {
+MultiHeadAttentionOptions detail::checked(const char* layer, MultiHeadAttentionOptions o) {
   o = checked_layer(layer, std::move(o), {.cross = true});
   std::sort(o.global.begin(), o.global.end());
   o.global.erase(std::unique(o.global.begin(), o.global.end()), o.global.end());
@@ -55,8 +53,6 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
   o.t5.causal = o.heads.causal;
   return o;
 }
-
-}  // namespace detail
 
 MultiHeadAttentionOptions qwen_attention_options(int64_t dim, int64_t heads, int64_t kv_heads, int64_t head_dim,
                                                  std::vector<AttentionGateOptions> gates) {

@@ -3,10 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/layers/attention/gathered_keys.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>
@@ -152,14 +149,10 @@ Tensor moba_attention(const Tensor& q, const Tensor& k, const Tensor& v, const M
 
 // -- MSA -----------------------------------------------------------------------------------------------------------
 
-namespace {
-
-void check_msa(const char* op, const MsaSizes& s) {
+static void check_msa(const char* op, const MsaSizes& s) {
   check_options(op, s);
   if (s.local > s.count) fail<ValueError>(op, ": count=", s.count, " blocks must hold local=", s.local);
 }
-
-}  // namespace
 
 Tensor msa_blocks(const Tensor& index_q, const Tensor& index_k, const MsaSizes& s, const SelectedOptions& o) {
   check_msa("msa_blocks", s), check_operands("msa_blocks", index_q, index_k, index_k, o);
@@ -187,15 +180,11 @@ Tensor msa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 
 // -- DSA -----------------------------------------------------------------------------------------------------------
 
-namespace {
-
 /// Of n keys, how many m queries see on average.
-double seen_keys(int64_t queries, int64_t keys, bool causal) {
+static double seen_keys(int64_t queries, int64_t keys, bool causal) {
   const auto m = static_cast<double>(queries), n = static_cast<double>(keys);
   return causal ? std::max(n / 2, n - m / 2) : n;
 }
-
-}  // namespace
 
 Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const KeyIndex& index, int64_t topk,
                      const AttentionOptions& options, Rng* rng) {
@@ -258,6 +247,16 @@ NsaAttention::NsaAttention(NsaAttentionOptions given, Rng& rng)
   gate = Linear({h.dim, 3 * h.heads, false, h.init, h.dtype}, rng);
 }
 
+std::pair<BlockRows, Tensor> NsaAttention::compressed(Call& call, const Tensor& k, const Tensor& v,
+                                                      const Tensor& real) const {
+  if (!call.streams()) return {k_compression(k, real), v_compression(v, real).rows};
+  KvCache& earlier = call.kept("blocks").cache;
+  const int64_t from = earlier.length * options.sizes.stride, left = k.dim(2) - from;
+  const std::vector<Tensor> all =
+      earlier.append({k_compression(narrow(k, 2, from, left)).rows, v_compression(narrow(v, 2, from, left)).rows});
+  return {BlockRows{all[0], {}}, all[1]};
+}
+
 Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "nsa_attention", given, h.dim, pass);
@@ -273,12 +272,8 @@ Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {
   return finished(h, heads, call, fresh, [&](const std::vector<Tensor>& own, const SelectedOptions& here) {
     return over_all_keys(own, here, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
       const std::size_t at = options.separate_keys ? 2 : 0;  // of the compressed branch, and from it to the window's
-      const NsaKeys keys{k_compression(rows[at], o.keys),
-                         v_compression(rows[at + 1], o.keys).rows,
-                         rows[0],
-                         rows[1],
-                         rows[2 * at],
-                         rows[2 * at + 1]};
+      const auto [blocks_k, blocks_v] = compressed(call, rows[at], rows[at + 1], o.keys);
+      const NsaKeys keys{blocks_k, blocks_v, rows[0], rows[1], rows[2 * at], rows[2 * at + 1]};
       return nsa_attention(q, keys, gates, options.sizes, o, call.rng());
     });
   });
@@ -298,16 +293,12 @@ Tensor MobaAttention::operator()(const Tensor& given, const Pass& pass) const {
   });
 }
 
-namespace {
-
 /// RoPE of MSA's index.
-RopeOptions rope_of_index(const HeadsOptions& h) {
+static RopeOptions rope_of_index(const HeadsOptions& h) {
   RopeOptions rope = h.rope;
   if (rope.rot_dim == 0) rope.rot_dim = h.head_dim;
   return rope;
 }
-
-}  // namespace
 
 MsaAttention::MsaAttention(MsaAttentionOptions given, Rng& rng)
     : options(checked_layer("msa_attention", given)), heads(options.heads, rng) {

@@ -147,13 +147,11 @@ struct NsaAttention {
   /// All other options have their defaults.
   NsaAttention(HeadsOptions o, Rng& rng) : NsaAttention(NsaAttentionOptions{.heads = o}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("compressed_k", self.compressed_k), f("compressed_v", self.compressed_v);
-    f("window_k", self.window_k), f("window_v", self.window_v);
-    f("k_compression", self.k_compression), f("v_compression", self.v_compression);
-    f("gate", self.gate);
-  }
+  SLUICE_PARTS(heads, compressed_k, compressed_v, window_k, window_v, k_compression, v_compression, gate);
+
+ private:
+  /// Keys and values of the whole blocks, of which `real` marks the real rows. A stream keeps those of earlier steps.
+  std::pair<BlockRows, Tensor> compressed(Call& call, const Tensor& k, const Tensor& v, const Tensor& real) const;
 };
 
 struct MobaAttentionOptions {
@@ -178,7 +176,7 @@ struct MobaAttention {
   /// All other options have their defaults.
   MobaAttention(HeadsOptions o, Rng& rng) : MobaAttention(MobaAttentionOptions{.heads = o}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
+  SLUICE_PARTS(heads);
 };
 
 struct MsaAttentionOptions {
@@ -221,12 +219,7 @@ struct MsaAttention {
   /// The operands of msa_blocks() for x [batch, n, dim]. The choice has no gradient: what trains the index is a loss on
   /// their products. `position` is the position of the first token.
   Index index(const Tensor& x, int64_t position = 0) const;
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("q_norm", self.q_norm), f("k_norm", self.k_norm);
-    f("index_q", self.index_q), f("index_k", self.index_k);
-    f("index_q_norm", self.index_q_norm), f("index_k_norm", self.index_k_norm);
-  }
+  SLUICE_PARTS(heads, q_norm, k_norm, index_q, index_k, index_q_norm, index_k_norm);
 };
 
 }  // namespace sluice

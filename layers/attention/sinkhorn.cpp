@@ -5,14 +5,9 @@
 #include <sluice/layers/attention/sparse_attention.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/dropout.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
-#include <sluice/ops/shape/join.h>
-#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
 #include <cmath>

@@ -3,15 +3,11 @@
 #include <sluice/core/node.h>
 #include <sluice/layers/attention/sparse_masks.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/dropout.h>
-#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
-#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>
@@ -101,11 +97,9 @@ Tensor topk_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in
   return detail::restore_rank(attention(q, k, v, chosen, rng), rank);
 }
 
-namespace {
-
 /// `first` is the key at the position of the first query; without it, the last query is at the last key.
-Tensor attend_above(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& f,
-                    const ThresholdOptions& options, std::optional<int64_t> first, Rng* rng) {
+static Tensor attend_above(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& f,
+                           const ThresholdOptions& options, std::optional<int64_t> first, Rng* rng) {
   const char* op = "threshold_attention";
   const auto x = detail::attention_operands(op, q_in, k_in, v_in, options.attention);
   const Tensor &q = x.q, &k = x.k, &v = x.v;
@@ -158,8 +152,6 @@ Tensor attend_above(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, 
   }
   return detail::restore_rank(y, x.rank);
 }
-
-}  // namespace
 
 Tensor threshold_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& f,
                            const ThresholdOptions& options, Rng* rng) {

@@ -1,11 +1,7 @@
 #include <sluice/layers/attention/sparse_layers.h>
 
 #include <sluice/layers/attention/sparse_masks.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence.h>
 
 namespace sluice {
@@ -113,15 +109,11 @@ Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Pass& pass)
 
 // -- Longformer ------------------------------------------------------------------------------------------------
 
-namespace {
-
-MultiHeadAttentionOptions global_local_options(const GlobalLocalLayerOptions& o) {
+static MultiHeadAttentionOptions global_local_options(const GlobalLocalLayerOptions& o) {
   return {.heads = checked_layer("global_local_attention", o, {.causal = false}).heads,
           .window = sliding_mask(o.w).window,
           .separate_global_projections = o.separate_global};
 }
-
-}  // namespace
 
 GlobalLocalAttention::GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng)
     : MultiHeadAttention({type, "global_local_attention"}, global_local_options(o), rng), options(o) {

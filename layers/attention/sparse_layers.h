@@ -7,8 +7,6 @@
 #include <sluice/layers/attention/sparse_attention.h>
 #include <sluice/ops/elementwise/activation.h>
 
-#include <vector>
-
 namespace sluice {
 
 // -- top-k -------------------------------------------------------------------------------------------------
@@ -41,7 +39,7 @@ struct TopKAttention {
   /// x [batch, n, dim] → the same shape. A stream keeps kv_heads·(dk + dv) numbers per token, with a window those of
   /// the last `window` tokens. Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
+  SLUICE_PARTS(heads);
 };
 
 // -- learned threshold ---------------------------------------------------------------------------------------
@@ -67,8 +65,7 @@ struct PairScoreOptions {
     f("kind", o.kind, kPairScoreMeaning);
     f("width", o.width, at_least(1), "rank or hidden width");
     f("activation", o.activation, "of mlp");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -88,13 +85,7 @@ struct PairScore {
   /// x [batch, n, dim] → [batch, n, n]. For a piece of a sequence, n_r tokens of n, the result is [batch, n_r, n].
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
-  static void visit(auto& self, auto&& f) {
-    f("row", self.row);
-    f("col", self.col);
-    f("distance", self.distance);
-    f("weight", self.weight);
-    f("bias", self.bias);
-  }
+  SLUICE_PARTS(row, col, distance, weight, bias);
 };
 
 struct ThresholdAttentionOptions {
@@ -135,11 +126,7 @@ struct ThresholdAttention {
   /// x [batch, n, dim] → the same shape. A stream keeps keys, values and col(x): kv_heads·(dk + dv) + score_width
   /// numbers per token. Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("score", self.score);
-    f("tau", self.tau);
-  }
+  SLUICE_PARTS(heads, score, tau);
 };
 
 // -- Sinkhorn: not causal --------------------------------------------------------------------------------------
@@ -169,7 +156,7 @@ struct SinkhornAttention {
   SinkhornAttention(HeadsOptions o, Rng& rng) : SinkhornAttention(SinkhornLayerOptions{.heads = o}, rng) {}
   /// x [batch, n, dim] → the same shape. Throws ValueError in a stream.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
+  SLUICE_PARTS(heads);
 };
 
 struct SinkhornBlockLayerOptions {
@@ -198,7 +185,7 @@ struct SinkhornBlockAttention {
       : SinkhornBlockAttention(SinkhornBlockLayerOptions{.heads = o}, rng) {}
   /// x [batch, n, dim] → the same shape. Throws ValueError in a stream.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) { Heads::visit(self.heads, f); }
+  SLUICE_PARTS(heads);
 };
 
 // -- Longformer: not causal ------------------------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/number/random.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace sluice {
 

@@ -17,7 +17,6 @@
 #include <sluice/layers/nn/pass.h>
 #include <sluice/ops/elementwise/elementwise.h>
 
-#include <type_traits>
 #include <utility>
 
 namespace sluice {
@@ -99,12 +98,7 @@ template <class Attention, class Feed = Mlp> struct TransformerBlock {
     return pre ? y : feed_norm(y);
   }
 
-  static void visit(auto& self, auto&& f) {
-    f("attention_norm", self.attention_norm);
-    f("attention", self.attention);
-    f("feed_norm", self.feed_norm);
-    f("feed", self.feed);
-  }
+  SLUICE_PARTS(attention_norm, attention, feed_norm, feed);
 };
 
 }  // namespace sluice

@@ -4,8 +4,7 @@
 #include <sluice/core/number/number.h>
 #include <sluice/core/text/options.h>
 #include <sluice/layers/data/gzip.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 #include <charconv>

@@ -2,8 +2,7 @@
 
 #include <sluice/core/error.h>
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 #include <condition_variable>

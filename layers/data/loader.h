@@ -9,11 +9,11 @@
 // A checkpoint needs loader.position() only; seek(position) continues from there.
 #pragma once
 
+#include <sluice/core/memory/no_copy.h>
 #include <sluice/core/text/options.h>
 #include <sluice/core/number/random.h>
 
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -50,13 +50,11 @@ struct LoaderOptions {
 namespace detail {
 
 /// The part of a loader that does not depend on the type of batches.
-class LoaderEngine {
+class LoaderEngine : private NoCopy {
  public:
   using Make = std::function<std::shared_ptr<void>(const Tensor& rows, Rng& rng)>;
   LoaderEngine(LoaderOptions options, Make make);
   ~LoaderEngine();
-  LoaderEngine(const LoaderEngine&) = delete;
-  LoaderEngine& operator=(const LoaderEngine&) = delete;
 
   int64_t batches() const;
   int64_t position() const;

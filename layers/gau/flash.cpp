@@ -3,11 +3,9 @@
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/attention/relative_bias.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>

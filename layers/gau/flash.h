@@ -67,8 +67,7 @@ struct FlashOptions {
     f.training("attention_dropout", o.attention_dropout, probability(), "on the quadratic weights");
     f.training("dropout", o.dropout, probability(), "on the branch");
     f.training("gamma_std", o.gamma_std, at_least(0), "initial gamma is N(0, gamma_std^2); 0: ones");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -96,16 +95,7 @@ struct Flash {
   /// The bias as the table [1, 2·length − 1] for mixed_chunk_attention; undefined without a bias.
   Tensor relative_bias(int64_t length) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("norm", self.norm);
-    f("in", self.in);
-    f("out", self.out);
-    f("gamma", self.gamma);
-    f("beta", self.beta);
-    f("toeplitz_bias", self.toeplitz_bias);
-    f("rope_bias", self.rope_bias);
-    f("t5_bias", self.t5_bias);
-  }
+  SLUICE_PARTS(norm, in, out, gamma, beta, toeplitz_bias, rope_bias, t5_bias);
 
  private:
   struct Projected {

@@ -1,9 +1,7 @@
 #include <sluice/layers/gau/flash_model.h>
 
 #include <sluice/layers/nn/heads.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence.h>
 
 #include <cmath>

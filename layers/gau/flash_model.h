@@ -33,7 +33,7 @@ struct ScaledSinusoidal {
   explicit ScaledSinusoidal(ScaledSinusoidalOptions o);
   /// Returns x [batch, n, dim] plus the rows for the positions of x in the whole sequence.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) { f("scale", self.scale); }
+  SLUICE_PARTS(scale);
 };
 
 struct FlashBlockOptions {
@@ -58,7 +58,7 @@ struct FlashBlock {
   FlashBlock(FlashBlockOptions o, Rng& rng);
   /// x [batch, n, dim] → the same shape. Every layer receives the pass.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) { f("layers", self.layers); }
+  SLUICE_PARTS(layers);
 };
 
 struct FlashModelOptions {
@@ -102,13 +102,7 @@ struct FlashModel {
   /// Throws ValueError in a stream unless the layers are causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("embedding", self.embedding);
-    f("positions", self.positions);
-    f("body", self.body);
-    f("norm", self.norm);
-    f("head", self.head);
-  }
+  SLUICE_PARTS(embedding, positions, body, norm, head);
 };
 
 struct McTfmOptions {
@@ -147,8 +141,7 @@ struct McTfmOptions {
     f("linear_bias", o.linear_bias, "biases of the dense maps");
     f.training("attention_dropout", o.attention_dropout, probability(), "on the quadratic weights");
     f.training("dropout", o.dropout, probability(), "on both branches");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -178,15 +171,7 @@ struct McTfm {
   /// causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("attention_norm", self.attention_norm);
-    f("qkv", self.qkv);
-    f("gamma", self.gamma);
-    f("beta", self.beta);
-    f("out", self.out);
-    f("glu_norm", self.glu_norm);
-    f("glu", self.glu);
-  }
+  SLUICE_PARTS(attention_norm, qkv, gamma, beta, out, glu_norm, glu);
 
  private:
   struct Projected {

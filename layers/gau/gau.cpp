@@ -2,20 +2,16 @@
 
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/mlp.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
 #include <cmath>
 
 namespace sluice {
 
-namespace {
-
-GauOptions checked(GauOptions o) {
+static GauOptions checked(GauOptions o) {
   check_options("gau", o);
   if (o.expansion == 0) o.expansion = 2 * o.dim;
   if (o.key_dim % o.heads != 0 || o.expansion % o.heads != 0)
@@ -28,26 +24,20 @@ GauOptions checked(GauOptions o) {
   return o;
 }
 
-}  // namespace
-
-namespace detail {
-
-void init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rng) {
+void detail::init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rng) {
   NoGrad guard;
   auto kernel = [&](int64_t width) { return init_weight(in.weight.dim(0), width, init, rng, in.weight.dtype()); };
   Tensor wu = kernel(expansion), wv = kernel(expansion), wz = kernel(key_dim);
   copy_(in.weight, cat({wu, wv, wz}, 1));
 }
 
-Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype) {
+Tensor detail::init_scale(const Shape& shape, double std, Rng& rng, DType dtype) {
   return std > 0 ? init_normal(shape, std, rng, dtype) : ones(shape, {dtype}).requires_grad_();
 }
 
-Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i) {
+Tensor detail::scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i) {
   return map(formula::ScaleOffset{}, z, select(gamma, 0, i), select(beta, 0, i));
 }
-
-}  // namespace detail
 
 GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout) {
   GauOptions o{.dim = dim};

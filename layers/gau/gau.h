@@ -96,8 +96,7 @@ struct GauOptions {
     f.training("attention_dropout", o.attention_dropout, probability(), "on A");
     f.training("dropout", o.dropout, probability(), "on the branch");
     f.training("gamma_std", o.gamma_std, at_least(0), "initial gamma is N(0, gamma_std^2); 0: ones");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -131,7 +130,7 @@ struct Gau {
   Gau() = default;
   Gau(GauOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same shape. A stream keeps keys (after RoPE) and values, s + e numbers per token, with a
+  /// x [batch, n, dim] → the same shape. A stream keeps keys (after RoPE) and values, s + e numbers per token; with a
   /// window those of the last `window` tokens. Throws ValueError in a stream unless causal with length visible or
   /// constant.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
@@ -140,18 +139,7 @@ struct Gau {
   /// bias.
   Tensor relative_bias(int64_t m, int64_t n) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("norm", self.norm);
-    f("in", self.in);
-    f("out", self.out);
-    f("gamma", self.gamma);
-    f("beta", self.beta);
-    f("q_norm", self.q_norm);
-    f("k_norm", self.k_norm);
-    f("toeplitz_bias", self.toeplitz_bias);
-    f("rope_bias", self.rope_bias);
-    f("t5_bias", self.t5_bias);
-  }
+  SLUICE_PARTS(norm, in, out, gamma, beta, q_norm, k_norm, toeplitz_bias, rope_bias, t5_bias);
 
  private:
   struct Projected {
@@ -187,8 +175,7 @@ struct CrossGauOptions {
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f.training("attention_dropout", o.attention_dropout, probability(), "on A");
     f.training("dropout", o.dropout, probability(), "on the branch");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -206,13 +193,7 @@ struct CrossGau {
   /// x [batch, n, dim] → the same shape, with the pass's context [batch, k, context_dim]. A stream keeps s + e numbers
   /// for each token of the context.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) {
-    f("norm", self.norm);
-    f("uq", self.uq);
-    f("key", self.key);
-    f("value", self.value);
-    f("out", self.out);
-  }
+  SLUICE_PARTS(norm, uq, key, value, out);
 };
 
 }  // namespace sluice

@@ -2,10 +2,7 @@
 
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/top_k.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <cmath>
@@ -13,11 +10,9 @@
 
 namespace sluice {
 
-namespace {
-
 /// L in f32 for bf16, which broadcasts to [batch, heads, m]. L is at least 1, so that a row without visible keys gives
 /// 0/1, not 0/0.
-Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
+static Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
   const Tensor& keys = o.mask.keys;
   const TensorOptions wide = detail::widened(q.options());
   Tensor length;
@@ -39,8 +34,6 @@ Tensor row_lengths(const GauAttentionOptions& o, const Tensor& q, int64_t n) {
   }
   return maximum(length, 1);
 }
-
-}  // namespace
 
 Tensor gau_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const GauAttentionOptions& o,
                      Rng* rng) {

@@ -69,7 +69,7 @@ struct GauAttentionOptions {
 /// Returns A·V; every kind is a weighting of attention(). The operands are those of attention():
 /// q [batch, heads, m, s], k [batch, kv_heads, n, s], v [batch, kv_heads, n, e] → [batch, heads, m, e], or of rank 3
 /// (one head) or 2. Keys that mask.keys hides are not counted in L and may hold NaN. A row that sees no key gives 0.
-/// O(n) memory; with top_k m·n bytes per head.
+/// Takes O(n) memory; with top_k it takes m·n bytes per head.
 Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, const GauAttentionOptions& options,
                      Rng* rng = nullptr);
 

@@ -2,18 +2,12 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/attention.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/shape/join.h>
-#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <vector>

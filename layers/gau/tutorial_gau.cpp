@@ -2,8 +2,7 @@
 
 #include <sluice/layers/gau/gau_attention.h>
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 namespace sluice {
 

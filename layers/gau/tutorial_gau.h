@@ -31,8 +31,7 @@ struct TutorialGauOptions {
     f("sigmoid_gate", o.sigmoid_gate, "false: the printed formula, which leaves G raw");
     f("gelu_tanh", o.gelu_tanh, "the tanh approximation of gelu");
     f("project_out", o.project_out, "map e/2 to dim");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -48,12 +47,7 @@ struct TutorialGau {
   /// x [batch, n, dim] → [batch, n, e/2]; with project_out [batch, n, dim]. A stream keeps e numbers per token. Throws
   /// ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) {
-    f("wu", self.wu);
-    f("wv", self.wv);
-    f("wz", self.wz);
-    f("w_out", self.w_out);
-  }
+  SLUICE_PARTS(wu, wv, wz, w_out);
 };
 
 }  // namespace sluice

@@ -1,26 +1,19 @@
 #include <sluice/layers/linear_attention/delta_mixer.h>
 
 #include <sluice/layers/nn/mlp.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/rows/norm.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/join.h>
-#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <limits>
 
 namespace sluice {
 
-namespace {
-
 /// t [batch, n, updates·heads·c] as [batch, n·updates, heads, c].
-Tensor by_update(const Tensor& t, int64_t updates, int64_t heads) {
+static Tensor by_update(const Tensor& t, int64_t updates, int64_t heads) {
   return reshape(t, {t.dim(0), t.dim(1) * updates, heads, t.dim(2) / (updates * heads)});
 }
-
-}  // namespace
 
 Tensor detail::among_updates(const Tensor& t, int64_t updates, int64_t at) {
   if (updates == 1 || !t.defined()) return t;

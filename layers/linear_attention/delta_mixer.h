@@ -47,8 +47,7 @@ struct DeltaOptions {
     f("norm_eps", o.norm_eps, at_least(0), "of the norm of each head's output");
     f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
     f.training("dropout", o.dropout, probability(), "on the output");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -59,15 +58,7 @@ struct DeltaMixer {
   ShortConvolution conv;  // over the channels q | k | v
   Norm norm;              // of dv channels
 
-  static void visit(auto& self, auto&& f) {
-    f("q", self.q);
-    f("k", self.k);
-    f("v", self.v);
-    f("out", self.out);
-    f("beta", self.beta);
-    f("conv", self.conv);
-    f("norm", self.norm);
-  }
+  SLUICE_PARTS(q, k, v, out, beta, conv, norm);
 
  protected:
   /// What the scan takes, by token and update.

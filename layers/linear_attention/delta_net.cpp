@@ -1,10 +1,8 @@
 #include <sluice/layers/linear_attention/delta_net.h>
 
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/create.h>
 
 namespace sluice {
 

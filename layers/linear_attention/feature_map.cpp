@@ -2,17 +2,12 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
-#include <sluice/ops/shape/view.h>
 
 #include <cmath>
-#include <utility>
 
 namespace sluice {
 

@@ -62,8 +62,7 @@ struct FeatureMapOptions {
     f("bias", o.bias, "t2r, mlp, hedgehog");
     f("heads", o.heads, at_least(0), "weights [heads, d, m], a map for each head; 0: one map for all");
     f("input_scale", o.input_scale, any_number(), "x is multiplied by it first; null: 1");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -83,13 +82,7 @@ struct FeatureMap {
   /// m, the width of φ(x).
   int64_t out_dim() const;
 
-  static void visit(auto& self, auto&& f) {
-    f("weight", self.weight);
-    f("bias", self.bias);
-    f("weight2", self.weight2);
-    f("bias2", self.bias2);
-    f("omega", self.omega);
-  }
+  SLUICE_PARTS(weight, bias, weight2, bias2, omega);
 };
 
 }  // namespace sluice

@@ -72,14 +72,7 @@ struct Gla : LinearMixer {
   /// log α [batch, heads, n, dk], or [batch, heads, n] for per_head.
   Tensor log_decay(const Tensor& x) const;
 
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("gate_down", self.gate_down);
-    f("gate_up", self.gate_up);
-    f("output_gate", self.output_gate);
-    f("conv", self.conv);
-    f("norm", self.norm);
-  }
+  SLUICE_PARTS(heads, gate_down, gate_up, output_gate, conv, norm);
 };
 
 }  // namespace sluice

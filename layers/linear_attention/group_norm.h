@@ -36,10 +36,7 @@ struct GroupNorm {
   /// x [..., groups·dim] → the same shape.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
-  static void visit(auto& self, auto&& f) {
-    f("weight", self.weight);
-    f("bias", self.bias);
-  }
+  SLUICE_PARTS(weight, bias);
 };
 
 }  // namespace sluice

@@ -1,11 +1,9 @@
 #include <sluice/layers/linear_attention/kda.h>
 
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/index/gather.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 

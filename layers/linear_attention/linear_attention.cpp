@@ -2,14 +2,10 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
-#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence.h>
 
 #include <cmath>
@@ -148,9 +144,7 @@ Tensor detail::log_gammas(const char* op, const std::vector<double>& gamma, int6
   return to(Tensor::from(logs), dtype);
 }
 
-namespace {
-
-LinearAttentionOptions checked(LinearAttentionOptions o) {
+static LinearAttentionOptions checked(LinearAttentionOptions o) {
   check_options("linear_attention", o);
   const HeadsOptions h = checked_heads(
       "linear_attention",
@@ -176,8 +170,6 @@ LinearAttentionOptions checked(LinearAttentionOptions o) {
   if (o.decay != LinearDecay::none && o.gamma.empty()) o.gamma = retention_gammas(o.heads);
   return o;
 }
-
-}  // namespace
 
 LinearAttention::LinearAttention(LinearAttentionOptions given, Rng& rng) : options(checked(given)) {
   const LinearAttentionOptions& o = options;

@@ -164,16 +164,7 @@ struct LinearAttention : LinearMixer {
   /// log γ as [1, heads, 1]; undefined without decay.
   Tensor log_decay() const;
 
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("feature_map", self.feature_map);
-    f("key_feature_map", self.key_feature_map);
-    f("log_gamma", self.log_gamma);
-    f("gamma_logit", self.gamma_logit);
-    f("conv", self.conv);
-    f("norm", self.norm);
-    f("output_gate", self.output_gate);
-  }
+  SLUICE_PARTS(heads, feature_map, key_feature_map, log_gamma, gamma_logit, conv, norm, output_gate);
 
  private:
   HeadsOptions head_options() const;

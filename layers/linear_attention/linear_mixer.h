@@ -59,8 +59,7 @@ void describe_rest(auto& o, auto& f) {
     "0: none");
   f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
   f.training("dropout", o.dropout, probability(), "on the output");
-  f.nested("init_", o.init);
-  f.training("dtype", o.dtype, "of the parameters");
+  describe_parameters(o, f);
 }
 
 /// Returns expansion·dim / heads. Throws ValueError naming `layer` and `what` unless this is a whole number.

@@ -51,8 +51,7 @@ struct Mamba2Options {
     f("norm_before_gate", o.norm_before_gate, "norm(y) * silu(z), not norm(y * silu(z))");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -83,15 +82,7 @@ struct Mamba2 {
   /// Of the tokens of the call. linear_scan_state() of k, v and log_decay is the transpose of h after all of them.
   Operands operands(const Call& call) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("in", self.in);
-    f("conv", self.conv);
-    f("dt_bias", self.dt_bias);
-    f("a_log", self.a_log);
-    f("d", self.d);
-    f("norm", self.norm);
-    f("out", self.out);
-  }
+  SLUICE_PARTS(in, conv, dt_bias, a_log, d, norm, out);
 };
 
 }  // namespace sluice

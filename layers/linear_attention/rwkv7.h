@@ -41,8 +41,7 @@ struct Rwkv7Options {
     f("value_residual", o.value_residual, "v is mixed with that of the first layer");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm of each head's output");
     f("chunk", o.chunk, at_least(1), "rows at once, two a token; changes rounding only");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -74,26 +73,8 @@ struct Rwkv7 {
   /// w from x_w, [batch, n, dim]; f32 for x of bf16.
   Tensor log_decay(const Tensor& x) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("mix", self.mix);
-    f("r", self.r);
-    f("k", self.k);
-    f("v", self.v);
-    f("out", self.out);
-    f("decay_down", self.decay_down);
-    f("decay_up", self.decay_up);
-    f("decay_bias", self.decay_bias);
-    f("rate_down", self.rate_down);
-    f("rate_up", self.rate_up);
-    f("value_down", self.value_down);
-    f("value_up", self.value_up);
-    f("gate_down", self.gate_down);
-    f("gate_up", self.gate_up);
-    f("removal", self.removal);
-    f("rate_mix", self.rate_mix);
-    f("bonus", self.bonus);
-    f("norm", self.norm);
-  }
+  SLUICE_PARTS(mix, r, k, v, out, decay_down, decay_up, decay_bias, rate_down, rate_up, value_down, value_up, gate_down,
+               gate_up, removal, rate_mix, bonus, norm);
 };
 
 }  // namespace sluice

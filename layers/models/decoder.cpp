@@ -1,8 +1,7 @@
 #include <sluice/layers/models/decoder.h>
 
 #include <sluice/layers/attention/transformer_block.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 namespace sluice {
 

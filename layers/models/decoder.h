@@ -61,14 +61,7 @@ struct DecoderBlock {
   DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng);
   /// x [batch, n, dim] → the same shape.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) {
-    f("mixer_norm", self.mixer_norm);
-    f("mixer", self.mixer);
-    f("mixer_post_norm", self.mixer_post_norm);
-    f("feed_norm", self.feed_norm);
-    f("feed", self.feed);
-    f("feed_post_norm", self.feed_post_norm);
-  }
+  SLUICE_PARTS(mixer_norm, mixer, mixer_post_norm, feed_norm, feed, feed_post_norm);
 };
 
 /// Embedding, blocks, norm, head.
@@ -89,12 +82,7 @@ struct Decoder {
   Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const;
   /// h [..., dim] → logits [..., vocabulary]. A long prompt needs those of its last row only.
   Tensor logits(const Tensor& h) const;
-  static void visit(auto& self, auto&& f) {
-    f("embedding", self.embedding);
-    f("blocks", self.blocks);
-    f("norm", self.norm);
-    f("head", self.head);
-  }
+  SLUICE_PARTS(embedding, blocks, norm, head);
 };
 
 }  // namespace sluice

@@ -81,12 +81,10 @@ std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::str
   return where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == value; });
 }
 
-namespace {
-
 /// Llama 3.1's frequencies: those that turn seldom in the trained `length` are divided by `factor`, between two bounds
 /// the division fades out.
-std::vector<double> llama3_frequencies(int64_t dim, double base, double factor, double low, double high,
-                                       double length) {
+static std::vector<double> llama3_frequencies(int64_t dim, double base, double factor, double low, double high,
+                                              double length) {
   std::vector<double> out = rope_frequencies(dim, base);
   for (double& f : out) {
     const double turns = length * f / (2 * std::numbers::pi);  // in `length`
@@ -95,8 +93,6 @@ std::vector<double> llama3_frequencies(int64_t dim, double base, double factor, 
   }
   return out;
 }
-
-}  // namespace
 
 RopeOptions FamilyReader::rope(int64_t head_dim) const {
   const ModelConfig& c = config;

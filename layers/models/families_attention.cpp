@@ -1,7 +1,6 @@
 // Families whose mixer is softmax attention.
 #include <sluice/layers/models/families.h>
 
-#include <algorithm>
 #include <cmath>
 
 namespace sluice::detail {

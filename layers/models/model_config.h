@@ -5,7 +5,6 @@
 #include <sluice/core/text/json.h>
 
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>

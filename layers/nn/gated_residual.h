@@ -30,8 +30,7 @@ struct GatedResidualOptions {
     f("kind", o.kind, "g: a number, a vector, sigmoid(x W + b), sigmoid(x w + b) one number a token");
     f.training("initial", o.initial, "of a learned g");
     f.training("bias", o.bias, "initial b");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -52,10 +51,7 @@ struct GatedResidual {
   template <std::invocable<const Tensor&> Branch> Tensor operator()(const Tensor& x, Branch&& branch) const {
     return (*this)(x, Tensor(std::forward<Branch>(branch)(x)));
   }
-  static void visit(auto& self, auto&& f) {
-    f("weight", self.weight);
-    f("map", self.map);
-  }
+  SLUICE_PARTS(weight, map);
 };
 
 }  // namespace sluice

@@ -1,8 +1,7 @@
 #include <sluice/layers/nn/generate.h>
 
 #include <sluice/core/error.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,10 +9,8 @@
 
 namespace sluice {
 
-namespace {
-
 /// Returns the token of one row; `u` in [0, 1) makes the choice.
-int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double u) {
+static int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double u) {
   struct Token {
     double logit;
     int64_t token;
@@ -51,8 +48,6 @@ int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double
   while (!(weight(last) > 0)) --last;    // the likeliest token weighs 1
   return tokens[last].token;
 }
-
-}  // namespace
 
 Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& rng) {
   check_options("sample_tokens", options);

@@ -1,7 +1,6 @@
 #include <sluice/layers/nn/heads.h>
 
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 namespace sluice {
 
@@ -80,18 +79,14 @@ Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tens
   return masked_fill(x, unsqueeze(logical_not(key_mask), -1) & logical_not(isfinite(x)), 0);
 }
 
-namespace detail {
-
-Tensor split_heads(const Tensor& x, int64_t heads) {
+Tensor detail::split_heads(const Tensor& x, int64_t heads) {
   return transpose(unflatten(x, -1, {heads, x.dim(-1) / heads}), 1, 2);
 }
-Tensor merge_heads(const Tensor& x) { return flatten(transpose(x, 1, 2), 2, 3); }
+Tensor detail::merge_heads(const Tensor& x) { return flatten(transpose(x, 1, 2), 2, 3); }
 
-Tensor rope_from(const Tensor& x, RopeOptions o, int64_t position) {
+Tensor detail::rope_from(const Tensor& x, RopeOptions o, int64_t position) {
   o.offset += position;
   return rope(x, o);
 }
-
-}  // namespace detail
 
 }  // namespace sluice

@@ -45,8 +45,7 @@ struct HeadsOptions {
     f("residual", o.residual, "add x");
     f.training("attention_dropout", o.attention_dropout, probability(), "on the weights");
     f.training("dropout", o.dropout, probability(), "on what is added");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -69,8 +68,9 @@ template <class Options> Options checked_layer(const char* layer, Options o, Hea
 /// The maps of multi-head attention.
 struct Heads {
   static constexpr const char* type = "Heads";
-  Linear q, k, v;  // dim → heads·dk; source → kv_heads·dk, kv_heads·dv
-  Linear out;      // heads·dv → dim, with project_out
+  static constexpr bool in_place = true;  // the parts of a layer
+  Linear q, k, v;                         // dim → heads·dk; source → kv_heads·dk, kv_heads·dv
+  Linear out;                             // heads·dv → dim, with project_out
 
   Heads() = default;
   /// `o` must come from checked_heads().
@@ -89,12 +89,7 @@ struct Heads {
   /// (with project_out) and dropout, and adds x (with residual).
   Tensor finish(const HeadsOptions& o, const Tensor& attended, const Tensor& x, Rng* rng = nullptr) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("q", self.q);
-    f("k", self.k);
-    f("v", self.v);
-    f("out", self.out);
-  }
+  SLUICE_PARTS(q, k, v, out);
 };
 
 /// Returns x [batch, n, dim] with NaN and infinities in padded rows replaced by 0; x itself without a mask. Attention

@@ -1,13 +1,9 @@
 #include <sluice/layers/nn/hyper_connection.h>
 
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/rows/norm.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 
@@ -31,17 +27,13 @@ HyperConnection::HyperConnection(HyperConnectionOptions given, Rng& rng) : optio
   scale = init_vector(3, 0.01, o.dtype);
 }
 
-namespace {
-
 /// Rows and columns of m [..., s, s] sum to 1, columns last.
-Tensor doubly_stochastic(const Tensor& logits, int64_t iterations, double eps) {
+static Tensor doubly_stochastic(const Tensor& logits, int64_t iterations, double eps) {
   const auto divided = [&](const Tensor& m, int64_t dim) { return m / (sum(m, {dim}, keep) + eps); };
   Tensor m = divided(softmax(logits, -1) + eps, -2);
   for (int64_t i = 1; i < iterations; ++i) m = divided(divided(m, -1), -2);
   return m;
 }
-
-}  // namespace
 
 HyperConnection::Reading HyperConnection::read(const Tensor& h) const {
   const HyperConnectionOptions& o = options;

@@ -15,7 +15,7 @@
 //
 // Weights that stay f32 beside h of bf16, as in DeepSeek-V4, mix in f32.
 //
-// One stream repeated s times begins the model, repeat(x, s, -1); the mean of the streams, or another reading,
+// To begin a model, repeat one stream s times: repeat(x, s, -1). The mean of the streams, or another reading,
 // ends it.
 #pragma once
 
@@ -49,8 +49,7 @@ struct HyperConnectionOptions {
     f("eps", o.eps, at_least(0), "added to pre, M and its sums");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f("rank", o.rank, at_least(0), "of gated: the width between its maps; 0: dim/4");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -82,14 +81,7 @@ struct HyperConnection {
     const Reading reading = read(h);
     return write(reading, Tensor(std::forward<Branch>(branch)(reading.x)));
   }
-  static void visit(auto& self, auto&& f) {
-    f("map", self.map);
-    f("base", self.base);
-    f("scale", self.scale);
-    f("weight", self.weight);
-    f("down", self.down);
-    f("up", self.up);
-  }
+  SLUICE_PARTS(map, base, scale, weight, down, up);
 };
 
 }  // namespace sluice

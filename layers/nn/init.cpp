@@ -1,9 +1,7 @@
 #include <sluice/layers/nn/init.h>
 
 #include <sluice/layers/nn/meta_init.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <cmath>
 #include <vector>
@@ -17,8 +15,7 @@ thread_local bool on_meta = false;
 TensorOptions detail::initial(DType dtype) { return {dtype, on_meta ? meta : cpu}; }
 using detail::initial;
 
-detail::MetaInit::MetaInit() : outer_(on_meta) { on_meta = true; }
-detail::MetaInit::~MetaInit() { on_meta = outer_; }
+detail::MetaInit::MetaInit() : Restored(on_meta, true) {}
 
 Init Init::deepnorm(int64_t layers) {
   if (layers < 1) fail<ValueError>("init: deepnorm needs at least one layer — got ", layers);

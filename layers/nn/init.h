@@ -34,6 +34,12 @@ struct Init {
   }
 };
 
+/// The last options of most layers: the initial values and the dtype of their parameters.
+void describe_parameters(auto& o, auto& f) {
+  f.nested("init_", o.init);
+  f.training("dtype", o.dtype, "of the parameters");
+}
+
 /// The dtype of what a layer of `dtype` does not round to bf16: exponents of decays, whose errors add up over all
 /// tokens, and biases that decide between near scores.
 inline DType exact(DType dtype) { return dtype == bf16 ? f32 : dtype; }

@@ -1,8 +1,7 @@
 #include <sluice/layers/nn/kv_cache.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>

@@ -7,12 +7,12 @@
 
 namespace sluice {
 
-/// A value: a copy shares memory until one of the copies is appended to, which then takes memory of its own.
+/// A KvCache is a value. A copy shares memory until one of the two is appended to; that one then takes its own memory.
 ///
-/// Without a window capacity at least doubles, so a token costs O(1) copies, amortised. With a window of W only the
-/// last W rows are kept: once full, the row of position p is p mod W, and the memory never grows again.
+/// Without a window the capacity at least doubles, so a token costs O(1) copies, amortised. With a window of W only the
+/// last W rows are kept: once the cache is full, the row of position p is p mod W, and the memory never grows again.
 struct KvCache {
-  /// keys, values, …: [batch, heads, capacity, width], heads and width of each its own.
+  /// keys, values, …: [batch, heads, capacity, width], each with its own heads and width.
   std::vector<Tensor> rings;
   int64_t length = 0;    // tokens seen
   int64_t window = 0;    // W; 0 keeps everything
@@ -34,9 +34,9 @@ struct KvCache {
   void take_back(int64_t before);
   /// Number of rows kept: length, or with a window at most W.
   int64_t stored() const { return window > 0 && window < length ? window : length; }
-  /// The stored rows by position, each [batch, heads, stored(), width]. ValueError for an empty cache.
+  /// The stored rows by position, each [batch, heads, stored(), width]. Throws ValueError for an empty cache.
   std::vector<Tensor> rows() const;
-  /// Numbers in the stored rows.
+  /// How many numbers the stored rows hold.
   int64_t numel() const;
 };
 

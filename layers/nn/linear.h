@@ -22,8 +22,7 @@ struct LinearOptions {
     f.required("in_dim", o.in, at_least(1), "width of x");
     f.required("out_dim", o.out, at_least(1), "width of y");
     f("bias", o.bias, "add b");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -41,10 +40,7 @@ struct Linear {
     return linear(x, weight, bias);
   }
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
-  static void visit(auto& self, auto&& f) {
-    f("weight", self.weight);
-    f("bias", self.bias);
-  }
+  SLUICE_PARTS(weight, bias);
 };
 
 struct EmbeddingOptions {
@@ -75,7 +71,7 @@ struct Embedding {
     return embedding(weight, index);
   }
   Tensor operator()(const Tensor& index, const Pass&) const { return (*this)(index); }
-  static void visit(auto& self, auto&& f) { f("weight", self.weight); }
+  SLUICE_PARTS(weight);
 };
 
 /// Inverted dropout. The caller passes the generator. Without one the layer is the identity, as evaluation needs it.

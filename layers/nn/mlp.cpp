@@ -13,11 +13,9 @@ Mlp::Mlp(MlpOptions o, Rng& rng) : options(o) {
   out = Linear({o.hidden, o.dim, o.bias, o.init, o.dtype}, rng);
 }
 
-namespace {
-void check_input(const char* layer, const Tensor& x, int64_t dim) {
+static void check_input(const char* layer, const Tensor& x, int64_t dim) {
   if (x.rank() < 1 || x.dim(-1) != dim) fail(layer, ": got x=", x, "; need [..., ", dim, "]");
 }
-}  // namespace
 
 Tensor Mlp::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);

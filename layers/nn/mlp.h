@@ -23,8 +23,7 @@ struct MlpOptions {
     f("activation", o.activation, "act");
     f("bias", o.bias, "add bu and bo");
     f.training("dropout", o.dropout, probability(), "on the hidden activations");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -38,10 +37,7 @@ struct Mlp {
   Mlp(MlpOptions o, Rng& rng);
   /// x [..., dim] → the same shape. A generator in the pass switches dropout on.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) {
-    f("in", self.in);
-    f("out", self.out);
-  }
+  SLUICE_PARTS(in, out);
 };
 
 enum class GluKind {
@@ -75,8 +71,7 @@ struct GluOptions {
     f("kind", o.kind, "the gate");
     f("bias", o.bias, "biases of all three maps");
     f.training("dropout", o.dropout, probability(), "on the gated values");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -90,11 +85,7 @@ struct Glu {
   Glu(GluOptions o, Rng& rng);
   /// x [..., dim] → the same shape. A generator in the pass switches dropout on.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) {
-    f("value", self.value);
-    f("gate", self.gate);
-    f("out", self.out);
-  }
+  SLUICE_PARTS(value, gate, out);
 };
 
 }  // namespace sluice

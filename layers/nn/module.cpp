@@ -49,7 +49,10 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
     }
     const Tensor& x = it->second;
     if (x.shape() != s.tensor->shape())
-      fail<IOError>(op, ": tensor \"", s.name, "\" has shape ", x, ", the model needs ", *s.tensor);
+      fail<IOError>(op, ": tensor \"", s.name, "\" has shape ", x, ", the model needs ", *s.tensor,
+                    x.rank() == 2 && x.dim(0) == s.tensor->dim(-1) && x.dim(1) == s.tensor->dim(0)
+                        ? "; of PyTorch's layout? load_pytorch() transposes"
+                        : "");
     if (x.dtype() != s.tensor->dtype())
       fail<IOError>(op, ": tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
   }
@@ -77,10 +80,9 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state, bo
     if (const auto it = state.find(s.name); it != state.end()) copy_(*s.tensor, it->second);
 }
 
-namespace {
 /// Replaces the memory of each tensor by that of f(tensor, name), which may have another dtype or device. All owners of
 /// the tensor see the change. Checks all tensors before the first one changes.
-template <class F> void become(const Members& m, F f) {
+template <class F> static void become(const Members& m, F f) {
   NoGrad guard;
   struct Change {
     Tensor at, now, grad;
@@ -99,7 +101,6 @@ template <class F> void become(const Members& m, F f) {
   }
   for (Change& c : changes) replace_memory(c.at, c.now, std::move(c.grad));
 }
-}  // namespace
 
 void convert(const Members& m, DType dtype) {
   if (!is_float(dtype)) fail<DTypeError>("to: a module computes in f32, f64 or bf16 — got ", dtype);

@@ -1,12 +1,13 @@
-// Modules are plain structs. A module lists its members once,
+// Modules are plain structs. A module lists its members once, as SLUICE_PARTS(value, out);, which stands for
 //
 //   static void visit(auto& self, auto&& f) { f("value", self.value); f("out", self.out); }
 //
-// Free functions over this list do everything else: parameters, state, loading, counting, summaries. Members may be
-// Tensors, modules, std::vector or std::optional of either, and std::variant of modules and std::monostate. Tensors
-// that require a gradient are parameters. The other tensors are buffers: part of the state, but not trained. A copy of
-// a module shares the module's tensors, so all copies see changes by to() (except to meta), load() and an optimiser.
-// clone() in layers/train/models.h shares no tensors.
+// A module that calls its members otherwise, or has more in the list than members, writes its own visit. Free functions
+// over this list do everything else: parameters, state, loading, counting, summaries. Members may be Tensors, modules,
+// std::vector or std::optional of either, and std::variant of modules and std::monostate. Tensors that require a
+// gradient are parameters. The other tensors are buffers: part of the state, but not trained. A copy of a module shares
+// the module's tensors, so all copies see changes by to() (except to meta), load() and an optimiser. clone() in
+// layers/train/models.h shares no tensors.
 #pragma once
 
 #include <sluice/core/text/options.h>
@@ -22,6 +23,19 @@
 #include <type_traits>
 #include <variant>
 #include <vector>
+
+/// The visit of a module that calls its parts as its members are called.
+#define SLUICE_PARTS(...)                                                                \
+  static void visit(auto& self, auto&& f) { SLUICE_ALL_PARTS(SLUICE_PART(__VA_ARGS__)) } \
+  static_assert(true)
+#define SLUICE_PART(x, ...)                    \
+  ::sluice::detail::visit_part(f, #x, self.x); \
+  __VA_OPT__(SLUICE_NEXT_PART SLUICE_NOTHING()()(__VA_ARGS__))
+#define SLUICE_NEXT_PART() SLUICE_PART
+#define SLUICE_NOTHING()
+#define SLUICE_ALL_PARTS(...) SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(__VA_ARGS__))))
+#define SLUICE_PARTS_2(...) SLUICE_PARTS_1(SLUICE_PARTS_1(SLUICE_PARTS_1(SLUICE_PARTS_1(__VA_ARGS__))))
+#define SLUICE_PARTS_1(...) __VA_ARGS__
 
 namespace sluice {
 
@@ -56,6 +70,12 @@ struct Members {
   void end(std::size_t part) { parts[part].last = slots.size(); }
 };
 
+/// A member in the visit of SLUICE_PARTS; one that is in_place lists its own members there.
+template <class T> void visit_part(auto& f, const char* name, T& x) {
+  if constexpr (requires { T::in_place; }) T::visit(x, f);
+  else f(name, x);
+}
+
 void collect(Members& out, const Tensor& x);
 /// Every type of layer instantiates this template, so all code that needs no T is in functions of Members.
 template <class T> void collect(Members& out, const T& x) {
@@ -80,9 +100,10 @@ template <class T> void collect(Members& out, const T& x) {
     T::visit(x, member);
     out.end(part);
   } else {
-    static_assert(sizeof(T) == 0,
-                  "a module lists its members: static void visit(auto& self, auto&& f) { f(\"weight\", self.weight); "
-                  "}; each is a Tensor, such a struct, or a vector, optional or variant of those");
+    static_assert(
+        sizeof(T) == 0,
+        "a module lists its members: SLUICE_PARTS(weight, out); each is a Tensor, such a struct, or a vector, "
+        "optional or variant of those");
   }
 }
 

@@ -1,13 +1,9 @@
 #include <sluice/layers/nn/moe.h>
 
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/sort.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/join.h>
-#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 

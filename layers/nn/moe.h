@@ -63,8 +63,7 @@ struct MoeOptions {
     f("swiglu_alpha", o.swiglu_alpha, any_number(), "alpha of swiglu_oai");
     f("shared_hidden", o.shared_hidden, at_least(0), "width of an expert for all tokens; 0: none");
     f("shared_gate", o.shared_gate, "times sigmoid(x w_s)");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -75,10 +74,7 @@ struct ExpertMaps {
   Tensor bias;    // [experts, out]
   /// x [tokens, in], all of the expert e → [tokens, out].
   Tensor operator()(const Tensor& x, int64_t e) const;
-  static void visit(auto& self, auto&& f) {
-    f("weight", self.weight);
-    f("bias", self.bias);
-  }
+  SLUICE_PARTS(weight, bias);
 };
 
 struct Moe {
@@ -91,7 +87,7 @@ struct Moe {
 
   Moe() = default;
   Moe(MoeOptions o, Rng& rng);
-  /// x [..., dim] → the same shape. The tokens of an expert are one product, whose rounding follows their number.
+  /// x [..., dim] → the same shape. One product takes all tokens of an expert; its rounding depends on their number.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
 
@@ -104,17 +100,7 @@ struct Moe {
   /// Scores and choices for x [tokens, dim].
   Routing route(const Tensor& x) const;
 
-  static void visit(auto& self, auto&& f) {
-    f("router", self.router);
-    f("router_bias", self.router_bias);
-    f("gate", self.gate);
-    f("up", self.up);
-    f("down", self.down);
-    f("shared_gate_proj", self.shared_gate_proj);
-    f("shared_up", self.shared_up);
-    f("shared_down", self.shared_down);
-    f("shared_gate", self.shared_gate);
-  }
+  SLUICE_PARTS(router, router_bias, gate, up, down, shared_gate_proj, shared_up, shared_down, shared_gate);
 };
 
 /// The formula of moe_balance_loss().

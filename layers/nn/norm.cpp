@@ -1,10 +1,9 @@
 #include <sluice/layers/nn/norm.h>
 
 #include <sluice/layers/nn/init.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 

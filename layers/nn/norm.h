@@ -61,10 +61,7 @@ struct Norm {
   /// other kinds take any width.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
-  static void visit(auto& self, auto&& f) {
-    f("weight", self.weight);
-    f("bias", self.bias);
-  }
+  SLUICE_PARTS(weight, bias);
 };
 
 /// (x − mean)/√(var + ε)·w + b.

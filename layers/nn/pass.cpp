@@ -2,12 +2,8 @@
 
 #include <sluice/layers/nn/heads.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/join.h>
-#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
 #include <algorithm>

@@ -29,7 +29,7 @@ template <class T> class Given {
   Given() = default;
   /// Implicit: a field is given by its value.
   Given(T value) : value_(std::move(value)) {}
-  /// Of a list: {0, 3}.
+  /// From a list: {0, 3}.
   template <class E>
   requires std::is_constructible_v<T, const E*, const E*> Given(std::initializer_list<E> list)
       : value_(list.begin(), list.end()) {}
@@ -62,9 +62,9 @@ template <class T> class Given {
   mutable bool read_ = false;
 };
 
-/// What a call may bring; every field is optional. A layer reads the fields that it needs, a model hands its pass on.
-/// ValueError, when the pass ends, for a field that was given and that nothing has read; a pass belongs on the stack. A
-/// field is read by its get(), or where a `const Tensor&` is wanted; one that was assigned or copied counts as read.
+/// What a call may bring; every field is optional. A layer reads the fields that it needs; a model hands its pass on. A
+/// pass belongs on the stack. Its end throws ValueError if a field was given but never read. get() reads a field, as
+/// does its use as a `const Tensor&`; a field that was assigned or copied counts as read.
 struct Pass {
   Given<Tensor> key_mask = {};          // bool [batch, n]: true for real tokens of x, false for padding (may hold NaN)
   Given<Tensor> context = {};           // [batch, k, context_dim], what cross attention reads; already normalised
@@ -81,7 +81,7 @@ struct Pass {
 
   /// The same for the next tokens of a stream.
   Pass of_stream(Stream& stream) const;
-  /// ValueError for a field that was given and that nothing has read.
+  /// Throws ValueError for a field that was given and that nothing has read.
   void check_read() const;
   ~Pass() noexcept(false);
 };
@@ -95,10 +95,10 @@ concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
   m(x, pass);
 };
 
-/// The next m tokens of a stream, x [batch, m, …] → what the model gives for them: the rows of its full causal pass.
-/// Records no history. The stream begins empty, and reads a context in its first step only. ValueError for a layer that
+/// Runs the model on the next m tokens of a stream, x [batch, m, …], and returns their rows of its full causal pass.
+/// Records no history. The stream begins empty, and reads a context in its first step only. Throws ValueError for a
 /// is not causal, for a stream of other layers, and for masks: every token of a stream is real. ShapeError for another
-/// batch. After an error the stream is as it was.
+/// Throws ShapeError for another batch. After an error the stream is as it was.
 template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
   static_assert(TakesPass<M>, "what streams takes a pass: Tensor operator()(const Tensor& x, const Pass& = {}) const");
   StreamStep running(stream, x.dim(1));
@@ -118,19 +118,19 @@ Tensor continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const T
 Tensor filled_tokens(const Tensor& t, const Tensor& marked, double value);
 }  // namespace detail
 
-/// The call of one layer. It checks x and the mask, and gives what crosses tokens, wherever these stand. ValueError,
-/// when it ends, for segments that neither the layer nor one inside it has read: it would mix documents, while another
+/// The call of one layer. It checks x and the mask, and gives what crosses tokens, wherever these stand. Its end throws
+/// ValueError for segments that neither the layer nor one inside it has read: it would mix documents, while another
 /// layer of the model keeps them apart.
 class Call {
  public:
-  /// `given` is x [batch, n, dim]; ShapeError or DTypeError, beginning with `layer`, unless it and the mask fit.
+  /// `given` must be x [batch, n, dim]. Throws ShapeError or DTypeError naming `layer` unless it and the mask fit.
   template <class M>
   Call(const M& module, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
       : Call(&module, M::type, layer, given, dim, pass) {}
   Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);
   ~Call() noexcept(false);
 
-  /// Its tokens. Where key_mask marks padding, NaN and infinities are 0.
+  /// The tokens. In padding (key_mask false) 0 replaces NaN and infinities.
   const Tensor x;
   const Tensor& key_mask() const { return pass_.key_mask; }
   /// True where key_mask is false; undefined without one.
@@ -142,29 +142,29 @@ class Call {
   Tensor starts() const;
   /// The generator of the pass; null: no dropout.
   Rng* rng() const { return pass_.rng; }
-  /// What a layer inside this one is called with.
+  /// The pass for the call of a layer inside this one.
   const Pass& pass() const { return pass_; }
   /// The masks of the pass, for self attention: keys, documents, pairs, blocks.
   AttentionMask mask() const;
-  /// The context [batch, k, dim] with its padding finite. ValueError without one.
+  /// The context [batch, k, dim] with its padding finite. Throws ValueError without a context.
   Tensor context(int64_t dim) const;
 
   /// Position of the first token of x in the whole sequence.
   int64_t first() const { return first_position(x.dim(1), pass_, layer_); }
   /// True in a step of a stream.
   bool streams() const { return pass_.stream != nullptr; }
-  /// ValueError in a stream unless the layer is causal; `why` not.
+  /// Throws ValueError with the reason `why` in a stream unless the layer is causal.
   void check_causal(bool causal, const char* why =
                                      "only a causal layer can be streamed; else earlier outputs would "
                                      "change") const;
 
-  /// Rows [batch, heads, n, ·] by token: in a stream with those of earlier tokens before them, of which `window` > 0
-  /// keeps the last W − 1; see KvCache::append(). Else `fresh` itself.
+  /// Rows [batch, heads, n, ·] by token: in a stream those of earlier tokens (with `window` > 0 the last W − 1), then
+  /// `fresh`, see KvCache::append(). Otherwise `fresh` itself.
   std::vector<Tensor> rows(const std::vector<Tensor>& fresh, int64_t window = 0,
                            KvCache::Order order = KvCache::Order::position);
   /// Queries and keys that a table of relative positions must cover, where `keys` are among what rows() gave.
   std::pair<int64_t, int64_t> extent(const Tensor& keys) const;
-  /// attention() of q over all tokens so far: k and v are those of x. The mask's keys are the pass's.
+  /// attention() of q over all tokens so far; k and v are those of x. The pass gives mask.keys.
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options);
 
   /// The `count` rows before those of y [batch, n, d], [batch, count, d]: zeros where nothing precedes. Undefined where

@@ -1,8 +1,7 @@
 #include <sluice/layers/nn/short_convolution.h>
 
 #include <sluice/ops/scan/causal_conv.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 namespace sluice {
 
@@ -12,10 +11,9 @@ ShortConvolution::ShortConvolution(ShortConvolutionOptions o, Rng& rng) : option
   if (o.bias) bias = init_vector(o.dim, 0, o.dtype);
 }
 
-namespace {
-
 /// The sum of the convolution, in which the rows before a token's document count as zeros.
-Tensor within_documents(Call& call, const Tensor& x, const Tensor& starts, const Tensor& weight, const Tensor& bias) {
+static Tensor within_documents(Call& call, const Tensor& x, const Tensor& starts, const Tensor& weight,
+                               const Tensor& bias) {
   const int64_t last = weight.dim(0) - 1;
   Tensor earlier = x, y = x * select(weight, 0, last);
   for (int64_t lag = 1; lag <= last; ++lag) {
@@ -24,8 +22,6 @@ Tensor within_documents(Call& call, const Tensor& x, const Tensor& starts, const
   }
   return bias.defined() ? y + bias : y;
 }
-
-}  // namespace
 
 Tensor ShortConvolution::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "short_convolution", given, options.dim, pass);

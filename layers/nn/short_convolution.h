@@ -23,8 +23,7 @@ struct ShortConvolutionOptions {
     f("width", o.width, between(1, 1024), "tokens that a row is made of, itself included");
     f("bias", o.bias, "add b");
     f("activation", o.activation, "act");
-    f.nested("init_", o.init);
-    f.training("dtype", o.dtype, "of the parameters");
+    describe_parameters(o, f);
   }
 };
 
@@ -40,10 +39,7 @@ struct ShortConvolution {
   /// x [batch, n, dim] → the same shape. Padding counts as zeros, and so do the tokens of earlier documents, which are
   /// runs of equal segments. A stream keeps the last width − 1 rows.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  static void visit(auto& self, auto&& f) {
-    f("weight", self.weight);
-    f("bias", self.bias);
-  }
+  SLUICE_PARTS(weight, bias);
 };
 
 }  // namespace sluice

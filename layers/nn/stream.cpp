@@ -3,8 +3,7 @@
 #include <sluice/core/text/json.h>
 #include <sluice/core/text/safetensors.h>
 #include <sluice/core/scope.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence.h>
 
 #include <set>

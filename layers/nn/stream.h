@@ -1,6 +1,7 @@
-// What a stream keeps of its earlier tokens. layers/nn/pass.h has step(), which goes on with one.
+// What a stream keeps of its earlier tokens. step() in layers/nn/pass.h continues a stream.
 #pragma once
 
+#include <sluice/core/memory/no_copy.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/nn/kv_cache.h>
 
@@ -13,24 +14,24 @@
 
 namespace sluice {
 
-/// The memory of all layers of one model, in the order in which they run. A value: a copy goes on by itself (beam
-/// search). It begins empty.
+/// The memory of all layers of one model, in the order in which they run. A Stream is a value: a copy goes on by itself
+/// (beam search). It begins empty.
 class Stream {
  public:
-  /// Tokens so far.
+  /// Number of tokens so far.
   int64_t length() const { return length_; }
   /// length(), for a layer that is called with `tokens` tokens. ValueError, beginning with `layer`, if these are not
   /// all of the running step's: its positions would be others than in the full pass.
   int64_t position(int64_t tokens, const char* layer) const;
-  /// Makes room for `tokens` in all, counted from its first: what keeps rows of all tokens takes it at once when it
-  /// next has none left, and copies nothing until then. ValueError for a negative number.
+  /// Makes room for `tokens` tokens in all, counted from the first. A cache of all tokens takes this room at once when
+  /// it is next full, and copies nothing until then. Throws ValueError for a negative number.
   void reserve(int64_t tokens);
   int64_t reserved() const { return reserved_; }
-  /// Numbers that it keeps, all sequences of the batch together.
+  /// How many numbers the stream keeps, for all sequences of the batch together.
   int64_t numel() const;
-  /// Bytes of the memory that it keeps, whoever else keeps it too.
+  /// Bytes of the memory that the stream keeps, including memory that it shares.
   int64_t bytes() const;
-  /// Calls f with each tensor that it keeps; of a cache, with its rows, those that are only reserved included.
+  /// Calls f with each tensor that the stream keeps; for a cache with its rows, including those only reserved.
   void each_tensor(const std::function<void(const Tensor&)>& f) const;
 
   /// What one place of one layer keeps. A step that fails is taken back: replace `tensors`, do not write into them, and
@@ -74,18 +75,16 @@ class Stream {
 
 /// Moves what the stream keeps to a device.
 void to(Stream& stream, Device device);
-/// Writes the stream to a safetensors file, and reads it. IOError for a file that holds no stream.
+/// Writes a stream to a safetensors file; reads it again. Throws IOError for a file that holds no stream.
 void save(const Stream& stream, const std::string& path);
 Stream load_stream(const std::string& path);
 
 /// One step of a stream while its forward pass runs; see step(). A step that does not come to its end changes nothing.
-class StreamStep {
+class StreamStep : private NoCopy {
  public:
   /// ValueError while another step of the stream runs.
   StreamStep(Stream& stream, int64_t tokens);
   ~StreamStep();
-  StreamStep(const StreamStep&) = delete;
-  StreamStep& operator=(const StreamStep&) = delete;
   /// ValueError if layers of earlier steps did not run in this one.
   void end();
 

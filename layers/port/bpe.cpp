@@ -1,7 +1,6 @@
 #include <sluice/layers/port/bpe.h>
 
 #include <algorithm>
-#include <queue>
 #include <tuple>
 
 namespace sluice::detail {

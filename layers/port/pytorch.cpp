@@ -3,9 +3,7 @@
 #include <sluice/core/text/file.h>
 #include <sluice/core/node.h>
 #include <sluice/core/text/safetensors.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 #include <regex>

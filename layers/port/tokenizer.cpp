@@ -167,9 +167,7 @@ class Encoder {
 
 }  // namespace
 
-namespace detail {
-
-std::string TextChange::operator()(std::string_view s) const {
+std::string detail::TextChange::operator()(std::string_view s) const {
   if (nfc) return detail::nfc(s);
   if (!pattern) return s.empty() ? std::string() : text + std::string(s);
   std::string out;
@@ -179,7 +177,7 @@ std::string TextChange::operator()(std::string_view s) const {
   return out;
 }
 
-void TokenTrie::add(std::string_view text, int64_t id) {
+void detail::TokenTrie::add(std::string_view text, int64_t id) {
   uint32_t node = 0;
   for (const unsigned char c : text) {
     const auto [edge, fresh] = edges.try_emplace(uint64_t{node} << 8 | c, static_cast<uint32_t>(tokens.size()));
@@ -190,7 +188,7 @@ void TokenTrie::add(std::string_view text, int64_t id) {
   starts[static_cast<unsigned char>(text[0])] = true;
 }
 
-std::pair<int64_t, std::size_t> TokenTrie::longest(std::string_view text, std::size_t at) const {
+std::pair<int64_t, std::size_t> detail::TokenTrie::longest(std::string_view text, std::size_t at) const {
   std::pair<int64_t, std::size_t> found{-1, 0};
   if (!starts[static_cast<unsigned char>(text[at])]) return found;
   uint32_t node = 0;
@@ -202,8 +200,6 @@ std::pair<int64_t, std::size_t> TokenTrie::longest(std::string_view text, std::s
   }
   return found;
 }
-
-}  // namespace detail
 
 std::vector<int64_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   if (text.size() > std::numeric_limits<int32_t>::max() / 2)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <vector>
 
 namespace sluice::detail {
 

@@ -5,12 +5,10 @@
 
 namespace sluice {
 
-namespace {
-int64_t in_range(bool overflow, int64_t count) {
+static int64_t in_range(bool overflow, int64_t count) {
   if (overflow || count < 0) fail<ValueError>("cost: the sizes are too large; counts leave the range of int64");
   return count;
 }
-}  // namespace
 
 Cost& Cost::operator+=(const Cost& o) {
   auto add = [](int64_t& mine, int64_t other) {

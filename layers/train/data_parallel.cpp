@@ -2,8 +2,7 @@
 
 #include <sluice/autograd/walk.h>
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 #include <cmath>
@@ -136,13 +135,10 @@ void DataParallel::finish(double scale) {
   }
 }
 
-namespace {
 /// The weight that the gradients of a loss of this dtype have: their sum is divided by the same.
-double rounded(double weight, const Tensor& loss) {
+static double rounded(double weight, const Tensor& loss) {
   return loss.defined() ? full({}, weight, {loss.dtype()}).item() : weight;
 }
-
-}  // namespace
 
 void DataParallel::backward(const Tensor& loss, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);

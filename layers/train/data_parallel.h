@@ -17,8 +17,6 @@
 #include <sluice/layers/nn/module.h>
 #include <sluice/parallel/collectives.h>
 
-#include <memory>
-#include <string>
 #include <vector>
 
 namespace sluice {
@@ -30,7 +28,7 @@ struct DataParallelOptions {
 
 /// Averages gradients over ranks. Sums are computed element by element in the order of ranks: neither the size of the
 /// buckets nor the time at which they are sent changes a bit of the result.
-class DataParallel {
+class DataParallel : private NoCopy {
  public:
   /// Compares names, shapes and dtypes of the model's tensors, and which of them are parameters, on all ranks. Then
   /// gives all tensors, parameters and buffers, the values of rank 0. Throws CommunicationError naming the ranks that
@@ -40,8 +38,6 @@ class DataParallel {
       : DataParallel(state_dict(model), ranks, options) {}
   DataParallel(std::vector<NamedTensor> state, const Communicator& ranks, DataParallelOptions options = {});
   ~DataParallel();
-  DataParallel(const DataParallel&) = delete;
-  DataParallel& operator=(const DataParallel&) = delete;
 
   /// The ranks that share the batch.
   const Communicator& ranks() const { return ranks_; }

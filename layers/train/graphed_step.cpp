@@ -5,9 +5,7 @@
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/train/clip.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,13 +21,9 @@ struct GraphedStep::Shapes {
   std::vector<Tensor> gradients;  // of each parameter; undefined where the loss does not reach
 };
 
-namespace {
-
-bool alike(const Tensor& a, const Tensor& b) {
+static bool alike(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() && a.device() == b.device();
 }
-
-}  // namespace
 
 GraphedStep::GraphedStep(std::vector<NamedTensor> parameters, Loss loss)
     : parameters_(std::move(parameters)), loss_(std::move(loss)) {

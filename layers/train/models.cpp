@@ -9,9 +9,8 @@
 
 namespace sluice::detail {
 
-namespace {
 /// The tensor of `from` for each slot of `to`, in the order of slots. Throws ValueError unless names and shapes agree.
-std::vector<Tensor> matched(const char* op, const Members& from, const Members& to) {
+static std::vector<Tensor> matched(const char* op, const Members& from, const Members& to) {
   std::map<std::string, Tensor> sources;
   for (const auto& s : from.slots) sources[s.name] = *s.tensor;
   std::vector<Tensor> found;
@@ -28,7 +27,6 @@ std::vector<Tensor> matched(const char* op, const Members& from, const Members& 
                      sources.begin()->second);
   return found;
 }
-}  // namespace
 
 void copy_state(const Members& from, const Members& to) {
   const std::vector<Tensor> sources = matched("copy_state", from, to);

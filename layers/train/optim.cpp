@@ -2,8 +2,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/optim_kernels.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/collectives.h>
 
 #include <algorithm>

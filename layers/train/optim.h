@@ -47,11 +47,9 @@ struct ParameterGroup {
 using ParameterGroups = std::vector<ParameterGroup>;
 
 /// The common part of Sgd, Adam and Lamb.
-class Optimizer {
+class Optimizer : private NoCopy {
  public:
   virtual ~Optimizer() = default;
-  Optimizer(const Optimizer&) = delete;  // a copy would share the moments
-  Optimizer& operator=(const Optimizer&) = delete;
 
   /// Updates every parameter that has a gradient and increments its version. Parameters may have been converted, moved,
   /// loaded or frozen since the last step: moments follow conversions, and a frozen parameter stays unchanged. Checks

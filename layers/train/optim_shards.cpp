@@ -1,8 +1,7 @@
 // Optimisers whose moments are distributed over ranks.
 #include <sluice/core/node.h>
 #include <sluice/layers/train/optim.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 #include <sluice/parallel/collectives.h>
 
 #include <algorithm>

@@ -10,6 +10,7 @@
 //    43% [##########..............] step 430/1000  loss 0.3127  24 MiB (peak 31)  0:12 left 0:16
 #pragma once
 
+#include <sluice/core/memory/no_copy.h>
 #include <sluice/core/device.h>
 
 #include <chrono>
@@ -34,12 +35,10 @@ struct ProgressOptions {
 /// On a terminal the line is redrawn in place, at most ten times per second; a narrow terminal shows fewer values.
 /// Elsewhere a plain line is printed for the first step, every `log_seconds`, and at the end. Not thread-safe. Never
 /// throws after construction; write errors are ignored.
-class Progress {
+class Progress : private NoCopy {
  public:
   explicit Progress(ProgressOptions options = {});
   ~Progress();  // calls finish(), so that an error message starts on a new line
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
 
   /// Takes the newest values, the most important value first, and draws the line if it is due. `step` is the number of
   /// finished steps of the whole training. `done` is the finished share of the work, for a training that is limited by

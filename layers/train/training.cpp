@@ -63,10 +63,8 @@ void save_training(const Members& model, const std::string& path, const Optimize
   on_rank_0(ranks, [&] { save_safetensors(path, file); });
 }
 
-namespace {
-
-TrainingState load_here(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng,
-                        std::map<std::string, Tensor>& moments) {
+static TrainingState load_here(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng,
+                               std::map<std::string, Tensor>& moments) {
   SafeTensors file = load_safetensors(path);
   TrainingState state = state_of(file, path);
   const auto seed = number<uint64_t>(file, path, "rng.seed"), offset = number<uint64_t>(file, path, "rng.offset");
@@ -84,8 +82,6 @@ TrainingState load_here(const Members& model, const std::string& path, Optimizer
   rng.set_state(seed, offset);
   return state;
 }
-
-}  // namespace
 
 TrainingState load_training(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng,
                             const Communicator& ranks) {

@@ -6,13 +6,9 @@
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/gated.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
 
 #include <array>
 #include <cmath>
@@ -95,8 +91,7 @@ Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorO
   return y;
 }
 
-namespace {
-void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
+static void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
   const int64_t n = y.dim(-1), per_row = (n + 3) / 4;
   const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
   dispatch_float("attention", y.dtype(), [&]<class T>() {
@@ -110,7 +105,6 @@ void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
       }
   });
 }
-}  // namespace
 
 // p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ). With a sink of −∞ a row that sees
 // no key has lse = −∞, too.
@@ -148,14 +142,12 @@ namespace input {
 enum : std::size_t { q, k, v, bias, relative_bias, sink, logits };
 }
 
-struct Attention final : Node {
+struct Attention final : Op<"attention"> {
   AttentionOptions options;  // without tensors: see given()
   RngBlocks random;
   Attention(AttentionOptions o, RngBlocks r) : options(std::move(o)), random(r) {
     for (Tensor* x : tensors_of(options)) *x = Tensor();
   }
-  static const char* op_name() { return "attention"; }
-  const char* name() const override { return op_name(); }
 
   Tensors vjp_all(const Tensors& gs) override {
     const Tensor g_lse = gs.size() > 1 ? gs[1] : Tensor();

@@ -6,7 +6,6 @@
 #include <sluice/ops/kernels.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 namespace sluice {
@@ -63,14 +62,12 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
   }
 }
 
-namespace {
-Tensor row_major(const Tensor& x) {
+static Tensor row_major(const Tensor& x) {
   if (!x.defined() || x.is_contiguous()) return x;
   Tensor y = empty(x.shape(), x.options());
   copy_elements(x, y);
   return y;
 }
-}  // namespace
 
 Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n)
     : mask_(mask), m_(m), n_(n) {

@@ -6,15 +6,10 @@
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/relative_bias.h>
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/dropout.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
-#include <sluice/ops/shape/view.h>
 
-#include <cmath>
 #include <limits>
 
 namespace sluice {

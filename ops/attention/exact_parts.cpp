@@ -1,8 +1,7 @@
 #include <sluice/ops/attention/exact_parts.h>
 
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
-#include <sluice/ops/shape/create.h>
 
 namespace sluice {
 

@@ -1,8 +1,6 @@
 #include <sluice/ops/attention/heads.h>
 
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <utility>
 

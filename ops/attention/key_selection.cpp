@@ -3,14 +3,9 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/elementwise/activation.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/index/sort.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/join.h>
-#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <initializer_list>
@@ -140,11 +135,10 @@ Tensor index_scores(const KeyIndex& index) {
   return to(sum(s * unsqueeze(transpose(w, 1, 2), -1), {1}), index.q.dtype());
 }
 
-namespace {
-
 /// Joins f(scores, visible) over some rows of index_scores() [batch, 1, rows, n] at a time; `visible`, of the same
 /// rows, is undefined if all pairs are.
-template <class F> Tensor by_index(const char* op, const KeyIndex& index, int64_t top, const AttentionMask& mask, F f) {
+template <class F>
+static Tensor by_index(const char* op, const KeyIndex& index, int64_t top, const AttentionMask& mask, F f) {
   check_index(op, index);
   if (top < 1) fail<ValueError>(op, ": top must be positive — got ", top);
   const int64_t batch = index.q.dim(0), heads = index.q.dim(1), m = index.q.dim(2), n = index.k.dim(1);
@@ -157,8 +151,6 @@ template <class F> Tensor by_index(const char* op, const KeyIndex& index, int64_
     return f(unsqueeze(s, 1), visible.defined() ? narrow(visible, 2, row, rows) : visible);
   });
 }
-
-}  // namespace
 
 Tensor index_mask(const KeyIndex& index, int64_t top, const AttentionMask& mask) {
   return by_index("index_mask", index, top, mask,

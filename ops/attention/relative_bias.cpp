@@ -1,25 +1,17 @@
 #include <sluice/ops/attention/relative_bias.h>
 
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 
 namespace sluice {
 
-namespace {
-
 /// p_j − p_i of each table entry: −(n − 1) … m − 1. Checks the size of a table of `width` numbers for each.
-Tensor distances(const char* op, int64_t m, int64_t n, int64_t width, Device device) {
+static Tensor distances(const char* op, int64_t m, int64_t n, int64_t width, Device device) {
   checked_numel(op, {checked_add(op, m, n), width});
   return arange(static_cast<double>(1 - n), static_cast<double>(std::max<int64_t>(m, 1 - n)), 1, {i64, device});
 }
-
-}  // namespace
 
 Tensor relative_toeplitz(const Tensor& w, int64_t m, int64_t n) {
   if ((w.rank() != 1 && w.rank() != 2) || w.dim(-1) % 2 == 0)

@@ -1,6 +1,6 @@
 // Additive biases that depend on the distance of key and query only, as the table that attention() takes:
 // [heads or 1, n + m − 1] for m queries and n keys aligned at the end, entry n − 1 + p_j − p_i. So a bias
-// costs n + m numbers instead of n·m, and its gradient too.
+// and its gradient cost n + m numbers each instead of n·m.
 #pragma once
 
 #include <sluice/ops/rows/rope.h>

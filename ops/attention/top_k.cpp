@@ -2,11 +2,10 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/attention_reference.h>
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/index/sort.h>
-#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <limits>

@@ -11,7 +11,7 @@ enum class TopKTies {
 };
 constexpr const char* choices(TopKTies) { return "index threshold"; }
 /// The k best entries of each row of scores [..., n], among those `allowed` (bool, broadcasts; undefined: all).
-/// A row with fewer than k allowed keeps them all. bool, of the scores' shape. No gradient.
+/// A row with fewer than k allowed entries keeps them all. Returns bool of the scores' shape, without gradient.
 Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties = TopKTies::index, const Tensor& allowed = {});
 
 namespace detail {

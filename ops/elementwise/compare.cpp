@@ -1,12 +1,10 @@
 // Comparisons and logic: results are bool and carry no history.
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/strided.h>
-#include <sluice/ops/shape/create.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/rows/reduce.h>
 
 #include <algorithm>
 #include <cmath>

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-/// Inverted dropout: each element is zeroed with probability p, else divided by 1 − p. p in [0, 1];
-/// p = 0 returns x itself. Draws from rng once per call.
+/// Inverted dropout: each element is zeroed with probability p, otherwise divided by 1 − p. p must be in [0, 1];
+/// with p = 0 the result is x itself. Draws from rng once per call.
 Tensor dropout(const Tensor& x, double p, Rng& rng);
 
 }  // namespace sluice

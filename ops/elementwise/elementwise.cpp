@@ -87,11 +87,9 @@ Tensor clamp(const Tensor& x, std::optional<double> least, std::optional<double>
   return map(fm::Clamp{lo, hi}, x);
 }
 
-namespace {
-void check_mask(const char* op, const Tensor& mask) {
+static void check_mask(const char* op, const Tensor& mask) {
   if (mask.dtype() != boolean) fail<DTypeError>(op, ": the mask must be bool — got ", mask.dtype(), " of shape ", mask);
 }
-}  // namespace
 
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
   check_mask("where", mask);
@@ -108,15 +106,13 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   return map(fm::MaskedFill{value}, x, mask);
 }
 
-namespace {
-Tensor& replace(const char* op, Tensor& x, Tensor y) {
+static Tensor& replace(const char* op, Tensor& x, Tensor y) {
   if (x.requires_grad() && x.is_leaf())
     fail<AutogradError>(op, ": x ", x,
                         " is a parameter, and a result would take its place; use y = x + …, or add_ and "
                         "scale_ under NoGrad to edit its values");
   return x = std::move(y);
 }
-}  // namespace
 Tensor& operator+=(Tensor& x, const Tensor& y) { return replace("+=", x, x + y); }
 Tensor& operator-=(Tensor& x, const Tensor& y) { return replace("-=", x, x - y); }
 Tensor& operator*=(Tensor& x, const Tensor& y) { return replace("*=", x, x * y); }

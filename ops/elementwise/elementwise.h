@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-// A scalar argument takes the dtype and device of the tensor. For an integer tensor a fraction is a DTypeError, except
-// in comparisons and in x / c with a whole 1/c. In scale, x ± c and c − x a number outside the range of the integers is
-// a DTypeError, and beside i64 one of 2^53 and more, which a double may have rounded; elsewhere it saturates.
+// A scalar argument takes the dtype and device of the tensor. Beside an integer tensor, a fraction throws DTypeError,
+// except in comparisons and in x / c with a whole 1/c. In scale, x ± c and c − x so does a number outside the range
+// of the integers, and beside i64 one of 2^53 and more, which a double may have rounded; elsewhere it saturates.
 
 // -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, remainder, maximum, minimum, clamp, where and
 // masked_fill also i64, i32; the last two also bool -------------------------------------------------------
@@ -35,7 +35,7 @@ Tensor reciprocal(const Tensor& x);
 /// a − b·⌊a/b⌋, as Python's %: has the sign of b. Slopes 1 and −⌊a/b⌋. Where b is 0: a for integers, NaN for floats.
 Tensor remainder(const Tensor& a, const Tensor& b);
 Tensor remainder(const Tensor& a, double b);
-/// The larger or smaller of two; NaN wins; a tie splits the gradient in halves.
+/// The larger or smaller of two values. NaN wins; at a tie each gets half of the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, double b);
 Tensor minimum(const Tensor& a, const Tensor& b);
@@ -82,7 +82,7 @@ Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
 /// Slope sign(x): 0 at 0.
 Tensor abs(const Tensor& x);
-/// −1, 0 or 1; gradient 0, as for the four roundings below (round: half to even).
+/// −1, 0 or 1. Its gradient and those of the four roundings below are 0. round() rounds halves to even.
 Tensor sign(const Tensor& x);
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
@@ -90,7 +90,7 @@ Tensor round(const Tensor& x);
 Tensor trunc(const Tensor& x);
 
 // -- comparisons: the result is bool. Both sides float or both not, unless one has rank 0 --------------------
-/// a == b, a != b, a < b, a <= b, a > b, a >= b: also as operators. A NaN is unequal to all, and never less.
+/// a == b, a != b, a < b, a <= b, a > b, a >= b: also as operators. With a NaN all but a != b are false.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
@@ -107,7 +107,7 @@ Tensor ge(const Tensor& x, double c);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_not(const Tensor& x);
-/// Whether an element is NaN, an infinity, neither.
+/// True where an element is NaN (isnan), an infinity (isinf), neither of them (isfinite).
 Tensor isnan(const Tensor& x);
 Tensor isinf(const Tensor& x);
 Tensor isfinite(const Tensor& x);

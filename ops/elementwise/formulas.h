@@ -11,8 +11,6 @@
 
 #include <sluice/core/number/dual_operators.h>
 
-#include <utility>
-
 namespace sluice::formula {
 
 // -- arithmetic ------------------------------------------------------------------------------------

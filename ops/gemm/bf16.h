@@ -34,33 +34,22 @@ inline int64_t amx_near_panels(int64_t k, int64_t parts) {
   return std::clamp<int64_t>(bytes / ((k + kAmxStep - 1) / kAmxStep * parts * 2048), 4, 16);
 }
 
-/// Packs one block of k as tiles: `cols` columns of b as panels, of 16 · kAmxCols floats for each kAmxStep of k; or n
-/// rows of a.
-void bf16_pack_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
-void bf16_pack_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
-void bf16_pack_b(Trans trans, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to);
-void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to);
-/// c [n, m] = alpha · a · b + beta · c (+ bias [m]) for one block of k, both in tiles.
-void bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
-                   int64_t ldc, const float* bias = nullptr);
+/// Packs one block of k as tiles: `count` columns of b as panels, of 16 · kAmxCols floats for each kAmxStep of k; or
+/// rows of a. along: k runs along the rows of x. turned: x is a transposed operand. X is float or BFloat16.
+template <class X> void bf16_pack(const X* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, float* to);
+/// One block of k, both operands in tiles.
+void bf16_multiply(const float* a, const float* b, const Block<float>& c);
 // It is one of these, as the instruction set in use has it.
-void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
-                  int64_t ldc, const float* bias);
-void avx512_bf16_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,
-                          float* c, int64_t ldc, const float* bias);
-void bfmmla_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
-                     int64_t ldc, const float* bias);
+void amx_multiply(const float* a, const float* b, const Block<float>& c);
+void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& c);
+void bfmmla_multiply(const float* a, const float* b, const Block<float>& c);
 /// The same, but first packs some rows of a at a time.
-void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
-                            float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
+void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, const Block<float>& c);
 
 // -- f32 as three parts of bf16 each (rungs/amx_f32.cpp), tiles three times as large. Products return whether c is
 // finite. --
-void amx_split_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to);
-void amx_split_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to);
-bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,
-                        float* c, int64_t ldc, const float* bias = nullptr);
-bool amx_split_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
-                            float alpha, float beta, float* c, int64_t ldc, const float* bias = nullptr);
+void amx_split(const float* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, float* to);
+bool amx_multiply_split(const float* a, const float* b, const Block<float>& c);
+bool amx_split_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, const Block<float>& c);
 
 }  // namespace sluice::detail

@@ -29,6 +29,17 @@ template <class T>
 void gemm_chained(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
                   int64_t ldb, T beta, T* c, int64_t ldc, Precision precision = Precision::f32);
 
+/// Where a product of one block of k goes: c [n, m] = alpha · a · b + beta · c; then c += bias [m] if it is not null.
+template <class T> struct Block {
+  int64_t n, m, k;
+  T alpha, beta;
+  T* c;
+  int64_t ldc;
+  const T* bias = nullptr;
+  /// Its rows first … first + count − 1.
+  Block rows(int64_t first, int64_t count) const { return {count, m, k, alpha, beta, c + first * ldc, ldc, bias}; }
+};
+
 /// c [n, m] += bias [m].
 template <class T> void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias);
 
@@ -42,12 +53,10 @@ template <class T> class PackedA {
   static int64_t size(int64_t n, int64_t k, Packing packing);
   PackedA(int64_t n, int64_t k, T* memory, Packing packing);
 
-  /// Packs rows first … last − 1. Both must be multiples of 32, except that last may be n. Threads may fill different
-  /// rows at the same time.
-  void fill(Trans ta, const T* a, int64_t lda, int64_t first, int64_t last);
+  /// Packs rows first … last − 1. Both must be multiples of 32, except that last may be n. Threads may fill
+  /// different rows at the same time. X is T, or BFloat16 for a PackedA<float> of Precision::bf16.
+  template <class X> void fill(Trans ta, const X* a, int64_t lda, int64_t first, int64_t last);
   void fill(Trans ta, const T* a, int64_t lda) { fill(ta, a, lda, 0, n_); }
-  /// The same from numbers of bf16: only for a PackedA<float> of Precision::bf16.
-  void fill(Trans ta, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
 
  private:
   template <class> friend class PackedB;
@@ -79,11 +88,10 @@ template <class T> class PackedB {
   int64_t row_block() const;
   int64_t near_panels() const;
 
-  /// Packs panels first_panel … last_panel − 1. Threads may fill different panels at the same time.
-  void fill(Trans tb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
+  /// Packs panels first_panel … last_panel − 1. Threads may fill different panels at the same time. X is T, or BFloat16
+  /// for a PackedB<float> of Precision::bf16.
+  template <class X> void fill(Trans tb, const X* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
   void fill(Trans tb, const T* b, int64_t ldb) { fill(tb, b, ldb, 0, panels()); }
-  /// The same from numbers of bf16: only for a PackedB<float> of Precision::bf16.
-  void fill(Trans tb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
 
   /// c = alpha · a [n, k] · b + beta · c for the columns of panels first_panel … last_panel − 1; c points to the first
   /// of these columns. With the last block of k, c += bias [m] if bias is not null. Returns false if a split product
@@ -99,13 +107,11 @@ template <class T> class PackedB {
 
  private:
   T* block(int64_t l, int64_t k, int64_t panel) const;
+  template <class F>
+  bool each_block(int64_t n, T alpha, T beta, T* c, int64_t ldc, int64_t first, int64_t last, const T* bias, F f) const;
   int64_t k_, m_, cols_, depth_;  // columns of a panel; rows of a block
   Packing packing_;
   T* data_;
 };
-
-template <> void PackedA<float>::fill(Trans ta, const BFloat16* a, int64_t lda, int64_t first, int64_t last);
-template <>
-void PackedB<float>::fill(Trans tb, const BFloat16* b, int64_t ldb, int64_t first_panel, int64_t last_panel);
 
 }  // namespace sluice::detail

@@ -2,6 +2,7 @@
 
 #include <sluice/core/memory/allocator.h>
 #include <sluice/core/error.h>
+#include <sluice/core/memory/no_copy.h>
 #include <sluice/core/memory/heap.h>
 #include <sluice/ops/gemm/ladder.h>
 
@@ -77,7 +78,7 @@ void prepare() {
 /// to 0.3.29 it retries without end if the system refuses a buffer. So the first call at each level of concurrency
 /// makes OpenBLAS map as many buffers as there are running calls, after a trial for each whether the system has room
 /// for it.
-class Buffer {
+class Buffer : private NoCopy {
  public:
   Buffer() {
     const bool has_one = running.fetch_add(1, std::memory_order_relaxed) < mapped.load(std::memory_order_relaxed);
@@ -90,8 +91,6 @@ class Buffer {
     }
   }
   ~Buffer() { running.fetch_sub(1, std::memory_order_relaxed); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
 
  private:
   static void map() {

@@ -77,11 +77,9 @@ template <class T> T* pack_memory(int which, int64_t numbers) {
   return memory.data;
 }
 
-namespace {
-
 /// Copies in pieces of constant length, which need no call of memcpy. Prefetches from + ahead, an access that
 /// processors do not predict.
-template <class T> void copy(const T* from, int64_t count, T* to, int64_t ahead) {
+template <class T> static void copy(const T* from, int64_t count, T* to, int64_t ahead) {
   constexpr int64_t kPiece = 32 / sizeof(T);
   int64_t i = 0;
   for (; i + kPiece <= count; i += kPiece) {
@@ -90,8 +88,6 @@ template <class T> void copy(const T* from, int64_t count, T* to, int64_t ahead)
   }
   for (; i < count; ++i) to[i] = from[i];
 }
-
-}  // namespace
 
 template <class T>
 void pack_panels(const Micro<T>& micro, Trans trans, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to) {
@@ -112,8 +108,7 @@ void pack_panels(const Micro<T>& micro, Trans trans, const T* b, int64_t ldb, in
 }
 
 template <class T>
-void copy_rows(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, int64_t n, int64_t k, T* to) {
-  const int64_t ld = copied_row(k);
+void copy_rows(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, int64_t n, int64_t k, T* to, int64_t ld) {
   if (trans == Trans::yes) return micro.transpose(a, lda, k, n, to, ld);
   for (int64_t i = 0; i < n; ++i) std::copy_n(a + i * lda, k, to + i * ld);
 }
@@ -153,9 +148,8 @@ struct RowBlocks {
 
 }  // namespace
 
-template <class T>
-void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k,
-                    T alpha, T beta, T* c, int64_t ldc, const T* bias) {
+template <class T> void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, const Block<T>& to) {
+  const auto [n, m, k, alpha, beta, c, ldc, bias] = to;
   const RowBlocks blocks(n, micro.rows);
   const int64_t height = blocks.height, row = a.grouped ? k : a.row;
   // Each tile prefetches one of `parts` parts of a panel.
@@ -189,7 +183,8 @@ void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, 
 
 template <class T>
 void copy_and_multiply(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, bool round, const Right<T>& b,
-                       int64_t n, int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias) {
+                       const Block<T>& to) {
+  const int64_t n = to.n, k = to.k;
   const int64_t block = std::min(RowBlocks(n, micro.rows).rows, n), line = 128 / int64_t{sizeof(T)};
   T* const memory = pack_memory<T>(0, (block + micro.rows) * k + line);
   for (int64_t first = 0; first < n; first += block) {
@@ -197,7 +192,7 @@ void copy_and_multiply(const Micro<T>& micro, Trans trans, const T* a, int64_t l
     group_rows(micro, trans, a + first * (trans == Trans::no ? lda : 1), lda, rows, height, k, memory);
     if constexpr (sizeof(T) == 4)
       if (round) round_to_bf16(memory, (rows + height - 1) / height * height * k);
-    multiply_block<T>(micro, {memory, 0, 0, true}, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
+    multiply_block<T>(micro, {memory, 0, 0, true}, b, to.rows(first, rows));
   }
 }
 
@@ -217,10 +212,9 @@ template <class T> void gemm_packed(const Micro<T>& micro, const Product<T>& p, 
                     memory);
       }
       const T* left = p.ta == Trans::no ? p.a + l : p.a + l * p.lda;
-      const T beta = l == 0 ? p.beta : T(1);
-      if (pack_a)
-        copy_and_multiply<T>(micro, p.ta, left, p.lda, false, right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
-      else multiply_block<T>(micro, in_place(p.ta, left, p.lda), right, p.n, cols, k, p.alpha, beta, p.c + col, p.ldc);
+      const Block<T> to{p.n, cols, k, p.alpha, l == 0 ? p.beta : T(1), p.c + col, p.ldc};
+      if (pack_a) copy_and_multiply(micro, p.ta, left, p.lda, false, right, to);
+      else multiply_block(micro, in_place(p.ta, left, p.lda), right, to);
     }
 }
 
@@ -228,16 +222,14 @@ template float* pack_memory(int, int64_t);
 template double* pack_memory(int, int64_t);
 template void pack_panels(const Micro<float>&, Trans, const float*, int64_t, int64_t, int64_t, float*);
 template void pack_panels(const Micro<double>&, Trans, const double*, int64_t, int64_t, int64_t, double*);
-template void copy_rows(const Micro<float>&, Trans, const float*, int64_t, int64_t, int64_t, float*);
-template void copy_rows(const Micro<double>&, Trans, const double*, int64_t, int64_t, int64_t, double*);
-template void multiply_block(const Micro<float>&, const Left<float>&, const Right<float>&, int64_t, int64_t, int64_t,
-                             float, float, float*, int64_t, const float*);
-template void multiply_block(const Micro<double>&, const Left<double>&, const Right<double>&, int64_t, int64_t, int64_t,
-                             double, double, double*, int64_t, const double*);
-template void copy_and_multiply(const Micro<float>&, Trans, const float*, int64_t, bool, const Right<float>&, int64_t,
-                                int64_t, int64_t, float, float, float*, int64_t, const float*);
+template void copy_rows(const Micro<float>&, Trans, const float*, int64_t, int64_t, int64_t, float*, int64_t);
+template void copy_rows(const Micro<double>&, Trans, const double*, int64_t, int64_t, int64_t, double*, int64_t);
+template void multiply_block(const Micro<float>&, const Left<float>&, const Right<float>&, const Block<float>&);
+template void multiply_block(const Micro<double>&, const Left<double>&, const Right<double>&, const Block<double>&);
+template void copy_and_multiply(const Micro<float>&, Trans, const float*, int64_t, bool, const Right<float>&,
+                                const Block<float>&);
 template void copy_and_multiply(const Micro<double>&, Trans, const double*, int64_t, bool, const Right<double>&,
-                                int64_t, int64_t, int64_t, double, double, double*, int64_t, const double*);
+                                const Block<double>&);
 template void gemm_packed(const Micro<float>&, const Product<float>&, bool, bool);
 template void gemm_packed(const Micro<double>&, const Product<double>&, bool, bool);
 

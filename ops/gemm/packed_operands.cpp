@@ -1,6 +1,7 @@
 // Packed operands: one block of k after the other, each with the panels of b or the rows of a, as numbers or as tiles
 // of bf16. For OpenBLAS (see plan.cpp) packed operands are plain copies.
 #include <sluice/core/kernel/vectorise.h>
+#include <sluice/core/tensor.h>
 #include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>
@@ -56,65 +57,71 @@ template <class T> int64_t PackedB<T>::near_panels() const {
   return parts(packing_) ? amx_near_panels(depth_, parts(packing_)) : 0;
 }
 
-template <class T> void PackedB<T>::fill(Trans tb, const T* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
-  const Micro<T>& u = micro<T>(isa());
-  const int64_t col = first_panel * cols_, cols = std::min(last_panel * cols_, m_) - col;
-  for (int64_t l = 0; l < k_; l += depth_) {
-    const int64_t k = std::min(depth_, k_ - l);
-    const T* from = tb == Trans::no ? b + l * ldb + col : b + col * ldb + l;
-    T* const to = block(l, k, first_panel);
-    switch (packing_) {
-      case Packing::plain:
-        if (tb == Trans::yes) u.transpose(from, ldb, cols, k, to, m_);
-        else
-          for (int64_t p = 0; p < k; ++p) std::copy_n(from + p * ldb, cols, to + p * m_);
-        break;
-      case Packing::tiles:
+namespace {
+
+/// A copy of x [rows, cols] in f32, row-major as in memory.
+class Wide {
+ public:
+  Wide(const BFloat16* x, int64_t ld, int64_t rows, int64_t cols) : memory_(empty({rows * cols})) {
+    vectorised([=, to = memory_.mutable_data<float>()] {
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j) to[i * cols + j] = static_cast<float>(x[i * ld + j]);
+    });
+  }
+  const float* data() const { return memory_.data<float>(); }
+
+ private:
+  Tensor memory_;
+};
+
+/// Packs one block of k: `count` rows of a left operand or columns of a right one, plain ones with leading dimension
+/// `plain`. Tiles take numbers of bf16 as they are; for other packings they are widened.
+template <class T, class X>
+void pack(Packing packing, bool left, Trans trans, const X* x, int64_t ld, int64_t count, int64_t k, T* to,
+          int64_t plain) {
+  const bool turned = trans == Trans::yes, along = turned != left;
 #if defined(SLUICE_BF16_TILES)
-        if constexpr (sizeof(T) == 4) bf16_pack_b(tb, from, ldb, k, cols, to);
+  if constexpr (sizeof(T) == 4)
+    if (packing == Packing::tiles) return bf16_pack(x, ld, along, turned, count, k, to);
 #endif
-        break;
-      case Packing::split:
+  if constexpr (sizeof(X) < sizeof(T)) {
+    const Wide wide(x, ld, along ? count : k, along ? k : count);
+    pack<T>(Packing::panels, left, trans, wide.data(), along ? k : count, count, k, to, plain);
+  } else {
+    const Micro<T>& u = micro<T>(isa());
 #if defined(__x86_64__)
-        if constexpr (sizeof(T) == 4) amx_split_b(tb, from, ldb, k, cols, to);
+    if constexpr (sizeof(T) == 4)
+      if (packing == Packing::split) return amx_split(x, ld, along, turned, count, k, to);
 #endif
-        break;
-      default:
-        pack_panels(u, tb, from, ldb, k, cols, to);
-        if constexpr (sizeof(T) == 4)
-          if (packing_ == Packing::rounded) round_to_bf16(to, k * (last_panel - first_panel) * cols_);
-    }
+    if (packing == Packing::plain) return copy_rows(u, trans, x, ld, left ? count : k, left ? k : count, to, plain);
+    if (left) copy_rows(u, trans, x, ld, count, k, to, copied_row(k));
+    else pack_panels(u, trans, x, ld, k, count, to);
+    if constexpr (sizeof(T) == 4)
+      if (packing == Packing::rounded)
+        round_to_bf16(to, left ? count * copied_row(k) : k * ((count + u.cols - 1) / u.cols * u.cols));
   }
 }
 
-template <class T> void PackedA<T>::fill(Trans ta, const T* a, int64_t lda, int64_t first, int64_t last) {
-  const Micro<T>& u = micro<T>(isa());
-  const int64_t rows = last - first;
+}  // namespace
+
+template <class T>
+template <class X>
+void PackedB<T>::fill(Trans tb, const X* b, int64_t ldb, int64_t first_panel, int64_t last_panel) {
+  const int64_t col = first_panel * cols_, cols = std::min(last_panel * cols_, m_) - col;
   for (int64_t l = 0; l < k_; l += depth_) {
     const int64_t k = std::min(depth_, k_ - l);
-    const T* from = ta == Trans::no ? a + first * lda + l : a + l * lda + first;
-    T* const to = block(l, k, first);
-    switch (packing_) {
-      case Packing::plain:
-        if (ta == Trans::yes) u.transpose(from, lda, k, rows, to, k_);
-        else
-          for (int64_t i = 0; i < rows; ++i) std::copy_n(from + i * lda, k, to + i * k_);
-        break;
-      case Packing::tiles:
-#if defined(SLUICE_BF16_TILES)
-        if constexpr (sizeof(T) == 4) bf16_pack_a(ta, from, lda, rows, k, to);
-#endif
-        break;
-      case Packing::split:
-#if defined(__x86_64__)
-        if constexpr (sizeof(T) == 4) amx_split_a(ta, from, lda, rows, k, to);
-#endif
-        break;
-      default:
-        copy_rows(u, ta, from, lda, rows, k, to);
-        if constexpr (sizeof(T) == 4)
-          if (packing_ == Packing::rounded) round_to_bf16(to, rows * copied_row(k));
-    }
+    const X* from = tb == Trans::no ? b + l * ldb + col : b + col * ldb + l;
+    pack(packing_, false, tb, from, ldb, cols, k, block(l, k, first_panel), m_);
+  }
+}
+
+template <class T>
+template <class X>
+void PackedA<T>::fill(Trans ta, const X* a, int64_t lda, int64_t first, int64_t last) {
+  for (int64_t l = 0; l < k_; l += depth_) {
+    const int64_t k = std::min(depth_, k_ - l);
+    const X* from = ta == Trans::no ? a + first * lda + l : a + l * lda + first;
+    pack(packing_, true, ta, from, lda, last - first, k, block(l, k, first), k_);
   }
 }
 
@@ -131,42 +138,47 @@ template <class T> T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const
   return data_ + (l * ((n_ + kAmxTile - 1) / kAmxTile * kAmxTile) + row * tiled(k)) * parts(packing_) / 2;
 }
 
+/// Calls f(l, right, to) for each block of k, which begins at row l.
+template <class T>
+template <class F>
+bool PackedB<T>::each_block(int64_t n, T alpha, T beta, T* c, int64_t ldc, int64_t first, int64_t last, const T* bias,
+                            F f) const {
+  const int64_t col = first * cols_, m = std::min(last * cols_, m_) - col;
+  bool finite = true;
+  for (int64_t l = 0; l < k_; l += depth_) {
+    const int64_t k = std::min(depth_, k_ - l);
+    const T* const now = bias && l + k == k_ ? bias + col : nullptr;
+    finite &= f(l, block(l, k, first), Block<T>{n, m, k, alpha, l == 0 ? beta : T(1), c, ldc, now});
+  }
+  return finite;
+}
+
 template <class T>
 bool PackedB<T>::multiply(Trans ta, int64_t n, T alpha, const T* a, int64_t lda, T beta, T* c, int64_t ldc,
                           int64_t first_panel, int64_t last_panel, const T* bias) const {
-  const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
   if (packing_ == Packing::plain || k_ == 0) {
+    const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
     gemm_blas(Product<T>{ta, Trans::no, n, m, k_, alpha, a, lda, data_ + col, m_, beta, c, ldc});
     if (bias) add_bias(c, n, m, ldc, bias + col);
     return true;
   }
-  bool finite = true;
-  for (int64_t l = 0; l < k_; l += depth_) {
-    const int64_t k = std::min(depth_, k_ - l);
-    const T* const last = bias && l + k == k_ ? bias + col : nullptr;
-    const T *left = ta == Trans::no ? a + l : a + l * lda, *right = block(l, k, first_panel);
-    const T keep = l == 0 ? beta : T(1);
-    if (parts(packing_)) {
+  return each_block(n, alpha, beta, c, ldc, first_panel, last_panel, bias, [&](int64_t l, T* right, Block<T> to) {
+    const T* left = ta == Trans::no ? a + l : a + l * lda;
+    if constexpr (sizeof(T) == 4) {
 #if defined(SLUICE_BF16_TILES)
-      if constexpr (sizeof(T) == 4)
-        if (packing_ == Packing::tiles)
-          bf16_pack_and_multiply(ta, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
+      if (packing_ == Packing::tiles) return bf16_pack_and_multiply(ta, left, lda, right, to), true;
 #endif
 #if defined(__x86_64__)
-      if constexpr (sizeof(T) == 4)
-        if (packing_ == Packing::split)
-          finite &= amx_split_and_multiply(ta, left, lda, right, n, m, k, alpha, keep, c, ldc, last);
+      if (packing_ == Packing::split) return amx_split_and_multiply(ta, left, lda, right, to);
 #endif
-      continue;
     }
     const Micro<T>& u = micro<T>(isa());
-    const Right<T> panels{right, k * cols_, cols_, true};
+    const Right<T> panels{right, to.k * cols_, cols_, true};
     const bool round = packing_ == Packing::rounded;
-    if (round || copy_pays(m, cols_, n * k))
-      copy_and_multiply(u, ta, left, lda, round, panels, n, m, k, alpha, keep, c, ldc, last);
-    else multiply_block(u, in_place(ta, left, lda), panels, n, m, k, alpha, keep, c, ldc, last);
-  }
-  return finite;
+    if (round || copy_pays(to.m, cols_, n * to.k)) copy_and_multiply(u, ta, left, lda, round, panels, to);
+    else multiply_block(u, in_place(ta, left, lda), panels, to);
+    return true;
+  });
 }
 
 template <class T>
@@ -174,26 +186,19 @@ bool PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T a
                           int64_t first_panel, int64_t last_panel, const T* bias) const {
   if (packing_ == Packing::plain || k_ == 0)
     return multiply(Trans::no, n, alpha, a.block(0, k_, first_row), k_, beta, c, ldc, first_panel, last_panel, bias);
-  const int64_t col = first_panel * cols_, m = std::min(last_panel * cols_, m_) - col;
-  bool finite = true;
-  for (int64_t l = 0; l < k_; l += depth_) {
-    const int64_t k = std::min(depth_, k_ - l);
-    const T *left = a.block(l, k, first_row), *right = block(l, k, first_panel);
-    const T* const last = bias && l + k == k_ ? bias + col : nullptr;
-    const T keep = l == 0 ? beta : T(1);
-    if (!parts(packing_))
-      multiply_block<T>(micro<T>(isa()), {left, copied_row(k), 1}, {right, k * cols_, cols_, true}, n, m, k, alpha,
-                        keep, c, ldc, last);
+  return each_block(n, alpha, beta, c, ldc, first_panel, last_panel, bias, [&](int64_t l, T* right, Block<T> to) {
+    const T* left = a.block(l, to.k, first_row);
+    if constexpr (sizeof(T) == 4) {
 #if defined(SLUICE_BF16_TILES)
-    if constexpr (sizeof(T) == 4)
-      if (packing_ == Packing::tiles) bf16_multiply(left, right, n, m, k, alpha, keep, c, ldc, last);
+      if (packing_ == Packing::tiles) return bf16_multiply(left, right, to), true;
 #endif
 #if defined(__x86_64__)
-    if constexpr (sizeof(T) == 4)
-      if (packing_ == Packing::split) finite &= amx_multiply_split(left, right, n, m, k, alpha, keep, c, ldc, last);
+      if (packing_ == Packing::split) return amx_multiply_split(left, right, to);
 #endif
-  }
-  return finite;
+    }
+    multiply_block<T>(micro<T>(isa()), {left, copied_row(to.k), 1}, {right, to.k * cols_, cols_, true}, to);
+    return true;
+  });
 }
 
 template <class T> void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias) {
@@ -211,5 +216,11 @@ template class PackedA<float>;
 template class PackedA<double>;
 template class PackedB<float>;
 template class PackedB<double>;
+template void PackedA<float>::fill(Trans, const float*, int64_t, int64_t, int64_t);
+template void PackedA<float>::fill(Trans, const BFloat16*, int64_t, int64_t, int64_t);
+template void PackedA<double>::fill(Trans, const double*, int64_t, int64_t, int64_t);
+template void PackedB<float>::fill(Trans, const float*, int64_t, int64_t, int64_t);
+template void PackedB<float>::fill(Trans, const BFloat16*, int64_t, int64_t, int64_t);
+template void PackedB<double>::fill(Trans, const double*, int64_t, int64_t, int64_t);
 
 }  // namespace sluice::detail

@@ -47,18 +47,16 @@ void pack_panels(const Micro<T>& micro, Trans trans, const T* b, int64_t ldb, in
 
 /// Numbers from one copied row of a to the next, padded so that rows of 2ⁿ numbers do not share a set of the cache.
 inline int64_t copied_row(int64_t k) { return (k + 15) / 16 * 16 + 16; }
-/// Copies n rows of k, one after the other.
+/// Copies n rows of k, `ld` numbers from one to the next.
 template <class T>
-void copy_rows(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, int64_t n, int64_t k, T* to);
+void copy_rows(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, int64_t n, int64_t k, T* to, int64_t ld);
 
-/// c [n, m] = alpha · a · b + beta · c for one block of k; then c += bias [m] if bias is not null.
-template <class T>
-void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, int64_t n, int64_t m, int64_t k,
-                    T alpha, T beta, T* c, int64_t ldc, const T* bias = nullptr);
+/// One block of k.
+template <class T> void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, const Block<T>& to);
 /// The same, but first copies some rows of a at a time, and rounds them to bf16 if `round`.
 template <class T>
 void copy_and_multiply(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, bool round, const Right<T>& b,
-                       int64_t n, int64_t m, int64_t k, T alpha, T beta, T* c, int64_t ldc, const T* bias = nullptr);
+                       const Block<T>& to);
 /// The left operand where it lies, not copied.
 template <class T> Left<T> in_place(Trans trans, const T* a, int64_t lda) {
   return trans == Trans::no ? Left<T>{a, lda, 1} : Left<T>{a, 1, lda};

@@ -2,8 +2,6 @@
 
 #include <sluice/ops/gemm/bf16.h>
 
-#include <algorithm>
-
 namespace sluice::detail {
 
 namespace {

@@ -18,8 +18,7 @@ Precision precision() {
 }
 void set_precision(Precision p) { of_process = p; }
 
-PrecisionScope::PrecisionScope(Precision p) : before_(of_thread) { of_thread = static_cast<int>(p); }
-PrecisionScope::~PrecisionScope() { of_thread = before_; }
+PrecisionScope::PrecisionScope(Precision p) : Restored(of_thread, static_cast<int>(p)) {}
 
 void detail::round_to_bf16(float* x, int64_t n) {
   vectorised(

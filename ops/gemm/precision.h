@@ -1,6 +1,7 @@
 // How exactly products are computed.
 #pragma once
 
+#include <sluice/core/memory/no_copy.h>
 #include <sluice/core/dtype.h>
 
 namespace sluice {
@@ -41,15 +42,8 @@ void set_precision(Precision p);
 ///       PrecisionScope scope(Precision::bf16);
 ///       backward(loss(model(x)));
 ///     }
-class PrecisionScope {
- public:
+struct PrecisionScope : detail::Restored<int> {
   explicit PrecisionScope(Precision p);
-  ~PrecisionScope();
-  PrecisionScope(const PrecisionScope&) = delete;
-  PrecisionScope& operator=(const PrecisionScope&) = delete;
-
- private:
-  int before_;
 };
 
 }  // namespace sluice

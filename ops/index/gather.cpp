@@ -5,21 +5,14 @@
 #include <sluice/ops/index/gather.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 
 namespace sluice {
 
 namespace {
-
-int checked_dim(const char* op, int64_t dim, const Tensor& x) {
-  if (x.rank() == 0) fail(op, ": a scalar has no dims");
-  return wrap_dim(op, dim, x.rank());
-}
 
 /// The index as kernels read it: contiguous i64.
 Tensor checked_index(const char* op, const Tensor& index) {
@@ -42,37 +35,22 @@ void check_fits(const char* op, const Tensor& x, int dim, const Tensor& index) {
          "; need index.rank()==x.rank() and index.dim(d)<=x.dim(d) outside dim");
 }
 
-/// For the backward passes. The sum starts from zeros, which are written once and never copied.
-Tensor scatter_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src);
-Tensor index_add_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src);
 Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& index);
 
-/// Backward of y = x + src added at index: dx = g, dsrc = g read at index.
-struct ScatterAddRule {
-  int dim;
-  Tensors operator()(const Node& node, const Tensor& g) const {
-    return {g, node.needs(1) ? gather(g, dim, node.saved(0)) : Tensor()};
-  }
-};
-struct IndexAddRule {
-  int dim;
-  Tensors operator()(const Node& node, const Tensor& g) const {
-    return {g, node.needs(1) ? select_slices("index_add", g, dim, node.saved(0)) : Tensor()};
-  }
-};
+enum class Places { elements, slices };  // what an index names: scatter_add, index_add
 
-const Tensor none;  // the constant operand of a sum that starts from zeros
-
-Tensor scatter_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src) {
-  Tensor y = zeros(shape, src.options());
-  kernel::scatter_add(y, dim, index, contiguous(src.detach()));
-  return record("scatter_add", std::move(y), {none, src}, {index}, ScatterAddRule{dim});
-}
-
-Tensor index_add_to_zeros(const Shape& shape, int dim, const Tensor& index, const Tensor& src) {
-  Tensor y = zeros(shape, src.options());
-  kernel::index_add(y, dim, index, contiguous(src.detach()));
-  return record("index_add", std::move(y), {none, src}, {index}, IndexAddRule{dim});
+/// y plus src at index; y holds the values of x, or zeros where x, the operand, is undefined. Backward: dx = g, dsrc =
+/// g read at index.
+Tensor added(Places places, Tensor y, const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
+  const bool elements = places == Places::elements;
+  (elements ? kernel::scatter_add : kernel::index_add)(y, dim, index, contiguous(src.detach()));
+  const auto rule = [elements, dim](const Node& node, const Tensor& g) {
+    const auto read = [&](const Tensor& at) {
+      return elements ? gather(g, dim, at) : select_slices("index_add", g, dim, at);
+    };
+    return Tensors{g, node.needs(1) ? read(node.saved(0)) : Tensor()};
+  };
+  return record(elements ? "scatter_add" : "index_add", std::move(y), {x, src}, {index}, rule);
 }
 
 /// index: rank 1, contiguous i64.
@@ -82,7 +60,7 @@ Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& ind
   Tensor y = empty(shape, x.options(), op);
   kernel::index_select(op, x.detach(), dim, index, y);
   return record(op, std::move(y), {x}, {index}, [from = x.shape(), dim](const Node& node, const Tensor& g) {
-    return index_add_to_zeros(from, dim, node.saved(0), g);
+    return added(Places::slices, zeros(from, g.options()), {}, dim, node.saved(0), g);
   });
 }
 
@@ -97,31 +75,28 @@ Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
 }  // namespace
 
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index_in) {
-  const int d = checked_dim("gather", dim, x);
+  const int d = dim_of("gather", dim, x);
   Tensor index = checked_index("gather", index_in);
   check_fits("gather", x, d, index);
   Tensor y = empty(index.shape(), x.options());
   kernel::gather(x.detach(), d, index, y);
   return record("gather", std::move(y), {x}, {index}, [from = x.shape(), d](const Node& node, const Tensor& g) {
-    return scatter_to_zeros(from, d, node.saved(0), g);
+    return added(Places::elements, zeros(from, g.options()), {}, d, node.saved(0), g);
   });
 }
 
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
-  const int d = checked_dim("scatter_add", dim, x);
+  const int d = dim_of("scatter_add", dim, x);
   Tensor index = checked_index("scatter_add", index_in);
   check_source("scatter_add", x, src);
   check_fits("scatter_add", x, d, index);
   if (src.shape() != index.shape())
     fail("scatter_add: needs a source of the shape of the index — got index=", index, ", src=", src);
-  Tensor y = clone(x.detach());
-  kernel::scatter_add(y, d, index, contiguous(src.detach()));
-  return record("scatter_add", std::move(y), {x, src}, {index}, ScatterAddRule{d});
+  return added(Places::elements, clone(x.detach()), x, d, index, src);
 }
 
-namespace {
 /// bool, of the shape of the index: true where no later entry along dim names the same place.
-Tensor last_writers(const Tensor& index, int dim, int64_t size) {
+static Tensor last_writers(const Tensor& index, int dim, int64_t size) {
   Tensor last = empty(index.shape(), {boolean});
   if (index.device() == meta) return to(last, meta);
   const Tensor here = detail::on_cpu("scatter", index);
@@ -143,10 +118,9 @@ Tensor last_writers(const Tensor& index, int dim, int64_t size) {
     }
   return to(last, index.device());
 }
-}  // namespace
 
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
-  const int d = checked_dim("scatter", dim, x);
+  const int d = dim_of("scatter", dim, x);
   const Tensor index = checked_index("scatter", index_in);
   if (x.dtype() != src.dtype())
     fail<DTypeError>("scatter: needs x and src of one dtype — got x=", x.dtype(), x, ", src=", src.dtype(), src);
@@ -183,13 +157,13 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
 }
 
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
-  const int d = checked_dim("index_select", dim, x);
+  const int d = dim_of("index_select", dim, x);
   if (index.rank() != 1) fail("index_select: needs an index of rank 1 — got index=", index);
   return select_slices("index_select", x, d, checked_index("index_select", index));
 }
 
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
-  const int d = checked_dim("index_add", dim, x);
+  const int d = dim_of("index_add", dim, x);
   if (index_in.rank() != 1) fail("index_add: needs an index of rank 1 — got index=", index_in);
   Tensor index = checked_index("index_add", index_in);
   check_source("index_add", x, src);
@@ -197,9 +171,7 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Ten
   shape[d] = index.numel();
   if (src.shape() != shape)
     fail("index_add: the source does not fit — got x=", x, ", index=", index, ", src=", src, "; need src ", shape);
-  Tensor y = clone(x.detach());
-  kernel::index_add(y, d, index, contiguous(src.detach()));
-  return record("index_add", std::move(y), {x, src}, {index}, IndexAddRule{d});
+  return added(Places::slices, clone(x.detach()), x, d, index, src);
 }
 
 Tensor embedding(const Tensor& weight, const Tensor& index) {

@@ -3,11 +3,9 @@
 #include <sluice/ops/index/sampling.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/index/sort.h>
-#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 

@@ -4,10 +4,9 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <bit>
@@ -90,8 +89,7 @@ Tensor argsort(const Tensor& x, int64_t dim, bool descending) {
 }
 
 Sorted topk(const Tensor& x, int64_t k, int64_t dim) {
-  if (x.rank() == 0) fail("topk: a scalar has no dims");
-  const int d = wrap_dim("topk", dim, x.rank());
+  const int d = dim_of("topk", dim, x);
   if (k < 0 || k > x.shape()[d])
     fail<ValueError>("topk: k is out of range — got k=", k, ", x=", x, ", dim ", dim, "; need 0 <= k <= x.dim(dim)");
   Tensor index = order(x, d, k, true);

@@ -3,12 +3,9 @@
 #include <sluice/ops/matmul/matmul.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 
@@ -29,9 +26,7 @@ Tensor as_rows(const Tensor& x) {
   return reshape(x, {rows, x.dim(-1)});
 }
 
-struct MatMul final : Node {
-  static const char* op_name() { return "matmul"; }
-  const char* name() const override { return op_name(); }
+struct MatMul final : Op<"matmul"> {
   Tensors vjp(const Tensor& g) override {
     return {needs(0) ? matmul(g, transpose(saved(1), -2, -1)) : Tensor(),
             needs(1) ? matmul(transpose(saved(0), -2, -1), g) : Tensor()};
@@ -39,9 +34,7 @@ struct MatMul final : Node {
 };
 
 // y = x·W + b over all leading dims at once: dx = g·Wᵀ, dW = xᵀ·g, db = Σ_rows g.
-struct Linear final : Node {
-  static const char* op_name() { return "linear"; }
-  const char* name() const override { return op_name(); }
+struct Linear final : Op<"linear"> {
   Tensors vjp(const Tensor& g) override {
     Tensor rows = as_rows(g);
     Tensors grads(edges.size());

@@ -2,16 +2,13 @@
 #include <sluice/ops/rows/loss.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/rows.h>
 #include <sluice/ops/rows/softmax.h>
-#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <limits>
@@ -88,11 +85,9 @@ void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Te
   });
 }
 
-struct CrossEntropy final : Node {
+struct CrossEntropy final : Op<"cross_entropy"> {
   double smoothing;
   explicit CrossEntropy(double s) : smoothing(s) {}
-  static const char* op_name() { return "cross_entropy"; }
-  const char* name() const override { return op_name(); }
   Tensors vjp(const Tensor& g) override {
     Tensor x = saved(0), targets = saved(1);
     if (!grad_enabled()) {

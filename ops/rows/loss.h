@@ -24,7 +24,7 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions 
 
 /// |x − y|
 Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean);
-/// ½(x − y)² where |x − y| <= δ, and δ(|x − y| − ½δ) beyond. ValueError unless δ > 0 and finite.
+/// ½(x − y)² where |x − y| <= δ, and δ(|x − y| − ½δ) beyond. Throws ValueError unless δ is finite and > 0.
 Tensor huber_loss(const Tensor& x, const Tensor& y, double delta = 1, Reduction reduction = Reduction::mean);
 /// (x − y)²
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean);

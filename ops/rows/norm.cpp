@@ -4,12 +4,9 @@
 #include <sluice/ops/rows/norm.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/rows.h>
-#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <vector>

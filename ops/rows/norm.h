@@ -1,4 +1,4 @@
-// Normalisation along the last dim. ValueError unless eps >= 0.
+// Normalisation along the last dim. All throw ValueError unless eps >= 0.
 #pragma once
 
 #include <sluice/core/tensor.h>

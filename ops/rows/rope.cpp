@@ -5,11 +5,9 @@
 #include <sluice/core/kernel/graph.h>
 #include <sluice/core/kernel/vectorise.h>
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/rows.h>
-#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <map>
@@ -300,13 +298,11 @@ int64_t t5_bucket(int64_t rel, T5BucketOptions o) {
   return bucket + exact + k;
 }
 
-namespace {
-void t5_buckets_cpu(const Tensor& distance, const T5BucketOptions& o, Tensor& bucket) {
+static void t5_buckets_cpu(const Tensor& distance, const T5BucketOptions& o, Tensor& bucket) {
   const int64_t* d = distance.data<int64_t>();
   int64_t* out = bucket.mutable_data<int64_t>();
   for (int64_t i = 0; i < distance.numel(); ++i) out[i] = t5_bucket(d[i], o);
 }
-}  // namespace
 constinit decltype(kernel::t5_buckets) kernel::t5_buckets{"t5_buckets", &t5_buckets_cpu};
 
 Tensor detail::t5_buckets_of(const Tensor& distance, const T5BucketOptions& o) {

@@ -5,12 +5,9 @@
 #include <sluice/core/number/math.h>
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/rows.h>
-#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 

@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-/// e^x / Σ e^x. A line that is −∞ throughout (a fully masked row) gives zeros with zero gradient, never
-/// NaN; a NaN gives a line of NaN.
+/// e^x / Σ e^x. A line of nothing but −∞ (a fully masked row) gives zeros with zero gradient, never
+/// NaN; a line with a NaN gives a line of NaN.
 Tensor softmax(const Tensor& x, int64_t dim = -1);
 /// x − log Σ e^x; −∞ throughout where the whole line is −∞.
 Tensor log_softmax(const Tensor& x, int64_t dim = -1);

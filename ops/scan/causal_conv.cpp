@@ -6,14 +6,10 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/join.h>
-#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 
@@ -238,10 +234,8 @@ template <class Kernel> bool serves(const Kernel& kernel, const Tensor& x, const
   return kernel.installed(x.device()) && (any_width || weight.dim(0) <= kernel::kCausalConvWidth);
 }
 
-struct CausalConv final : Node {
+struct CausalConv final : Op<"causal_conv1d"> {
   explicit CausalConv(bool activated) : silu(activated) {}
-  static const char* op_name() { return "causal_conv1d"; }
-  const char* name() const override { return op_name(); }
   Tensors vjp(const Tensor& g) override {
     const Tensor x = saved(0), weight = saved(1), bias = saved(2), before = saved(3);
     if (!grad_enabled() && serves(kernel::causal_conv_backward, x, weight)) {

@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <span>
 #include <utility>
 

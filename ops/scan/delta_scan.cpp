@@ -2,17 +2,12 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/rearrange.h>
-#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 
@@ -49,11 +44,9 @@ PairGradients values_vjp(const Tensor& k, const Tensor& e, const Tensor& g, cons
 }
 
 // dg_s = Σ_{t >= s} e_t ⊙ de_t − Σ_{j >= s} k_j ⊙ dk_j: the pairs j < s <= t pass g_s (linear_scan.cpp).
-struct DeltaValues final : Node {
+struct DeltaValues final : Op<"delta_values"> {
   int64_t chunk;
   explicit DeltaValues(int64_t c) : chunk(c) {}
-  static const char* op_name() { return "delta_values"; }
-  const char* name() const override { return op_name(); }
   Tensors vjp(const Tensor& du) override {
     const DType dtype = du.dtype();
     const Tensor k = detail::widened(saved(0)), e = detail::widened(saved(1)), g = detail::widened(saved(2));
@@ -125,11 +118,9 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
   return {dq, dk, de, d.write, dg, dinitial};
 }
 
-struct DeltaScan final : Node {
+struct DeltaScan final : Op<"delta_scan"> {
   int64_t chunk;
   explicit DeltaScan(int64_t c) : chunk(c) {}
-  static const char* op_name() { return "delta_scan"; }
-  const char* name() const override { return op_name(); }
   Tensors vjp_all(const Tensors& gs) override {
     const DType dtype = saved(0).dtype();
     Tensor dout = gs[0], dstate = gs.size() > 1 ? gs[1] : Tensor();

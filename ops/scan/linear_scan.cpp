@@ -2,17 +2,13 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/heads.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/matmul/matmul.h>
-#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/shape/view.h>
 
 namespace sluice {
 
@@ -54,11 +50,9 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
 // with j >= s, so  dlog_decay_s = Σ_{t >= s} q_t∘dq_t − Σ_{j >= s} k_j∘dk_j  (or o∘do − v∘dv by value channel).
 // The pairs j = t, which no decay weakens, stand in both sums. They are left out of both: beside strong decays their
 // rounding errors would be larger than all that is left.
-struct LinearScan final : Node {
+struct LinearScan final : Op<"linear_scan"> {
   LinearScanOptions o;
   explicit LinearScan(const LinearScanOptions& options) : o(options) {}
-  static const char* op_name() { return "linear_scan"; }
-  const char* name() const override { return op_name(); }
   Tensors vjp(const Tensor& gy) override {
     // A decay's gradient is a running sum of differences that nearly cancel.
     const PrecisionScope scope(needs(3) ? Precision::f32 : precision_of(gy.dtype()));

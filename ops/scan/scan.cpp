@@ -6,10 +6,8 @@
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/vectorise.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 
@@ -76,8 +74,7 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
 constinit decltype(kernel::cumsum) kernel::cumsum{"cumsum", &cumsum_cpu};
 
 Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
-  if (x_in.rank() == 0) fail("cumsum: a scalar has no dims");
-  const int d = wrap_dim("cumsum", dim, x_in.rank());
+  const int d = dim_of("cumsum", dim, x_in);
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
   Tensor y = empty_like(x);
   if (y.numel() > 0) kernel::cumsum(contiguous(x.detach()), y, d, options);
@@ -87,8 +84,7 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
 }
 
 Tensor cumprod(const Tensor& x, int64_t dim) {
-  if (x.rank() == 0) fail("cumprod: a scalar has no dims");
-  const int d = wrap_dim("cumprod", dim, x.rank());
+  const int d = dim_of("cumprod", dim, x);
   // Fractions in f64, whose range holds what some factors give before the others bring it back.
   Tensor y = x.dtype() == boolean ? to(x, i64) : x.dtype() == f32 || x.dtype() == bf16 ? to(x, f64) : clone(x);
   // After the step of s, y_i is the product of the last 2s entries up to i (Hillis & Steele 1986).

@@ -71,19 +71,17 @@ constinit decltype(kernel::eye) kernel::eye{"eye", &eye_cpu, Bf16::native};
 constinit decltype(kernel::one_hot) kernel::one_hot{"one_hot", &one_hot_cpu, Bf16::native};
 constinit decltype(kernel::add_to) kernel::add_to{"add_", &add_to_cpu, Bf16::updated};
 
-namespace detail {
-Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options) {
+Tensor detail::filled(const char* op, const Shape& shape, double value, TensorOptions options) {
   Tensor x = empty(shape, options, op);
   kernel::fill(x, value);
   return x;
 }
-void check_exact(const char* op, DType dtype, double c) {
+void detail::check_exact(const char* op, DType dtype, double c) {
   if (dtype == i64 && std::abs(c) >= 0x1p53 && std::abs(c) < 0x1p63)
     fail<DTypeError>(op, ": ", c,
                      " beside i64 may have been rounded; from 2^53 on give a tensor, "
                      "Tensor::from<int64_t>({n})");
 }
-}  // namespace detail
 
 Tensor full(const Shape& shape, double value, TensorOptions options) {
   detail::check_exact("full", options.dtype, value);

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-/// Filled with 0, with 1. ShapeError for a negative size or more than 2^46 bytes, MemoryError if the system has too
-/// little.
+/// A tensor of 0, or of 1. Throws ShapeError for a negative size or more than 2^46 bytes, and MemoryError if the system
+/// has too little memory.
 Tensor zeros(const Shape& shape, TensorOptions options = {});
 Tensor ones(const Shape& shape, TensorOptions options = {});
 /// `value` saturates in integers as to() does.
@@ -16,7 +16,7 @@ Tensor full(const Shape& shape, double value, TensorOptions options = {});
 /// Zeros, or ones, of the shape, dtype and device of x.
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
-/// start, start+step, … below end. ValueError when step is 0, leads away from end, or an argument is not finite.
+/// start, start + step, … before end. Throws ValueError if step is 0 or leads away from end, or a number is not finite.
 Tensor arange(double start, double end, double step = 1, TensorOptions options = {});
 namespace detail {
 /// arange() of whole numbers, exact for any int64.
@@ -33,7 +33,7 @@ inline Tensor arange(int64_t n, TensorOptions options = {.dtype = i64}) {
 }
 /// n values from start to end, both included.
 Tensor linspace(double start, double end, int64_t n, TensorOptions options = {});
-/// The n×m identity (m = n when omitted: −1).
+/// The n×m identity matrix; m = −1, the default, stands for n.
 Tensor eye(int64_t n, int64_t m = -1, TensorOptions options = {});
 /// out[..., i] = (x == i): f32 of shape x.shape + [classes], on the device of x; x is i64 or i32, in [0, classes).
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options = {});

@@ -3,9 +3,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/strided.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/view.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 
@@ -14,12 +12,10 @@ namespace sluice {
 namespace {
 
 // (y_1, …, y_k) = split(x). Backward: dx = cat(g_1, …, g_k), zeros where no gradient came.
-struct Split final : Node {
+struct Split final : Op<"split"> {
   int dim;
   TensorOptions options;
   Split(int d, TensorOptions o) : dim(d), options(o) {}
-  static const char* op_name() { return "split"; }
-  const char* name() const override { return op_name(); }
   Tensors vjp_all(const Tensors& gs) override {
     std::vector<Tensor> pieces;
     for (std::size_t i = 0; i < gs.size(); ++i)
@@ -30,32 +26,21 @@ struct Split final : Node {
 
 }  // namespace
 
-namespace detail {
-
-Tensor embed(const Tensor& x, const Shape& full_shape, const Shape& starts, const Shape& steps, double value) {
+Tensor detail::embed(const Tensor& x, const Shape& full_shape, const Shape& starts, const Shape& steps, double value) {
   Tensor y = filled("pad", full_shape, value, x.options());
-  Layout box = y.layout();
-  for (int d = 0; d < box.rank(); ++d) {
-    box.offset += starts[d] * box.strides[d];
-    box.shape[d] = x.shape()[d];
-    box.strides[d] *= steps[d];
-  }
-  Tensor target = alias(y, box);
+  Tensor target = alias(y, y.layout().box(starts, x.shape(), steps));
   copy_elements(x, target);
   return record("pad", std::move(y), {x}, {},
                 [starts, sizes = x.shape(), steps](const Tensor& g) { return region(g, starts, sizes, steps); });
 }
 
-Tensor in_blocks(const Tensor& x, int64_t dim, int64_t block, double value) {
+Tensor detail::in_blocks(const Tensor& x, int64_t dim, int64_t block, double value) {
   const int64_t n = x.dim(dim), blocks = ceil_div(n, block);
   return unflatten(blocks * block == n ? x : pad(x, dim, 0, blocks * block - n, value), dim, {blocks, block});
 }
 
-}  // namespace detail
-
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim) {
-  int d = wrap_dim("split", dim, x.rank());
-  if (x.rank() == 0) fail("split: a scalar has no dims");
+  int d = dim_of("split", dim, x);
   int64_t total = 0;
   for (int64_t s : sizes) {
     if (s < 0) fail("split: negative size ", s);
@@ -65,10 +50,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
   std::vector<Tensor> pieces;
   int64_t start = 0;
   for (int64_t s : sizes) {
-    Layout l = x.layout();
-    l.offset += start * l.strides[d];
-    l.shape[d] = s;
-    pieces.push_back(alias(x, l));
+    pieces.push_back(alias(x, x.layout().narrowed(d, start, s)));
     start += s;
   }
   if (grad_enabled() && x.requires_grad() && !pieces.empty()) {
@@ -86,8 +68,7 @@ constexpr int64_t kMaxPieces = int64_t{1} << 24;
 
 std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim) {
   if (n < 1) fail<ValueError>("chunk: needs n >= 1 — got ", n);
-  if (x.rank() == 0) fail("chunk: a scalar has no dims");
-  const int64_t total = x.shape()[wrap_dim("chunk", dim, x.rank())], size = total / n + (total % n != 0);
+  const int64_t total = x.shape()[dim_of("chunk", dim, x)], size = total / n + (total % n != 0);
   if (size > 0 && total / size > kMaxPieces) fail<ValueError>("chunk: ", n, " pieces of x=", x, " are too many");
   std::vector<int64_t> sizes;
   for (int64_t left = total; left > 0; left -= size) sizes.push_back(std::min(size, left));
@@ -96,8 +77,7 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim) {
 }
 
 std::vector<Tensor> unbind(const Tensor& x, int64_t dim) {
-  if (x.rank() == 0) fail("unbind: a scalar has no dims");
-  const int d = wrap_dim("unbind", dim, x.rank());
+  const int d = dim_of("unbind", dim, x);
   if (x.shape()[d] == 0) return {};
   if (x.shape()[d] > kMaxPieces) fail("unbind: ", x.shape()[d], " tensors are too many — got x=", x);
   std::vector<Tensor> entries = chunk(x, x.shape()[d], d);
@@ -124,12 +104,9 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
   Tensor y = empty(shape, xs[0].options(), "cat");
   int64_t start = 0;
   for (const Tensor& x : xs) {
-    Layout l = y.layout();
-    l.offset += start * l.strides[d];
-    l.shape[d] = x.shape()[d];
-    Tensor piece = alias(y, l);
+    Tensor piece = alias(y, y.layout().narrowed(d, start, x.shape()[d]));
     detail::copy_elements(x, piece);
-    start += l.shape[d];
+    start += x.shape()[d];
   }
   std::vector<TensorRef> inputs(xs.begin(), xs.end());
   auto slices = [d, sizes = std::move(sizes)](const Node& node, const Tensor& g) {
@@ -156,8 +133,7 @@ Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
 }
 
 Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value) {
-  int d = wrap_dim("pad", dim, x.rank());
-  if (x.rank() == 0) fail("pad: a scalar has no dims");
+  int d = dim_of("pad", dim, x);
   if (before < 0 || after < 0) fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
   if (before == 0 && after == 0) return clone(x);
   Shape full_shape = x.shape(), starts = Shape::filled(x.rank(), 0);
@@ -167,8 +143,7 @@ Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double v
 }
 
 Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
-  if (x.rank() == 0) fail("roll: a scalar has no dims");
-  const int64_t n = x.shape()[wrap_dim("roll", dim, x.rank())];
+  const int64_t n = x.shape()[dim_of("roll", dim, x)];
   const int64_t k = n == 0 ? 0 : ((shift % n) + n) % n;
   if (k == 0) return clone(x);
   return cat({narrow(x, dim, n - k, k), narrow(x, dim, 0, n - k)}, dim);
@@ -193,11 +168,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
     NoGrad guard;
     // Window position by window position: for a fixed k the targets i·step + k are distinct.
     for (int64_t k = 0; k < size; ++k) {
-      Layout l = y.layout();
-      l.offset += k * l.strides[d];
-      l.shape[d] = count;
-      l.strides[d] *= step;
-      Tensor target = alias(y, l);
+      Tensor target = alias(y, y.layout().narrowed(d, k, count, step));
       detail::copy_elements(add(target, select(windows, rank, k)), target);
     }
   }
@@ -207,9 +178,8 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   });
 }
 
-namespace {
 /// n copies of x along dim or, if `each`, of each of its entries there.
-Tensor repeated(const char* op, const Tensor& x, int64_t n, int64_t dim, bool each) {
+static Tensor repeated(const char* op, const Tensor& x, int64_t n, int64_t dim, bool each) {
   const int d = wrap_dim(op, dim, x.rank()), copies = d + each;  // a new dim, merged with d
   if (x.rank() == 0 || n < 0) fail(op, ": got n=", n, ", x=", x, "; need n >= 0 and a dim");
   Shape stretched = x.shape(), merged = x.shape();
@@ -218,7 +188,6 @@ Tensor repeated(const char* op, const Tensor& x, int64_t n, int64_t dim, bool ea
   merged[d] *= n;
   return n == 1 ? clone(x) : reshape(expand(unsqueeze(x, copies), stretched), merged);
 }
-}  // namespace
 
 Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim) {
   return repeated("repeat_interleave", x, n, dim, true);

@@ -1,37 +1,23 @@
 #include <sluice/ops/shape/view.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/shape/create.h>
-#include <sluice/ops/elementwise/elementwise.h>
-#include <sluice/ops/shape/join.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 
 namespace sluice {
 
-namespace {
 /// A view of all of x. Its gradient and its hooks are its own: a handle of x itself would have those of x.
-Tensor whole(const char* op, const Tensor& x) {
+static Tensor whole(const char* op, const Tensor& x) {
   return record(op, alias(x, x.layout()), {x}, {}, [](const Tensor& g) { return g; });
 }
-}  // namespace
 
-namespace detail {
-
-Tensor region(const Tensor& x, const Shape& starts, const Shape& sizes, const Shape& steps) {
+Tensor detail::region(const Tensor& x, const Shape& starts, const Shape& sizes, const Shape& steps) {
   if (sizes == x.shape()) return whole("slice", x);
-  Layout l = x.layout();
-  for (int d = 0; d < l.rank(); ++d) {
-    l.offset += starts[d] * l.strides[d];
-    l.shape[d] = sizes[d];
-    l.strides[d] *= steps[d];
-  }
   // Backward: g goes back into its box of a zero tensor.
-  return record("slice", alias(x, l), {x}, {},
+  return record("slice", alias(x, x.layout().box(starts, sizes, steps)), {x}, {},
                 [full = x.shape(), starts, steps](const Tensor& g) { return embed(g, full, starts, steps, 0); });
 }
-
-}  // namespace detail
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
   Shape to = shape;
@@ -68,8 +54,7 @@ Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
 }
 
 Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes) {
-  int d = wrap_dim("unflatten", dim, x.rank());
-  if (x.rank() == 0) fail("unflatten: a scalar has no dims");
+  int d = dim_of("unflatten", dim, x);
   Shape to;
   for (int i = 0; i < x.rank(); ++i) {
     if (i != d) to.push_back(x.shape()[i]);
@@ -145,8 +130,7 @@ Tensor squeeze(const Tensor& x) {
 }
 
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
-  int d = wrap_dim("narrow", dim, x.rank());
-  if (x.rank() == 0) fail("narrow: a scalar has no dims");
+  int d = dim_of("narrow", dim, x);
   if (start < 0 || length < 0 || start > x.shape()[d] - length)
     fail("narrow: ", length, " entries from ", start, " are out of range for dim ", dim, " of x=", x);
   Shape starts = Shape::filled(x.rank(), 0), sizes = x.shape(), steps = Shape::filled(x.rank(), 1);
@@ -155,8 +139,7 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
 }
 
 Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end, int64_t step) {
-  int d = wrap_dim("slice", dim, x.rank());
-  if (x.rank() == 0) fail("slice: a scalar has no dims");
+  int d = dim_of("slice", dim, x);
   if (step <= 0) fail<ValueError>("slice: needs step > 0 — got ", step, "; see flip()");
   int64_t n = x.shape()[d];
   auto clamp = [n](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + n : i, 0, n); };
@@ -169,8 +152,7 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
 
 Tensor Tensor::operator[](int64_t i) const { return select(*this, 0, i); }
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
-  int d = wrap_dim("select", dim, x.rank());
-  if (x.rank() == 0) fail("select: a scalar has no dims");
+  int d = dim_of("select", dim, x);
   int64_t n = x.shape()[d], i = index < 0 ? index + n : index;
   if (i < 0 || i >= n) fail("select: index ", index, " is out of range for dim ", dim, " of x=", x);
   return squeeze(narrow(x, d, i, 1), d);

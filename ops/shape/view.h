@@ -33,9 +33,9 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index);
 /// NumPy; step > 0.
 Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end = std::nullopt,
              int64_t step = 1);
-/// `length` entries from `start`; unlike slice, out of range is an error.
+/// `length` entries from `start`. Throws ShapeError for a range beyond dim, which slice() would clamp.
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
-/// Consecutive pieces of the given sizes, which must sum to the dim. One node, whose backward
+/// Consecutive pieces of the given sizes, which must sum to the dim. One node records all pieces; its backward pass
 /// concatenates.
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim = 0);
 /// Pieces of ⌈dim/n⌉ entries, the last one possibly shorter: n pieces, or fewer where that many cover dim.
@@ -57,13 +57,13 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim = 0);
 Tensor stack(const std::vector<Tensor>& xs, int64_t dim = 0);
 /// `before` and `after` elements of `value` added along dim.
 Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value = 0);
-/// Elements move by `shift` along dim and wrap around.
+/// Moves elements by `shift` along dim; they wrap around.
 Tensor roll(const Tensor& x, int64_t shift, int64_t dim);
 /// The adjoint of unfold: adds windows into a dim of size `length`.
 Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step);
-/// Each entry along dim `n` times in a row (a a b b); an expand and a reshape.
+/// Repeats each entry along dim `n` times in a row (a a b b), by an expand and a reshape.
 Tensor repeat_interleave(const Tensor& x, int64_t n, int64_t dim);
-/// The whole tensor n times along dim (a b a b).
+/// Repeats the whole tensor n times along dim (a b a b).
 Tensor repeat(const Tensor& x, int64_t n, int64_t dim);
 
 }  // namespace sluice

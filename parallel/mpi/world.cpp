@@ -28,13 +28,11 @@ void say(const std::string& what) {
 
 }  // namespace
 
-namespace detail {
-std::string launched_by() {
+std::string detail::launched_by() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"})
     if (std::getenv(name)) return name;
   return "";
 }
-}  // namespace detail
 
 Communicator world() {
   std::lock_guard lock(starting);

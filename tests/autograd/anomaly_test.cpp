@@ -36,10 +36,7 @@ struct Block {
     if (take_root) h = sqrt(h * 0.0);  // finite forward, infinite slope
     return second(h);
   }
-  static void visit(auto& self, auto&& f) {
-    f("first", self.first);
-    f("second", self.second);
-  }
+  SLUICE_PARTS(first, second);
 };
 struct Model {
   static constexpr const char* type = "Model";
@@ -52,7 +49,7 @@ struct Model {
     for (const Block& b : blocks) x = b(x);
     return sum(x);
   }
-  static void visit(auto& self, auto&& f) { f("blocks", self.blocks); }
+  SLUICE_PARTS(blocks);
 };
 
 /// The text of the anomaly that f runs into.

@@ -33,7 +33,7 @@ struct Net {
     ModuleScope scope(this, type);
     return second(silu(first(x)));
   }
-  static void visit(auto& self, auto&& f) { f("first", self.first), f("second", self.second); }
+  SLUICE_PARTS(first, second);
 };
 
 /// What happened: the names of ops, of nodes whose vjp ran, and the number of kernel calls.

@@ -35,7 +35,7 @@ struct Net {
     ModuleScope scope(this, type);
     return second(silu(first(x)));
   }
-  static void visit(auto& self, auto&& f) { f("first", self.first), f("second", self.second); }
+  SLUICE_PARTS(first, second);
 };
 
 template <class F> Work work_of(F f) {

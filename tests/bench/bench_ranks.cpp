@@ -56,7 +56,7 @@ struct Model {
     for (const Gau& b : blocks) x = b(x);
     return head(x);
   }
-  static void visit(auto& self, auto&& f) { f("embed", self.embed), f("blocks", self.blocks), f("head", self.head); }
+  SLUICE_PARTS(embed, blocks, head);
 };
 
 int64_t gradient_bytes(const Model& model) { return count(model) * int64_t{4}; }

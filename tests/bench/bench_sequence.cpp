@@ -37,10 +37,7 @@ struct Model {
 template <class Layer> struct Blocks {
   std::vector<Norm> norms;
   std::vector<Layer> layers;
-  static void visit(auto& self, auto&& f) {
-    f("norms", self.norms);
-    f("layers", self.layers);
-  }
+  SLUICE_PARTS(norms, layers);
 };
 
 /// kLayers times x + layer(norm(x)).

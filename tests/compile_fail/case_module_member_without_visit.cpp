@@ -1,5 +1,5 @@
 // The same one level down: a member of a module that is not a module.
-// message: a module lists its members: static void visit
+// message: a module lists its members: SLUICE_PARTS
 namespace module_member_without_visit {
 using namespace sluice;
 struct Layer {

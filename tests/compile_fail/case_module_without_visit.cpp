@@ -1,5 +1,5 @@
 // A module lists its members, otherwise nothing would be trained and nobody would notice.
-// message: a module lists its members: static void visit
+// message: a module lists its members: SLUICE_PARTS
 namespace module_without_visit {
 using namespace sluice;
 struct Layer {

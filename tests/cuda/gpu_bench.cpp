@@ -181,9 +181,7 @@ struct Model {
     MultiHeadAttention attend;
     Norm second;
     Glu feed;
-    static void visit(auto& self, auto&& f) {
-      f("norm", self.norm), f("attend", self.attend), f("second", self.second), f("feed", self.feed);
-    }
+    SLUICE_PARTS(norm, attend, second, feed);
   };
   Embedding embedding;
   std::vector<Block> blocks;
@@ -205,9 +203,7 @@ struct Model {
     for (const Block& b : blocks) y = y + b.attend(b.norm(y)), y = y + b.feed(b.second(y));
     return head(norm(y));
   }
-  static void visit(auto& self, auto&& f) {
-    f("embedding", self.embedding), f("blocks", self.blocks), f("norm", self.norm), f("head", self.head);
-  }
+  SLUICE_PARTS(embedding, blocks, norm, head);
 };
 
 void training() {

@@ -37,7 +37,7 @@ struct Model {
     const Tensor y = unsqueeze(x, 1);
     return head(x + squeeze(attention(y, y, y, {.mask = {.causal = true}, .dropout = 0.3}, rng), 1));
   }
-  static void visit(auto& self, auto&& f) { f("embedding", self.embedding), f("gau", self.gau), f("head", self.head); }
+  SLUICE_PARTS(embedding, gau, head);
 };
 
 }  // namespace sluice::testing

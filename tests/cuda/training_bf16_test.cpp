@@ -50,9 +50,7 @@ template <class Block> struct Model {
     for (const Block& block : blocks) x = block(x, pass);
     return head(norm(x));
   }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("blocks", self.blocks), f("norm", self.norm), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, blocks, norm, head);
 };
 
 /// Copies in f32 in the second of two steps with dropout, clipping and Adam.

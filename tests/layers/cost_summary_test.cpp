@@ -25,7 +25,7 @@ struct Net {
     for (const Mlp& b : blocks) x = x + b(x);
     return head(x);
   }
-  static void visit(auto& self, auto&& f) { f("words", self.words), f("blocks", self.blocks), f("head", self.head); }
+  SLUICE_PARTS(words, blocks, head);
 };
 
 }  // namespace

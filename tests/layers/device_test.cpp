@@ -48,10 +48,7 @@ template <class Mixer> struct Model {
     const Tensor y = second(first(embed(x)));
     return head(norm(y + feed(y)));
   }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("first", self.first), f("second", self.second), f("feed", self.feed),
-        f("norm", self.norm), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, first, second, feed, norm, head);
 };
 
 template <class Mixer> struct Run {

@@ -117,11 +117,11 @@ void rename_in_file(const std::string& path) {
 }
 struct Blocks {
   std::vector<GatedAttention> blocks;
-  static void visit(auto& self, auto&& f) { f("blocks", self.blocks); }
+  SLUICE_PARTS(blocks);
 };
 struct BothNames {
   Linear q, query;
-  static void visit(auto& self, auto&& f) { f("q", self.q), f("query", self.query); }
+  SLUICE_PARTS(q, query);
 };
 }  // namespace
 

@@ -34,7 +34,7 @@ template <class Layer> Work check_layer(Layer layer, int64_t n, int64_t dim) {
 
 struct Pair {
   std::vector<Linear> parts;
-  static void visit(auto& self, auto&& f) { f("parts", self.parts); }
+  SLUICE_PARTS(parts);
 };
 
 }  // namespace

@@ -22,9 +22,7 @@ struct Net {
   std::vector<Linear> hidden;
   std::optional<Tensor> tied;  // the weight of `out`
   Tensor table, forgotten;
-  static void visit(auto& self, auto&& f) {
-    f("in", self.in), f("out", self.out), f("hidden", self.hidden), f("tied", self.tied), f("table", self.table);
-  }
+  SLUICE_PARTS(in, out, hidden, tied, table);
   explicit Net(uint64_t seed) {
     Rng rng(seed);
     in = Linear({3, 4}, rng), out = Linear({4, 2}, rng);

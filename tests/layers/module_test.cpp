@@ -28,10 +28,7 @@ struct Inner {
   static constexpr const char* type = "Inner";
   Tensor weight;
   std::optional<Linear> extra;
-  static void visit(auto& self, auto&& f) {
-    f("weight", self.weight);
-    f("extra", self.extra);
-  }
+  SLUICE_PARTS(weight, extra);
 };
 struct Model {
   static constexpr const char* type = "Model";
@@ -40,14 +37,7 @@ struct Model {
   std::vector<Tensor> scales;
   std::optional<Tensor> maybe;
   Tensor table, absent;
-  static void visit(auto& self, auto&& f) {
-    f("in", self.in);
-    f("blocks", self.blocks);
-    f("scales", self.scales);
-    f("maybe", self.maybe);
-    f("table", self.table);
-    f("absent", self.absent);
-  }
+  SLUICE_PARTS(in, blocks, scales, maybe, table, absent);
   explicit Model(uint64_t seed) {
     Rng rng(seed);
     in = Linear({3, 2}, rng);
@@ -69,10 +59,7 @@ struct Twice {
 };
 struct Tied {
   Tensor in = ones({2, 2}).requires_grad_(), out = in;
-  static void visit(auto& self, auto&& f) {
-    f("in", self.in);
-    f("out", self.out);
-  }
+  SLUICE_PARTS(in, out);
 };
 
 struct Forgetful : Linear {

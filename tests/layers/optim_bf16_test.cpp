@@ -140,10 +140,7 @@ struct Model {
       : embedding({.count = 12, .dim = 32, .dtype = dtype}, rng), first(gau(dtype), rng), second(gau(dtype), rng),
         norm({.dim = 32, .dtype = dtype}), head({.in = 32, .out = 12, .dtype = dtype}, rng) {}
   Tensor operator()(const Tensor& tokens) const { return head(norm(second(first(embedding(tokens))))); }
-  static void visit(auto& self, auto&& f) {
-    f("embedding", self.embedding), f("first", self.first), f("second", self.second), f("norm", self.norm),
-        f("head", self.head);
-  }
+  SLUICE_PARTS(embedding, first, second, norm, head);
 };
 
 /// The losses of steps that learn y = 5x + r mod 12, r one of 0, 1, 2.

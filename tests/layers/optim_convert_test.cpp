@@ -27,7 +27,7 @@ struct Net {
     const Tensor h = tanh(body(to(x, body.weight.dtype())));
     return head(to(h, head.weight.dtype()));
   }
-  static void visit(auto& self, auto&& f) { f("body", self.body), f("head", self.head); }
+  SLUICE_PARTS(body, head);
 };
 Net net(uint64_t seed = 1) {
   Rng rng(seed);

@@ -54,10 +54,7 @@ struct Model {
 
   explicit Model(Rng& rng) : first({.dim = 8, .dtype = f64}, rng), second({.dim = 8, .heads = 2, .dtype = f64}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return second(first(x, pass), pass); }
-  static void visit(auto& self, auto&& f) {
-    f("first", self.first);
-    f("second", self.second);
-  }
+  SLUICE_PARTS(first, second);
 };
 
 }  // namespace

@@ -67,10 +67,7 @@ template <class M> bool comes_back(const M& m, const M& other, const PyTorchRule
 struct Mixed {
   Tensor number = zeros({}).requires_grad_(), table = arange(3), in = ones({2, 3}).requires_grad_(), out = in;
   Embedding embedding;
-  static void visit(auto& self, auto&& f) {
-    f("number", self.number), f("table", self.table), f("in", self.in), f("out", self.out);
-    f("embedding", self.embedding);
-  }
+  SLUICE_PARTS(number, table, in, out, embedding);
 };
 
 }  // namespace sluice::testing

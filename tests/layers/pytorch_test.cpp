@@ -42,15 +42,15 @@ PyTorchRules fused(const std::string& from, const std::string& to, PyTorchStorag
 
 struct Blocks {
   std::vector<Mlp> blocks;
-  static void visit(auto& self, auto&& f) { f("blocks", self.blocks); }
+  SLUICE_PARTS(blocks);
 };
 struct Maps {
   Linear q, k, v;
-  static void visit(auto& self, auto&& f) { f("q", self.q), f("k", self.k), f("v", self.v); }
+  SLUICE_PARTS(q, k, v);
 };
 struct Square {
   Tensor w = zeros({3, 3}).requires_grad_();
-  static void visit(auto& self, auto&& f) { f("w", self.w); }
+  SLUICE_PARTS(w);
 };
 
 }  // namespace

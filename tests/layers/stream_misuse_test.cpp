@@ -56,9 +56,7 @@ struct Lm {
   Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const { return attention(embed(tokens), pass); }
   Tensor logits(const Tensor& h) const { return rows(h.dim(1)), head(h); }
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const { return logits(hidden(tokens, pass)); }
-  static void visit(auto& self, auto&& f) {
-    f("embed", self.embed), f("attention", self.attention), f("head", self.head);
-  }
+  SLUICE_PARTS(embed, attention, head);
 };
 
 }  // namespace

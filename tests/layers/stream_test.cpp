@@ -33,10 +33,7 @@ struct Model {
       : first({.dim = 8, .heads = 2, .short_conv = 3, .dtype = f64}, rng),
         second({.dim = 8, .heads = 2, .dtype = f64}, rng) {}
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return second(first(x, pass), pass); }
-  static void visit(auto& self, auto&& f) {
-    f("first", self.first);
-    f("second", self.second);
-  }
+  SLUICE_PARTS(first, second);
 };
 
 /// Three mixers of different kinds, each with a residual.
@@ -53,11 +50,7 @@ struct Mixers {
     const Tensor y = first(x, pass), z = y + second(y, pass);
     return z + third(z, pass);
   }
-  static void visit(auto& self, auto&& f) {
-    f("first", self.first);
-    f("second", self.second);
-    f("third", self.third);
-  }
+  SLUICE_PARTS(first, second, third);
 };
 
 struct Broken : std::runtime_error {

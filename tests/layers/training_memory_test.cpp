@@ -19,7 +19,7 @@ struct Stack {
     Rng rng(1);
     for (int i = 0; i < 24; ++i) layers.emplace_back(LinearOptions{.in = 64, .out = 64, .bias = false}, rng);
   }
-  static void visit(auto& self, auto&& f) { f("layers", self.layers); }
+  SLUICE_PARTS(layers);
 };
 constexpr int64_t kWeights = 24 * 64 * 64 * 4;  // bytes
 

@@ -41,11 +41,7 @@ struct Net {
     norm = Norm({.dim = 8});
   }
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return norm(mlp(attention(x, pass), pass)); }
-  static void visit(auto& self, auto&& f) {
-    f("attention", self.attention);
-    f("mlp", self.mlp);
-    f("norm", self.norm);
-  }
+  SLUICE_PARTS(attention, mlp, norm);
 };
 
 /// A run: everything that a program would hold.

@@ -27,7 +27,7 @@ MultiHeadAttentionOptions causal_heads(DType dtype = f64) {
 struct Model {
   std::vector<TransformerBlock<MultiHeadAttention, Mlp>> blocks;
   Tensor operator()(const Tensor& x) const { return blocks[1](blocks[0](x)); }
-  static void visit(auto& self, auto&& f) { f("blocks", self.blocks); }
+  SLUICE_PARTS(blocks);
 };
 double distance(const Tensor& a, const Tensor& b) { return max(abs(a - b)).item(); }
 

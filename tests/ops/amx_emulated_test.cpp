@@ -164,9 +164,9 @@ std::vector<float> product(const Operands& x, bool attention) {
     right.fill_b(plain, x.b.data(), kColumnsOf);
     right.multiply(left, 0, 0, kColumnsOf, 1.f, 0.f, c.data(), kColumnsOf);
   } else {
-    emulated::amx_split_a(plain, x.a.data(), x.k, kRowsOf, x.k, a);
-    emulated::amx_split_b(plain, x.b.data(), kColumnsOf, x.k, kColumnsOf, b);
-    CHECK(emulated::amx_multiply_split(a, b, kRowsOf, kColumnsOf, x.k, 1, 0, c.data(), kColumnsOf, nullptr));
+    emulated::amx_split(x.a.data(), x.k, true, false, kRowsOf, x.k, a);
+    emulated::amx_split(x.b.data(), kColumnsOf, false, false, kColumnsOf, x.k, b);
+    CHECK(emulated::amx_multiply_split(a, b, {kRowsOf, kColumnsOf, x.k, 1, 0, c.data(), kColumnsOf}));
   }
   return c;
 }
@@ -268,13 +268,14 @@ TEST_CASE("amx and VDPBF16PS, emulated: products of bf16 are those of the rounde
           auto *const pa = reinterpret_cast<float*>(packed_a.raw()), *const pb =
                                                                          reinterpret_cast<float*>(packed_b.raw());
           for (int way = 0; way < 2; ++way) {  // from f32, from bf16
-            if (way == 1) emulated::bf16_pack_b(tb, b16.data<BFloat16>(), ldb, k, m, pb);
-            else emulated::bf16_pack_b(tb, b.data<float>(), ldb, k, m, pb);
-            if (way == 0) emulated::bf16_pack_a(ta, a.data<float>(), lda, n, k, pa);
-            if (way == 1) emulated::bf16_pack_a(ta, a16.data<BFloat16>(), lda, n, k, pa);
+            const bool turns_a = ta == Trans::yes, turns_b = tb == Trans::yes;
+            if (way == 1) emulated::bf16_pack(b16.data<BFloat16>(), ldb, turns_b, turns_b, m, k, pb);
+            else emulated::bf16_pack(b.data<float>(), ldb, turns_b, turns_b, m, k, pb);
+            if (way == 0) emulated::bf16_pack(a.data<float>(), lda, !turns_a, turns_a, n, k, pa);
+            if (way == 1) emulated::bf16_pack(a16.data<BFloat16>(), lda, !turns_a, turns_a, n, k, pa);
             for (const auto multiply : {&emulated::amx_multiply, &emulated::avx512_bf16_multiply}) {
               Tensor got = clone(c);
-              multiply(pa, pb, n, m, k, 1.5f, beta, got.mutable_data<float>(), m, bias.data<float>());
+              multiply(pa, pb, {n, m, k, 1.5f, beta, got.mutable_data<float>(), m, bias.data<float>()});
               CHECK(max(abs(to(got, f64) - want) / size).item() < 1e-6);
             }
           }

@@ -41,9 +41,7 @@ struct Model {
     to(*this, dtype);
   }
   Tensor operator()(const Tensor& x) const { return out(gau(in(x))); }
-  static void visit(auto& self, auto&& f) {
-    f("in", self.in), f("gau", self.gau), f("out", self.out), f("unused", self.unused);
-  }
+  SLUICE_PARTS(in, gau, out, unused);
 };
 
 struct How {

@@ -4,6 +4,7 @@
 #include "support/catch.h"
 
 #include <sluice/parallel/mpi/world.h>
+#include <sluice/layers/table_rows.h>
 #include <sluice/sluice.h>
 
 #include <iostream>
@@ -68,7 +69,7 @@ namespace layers_readme {
 using namespace sluice;
 struct Model {
   Linear encoder;
-  static void visit(auto& self, auto&& f) { f("encoder", self.encoder); }
+  SLUICE_PARTS(encoder);
 };
 struct Batch {};
 Tensor loss_of(const Model&, const Batch&) { return {}; }
@@ -77,7 +78,7 @@ void snippet(const Model& model, const Model& best_model, double loss, double be
 #include "layers_CALLS_3.inc"
 }
 #include "layers_ADD_A_LAYER_1.inc"
-template <class Rows> void table(Rows& rows) {
+void table(detail::RowList& rows) {
 #include "layers_ADD_A_LAYER_2.inc"
 }
 }  // namespace layers_readme
@@ -120,7 +121,7 @@ struct Model {
   Linear out;
   Model(LinearOptions options, Rng& rng) : out(options, rng) {}
   Tensor operator()(const Tensor& x) const { return out(x); }
-  static void visit(auto& self, auto&& f) { f("out", self.out); }
+  SLUICE_PARTS(out);
 };
 extern const Tensor x, t;
 extern const double tokens;

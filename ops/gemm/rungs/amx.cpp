@@ -105,27 +105,14 @@ struct Products {
 
 }  // namespace
 
-void bf16_pack_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  const bool along = trans == Trans::yes;
-  pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
+template <class X>
+void bf16_pack(const X* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, float* to) {
+  pack_tiles(x, ld, along, turned, count, k, reinterpret_cast<char*>(to));
 }
-void bf16_pack_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  const bool along = trans == Trans::no;
-  pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
-}
-void bf16_pack_b(Trans trans, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  const bool along = trans == Trans::yes;
-  pack_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
-}
-void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  const bool along = trans == Trans::no;
-  pack_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
-}
+template void bf16_pack(const float*, int64_t, bool, bool, int64_t, int64_t, float*);
+template void bf16_pack(const BFloat16*, int64_t, bool, bool, int64_t, int64_t, float*);
 
-void amx_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
-                  int64_t ldc, const float* bias) {
-  multiply_tiles<Products>(a, b, n, m, k, alpha, beta, c, ldc, bias);
-}
+void amx_multiply(const float* a, const float* b, const Block<float>& c) { multiply_tiles<Products>(a, b, c); }
 
 }  // namespace sluice::detail
 #endif

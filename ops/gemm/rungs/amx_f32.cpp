@@ -88,27 +88,20 @@ template <bool pairs>
 
 }  // namespace
 
-void amx_split_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  const bool along = trans == Trans::yes;
-  split_tiles(b, ldb, along, along, cols, k, reinterpret_cast<char*>(to));
-}
-void amx_split_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  const bool along = trans == Trans::no;
-  split_tiles(a, lda, along, !along, n, k, reinterpret_cast<char*>(to));
+void amx_split(const float* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, float* to) {
+  split_tiles(x, ld, along, turned, count, k, reinterpret_cast<char*>(to));
 }
 
-bool amx_multiply_split(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta,
-                        float* c, int64_t ldc, const float* bias) {
-  return multiply_tiles<SplitProducts>(a, b, n, m, k, alpha, beta, c, ldc, bias);
+bool amx_multiply_split(const float* a, const float* b, const Block<float>& c) {
+  return multiply_tiles<SplitProducts>(a, b, c);
 }
 
-bool amx_split_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, int64_t n, int64_t m, int64_t k,
-                            float alpha, float beta, float* c, int64_t ldc, const float* bias) {
+bool amx_split_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, const Block<float>& c) {
   const bool along = trans == Trans::no;
   bool finite = true;
-  by_packed_rows(n, k, 3, [&](int64_t first, int64_t rows, float* tiles) {
-    split_tiles(a + first * (along ? lda : 1), lda, along, !along, rows, k, reinterpret_cast<char*>(tiles));
-    finite &= multiply_tiles<SplitProducts>(tiles, b, rows, m, k, alpha, beta, c + first * ldc, ldc, bias);
+  by_packed_rows(c.n, c.k, 3, [&](int64_t first, int64_t rows, float* tiles) {
+    amx_split(a + first * (along ? lda : 1), lda, along, !along, rows, c.k, tiles);
+    finite &= multiply_tiles<SplitProducts>(tiles, b, c.rows(first, rows));
   });
   return finite;
 }

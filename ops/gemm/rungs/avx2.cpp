@@ -2,8 +2,6 @@
 // or 5; b_p takes 2, the broadcast element of a_p 1.
 #include <sluice/ops/gemm/micro.h>
 
-#include <utility>
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 

@@ -5,8 +5,6 @@
 // Tiles of every height exist, so n rows are cut into equal tiles instead of full ones and a remainder.
 #include <sluice/ops/gemm/micro.h>
 
-#include <utility>
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 

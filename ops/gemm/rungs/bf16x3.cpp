@@ -12,11 +12,7 @@
 
 namespace sluice::detail {
 
-namespace {
-
-int64_t steps_of(int64_t k) { return (k + kAmxStep - 1) / kAmxStep; }
-
-}  // namespace
+static int64_t steps_of(int64_t k) { return (k + kAmxStep - 1) / kAmxStep; }
 
 int64_t Bf16x3::size(int64_t count, int64_t k) {
   return (count + kAmxTile - 1) / kAmxTile * steps_of(k) * kSplitTile / 4;

@@ -11,8 +11,6 @@
 
 #include <arm_neon.h>
 
-#include <cstring>
-
 namespace sluice::detail {
 
 namespace {
@@ -101,22 +99,15 @@ void multiply_side(const uint16_t* a, const uint16_t* b, int64_t quads, float* t
 
 }  // namespace
 
-void bf16_pack_b(Trans trans, const float* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  pack_tiles(b, ldb, trans == Trans::yes, cols, k, to);
+template <class X> void bf16_pack(const X* x, int64_t ld, bool along, bool, int64_t count, int64_t k, float* to) {
+  pack_tiles(x, ld, along, count, k, to);
 }
-void bf16_pack_a(Trans trans, const float* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  pack_tiles(a, lda, trans == Trans::no, n, k, to);
-}
-void bf16_pack_b(Trans trans, const BFloat16* b, int64_t ldb, int64_t k, int64_t cols, float* to) {
-  pack_tiles(b, ldb, trans == Trans::yes, cols, k, to);
-}
-void bf16_pack_a(Trans trans, const BFloat16* a, int64_t lda, int64_t n, int64_t k, float* to) {
-  pack_tiles(a, lda, trans == Trans::no, n, k, to);
-}
+template void bf16_pack(const float*, int64_t, bool, bool, int64_t, int64_t, float*);
+template void bf16_pack(const BFloat16*, int64_t, bool, bool, int64_t, int64_t, float*);
 
 /// 16 columns of b, over all k, stay in L1 while the rows of a go past from L2.
-void bfmmla_multiply(const float* a, const float* b, int64_t n, int64_t m, int64_t k, float alpha, float beta, float* c,
-                     int64_t ldc, const float* bias) {
+void bfmmla_multiply(const float* a, const float* b, const Block<float>& to_c) {
+  const auto [n, m, k, alpha, beta, c, ldc, bias] = to_c;
   const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep;  // numbers of a row in tiles
   const int64_t quads = (k + kQuad - 1) / kQuad;
   const auto *left = reinterpret_cast<const uint16_t*>(a), *right = reinterpret_cast<const uint16_t*>(b);

@@ -3,8 +3,6 @@
 // number, not broadcast, and the load occupies no multiplier.
 #include <sluice/ops/gemm/micro.h>
 
-#include <utility>
-
 #if defined(__aarch64__)
 #include <arm_neon.h>
 

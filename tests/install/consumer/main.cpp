@@ -13,11 +13,7 @@ struct Net {
     auto mine = [](auto value, auto g) { return tanh(value) * sigmoid(g * 2.0); };
     return second(sluice::map(mine, first(x), gate(x)));
   }
-  static void visit(auto& self, auto&& f) {
-    f("first", self.first);
-    f("gate", self.gate);
-    f("second", self.second);
-  }
+  SLUICE_PARTS(first, gate, second);
 };
 
 int main() {
