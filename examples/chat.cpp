@@ -117,9 +117,14 @@ std::vector<std::vector<int64_t>> answer(const Decoder& model, const Tensor& pro
   std::vector<std::vector<int64_t>> said(static_cast<std::size_t>(s.sequences));
   std::vector<bool> over(said.size());
   auto start = std::chrono::steady_clock::now();
-  Tensor logits = logits_after(contiguous(expand(prompt, {s.sequences, prompt.dim(1)})));
+  const bool first = stream.length() == 0;  // then all sequences begin with the same tokens, which are read once
+  Tensor logits = logits_after(first ? prompt : contiguous(expand(prompt, {s.sequences, prompt.dim(1)})));
+  if (first && s.sequences > 1) {
+    stream = of_sequences(stream, zeros({s.sequences}, {i64}));
+    logits = contiguous(expand(logits, {s.sequences, logits.dim(1)}));
+  }
   to(logits, cpu);
-  speed.prompt_seconds += seconds_since(start), speed.prompt += s.sequences * prompt.dim(1);
+  speed.prompt_seconds += seconds_since(start), speed.prompt += (first ? 1 : s.sequences) * prompt.dim(1);
   start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < s.tokens; ++i) {
     const Tensor next = sample_tokens(logits, {.temperature = s.temperature, .top_k = s.top_k, .top_p = s.top_p}, rng);

@@ -1,3 +1,4 @@
+// Classes that are neither copied nor moved, and values for a scope.
 #pragma once
 
 #include <utility>

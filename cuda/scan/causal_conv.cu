@@ -59,7 +59,7 @@ template <class T, int width> struct ConvolutionForward {
   Numbers<T> y;
   __device__ void operator()(int64_t index) const {
     Walk<T, width> walk(o, index);
-#pragma unroll 4
+#pragma unroll 2
     for (int64_t t = walk.from; t < walk.to; ++t) {
       walk.rows.push(o.at(walk.i, t, walk.k));
       const T p = o.sum(walk.weights, walk.start, walk.rows);
@@ -77,7 +77,7 @@ template <class T, int width> struct ConvolutionBackward {
     Walk<T, width> walk(o, index);
     Window<T, width> h;
     T sums[width + 1] = {};
-#pragma unroll 2
+#pragma unroll 1
     for (int64_t t = walk.from; t < walk.to + width - 1; ++t) {
       h.push(t < o.n ? next_h(walk, t) : T(0));
       if (t < walk.to) {

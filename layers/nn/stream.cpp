@@ -4,6 +4,7 @@
 #include <sluice/core/text/safetensors.h>
 #include <sluice/core/scope.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/index/gather.h>
 #include <sluice/parallel/sequence.h>
 
 #include <set>
@@ -102,6 +103,20 @@ void to(Stream& stream, Device device) {
     for (std::vector<Tensor>* list : {&k.tensors, &k.cache.rings})
       for (Tensor& t : *list)
         if (t.defined()) t = to(t, device);
+}
+
+Stream of_sequences(const Stream& stream, const Tensor& index) {
+  if (stream.running_ >= 0) fail<ValueError>("of_sequences: a step of the stream runs");
+  if (index.rank() != 1) fail("of_sequences: the index must be i64 [m] — got ", index);
+  NoGrad guard;
+  Stream chosen = stream;
+  const auto choose = [&](Tensor& t) { t = index_select(t, 0, to(index, t.device())); };
+  for (Stream::Kept& k : chosen.kept_) {
+    for (Tensor& t : k.tensors)
+      if (t.defined()) choose(t);
+    for (Tensor& ring : k.cache.rings) ring = narrow(ring, 2, 0, k.cache.stored()), choose(ring);
+  }
+  return chosen;
 }
 
 // -- files ------------------------------------------------------------------------------------------------------

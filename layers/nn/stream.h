@@ -60,6 +60,7 @@ class Stream {
   Kept& next(const char* layer, const char* what);
 
   friend void to(Stream& stream, Device device);
+  friend Stream of_sequences(const Stream& stream, const Tensor& index);
   friend void save(const Stream& stream, const std::string& path);
   friend Stream load_stream(const std::string& path);
 
@@ -75,6 +76,9 @@ class Stream {
 
 /// Moves what the stream keeps to a device.
 void to(Stream& stream, Device device);
+/// The stream of the sequences `index` i64 [m] of the batch, in this order, some of them several times: beams that go
+/// on, or several answers to one prompt. ValueError for an index outside the batch, and while a step runs.
+Stream of_sequences(const Stream& stream, const Tensor& index);
 /// Writes a stream to a safetensors file; reads it again. Throws IOError for a file that holds no stream.
 void save(const Stream& stream, const std::string& path);
 Stream load_stream(const std::string& path);
