@@ -245,6 +245,7 @@ void accumulate_rounded(Leaf& leaf, const Tensor& g) {
 /// Adds g to a leaf's .grad(). A leaf owns its gradient alone: a gradient that is a view, or that another leaf received
 /// too (both sides of a + b), is copied first. Locks, because walks on other threads may end at the same leaf.
 void collect(Leaf& leaf, Tensor g, bool create_graph) {
+  if (leaf.frozen) return;
   std::lock_guard lock(leaf.adding);
   const bool shared = g.impl().use_count() > 1 || g.impl().storage->use_count() > 1 || !g.is_contiguous();
   if (!leaf.grad.defined() && shared && !create_graph) g = clone(g);

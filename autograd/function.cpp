@@ -47,32 +47,11 @@ struct Captured {
     uint32_t version;
   };
   std::vector<Edge> edges;                            // to older nodes
-  std::unordered_map<const Storage*, Memory> memory;  // that its nodes have saved, with its version then
+  std::unordered_map<const Storage*, Memory> memory;  // that its nodes have saved and did not make, with its version
 
   Captured() = default;
   /// Without the edges in `known`.
-  Captured(const Edge& root, uint64_t start, std::span<const Edge> known) {
-    std::unordered_set<Node*> seen;
-    std::vector<Node*> stack;
-    const auto in = [](std::span<const Edge> list, const Edge& e) {
-      return std::any_of(list.begin(), list.end(),
-                         [&](const Edge& o) { return o.node == e.node && o.index == e.index; });
-    };
-    const auto look = [&](const Edge& e) {
-      if (!e.node) return;
-      if (e.node->seq >= start) stack.push_back(e.node.get());
-      else if (!in(known, e) && !in(edges, e)) edges.push_back(e);
-    };
-    look(root);
-    while (!stack.empty()) {
-      Node* n = stack.back();
-      stack.pop_back();
-      if (!seen.insert(n).second) continue;
-      for (const Edge& e : n->edges) look(e);
-      for (const Saved& s : n->all_saved())
-        if (s.impl) memory.try_emplace(s.impl->storage.get(), Memory{s.impl->storage, s.version});
-    }
-  }
+  Captured(const Edge& root, uint64_t start, std::span<const Edge> known);
 };
 
 // Edges: the inputs, then everything older than the segment that it captured. The segment's own graph is dropped after
@@ -101,10 +80,8 @@ struct Checkpoint final : Op<"checkpoint"> {
       else x = record<SegmentInput>(x.detach(), {x}, {});
       xs.push_back(x);
     }
-    for (const auto& [storage, then] : captured.memory)
-      if (storage->version() != then.version)
-        fail<AutogradError>("checkpoint: a tensor that the function captured was edited in place (version ",
-                            storage->version(), ", read at version ", then.version, "); edit a clone of it instead");
+    std::unordered_map<const Storage*, uint32_t> before;  // versions of what the first run read, before the second
+    for (const auto& [storage, then] : captured.memory) before[storage] = storage->version();
     const uint64_t start = detail::next_seq();
     Tensor y;
     {
@@ -119,9 +96,19 @@ struct Checkpoint final : Op<"checkpoint"> {
     for (std::size_t i = 0; i < edges.size(); ++i) wanted.push_back(i < inputs ? edge_of(xs[i]) : edges[i]);
     const Edge root = edge_of(y);
     if (!root.node) return Tensors(edges.size());
-    if (!Captured(root, start, wanted).edges.empty())
-      fail<AutogradError>("checkpoint: the second run read a tensor with a history that the first had not read; ",
-                          "capture tensors by value");
+    const Captured again(root, start, wanted);
+    for (const Edge& e : again.edges)  // a leaf may have been frozen in the first run
+      if (!e.node->is_leaf())
+        fail<AutogradError>("checkpoint: the second run read a tensor with a history that the first had not read; ",
+                            "capture tensors by value");
+    for (const auto& [storage, now] : again.memory) {
+      const auto then = captured.memory.find(storage);
+      if (then == captured.memory.end() || then->second.version == before[storage]) continue;
+      if (storage->version() == before[storage])  // else the function writes it itself, before it reads it
+        fail<AutogradError>("checkpoint: a tensor that the function captured was edited in place (version ",
+                            storage->version(), ", read at version ", then->second.version,
+                            "); edit a clone of it instead");
+    }
     auto grads = detail::grad_edges({&root, 1}, {&g, 1}, wanted, {.create_graph = create_graph}, true);
     // Hooks that f registers on its inputs. Those of captured tensors run when the outer walk gets there.
     for (std::size_t i = 0; i < inputs; ++i)
@@ -129,6 +116,32 @@ struct Checkpoint final : Op<"checkpoint"> {
     return Tensors(grads.begin(), grads.end());
   }
 };
+
+Captured::Captured(const Edge& root, uint64_t start, std::span<const Edge> known) {
+  std::unordered_set<Node*> seen;
+  std::vector<Node*> stack;
+  const auto in = [](std::span<const Edge> list, const Edge& e) {
+    return std::any_of(list.begin(), list.end(), [&](const Edge& o) { return o.node == e.node && o.index == e.index; });
+  };
+  const auto look = [&](const Edge& e) {
+    if (!e.node) return;
+    if (e.node->seq >= start) stack.push_back(e.node.get());
+    else if (!in(known, e) && !in(edges, e)) edges.push_back(e);
+  };
+  look(root);
+  while (!stack.empty()) {
+    Node* n = stack.back();
+    stack.pop_back();
+    if (!seen.insert(n).second) continue;
+    for (const Edge& e : n->edges) look(e);
+    for (const Saved& s : n->all_saved()) {
+      const bool made_here = s.is_output || (s.impl && s.impl->history && s.impl->history->seq >= start);
+      if (s.impl && !made_here) memory.try_emplace(s.impl->storage.get(), Memory{s.impl->storage, s.version});
+    }
+    if (const auto* inner = dynamic_cast<const Checkpoint*>(n))
+      memory.insert(inner->captured.memory.begin(), inner->captured.memory.end());
+  }
+}
 
 }  // namespace
 

@@ -34,6 +34,10 @@ inline void append_text(std::string& s, const char* v) { append_text(s, std::str
 void append_text(std::string& s, char v);
 void append_text(std::string& s, bool v);
 void append_text(std::string& s, std::integral auto v) { s += std::to_string(v); }
+template <class E>
+requires(std::is_enum_v<E>&& std::is_convertible_v<E, int64_t>) void append_text(std::string& s, E v) {
+  append_text(s, int64_t{v});
+}
 void append_text(std::string& s, double v);  // the first of 6, 9 and 17 digits that reads back
 
 /// A string to append to. As an argument it makes the overloads of this namespace known for other namespaces' types.

@@ -143,7 +143,7 @@ constinit std::atomic<uint64_t> replaced{0};
 uint64_t detail::replaced_memory() { return replaced; }
 
 void detail::replace_memory(Tensor& x, const Tensor& now, Tensor grad) {
-  ++replaced;
+  if (x.device() != cpu) ++replaced;
   TensorImpl &t = x.impl(), &n = now.impl();
   n.storage->supersede(*t.storage);
   t.storage = n.storage, t.layout = n.layout, t.dtype = n.dtype, t.contiguous = n.contiguous;

@@ -120,6 +120,7 @@ class Leaf final : public Node {
   bool is_leaf() const override { return true; }
   void release() override {}
   Tensor grad;
+  bool frozen = false;       // takes no gradients: its tensor requires none for a while
   Tensor sum = {};           // bf16 leaves: the f32 sum over several walks; `grad` is this sum, rounded
   uint32_t sum_version = 0;  // version of `grad` at that sum; another version: `grad` was written to since
   std::mutex adding;         // held while a backward walk adds to `grad`
@@ -223,7 +224,7 @@ namespace detail {
 /// may hold this memory. A leaf stays the same leaf, with its hooks, and `grad` becomes its gradient. Graphs that saved
 /// x throw AutogradError, as after an in-place edit.
 void replace_memory(Tensor& x, const Tensor& now, Tensor grad);
-/// How often memory was replaced so far.
+/// How often memory of devices was replaced so far.
 uint64_t replaced_memory();
 }  // namespace detail
 

@@ -83,10 +83,10 @@ Tensor& Tensor::requires_grad_(bool on) {
   TensorImpl& t = *impl_;
   if (on && !t.history) {
     t.history = t.frozen ? t.frozen : Ref<Node>(new Leaf(*this));
-    t.frozen = nullptr;
+    static_cast<Leaf&>(*t.history).frozen = false, t.frozen = nullptr;
   } else if (!on && t.history) {
     Leaf& leaf = static_cast<Leaf&>(*t.history);
-    leaf.grad = Tensor(), leaf.sum = Tensor();
+    leaf.grad = Tensor(), leaf.sum = Tensor(), leaf.frozen = true;
     t.frozen = t.history, t.history = nullptr;
   }
   return *this;

@@ -129,6 +129,7 @@ Json& Json::operator[](std::string_view name) {
 }
 
 bool read_json(std::string_view text, JsonEvents& events) {
+  if (const std::size_t nul = text.find('\0'); nul != text.npos) return events.broken(nul, "a NUL character");
   Adapter adapter(events);
   return nlohmann::json::sax_parse(text, &adapter);
 }

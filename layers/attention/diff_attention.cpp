@@ -63,7 +63,7 @@ Tensor DiffAttention::operator()(const Tensor& given, const Pass& pass) const {
                           .kv_heads = first ? 2 * o.kv_heads : o.kv_heads,
                           .use_rope = o.use_rope,
                           .rope = o.rope};
-  auto [q, k, v] = heads.project(maps, x, call.first());
+  auto [q, k, v] = heads.project(maps, x, call.first(o.use_rope));
   if (first) v = cat({member(v, 0), member(v, 1)}, -1);
   const std::vector<Tensor> rows = call.rows({k, v});
   const auto attend = [&](const Tensor& queries, const Tensor& keys) {

@@ -77,7 +77,7 @@ Tensor FusedAttention::gate_of(const Tensor& x) const {
 Tensor FusedAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "fused_attention", given, h.dim, pass);
-  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const auto [q, k, v] = heads.project(h, call.x, call.first(h.use_rope));
   const Tensor y = mixture(
       q, k, v, gate_of(call.x), {h.causal, options.eps, options.chunk, h.attention_dropout}, call.key_mask(),
       [&, &q = q, &k = k, &v = v](const AttentionOptions& a) { return call.attend(q, k, v, a); },

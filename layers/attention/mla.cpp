@@ -63,7 +63,7 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "mla", given, o.dim, pass);
   call.check_causal(o.causal);
   const Tensor& x = call.x;
-  const int64_t position = call.first(), dn = o.nope_dim, r = o.kv_rank;
+  const int64_t position = call.first(o.use_rope), dn = o.nope_dim, r = o.kv_rank;
   const Tensor raw = o.q_rank == 0 ? Tensor() : q_down(x), z = o.q_rank == 0 ? raw : q_norm(raw) * o.q_factor;
   const Tensor mixed = o.q_rank == 0 ? q(x) : q_up(o.raw_latent ? cat({z, raw}, -1) : z);
   const std::vector<Tensor> qs = split(detail::split_heads(mixed, o.heads), {dn, o.rope_dim, width_with_q(o)}, -1);

@@ -162,7 +162,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
       fail<ValueError>(preset_.name, ": segments and context_segments come together");
   } else {
     call.check_causal(options.heads.causal);
-    const int64_t position = call.first();
+    const int64_t position = call.first(options.heads.use_rope);
     // Without global positions, later queries see the last (W − 1)·dilation + 1 keys only.
     const bool bounded = options.window > 0 && options.global.empty();
     const int64_t window = bounded ? (options.window - 1) * options.dilation + 1 : 0;

@@ -261,12 +261,12 @@ Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "nsa_attention", given, h.dim, pass);
   const Tensor& x = call.x;
-  const auto [q, k, v] = heads.project(h, x, call.first());
+  const auto [q, k, v] = heads.project(h, x, call.first(h.use_rope));
   const Tensor gates = sigmoid(detail::split_heads(gate(x), h.heads));
   std::vector<Tensor> fresh{k, v};
   if (options.separate_keys)
     for (const auto& [of_k, of_v] : {std::pair{&compressed_k, &compressed_v}, std::pair{&window_k, &window_v}}) {
-      fresh.push_back(side(h, x, *of_k, {}, h.kv_heads, h.rope.of_keys(), call.first()));
+      fresh.push_back(side(h, x, *of_k, {}, h.kv_heads, h.rope.of_keys(), call.first(h.use_rope)));
       fresh.push_back(detail::split_heads((*of_v)(x), h.kv_heads));
     }
   return finished(h, heads, call, fresh, [&](const std::vector<Tensor>& own, const SelectedOptions& here) {
@@ -287,7 +287,7 @@ MobaAttention::MobaAttention(MobaAttentionOptions o, Rng& rng)
 Tensor MobaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "moba_attention", given, h.dim, pass);
-  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const auto [q, k, v] = heads.project(h, call.x, call.first(h.use_rope));
   return finished(h, heads, call, {k, v}, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
     return moba_attention(q, rows[0], rows[1], options.sizes, o, call.rng());
   });
@@ -325,8 +325,8 @@ MsaAttention::Index MsaAttention::index(const Tensor& x, int64_t position) const
 Tensor MsaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "msa_attention", given, h.dim, pass);
-  const Tensor q = side(h, call.x, heads.q, q_norm, h.heads, h.rope, call.first()),
-               k = side(h, call.x, heads.k, k_norm, h.kv_heads, h.rope.of_keys(), call.first()),
+  const Tensor q = side(h, call.x, heads.q, q_norm, h.heads, h.rope, call.first(h.use_rope)),
+               k = side(h, call.x, heads.k, k_norm, h.kv_heads, h.rope.of_keys(), call.first(h.use_rope)),
                v = detail::split_heads(heads.v(call.x), h.kv_heads);
   const auto [index_of_q, index_of_k] = index(call.x, call.first());
   const std::vector<Tensor> fresh{k, v, index_of_k.detach()};

@@ -15,7 +15,7 @@ Tensor TopKAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "topk_attention", given, h.dim, pass);
   call.check_causal(h.causal);
-  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const auto [q, k, v] = heads.project(h, call.x, call.first(h.use_rope));
   const std::vector<Tensor> rows = call.rows({k, v}, options.window);
   const AttentionOptions a{.mask = {.causal = h.causal, .window = options.window, .keys = call.key_mask()},
                            .dropout = h.attention_dropout};
@@ -66,7 +66,7 @@ Tensor ThresholdAttention::operator()(const Tensor& given, const Pass& pass) con
   const HeadsOptions& h = options.heads;
   Call call(*this, "threshold_attention", given, h.dim, pass);
   call.check_causal(h.causal);
-  const auto [q, k, v] = heads.project(h, call.x, call.first());
+  const auto [q, k, v] = heads.project(h, call.x, call.first(h.use_rope));
   const std::vector<Tensor> rows = call.rows({k, v, unsqueeze(score.col(call.x), 1)});
   const Tensor f = unsqueeze(score.between(score.row(call.x), squeeze(rows[2], 1)) - tau, 1);
   const AttentionOptions a{.mask = {.causal = h.causal, .keys = call.key_mask()}, .dropout = h.attention_dropout};

@@ -98,6 +98,7 @@ Tensor quadratic_term(const Operands& x, const MixedChunkOptions& o, const Tenso
     Tensor y = within_chunk(pieces(x.q_quad), pieces(x.k_quad), pieces(x.v), o, relative_bias, mask, rng);
     return from_chunks(y, batch, count);
   };
+  if (n == 0) return x.v;  // a piece in which no chunk begins
   if (whole == n) return part(0, n, o.chunk);
   Tensor tail = part(whole, n - whole, n - whole);
   return whole == 0 ? tail : cat({part(0, whole, o.chunk), tail}, 2);

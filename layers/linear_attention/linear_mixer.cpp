@@ -16,7 +16,7 @@ Heads::Projected LinearMixer::project(const HeadsOptions& h, const Call& call) c
     const std::vector<Tensor> part = split(mixed, {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
     q = part[0], k = part[1], v = part[2];
   }
-  const Heads::Projected p = Heads::arranged(h, q, k, v, call.first());
+  const Heads::Projected p = Heads::arranged(h, q, k, v, call.first(h.use_rope));
   return {p.q, detail::spread_heads(p.k, h.heads), detail::spread_heads(p.v, h.heads)};
 }
 

@@ -67,6 +67,7 @@ struct DecoderBlock {
 /// Embedding, blocks, norm, head.
 struct Decoder {
   static constexpr const char* type = "Decoder";
+  static constexpr bool logits_of_hidden = true;  // see generate()
   DecoderOptions options{};
   Embedding embedding;
   std::vector<DecoderBlock> blocks;

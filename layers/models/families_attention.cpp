@@ -15,10 +15,16 @@ void set_windows(FamilyReader& r, const std::vector<int64_t>& sliding) {
   for (const int64_t layer : sliding) std::get<MultiHeadAttentionOptions>(r.block(layer).mixer).window = window;
 }
 
-/// Qwen2 and Qwen3 may slide in some layers; layer_types says in which.
+/// Qwen2 and Qwen3 may slide in some layers: layer_types says in which, or those from max_window_layers on. Qwen3 MoE
+/// slides in all.
 void set_qwen_windows(FamilyReader& r) {
+  const ModelConfig& c = r.config;
   r.config.ignore("max_window_layers sliding_window layer_types");
-  if (r.config.get("use_sliding_window", false)) set_windows(r, r.typed("layer_types", "sliding_attention"));
+  if (!r.config.get("use_sliding_window", false)) return;
+  const int64_t first =
+      c.at<std::string>("model_type") == "qwen3_moe" ? 0 : r.config.get("max_window_layers", int64_t{28});
+  const bool typed = first > 0 && c.has("layer_types");
+  set_windows(r, typed ? r.typed("layer_types", "sliding_attention") : r.where([&](int64_t i) { return i >= first; }));
 }
 
 /// The same options in every block.

@@ -50,7 +50,9 @@ bool has_own_head(const std::string& folder, const Checkpoint& files) {
   const auto named = [&](std::string_view end) {
     return std::ranges::find_if(files.shards, [&](const auto& entry) { return entry.first.ends_with(end); });
   };
-  const auto head = files.shards.find("lm_head.weight"), embedding = named("embed_tokens.weight");
+  const auto head = files.shards.find("lm_head.weight");
+  auto embedding = named("embed_tokens.weight");
+  if (embedding == files.shards.end()) embedding = named("backbone.embeddings.weight");  // Mamba-2
   if (head == files.shards.end() || embedding == files.shards.end()) return false;
   const auto bytes = [&](const auto& entry) {
     return map_safetensors(folder + "/" + entry.second, [&](const std::string& name) { return name == entry.first; })

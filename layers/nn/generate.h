@@ -41,12 +41,13 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, co
                 const GenerateOptions& options, Rng& rng);
 
 /// generate() for a model that returns the logits of tokens [batch, ·]. The model runs as a stream, see step(). It
-/// reads a context of the pass with the prompt.
+/// reads a context of the pass with the prompt. A model with `static constexpr bool logits_of_hidden = true` is
+/// logits(hidden(tokens, pass)); of a prompt only the last row's logits are made.
 template <TakesPass M>
 Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng, const Pass& pass = {}) {
   Stream stream;
   const auto logits_of_last = [&](const Tensor& tokens, const Pass& p) {
-    if constexpr (requires { model.logits(model.hidden(tokens, p)); })  // as Decoder, whose vocabulary may be large
+    if constexpr (requires { M::logits_of_hidden; })  // a vocabulary is large, and only the last row is drawn from
       return model.logits(narrow(model.hidden(tokens, p), 1, tokens.dim(1) - 1, 1));
     else return model(tokens, p);
   };

@@ -50,7 +50,7 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
     const Tensor& x = it->second;
     if (x.shape() != s.tensor->shape())
       fail<IOError>(op, ": tensor \"", s.name, "\" has shape ", x, ", the model needs ", *s.tensor,
-                    x.rank() == 2 && x.dim(0) == s.tensor->dim(-1) && x.dim(1) == s.tensor->dim(0)
+                    x.rank() == 2 && s.tensor->shape() == Shape{x.dim(1), x.dim(0)}
                         ? "; of PyTorch's layout? load_pytorch() transposes"
                         : "");
     if (x.dtype() != s.tensor->dtype())

@@ -24,16 +24,17 @@
 #include <variant>
 #include <vector>
 
-/// The visit of a module that calls its parts as its members are called.
-#define SLUICE_PARTS(...)                                                                \
-  static void visit(auto& self, auto&& f) { SLUICE_ALL_PARTS(SLUICE_PART(__VA_ARGS__)) } \
+/// The visit of a module that calls its parts as its members are called; up to 80 of them.
+#define SLUICE_PARTS(...)                                                                            \
+  static void visit(auto& self, auto&& f) { SLUICE_ALL_PARTS(__VA_OPT__(SLUICE_PART(__VA_ARGS__))) } \
   static_assert(true)
 #define SLUICE_PART(x, ...)                    \
   ::sluice::detail::visit_part(f, #x, self.x); \
   __VA_OPT__(SLUICE_NEXT_PART SLUICE_NOTHING()()(__VA_ARGS__))
 #define SLUICE_NEXT_PART() SLUICE_PART
 #define SLUICE_NOTHING()
-#define SLUICE_ALL_PARTS(...) SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(__VA_ARGS__))))
+#define SLUICE_ALL_PARTS(...) SLUICE_PARTS_3(SLUICE_PARTS_3(SLUICE_PARTS_3(SLUICE_PARTS_3(__VA_ARGS__))))
+#define SLUICE_PARTS_3(...) SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(__VA_ARGS__))))
 #define SLUICE_PARTS_2(...) SLUICE_PARTS_1(SLUICE_PARTS_1(SLUICE_PARTS_1(SLUICE_PARTS_1(__VA_ARGS__))))
 #define SLUICE_PARTS_1(...) __VA_ARGS__
 

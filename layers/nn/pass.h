@@ -149,8 +149,9 @@ class Call {
   /// The context [batch, k, dim] with its padding finite. Throws ValueError without a context.
   Tensor context(int64_t dim) const;
 
-  /// Position of the first token of x in the whole sequence.
-  int64_t first() const { return first_position(x.dim(1), pass_, layer_); }
+  /// Position of the first token of x in the whole sequence, for a layer that `reads` it, as RoPE does. ValueError in a
+  /// step of a stream that has another number of tokens.
+  int64_t first(bool reads = true) const { return reads ? first_position(x.dim(1), pass_, layer_) : 0; }
   /// True in a step of a stream.
   bool streams() const { return pass_.stream != nullptr; }
   /// Throws ValueError with the reason `why` in a stream unless the layer is causal.

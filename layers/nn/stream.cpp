@@ -15,9 +15,9 @@ namespace sluice {
 
 StreamStep::StreamStep(Stream& stream, int64_t tokens) : stream_(stream) {
   detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
-  if (stream.running_ >= 0)
+  if (stream.running_.tokens >= 0)
     fail<ValueError>("step: a step of this stream runs already; a model calls its layers with its pass");
-  stream.next_ = 0, stream.known_ = stream.kept_.size(), stream.running_ = tokens;
+  stream.next_ = 0, stream.known_ = stream.kept_.size(), stream.running_.tokens = tokens;
 }
 
 StreamStep::~StreamStep() {
@@ -31,7 +31,7 @@ StreamStep::~StreamStep() {
     }
     k.before_.reset(), k.cache.overwritten.clear();
   }
-  stream_.running_ = -1;
+  stream_.running_.tokens = -1;
 }
 
 void StreamStep::end() {
@@ -39,12 +39,12 @@ void StreamStep::end() {
     const Stream::Kept& k = stream_.kept_[stream_.next_];
     fail<ValueError>("step: a stream of another model: this one ends before the ", k.what, " of a layer ", k.layer);
   }
-  stream_.length_ += stream_.running_, ended_ = true;
+  stream_.length_ += stream_.running_.tokens, ended_ = true;
 }
 
 int64_t Stream::position(int64_t tokens, const char* layer) const {
-  if (running_ >= 0 && tokens != running_)
-    fail<ValueError>(layer, ": is called with ", tokens, " tokens in a step of ", running_,
+  if (running_.tokens >= 0 && tokens != running_.tokens)
+    fail<ValueError>(layer, ": is called with ", tokens, " tokens in a step of ", running_.tokens,
                      "; a layer that reads positions must see every token of a stream");
   return length_;
 }
@@ -106,7 +106,7 @@ void to(Stream& stream, Device device) {
 }
 
 Stream of_sequences(const Stream& stream, const Tensor& index) {
-  if (stream.running_ >= 0) fail<ValueError>("of_sequences: a step of the stream runs");
+  if (stream.running_.tokens >= 0) fail<ValueError>("of_sequences: a step of the stream runs");
   if (index.rank() != 1) fail("of_sequences: the index must be i64 [m] — got ", index);
   NoGrad guard;
   Stream chosen = stream;

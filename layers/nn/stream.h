@@ -71,7 +71,13 @@ class Stream {
   std::size_t known_ = 0;  // places of earlier steps
   int64_t length_ = 0;
   int64_t reserved_ = 0;
-  int64_t running_ = -1;  // tokens of the step that runs; −1: none
+  /// Tokens of the step that runs; −1: none. A copy that is made meanwhile runs none.
+  struct Running {
+    int64_t tokens = -1;
+    Running() = default;
+    Running(const Running&) {}
+    Running& operator=(const Running&) { return *this; }
+  } running_;
 };
 
 /// Moves what the stream keeps to a device.

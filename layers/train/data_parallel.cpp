@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 namespace sluice {
 
@@ -47,9 +48,12 @@ DataParallel::DataParallel(std::vector<NamedTensor> state, const Communicator& r
     : ranks_(ranks), options_(options) {
   if (options.bucket_bytes < 1)
     fail<ValueError>("data_parallel: bucket_bytes must be above 0 — got ", options.bucket_bytes);
-  for (const NamedTensor& t : state)
+  std::set<const TensorImpl*> seen;  // a tied tensor has several names
+  for (const NamedTensor& t : state) {
+    if (!seen.insert(t.tensor.ref().get()).second) continue;
     if (t.tensor.requires_grad()) parameters_.push_back({t.name, t.tensor});
     else frozen_.push_back(t);
+  }
   if (ranks.size() == 1) return;
   ranks.check_same("model", text_of(state));
   own_ = ranks.split(0);

@@ -98,7 +98,7 @@ GraphedStep::Result GraphedStep::run(const std::vector<Tensor>& inputs, bool on_
       for (Tensor& x : own) x = narrow(x, 0, part * (x.dim(0) / options_.parts), x.dim(0) / options_.parts);
     Tensor loss = loss_(own);
     if (options_.parts > 1) loss = loss * (1.0 / static_cast<double>(options_.parts));
-    backward(loss, {}, {.inputs = trained});
+    if (!trained.empty()) backward(loss, {}, {.inputs = trained});
     NoGrad guard;
     result.loss = result.loss.defined() ? result.loss + loss.detach() : loss.detach();
   }

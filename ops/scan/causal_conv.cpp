@@ -17,11 +17,12 @@ namespace sluice {
 
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;     // numbers
-constexpr int64_t kChannels = 1 << 10;  // of a task: what is read again of some rows stays in L2
-constexpr int64_t kRows = 4;            // at a time, of one sequence
-constexpr int64_t kFew = 64;            // rows that are added up in T; such sums are added in f64
-constexpr int64_t kSegment = 512;       // rows of a task of the backward pass
+constexpr int64_t kGrain = 1 << 14;       // numbers
+constexpr int64_t kChannels = 1 << 10;    // of a task at most: what is read again of some rows stays in L2
+constexpr int64_t kFewChannels = 1 << 8;  // the same where there are few segments
+constexpr int64_t kRows = 4;              // at a time, of one sequence
+constexpr int64_t kFew = 64;              // rows that are added up in T; such sums are added in f64
+constexpr int64_t kSegment = 512;         // rows of a task of the backward pass
 
 template <class T> void add_product(const T* a, const T* b, T* SLUICE_RESTRICT sum, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += a[i] * b[i];
@@ -108,8 +109,9 @@ template <class T> struct ConvolutionGradients { T *rows, *early, *w, *bias; };
 /// A block of channels of a segment of rows.
 template <class T> class BackwardTask {
  public:
-  BackwardTask(const Convolution<T>& p, const T* g, bool silu, const ConvolutionGradients<T>& to, int64_t channel)
-      : p_(p), g_(g), to_(to), first_(channel), count_(std::min(kChannels, p.c - channel)),
+  BackwardTask(const Convolution<T>& p, const T* g, bool silu, const ConvolutionGradients<T>& to, int64_t channel,
+               int64_t channels)
+      : p_(p), g_(g), to_(to), first_(channel), count_(std::min(channels, p.c - channel)),
         ring_(silu ? p.width + 2 * kRows : 0), h_(ring_ * count_), few_(to.w || to.bias ? (p.width + 1) * count_ : 0) {}
 
   /// Rows begin … end − 1. Adds their part of dw and dbias to sum [width + 1, c].
@@ -191,14 +193,15 @@ void causal_conv_backward_cpu(const Tensor& x, const Tensor& weight, const Tenso
     const ConvolutionGradients<T> to{data(dx), data(dbefore), data(dweight), data(dbias)};
     const T* const g = g_in.data<T>();
     const int64_t rows = x.numel() / p.c, segments = (rows + kSegment - 1) / kSegment,
-                  blocks = (p.c + kChannels - 1) / kChannels, sums = to.w || to.bias ? (p.width + 1) * p.c : 0;
+                  channels = segments < 8 ? kFewChannels : kChannels, blocks = (p.c + channels - 1) / channels,
+                  sums = to.w || to.bias ? (p.width + 1) * p.c : 0;
     detail::Scratch<double> all(segments * sums);
     double* const of = all.data();
     std::fill_n(of, segments * sums, 0.0);
     parallel_for(segments * blocks, 1, [=](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t segment = task / blocks, first = segment * kSegment;
-        BackwardTask<T>(p, g, silu, to, task % blocks * kChannels)
+        BackwardTask<T>(p, g, silu, to, task % blocks * channels, channels)
             .run(first, std::min(rows, first + kSegment), of + segment * sums);
       }
     });
@@ -310,7 +313,8 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   const auto plain = [](const Tensor& t) { return t.defined() ? contiguous(t.detach()) : t; };
   Tensor y = empty(x.shape(), x.options());
   if (y.numel() > 0) kernel::causal_conv(plain(x), plain(weight), plain(bias), plain(before), silu, y);
-  return record<CausalConv>(y, {x, weight, bias, before}, {x, weight, bias, before}, silu);
+  const Tensor of_p = silu ? bias : Tensor();  // the gradient makes p again only for SiLU
+  return record<CausalConv>(y, {x, weight, bias, before}, {x, weight, of_p, before}, silu);
 }
 
 }  // namespace sluice

@@ -50,6 +50,38 @@ TEST_CASE("checkpoint: a capture by reference that is another tensor in the seco
   CHECK_THROWS_AS(backward(sum(y)), AutogradError);
 }
 
+TEST_CASE("checkpoint: what a function may do with its captures", "[checkpoint]") {
+  Tensor x = Tensor({0.5f, 1}).requires_grad_();
+  // A work buffer of several segments, which each writes before it reads it.
+  Tensor work({0, 0}), h = x;
+  for (int i = 0; i < 3; ++i)
+    h = checkpoint([&work, i](const Inputs& in) { return fill_(work, i + 2.0), tanh(in[0] * work); }, {h});
+  const Tensor got = grad(sum(h), x);
+  CHECK(same_bits(got, grad(sum(tanh(tanh(tanh(x * 2.0) * 3.0) * 4.0)), x)));
+  // What it made and gave away is edited later.
+  Inputs log;
+  Tensor y = checkpoint(
+      [&](const Inputs& in) {
+        const Tensor a = in[0] * 2.0;
+        log.push_back(a.detach());
+        return a * a;
+      },
+      {x});
+  scale_(log[0], 5);
+  CHECK(same_bits(grad(sum(y), x), Tensor({4, 8})));
+  // A captured tensor that was frozen in the first run.
+  Tensor w({3, 3});
+  y = checkpoint([w](const Inputs& in) { return in[0] * w; }, {x});
+  w.requires_grad_();
+  CHECK(same_bits(grad(sum(y), x), Tensor({3, 3})));
+  // An edit is noticed in a nested one, too.
+  Tensor c({2, 2});
+  const auto inner = [c](const Inputs& in) { return in[0] * in[0] * c; };
+  y = checkpoint([inner](const Inputs& in) { return checkpoint(inner, {in[0] + 0.0}); }, {x});
+  fill_(c, 7);
+  CHECK_THROWS_WITH(backward(sum(y)), Contains("edited in place"));
+}
+
 TEST_CASE("checkpoint: an undefined input stays undefined", "[checkpoint]") {
   Tensor x = Tensor({3, 4}).requires_grad_();
   const auto twice = [](const Inputs& in) { return in[1].defined() ? in[1] : in[0] * 2.0; };
@@ -71,6 +103,16 @@ TEST_CASE("leaf: a graph finds it again after freezing and thawing", "[autograd]
   backward(loss);
   CHECK(same_bits(w.grad(), Tensor({6, 8})));
   CHECK(hooks == 3);
+}
+
+TEST_CASE("leaf: one that is frozen takes no gradients of older graphs", "[autograd]") {
+  Tensor w = Tensor({3, 4}).requires_grad_(), v = Tensor({1, 1}).requires_grad_();
+  const Tensor loss = sum(w * v);
+  w.requires_grad_(false);
+  backward(loss);
+  CHECK(same_bits(v.grad(), Tensor({3, 4})));
+  w.requires_grad_();
+  CHECK_FALSE(w.grad().defined());
 }
 
 TEST_CASE("backward: gradients of chosen leaves only", "[autograd]") {

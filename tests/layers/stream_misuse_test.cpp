@@ -9,6 +9,7 @@
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/models.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
@@ -20,9 +21,9 @@ using namespace sluice::testing;
 
 namespace {
 
-MultiHeadAttention attention_layer(uint64_t seed = 1) {
-  Rng rng(seed);
-  return MultiHeadAttention({.dim = 8, .heads = 2, .causal = true, .dtype = f64}, rng);
+MultiHeadAttention attention_layer(bool rope = true) {
+  Rng rng(1);
+  return MultiHeadAttention({.dim = 8, .heads = 2, .causal = true, .use_rope = rope, .dtype = f64}, rng);
 }
 Tensor rows_of_tokens(int64_t n) {
   Rng rng(2);
@@ -49,6 +50,7 @@ struct TwoPlaces {
 
 /// A model that gives its logits in two parts, as Decoder does.
 struct Lm {
+  static constexpr bool logits_of_hidden = true;
   Embedding embed;
   MultiHeadAttention attention;
   Linear head;
@@ -81,6 +83,15 @@ TEST_CASE("stream: a layer that reads positions must see every token", "[stream]
   CHECK_THROWS_WITH(step(strided, x, stream), Contains("called with 3 tokens in a step of 6"));
   CHECK(stream.length() == 0);
   CHECK(max_abs_diff(step(layer, x, stream), layer(x)) == 0);
+
+  // Without positions a layer may have tokens of its own: means of two.
+  const MultiHeadAttention plain = attention_layer(false);
+  const auto patched = [&](const Tensor& y, const Pass& pass) {
+    return plain(mean(unflatten(y, 1, {y.dim(1) / 2, 2}), {2}), pass);
+  };
+  Stream patches;
+  const Tensor head = step(patched, narrow(x, 1, 0, 4), patches), tail = step(patched, narrow(x, 1, 4, 2), patches);
+  CHECK(max_abs_diff(cat({head, tail}, 1), patched(x, {})) < 1e-14);
 }
 
 TEST_CASE("stream: no step within a step", "[stream]") {
@@ -90,6 +101,10 @@ TEST_CASE("stream: no step within a step", "[stream]") {
   Stream stream;
   CHECK_THROWS_WITH(step(nested, x, stream), Contains("runs already"));
   CHECK(stream.length() == 0);
+  Stream copied;  // within a step
+  step([&](const Tensor& y, const Pass& pass) { return copied = *pass.stream, layer(y, pass); }, x, stream);
+  CHECK(max_abs_diff(step(layer, x, copied), layer(x)) == 0);
+  stream = {};
   CHECK(max_abs_diff(step(layer, x, stream), layer(x)) == 0);
 }
 
