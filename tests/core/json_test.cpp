@@ -28,6 +28,7 @@ TEST_CASE("json: what is written is read back", "[json]") {
 TEST_CASE("json: what is not JSON says where and why", "[json]") {
   for (const char* wrong : {"", "{", "[1,]", "{\"a\":1,}", "nul", "1 2", "{\"a\" 1}", "\"\xff\"", "1e999"})
     CHECK_THROWS_WITH(parse_json(wrong), Contains("json: it is not JSON at byte "));
+  CHECK_THROWS_WITH(parse_json(std::string_view("{}\0 no JSON", 11)), Contains("a NUL character"));
   CHECK_THROWS_WITH(parse_json(R"({"a": 1, "b": {"a": 2, "c": 3, "a": 4}})"), Contains("the name \"a\" appears twice"));
   CHECK_NOTHROW(parse_json(std::string(32, '[') + std::string(32, ']')));
   CHECK_THROWS_WITH(parse_json(std::string(1000000, '[')), Contains("nested deeper than 32"));

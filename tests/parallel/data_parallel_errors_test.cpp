@@ -105,3 +105,14 @@ TEST_CASE("optimizer: shards whose ranks have gradients of different parameters 
   });
   CHECK(refused == 2);
 }
+
+TEST_CASE("data parallel: a tied tensor is one parameter, on one rank as on two", "[parallel]") {
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [](const Communicator& all) {
+      Tensor tied = ones({1}, {f64}).requires_grad_();
+      DataParallel parallel(std::vector<NamedTensor>{{"a", tied}, {"b", tied}}, all);
+      parallel.accumulate(sum(tied) * 3.0, 2);
+      parallel.backward(sum(tied) * 3.0, 2);
+      if (tied.grad().item<double>() != 3) fail<ValueError>("the gradient is ", tied.grad().item<double>());
+    });
+}

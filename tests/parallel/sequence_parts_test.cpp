@@ -314,3 +314,19 @@ TEST_CASE("sequence: what cannot be is said", "[sequence]") {
        }))
     CHECK(text.find("rank 1") != std::string::npos);
 }
+
+TEST_CASE("sequence: FLASH with a bias, cut where no chunk begins", "[sequence]") {
+  for (const GauBias bias : {GauBias::toeplitz, GauBias::rope, GauBias::t5}) {
+    Rng rng(1);
+    const Flash layer(FlashOptions{.dim = 8, .key_dim = 4, .chunk = 16, .bias = bias, .dtype = f64}, rng);
+    for (const int64_t n : {3, 10, 17}) {
+      const Tensor x = normal({1, n, 8}, 0, 1, rng, {f64}), want = layer(x);
+      run_ranks(2, [&](const Communicator& all) {
+        const int64_t here = (n + 1 - all.rank()) / 2, first = all.rank() == 0 ? 0 : n - here;
+        SequenceScope scope(all);
+        const Tensor y = layer(narrow(x, 1, first, here));
+        if (max_abs_diff(y, narrow(want, 1, first, here)) > 1e-12) fail<ValueError>("rank ", all.rank(), " differs");
+      });
+    }
+  }
+}
