@@ -13,13 +13,25 @@ namespace {
 
 using detail::Subgraph, detail::Frontier, detail::LeafCounter;
 
-// Defined below.
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad);
-Tensors call_vjp(Node& node, const Tensors& grads);
 Tensor fitted(const Node& from, const Edge& to, Tensor g);
 void accumulate(Tensor& into, Tensor g, bool create_graph);
 void collect(Leaf& leaf, Tensor g, bool create_graph);
-void run_hooks(Node& node, Tensors& grads);
+
+void run_hooks(Node& node, Tensors& grads) {
+  if (!node.extras_) return;
+  for (uint32_t i = 0; i < grads.size(); ++i)
+    if (grads[i].defined()) node.run_hooks(i, grads[i]);
+}
+
+Tensors call_vjp(Node& node, const Tensors& gs) {
+  Tensors grads = node.vjp_all(gs);
+  if (grads.size() != node.edges.size())
+    fail<AutogradError>(node.name(), ": returned ", grads.size(), " gradients for ", node.edges.size(), " inputs");
+  if (detail::observed()) [[unlikely]]
+    detail::note_vjp(node, grads);
+  return grads;
+}
 
 /// The module that was running when the vjp began.
 constinit thread_local const ModuleScope* module_of_walk = nullptr;
@@ -33,11 +45,10 @@ struct VjpScope {
 };
 
 /// The walk: takes the youngest waiting node, whose gradients are then complete, and passes the gradients from its vjp
-/// on to its inputs. visit(node, gradients) runs the node's hooks, and returns false to stop at this node. With
-/// `between`, other nodes are left out. With `watch`, a leaf does not wait in the frontier but is visited when its last
-/// edge was walked.
+/// on to its inputs. visit(node, gradients) runs the node's hooks, and returns false to stop at this node. Nodes that
+/// are not in `between` are left out. With `watch`, a leaf is visited as soon as its last edge was walked.
 template <class Visit>
-void walk(Frontier& frontier, BackwardOptions options, const Subgraph* between, Visit visit,
+void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* between, Visit visit,
           LeafCounter* watch = nullptr) {
   GradMode mode(options.create_graph);
   detail::DenormalMode denormals;  // set once, not in each small op
@@ -85,17 +96,15 @@ void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions op
   std::optional<LeafCounter> watch;
   if (final) watch.emplace(root.impl().history.get());
   const Edge at = edge_of(root);
-  std::optional<Subgraph> between;
-  if (!options.inputs.empty()) {
-    std::vector<Edge> wanted;
-    for (const Tensor& x : options.inputs) {
-      wanted.push_back(edge_of(x));
-      if (wanted.back().node && !wanted.back().node->is_leaf())
-        fail<AutogradError>("backward: input ", x, " is not a leaf; grad() gives its gradient");
-    }
-    between.emplace(std::span(&at, 1), wanted);
-    if (!between->contains(at.node.get())) return;
+  std::vector<Edge> wanted;
+  for (const Tensor& x : options.inputs) {
+    if (x.requires_grad() && !x.is_leaf())
+      fail<AutogradError>("backward: input ", x, " is not a leaf; grad() gives its gradient");
+    wanted.push_back(edge_of(x));
   }
+  std::optional<Subgraph> between;
+  if (!wanted.empty()) between.emplace(std::span(&at, 1), wanted);
+  if (between && !between->contains(at.node.get())) return;
   frontier.at(at.node)[at.index] = std::move(g);
   walk(
       frontier, options, between ? &*between : nullptr,
@@ -156,9 +165,9 @@ std::vector<Tensor> detail::grad_edges(std::span<const Edge> roots, std::span<co
 
 Tensor sum_to(const Tensor& g, const Shape& shape) {
   if (g.shape() == shape) return g;
-  int extra = g.rank() - shape.rank();
-  Shape dims;
+  const int extra = g.rank() - shape.rank();
   bool ok = extra >= 0;
+  Shape dims;
   for (int d = 0; ok && d < g.rank(); ++d) {
     int64_t want = d < extra ? 1 : shape[d - extra];
     if (d < extra || (want == 1 && g.shape()[d] != 1)) dims.push_back(d);
@@ -173,9 +182,8 @@ namespace {
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
   if (!root.defined()) fail<AutogradError>(op, ": the output is undefined (default-constructed or moved from)");
   if (!root.requires_grad())
-    fail<AutogradError>(op, ": the output ", root,
-                        " has no history; no input required a gradient, or "
-                        "it was made under NoGrad");
+    fail<AutogradError>(op, ": the output ", root, " has no history; no input required a gradient, or it was made ",
+                        "under NoGrad");
   if (!grad.defined()) {
     if (root.numel() != 1)
       fail<AutogradError>(op, ": an output of shape ", root,
@@ -188,21 +196,6 @@ Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
   if (grad.device() != root.device())
     fail<DeviceError>(op, ": gradient on ", grad.device(), " for an output on ", root.device());
   return grad;
-}
-
-void run_hooks(Node& node, Tensors& grads) {
-  if (!node.extras_) return;
-  for (uint32_t i = 0; i < grads.size(); ++i)
-    if (grads[i].defined()) node.run_hooks(i, grads[i]);
-}
-
-Tensors call_vjp(Node& node, const Tensors& gs) {
-  Tensors grads = node.vjp_all(gs);
-  if (grads.size() != node.edges.size())
-    fail<AutogradError>(node.name(), ": returned ", grads.size(), " gradients for ", node.edges.size(), " inputs");
-  if (detail::observed()) [[unlikely]]
-    detail::note_vjp(node, grads);
-  return grads;
 }
 
 /// g summed to the shape of the edge's target. Throws AutogradError if a vjp returned a wrong dtype, device or shape.
@@ -256,14 +249,11 @@ void collect(Leaf& leaf, Tensor g, bool create_graph) {
 
 }  // namespace
 
-namespace detail {
-constinit thread_local const Node* vjp_of = nullptr;
-
-std::string running_module() {
+constinit thread_local const Node* detail::vjp_of = nullptr;
+std::string detail::running_module() {
   if (!vjp_of || ModuleScope::innermost() != module_of_walk) return ModuleScope::path();
   return vjp_of->extras_ ? vjp_of->extras_->module_path : "";
 }
-void remember_module(Node& node) { node.extras().module_path = running_module(); }
-}  // namespace detail
+void detail::remember_module(Node& node) { node.extras().module_path = running_module(); }
 
 }  // namespace sluice
