@@ -159,7 +159,9 @@ OpCalls make_calls() {
   auto add_call = [&](const char* name, OpCall f) { c.emplace_back(name, std::move(f)); };
   // elementwise
   add_call("pow", drawn(static_cast<Tensor (*)(T, double)>(pow)));
-  add_call("scale", drawn(scale)), add_call("add_scalar", drawn(add_scalar)), add_call("clamp", drawn(static_cast<Tensor (*)(T, std::optional<double>, std::optional<double>)>(clamp)));
+  add_call("scale", drawn(scale)), add_call("add_scalar", drawn(add_scalar));
+  using Bound = std::optional<double>;
+  add_call("clamp", drawn(static_cast<Tensor (*)(T, Bound, Bound)>(clamp)));
   using ByNumber = Tensor (*)(T, double);
   for (auto [name, f] : std::initializer_list<std::pair<const char*, ByNumber>>{
            {"remainder", remainder}, {"maximum", maximum}, {"minimum", minimum}, {"eq", eq}, {"ne", ne}, {"lt", lt}, {"le", le}, {"gt", gt}, {"ge", ge}})
@@ -343,7 +345,8 @@ OpCalls make_calls() {
   add_call("causal_conv1d", [](Draw& d) {  // operands that fit
     const int64_t n = d.size(), channels = d.size(), width = 1 + d.below(4);
     return outputs(causal_conv1d(d.tensor({2, n, channels}), d.tensor({width, channels}), d.chance(0.5) ? d.tensor({channels}) : Tensor(),
-                                 d.chance(0.5) ? d.tensor({2, width - 1, channels}) : Tensor(), d.one_of({Act::identity, Act::silu, Act::gelu})));
+                                 d.chance(0.5) ? d.tensor({2, width - 1, channels}) : Tensor(),
+                                 d.one_of({Act::identity, Act::silu, Act::gelu})));
   });
   auto scanned = [&](const char* name, auto f) {
     add_call(name, [f](Draw& d) {
