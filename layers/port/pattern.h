@@ -7,6 +7,7 @@
 #include <sluice/layers/port/unicode.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace sluice::detail {
