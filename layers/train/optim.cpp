@@ -1,7 +1,6 @@
 #include <sluice/layers/train/optim.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/optim_kernels.h>
 #include <sluice/ops/basic.h>
 #include <sluice/parallel/collectives.h>
 
@@ -32,30 +31,6 @@ void check_parameter(const char* op, const NamedTensor& p) {
                      " is strided; make the leaf from contiguous() or clone()");
 }
 
-/// Calls step(rule, tensors) once for each group of parameters with the same rule, dtypes and device.
-template <class Due, class RuleOf, class Step>
-void step_together(const std::vector<Due>& due, RuleOf rule_of, const Step& step) {
-  struct Batch {
-    decltype(rule_of(due[0])) rule;
-    UpdatedTensors x;
-  };
-  std::vector<Batch> batches;
-  for (const Due& d : due) {
-    const auto rule = rule_of(d);
-    auto batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& b) {
-      return b.rule == rule && b.x.w[0].dtype() == d.w.dtype() && b.x.g[0].dtype() == d.g.dtype() &&
-             b.x.w[0].device() == d.w.device();
-    });
-    if (batch == batches.end()) batch = batches.insert(batch, {rule, {}});
-    UpdatedTensors& x = batch->x;
-    x.w.push_back(d.w), x.g.push_back(d.g);
-    if (d.slot->moments.size() > 0) x.m.push_back(d.slot->moments[0]);
-    if (d.slot->moments.size() > 1) x.v.push_back(d.slot->moments[1]);
-    if (d.rounded.defined()) x.rounded.push_back(d.rounded);
-  }
-  for (Batch& batch : batches) step(batch.rule, batch.x);
-}
-
 }  // namespace
 
 bool is_matrix(const NamedTensor& p) { return p.tensor.rank() >= 2; }
@@ -70,7 +45,8 @@ std::vector<NamedTensor> numbered(std::vector<Tensor> tensors) {
 // -- the common part of all optimisers ---------------------------------------------------------------
 
 Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters, std::vector<const char*> moments, double lr,
-                     double weight_decay, const ParameterFilter& decay, const ParameterGroups& groups)
+                     double weight_decay, const ParameterFilter& decay, const ParameterGroups& groups,
+                     const ParameterFilter& one_moment)
     : name_(name), parameters_(std::move(parameters)), moments_(std::move(moments)), lr_(lr) {
   if (parameters_.empty()) fail<ValueError>(name, ": the list of parameters is empty");
   check_lr(name, lr);
@@ -90,14 +66,15 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters, std:
                        " and ", group.weight_decay.value_or(0));
   std::vector<bool> used(groups.size());
   for (const NamedTensor& p : parameters_) {
-    Slot slot{.weight_decay = !decay || decay(p) ? weight_decay : 0};
+    Slot slot{.weight_decay = !decay || decay(p) ? weight_decay : 0,
+              .count = one_moment && one_moment(p) ? 1 : moments_.size()};
     for (std::size_t k = 0; k < groups.size(); ++k) {
       if (groups[k].members && !groups[k].members(p)) continue;
       slot.lr_factor = groups[k].lr_factor, slot.weight_decay = groups[k].weight_decay.value_or(slot.weight_decay);
       used[k] = true;
       break;
     }
-    for (std::size_t k = 0; k < moments_.size(); ++k) slot.moments.push_back(zeros(p.tensor.shape(), wide(p.tensor)));
+    for (std::size_t k = 0; k < slot.count; ++k) slot.moments.push_back(zeros(p.tensor.shape(), wide(p.tensor)));
     slots_.push_back(std::move(slot));
   }
   follow_conversions();  // creates the masters of bf16 parameters
@@ -243,7 +220,7 @@ void Optimizer::each_entry(const std::function<void(const std::string&, const Te
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const std::string& name = parameters_[i].name;
     f(name + ".updates", Tensor::from<int64_t>({slots_[i].updates}, {}));
-    for (std::size_t k = 0; k < moments_.size(); ++k) f(str(name, '.', moments_[k]), kept(i, slots_[i].moments, k));
+    for (std::size_t k = 0; k < slots_[i].count; ++k) f(str(name, '.', moments_[k]), kept(i, slots_[i].moments, k));
     if (parameters_[i].tensor.dtype() == bf16) f(name + ".master", kept(i, {slots_[i].master}, 0));
   }
 }
@@ -269,12 +246,13 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
   };
   const int64_t steps = count("steps");
   std::vector<int64_t> updates;
-  for (const auto& [name, w] : parameters_) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const auto& [name, w] = parameters_[i];
     updates.push_back(count(name + ".updates"));
     if (updates.back() > steps)
       fail<IOError>(op, ": '", name, ".updates' is ", updates.back(), ", more than ", steps, " steps");
     const DType dtype = wide(w).dtype;
-    for (const char* moment : moments_) entry(str(name, '.', moment), w.shape(), dtype);
+    for (std::size_t k = 0; k < slots_[i].count; ++k) entry(str(name, '.', moments_[k]), w.shape(), dtype);
     if (w.dtype() == bf16) entry(name + ".master", w.shape(), dtype);
   }
   for (const auto& [key, t] : state)
@@ -283,79 +261,13 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
   steps_ = steps;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].updates = updates[i];
-    for (std::size_t k = 0; keeps(i) && k < moments_.size(); ++k)
+    for (std::size_t k = 0; k < slots_[i].moments.size(); ++k)
       copy_elements(state.at(str(parameters_[i].name, '.', moments_[k])), slots_[i].moments[k]);
     if (keeps(i) && slots_[i].master.defined()) {
       copy_elements(state.at(parameters_[i].name + ".master"), slots_[i].master);
       slots_[i].version = parameters_[i].tensor.version() - 1;  // follow() must compare: the two values may differ
     }
   }
-}
-
-// -- the optimisers -----------------------------------------------------------------------------------
-
-Sgd::Sgd(std::vector<NamedTensor> parameters, SgdOptions o)
-    : Optimizer("sgd", std::move(parameters), o.momentum != 0 ? std::vector{"momentum"} : std::vector<const char*>{},
-                o.lr, o.weight_decay, o.decay, o.groups),
-      options_(std::move(o)) {
-  check_options("sgd", options_);
-  if (options_.nesterov && options_.momentum == 0) fail<ValueError>("sgd: nesterov needs a momentum > 0");
-}
-
-void Sgd::update(const std::vector<Due>& due) {
-  step_together(
-      due,
-      [&](const Due& d) {
-        return SgdRule{lr() * d.slot->lr_factor, options_.momentum, d.slot->weight_decay, options_.nesterov};
-      },
-      kernel::sgd);
-}
-
-Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
-    : Optimizer("adam", std::move(parameters), {"m", "v"}, o.lr, o.weight_decay, o.decay, o.groups),
-      options_(std::move(o)) {
-  check_options("adam", options_);
-}
-
-void Adam::update(const std::vector<Due>& due) {
-  step_together(
-      due,
-      [&](const Due& d) {
-        const double t = static_cast<double>(d.slot->updates), rate = lr() * d.slot->lr_factor;
-        return AdamRule{.beta1 = options_.beta1,
-                        .beta2 = options_.beta2,
-                        .eps = options_.eps,
-                        .lr = rate / (1 - std::pow(options_.beta1, t)),
-                        .root_scale = 1 / std::sqrt(1 - std::pow(options_.beta2, t)),
-                        .shrink = options_.decoupled ? rate * d.slot->weight_decay : 0,
-                        .l2 = options_.decoupled ? 0 : d.slot->weight_decay};
-      },
-      kernel::adam);
-}
-
-Lamb::Lamb(std::vector<NamedTensor> parameters, LambOptions o)
-    : Optimizer("lamb", std::move(parameters), {"m", "v"}, o.lr, o.weight_decay, o.decay, o.groups),
-      options_(std::move(o)) {
-  check_options("lamb", options_);
-  for (const NamedTensor& p : this->parameters()) adapted_.push_back(!options_.adapt || options_.adapt(p));
-}
-
-void Lamb::update(const std::vector<Due>& due) {
-  step_together(
-      due,
-      [&](const Due& d) {
-        const double t = static_cast<double>(d.slot->updates);
-        const bool correct = options_.bias_correction;
-        return LambRule{.beta1 = options_.beta1,
-                        .beta2 = options_.beta2,
-                        .eps = options_.eps,
-                        .lr = lr() * d.slot->lr_factor,
-                        .mean_scale = correct ? 1 / (1 - std::pow(options_.beta1, t)) : 1,
-                        .root_scale = correct ? 1 / std::sqrt(1 - std::pow(options_.beta2, t)) : 1,
-                        .weight_decay = d.slot->weight_decay,
-                        .adapt = adapted_[d.index]};
-      },
-      kernel::lamb);
 }
 
 }  // namespace sluice

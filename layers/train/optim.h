@@ -1,4 +1,4 @@
-// Optimisers: SGD, Adam(W) and LAMB.
+// Optimisers: SGD, Adam(W), LAMB and Muon.
 //
 //   Adam adam(parameters(model), {.lr = 3e-4, .weight_decay = 0.1});
 //   adam.zero_grad(); backward(loss); clip_grad_norm(adam.parameters(), 1); adam.step();
@@ -46,7 +46,7 @@ struct ParameterGroup {
 /// Groups, in order: the first group that chooses a parameter has it.
 using ParameterGroups = std::vector<ParameterGroup>;
 
-/// The common part of Sgd, Adam and Lamb.
+/// The common part of Sgd, Adam, Lamb and Muon.
 class Optimizer : private NoCopy {
  public:
   virtual ~Optimizer() = default;
@@ -81,8 +81,8 @@ class Optimizer : private NoCopy {
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
 
   /// Returns a snapshot (copies): "steps"; for each parameter w "w.updates" and its moments, "w.momentum" (Sgd with
-  /// momentum) or "w.m" and "w.v" (Adam, Lamb); for a bf16 parameter also "w.master". Counts are i64 scalars. Options
-  /// and lr are not part of the state: they belong to the program.
+  /// momentum) or "w.m" and "w.v" (Adam, Lamb, Muon; "w.m" alone for Muon's matrices); for a bf16 parameter also
+  /// "w.master". Counts are i64 scalars. Options and lr are not part of the state: they belong to the program.
   std::map<std::string, Tensor> state() const;
   /// Calls f with the entries of state(), one at a time: the optimiser's own tensors without shard(), else copies, of
   /// which a rank need not keep any.
@@ -104,6 +104,7 @@ class Optimizer : private NoCopy {
     uint32_t version = 0;                    // version of a bf16 parameter when it was last set from the master
     int64_t updates = 0;                     // number of steps with a gradient
     double lr_factor = 1, weight_decay = 0;  // of the parameter's group
+    std::size_t count = 0;                   // number of moments; `moments` is empty where another rank keeps them
   };
   /// A parameter that a step changes.
   struct Due {
@@ -113,12 +114,14 @@ class Optimizer : private NoCopy {
     Tensor rounded;     // the bf16 parameter, which gets the rounded master; else undefined
     const Slot* slot;   // the parameter's slot
   };
-  /// `name` begins error messages. `moments` are the names of the zero-initialised tensors that each slot needs. Throws
-  /// ValueError for an empty list, an undefined or strided tensor, a name or a storage that occurs twice (naming both),
-  /// an lr that is not finite and >= 0, a group without parameters, and a group whose factor or
-  /// decay is not finite and >= 0. Throws AutogradError for a tensor that is not a leaf or does not require a gradient.
+  /// `name` begins error messages. `moments` are the names of the zero-initialised tensors that each slot needs; a
+  /// parameter that `one_moment` chooses needs the first alone. Throws ValueError for an empty list, an undefined or
+  /// strided tensor, a name or a storage that occurs twice (naming both), an lr that is not finite and >= 0, a group
+  /// without parameters, and a group whose factor or decay is not finite and >= 0. Throws AutogradError for a tensor
+  /// that is not a leaf or does not require a gradient.
   Optimizer(const char* name, std::vector<NamedTensor> parameters, std::vector<const char*> moments, double lr,
-            double weight_decay, const ParameterFilter& decay, const ParameterGroups& groups);
+            double weight_decay, const ParameterFilter& decay, const ParameterGroups& groups,
+            const ParameterFilter& one_moment = {});
 
  private:
   friend class GraphedStep;
@@ -270,5 +273,55 @@ class Lamb final : public Optimizer {
   LambOptions options_;
   std::vector<bool> adapted_;
 };
+
+struct MuonOptions {
+  double lr = 1e-3;
+  double momentum = 0.95;  // of matrices
+  bool nesterov = true;
+  double rms = 0.2;        // of an update of a matrix, in units of lr; Adam's is about 0.2
+  int64_t iterations = 5;  // of Newton and Schulz
+  double beta1 = 0.9;      // beta1, beta2, eps: of Adam, for all that is no matrix
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  ParameterFilter matrices = is_matrix;  // which parameters get orthogonal updates; empty: none
+  ParameterFilter decay = is_matrix;     // which parameters decay
+  ParameterGroups groups = {};           // parameters with their own rates
+
+  static void describe(auto& o, auto& f) {
+    detail::describe_moments(o, f);
+    f("momentum", o.momentum, probability(), "of the mean of a matrix's gradients");
+    f("nesterov", o.nesterov, "orthogonalise g + momentum*b");
+    f("rms", o.rms, at_least(0), "of an update of a matrix, in units of lr");
+    f("iterations", o.iterations, at_least(1), "of Newton and Schulz");
+  }
+};
+
+/// Muon (Jordan et al. 2024, with the scale of Liu et al. 2025, "Muon is scalable for LLM training"): the update of a
+/// matrix [n, m] is its momentum with all singular values near 1,
+///   b ← momentum·b + g;  u = g + momentum·b (nesterov; else b)
+///   w ← (1 − lr·weight_decay)·w − lr · rms·√max(n, m) · newton_schulz(u)
+/// and all other parameters follow Adam with the same lr. `matrices` should leave out embeddings and the output head:
+///
+///   Muon muon(parameters(model), {.matrices = [](const NamedTensor& p) {
+///     return is_matrix(p) && !p.name.starts_with("embed") && !p.name.starts_with("head"); }});
+///
+/// Of more than two dims (experts) the last two are the matrix. Throws ValueError as Adam does, and for a matrix of
+/// rank below 2. A GraphedStep refuses it.
+class Muon final : public Optimizer {
+ public:
+  Muon(std::vector<NamedTensor> parameters, MuonOptions options = {});
+  Muon(std::vector<Tensor> parameters, MuonOptions options = {})
+      : Muon(numbered(std::move(parameters)), std::move(options)) {}
+
+ private:
+  void update(const std::vector<Due>& due) override;
+  MuonOptions options_;
+  std::vector<bool> orthogonal_;
+};
+
+/// U·Vᵀ of g = U·Σ·Vᵀ, nearly: singular values above 0.002 of g's Frobenius norm become 0.68 to 1.21 after five
+/// iterations of x ← 3.4445·x + (−4.775·a + 2.0315·a²)·x, a = x·xᵀ, from x = g/‖g‖. g [..., n, m]; zero stays zero.
+Tensor newton_schulz(const Tensor& g, int64_t iterations = 5);
 
 }  // namespace sluice

@@ -79,7 +79,7 @@ void Optimizer::load_state_of_rank_0(const std::map<std::string, Tensor>& state,
                            : empty_moment(i),
                        0, ranks);
     };
-    for (std::size_t k = 0; k < moments_.size(); ++k) {
+    for (std::size_t k = 0; k < slots_[i].count; ++k) {
       const Tensor m = fetch(moments_[k]);
       if (keeps(i)) copy_(slots_[i].moments[k], m);
     }

@@ -85,6 +85,7 @@ TEST_CASE("optim: a bf16 parameter follows a master copy in f32", "[optim][bf16]
   each([](Tensor w) { return std::make_unique<Sgd>(T{w}, SgdOptions{.lr = 1e-3, .momentum = 0.9, .nesterov = true}); });
   each([](Tensor w) { return std::make_unique<Adam>(T{w}, AdamOptions{.lr = 1e-3, .weight_decay = 0.1}); });
   each([](Tensor w) { return std::make_unique<Lamb>(T{w}, LambOptions{.lr = 1e-3}); });
+  each([](Tensor w) { return std::make_unique<Muon>(T{w}, MuonOptions{.lr = 1e-3}); });
 }
 
 TEST_CASE("optim: every bf16 weight resumes with its own master copy", "[optim][bf16]") {

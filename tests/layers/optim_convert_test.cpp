@@ -59,7 +59,8 @@ const std::vector<std::pair<const char*, Make>> kOptimizers = {
      [](const Net& m) { return std::make_unique<Sgd>(parameters(m), SgdOptions{.lr = 0.01, .momentum = 0.9}); }},
     {"adam",
      [](const Net& m) { return std::make_unique<Adam>(parameters(m), AdamOptions{.lr = 0.01, .weight_decay = 0.1}); }},
-    {"lamb", [](const Net& m) { return std::make_unique<Lamb>(parameters(m), LambOptions{.lr = 0.01}); }}};
+    {"lamb", [](const Net& m) { return std::make_unique<Lamb>(parameters(m), LambOptions{.lr = 0.01}); }},
+    {"muon", [](const Net& m) { return std::make_unique<Muon>(parameters(m), MuonOptions{.lr = 0.01}); }}};
 
 }  // namespace
 

@@ -185,9 +185,9 @@ TEST_CASE("optim: many parameters step as each by itself, in one call of a kerne
 }
 
 TEST_CASE("optim: a resumed run continues bit for bit", "[optim]") {
-  const Make make =
-      GENERATE(maker<Sgd>(SgdOptions{.lr = 0.1}), maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
-               maker<Adam>(AdamOptions{.weight_decay = 0.1}), maker<Lamb>(LambOptions{.weight_decay = 0.1}));
+  const Make make = GENERATE(maker<Sgd>(SgdOptions{.lr = 0.1}), maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
+                             maker<Adam>(AdamOptions{.weight_decay = 0.1}),
+                             maker<Lamb>(LambOptions{.weight_decay = 0.1}), maker<Muon>(MuonOptions{}));
   const DType dtype = GENERATE(f32, f64);
   const Made straight = make(weight_and_bias(dtype));
   for (int t = 1; t <= 7; ++t) one_step(*straight, t);
@@ -266,6 +266,7 @@ TEST_CASE("optim: groups have their own rate and decay", "[optim]") {
   splits_into_groups<Adam>(AdamOptions{.lr = 0.01});
   splits_into_groups<Adam>(AdamOptions{.lr = 0.01, .decoupled = false});
   splits_into_groups<Lamb>(LambOptions{.lr = 0.01});
+  splits_into_groups<Muon>(MuonOptions{.lr = 0.01});
 
   const ParameterFilter none = [](const NamedTensor&) { return false; };
   const auto with = [&](ParameterGroups groups) { return Adam(weight_and_bias(), {.groups = std::move(groups)}), 0; };
