@@ -152,23 +152,23 @@ Tensor reduce(const Tensor& x, int root, const Communicator& group) {
 Tensor broadcast(const Tensor& x, int root, const Communicator& group) {
   check_root("broadcast", root, group);
   if (group.size() == 1) return x;
-  if (x.dtype() == i32 || x.dtype() == boolean) return to(broadcast(to(x, i64), root, group), x.dtype());
   const Call call{"broadcast", str("broadcast(root ", root, ") ", signature(x.dtype(), x.shape()))};
-  return collective(
-      call, x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },
+  const bool narrow = x.dtype() == i32 || x.dtype() == boolean;  // travels as i64
+  const Tensor y = collective(
+      call, narrow ? to(x, i64) : x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },
       [&](const Tensor& here, const auto&) {
         if (here.device() == meta) return empty_like(here);
         Tensor y = group.rank() == root ? clone(here) : empty_like(here);
         broadcast_raw(group.group(), y, root);
         return y;
       });
+  return narrow ? to(y, x.dtype()) : y;
 }
 
-Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
-  const int d = wrap_dim("all_gather", dim, x.rank());
-  if (x.rank() == 0) fail("all_gather: a scalar has no dims; use unsqueeze");
-  if (group.size() == 1) return x;
-  const Call call{"all_gather", str("all_gather(dim ", d, ") ", signature(x.dtype(), x.shape(), d)), x.shape()[d]};
+/// all_gather() of ranks whose `what` must agree, too.
+static Tensor gathered(const Tensor& x, int d, const Communicator& group, const std::string& what) {
+  const Call call{"all_gather", str("all_gather(dim ", d, ") ", signature(x.dtype(), x.shape(), d), what),
+                  x.shape()[d]};
   auto lengths = std::make_shared<std::vector<int64_t>>();
   return collective(
       call, x, group, [=](const Tensor& g) { return reduce_scatter(g, d, group, *lengths); },
@@ -190,6 +190,12 @@ Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
           if (pieces[r].ref() != places[r].ref()) copy_elements(pieces[r], places[r]);
         return y;
       });
+}
+
+Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
+  const int d = wrap_dim("all_gather", dim, x.rank());
+  if (x.rank() == 0) fail("all_gather: a scalar has no dims; use unsqueeze");
+  return group.size() == 1 ? x : gathered(x, d, group, "");
 }
 
 Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, const std::vector<int64_t>& wanted) {
@@ -240,7 +246,9 @@ Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicat
     fail<DTypeError>("exclusive_scan: decay is ", decay.dtype(), ", state ", state.dtype());
   // Both in one message.
   const int64_t n = decay.numel(), m = state.numel();
-  const Tensor all = all_gather(unsqueeze(cat({reshape(decay, {n}), reshape(state, {m})}), 0), 0, group);
+  const Tensor both = unsqueeze(cat({reshape(decay, {n}), reshape(state, {m})}), 0);
+  const Tensor all =
+      group.size() == 1 ? both : gathered(both, 0, group, str(" of decay ", decay, " and state ", state));
   const auto state_of = [&](int r) { return reshape(narrow(select(all, 0, r), 0, n, m), state.shape()); };
   if (group.rank() == 0) return reshape(sum(narrow(narrow(all, 0, 0, 0), 1, n, m), {0}), state.shape());
   Tensor s = state_of(0);
@@ -299,6 +307,7 @@ Pending start_all_reduce(Tensor& x, const Communicator& group, ReduceOp op) {
   Pending p;
   if (group.size() == 1) return p;
   refuse_in_recording("start_all_reduce", x);
+  x.bump_version();
   p.group_ = group;
   p.job_ = group.group().start([x, op, g = &group.group()]() mutable {
     g->agree({"all_reduce", on_device("all_reduce" + (name_of(op) + signature(x.dtype(), x.shape())), x.device())});
@@ -322,6 +331,7 @@ Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group) 
     return p;
   }
   refuse_in_recording("start_all_gather", x);
+  y.bump_version();
   p.group_ = group;
   p.job_ = group.group().start([x, y, g = &group.group()]() mutable {
     const auto told = g->agree(

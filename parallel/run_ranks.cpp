@@ -1,5 +1,8 @@
 // Ranks that are threads of one process. Messages are copies in mailboxes.
+#include <sluice/core/node.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/parallel/communicator.h>
+#include <sluice/parallel/sequence.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -113,6 +116,7 @@ class ThreadRank final : public Transport {
     }
     Message m = std::move(queue.front());
     queue.pop_front();
+    if (queue.empty()) box.messages.erase({from, tag});  // each split() has a tag of its own
     return m;
   }
 
@@ -128,6 +132,8 @@ void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
   auto hub = std::make_shared<Hub>(ranks);
   std::mutex mutex;
   std::exception_ptr first;
+  const bool records = grad_enabled();  // all ranks compute as the caller would
+  const Precision exactness = precision();
   const auto one = [&](int rank) {
     const auto engine = std::make_shared<ThreadRank>(hub, rank);
     const auto ended = [&](const std::string& why) {
@@ -137,6 +143,9 @@ void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
       }
       engine->fail_all(str("rank ", rank, " failed: ", why));
     };
+    const GradMode mode(records);
+    const PrecisionScope products(exactness);
+    const SequenceScope whole;  // ranks within ranks do not inherit a cut sequence
     try {
       f(ranks == 1 ? Communicator() : Communicator(engine));
     } catch (const std::exception& e) { ended(e.what()); } catch (...) {
@@ -147,8 +156,15 @@ void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
     hub->notify();
   };
   std::vector<std::thread> threads;
-  for (int r = 1; r < ranks; ++r) threads.emplace_back(one, r);
-  one(0);
+  int started = 1;
+  try {
+    for (; started < ranks; ++started) threads.emplace_back(one, started);
+    one(0);
+  } catch (const std::exception& e) {  // one() throws nothing
+    std::lock_guard lock(mutex), both(hub->mutex);
+    first = std::current_exception();
+    hub->fail(str("run_ranks: rank ", started, " could not be started: ", e.what()), 0);
+  }
   for (std::thread& t : threads) t.join();
   if (first) std::rethrow_exception(first);
 }

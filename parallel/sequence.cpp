@@ -3,6 +3,8 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 #include <sluice/parallel/group.h>
 
 namespace sluice {
@@ -102,12 +104,14 @@ Tensor sequence_shift(const Tensor& x, int64_t dim) {
   return before.dim(dim) < n ? pad(before, dim, 1, 0) : before;  // the first row of the whole
 }
 
-Tensor sequence_sum(const Tensor& x) { return in_sequence() ? sum(detail::of_ranks(x, 0, current->size()), {0}) : x; }
+Tensor sequence_sum(const Tensor& x) {
+  return in_sequence() ? to(sum(detail::of_ranks(x, 0, current->size()), {0}), x.dtype()) : x;
+}
 
 Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
   const Tensor here = cumsum(x, dim, o);
   if (!in_sequence()) return here;
-  return here + sum(detail::of_ranks_before(sum(x, {dim}, keep), o.reverse), {0});
+  return here + to(sum(detail::of_ranks_before(sum(x, {dim}, keep), o.reverse), {0}), here.dtype());
 }
 
 // S_t = e^{G_t} ∘ S_before + (the piece's own state), with S_before = Σ_s e^{decay of the pieces between} ∘ S_s over
@@ -130,15 +134,15 @@ Tensor sequence_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, co
   Shape steps{q.dim(0), q.dim(1), q.dim(2), 1};
   if (log_decay.rank() == 4) steps[3] = q.dim(3);
   const Tensor g = expand(log_decay.rank() == 4 ? log_decay : unsqueeze(log_decay, -1), steps);
-  const Tensor upto = cumsum(g, 2), all = sum(g, {2});                                  // [batch, heads, 1 or m]
-  const Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});               // decay after a step
-  const Tensor state = matmul(transpose(k * exp(o.reverse ? upto : left), -2, -1), v);  // [batch, heads, m, e]
+  const Tensor upto = detail::running_decay(g, 2), all = detail::total_decay(g, 2);       // [batch, heads, 1 or m]
+  const Tensor left = detail::running_decay(g, 2, {.exclusive = true, .reverse = true});  // decay after a step
+  const Tensor state = detail::decayed_state(k, v, o.reverse ? upto : left);              // [batch, heads, m, e]
   const Tensor whole = unsqueeze(all.dim(2) == k.dim(3) ? all : expand(all, {k.dim(0), k.dim(1), k.dim(3)}), -1);
   const Tensor sent = detail::of_ranks_before(cat({state, whole}, -1), o.reverse);  // [ranks, batch, heads, m, e + 1]
   const int64_t e = v.dim(3);
-  const Tensor between = cumsum(narrow(sent, -1, e, 1), 0, {.exclusive = true, .reverse = !o.reverse});
-  const Tensor before = sum(narrow(sent, -1, 0, e) * exp(between), {0});
-  return here + matmul(q * exp(o.reverse ? left : upto), before);
+  const Tensor between = detail::running_decay(narrow(sent, -1, e, 1), 0, {.exclusive = true, .reverse = !o.reverse});
+  const Tensor before = sum(map(formula::Decayed{}, narrow(sent, -1, 0, e), between), {0});
+  return here + detail::carried(q, before, o.reverse ? left : upto);
 }
 
 // A piece maps a state S before it to M S + N. N is its state from S = 0, and M the one of the columns of the identity

@@ -85,7 +85,7 @@ AttentionMask fetch_mask(const AttentionMask& given, int64_t m, Device device, R
     if (first % block != 0)
       fail<ValueError>("sequence_attention: blocks of each query and a window that begins within a block, at key ",
                        first, ", cannot be cut over ranks");
-    mask.blocks = narrow(mask.blocks, -1, first / block, (keys.length() + block - 1) / block);
+    mask.blocks = narrow(mask.blocks, -1, first / block, ceil_div(keys.length(), block));
   } else if (mask.blocks.defined()) {
     restrict_to(pairs_of_blocks(mask, rows, keys, device));
     mask.blocks = Tensor(), mask.block = 0;

@@ -6,6 +6,8 @@
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>
+#include <functional>
+#include <string>
 
 namespace sluice::detail {
 
@@ -16,19 +18,28 @@ RowRange common(RowRange a, RowRange b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
+/// Differs between plans, but for collisions.
+std::size_t hash_of(const RowPlan& plan) {
+  std::string text;
+  for (const std::vector<RowRange>* ranges : {&plan.owned, &plan.wanted})
+    for (const RowRange r : *ranges) text += str(r.begin, '-', r.end, ' ');
+  return std::hash<std::string>()(text);
+}
+
 /// Sends rows goes(r) of `from`, whose first row is from_first, to each rank r, and receives rows comes(r) from it.
-/// Calls f(comes(r), the received rows) in the order of ranks. True if any rank `records`.
+/// Calls f(comes(r), the received rows) in the order of ranks. All ranks must have the same plan. True if any rank
+/// `records`.
 template <class Out, class In, class F>
-bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communicator& c, int64_t from_first,
-                   const Out& goes, const In& comes, F f) {
+bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communicator& c, const RowPlan& plan,
+                   int64_t from_first, const Out& goes, const In& comes, F f) {
   const int ranks = c.size(), self = c.rank();
   Group& group = c.group();
   std::vector<Tensor> sent, received(static_cast<std::size_t>(ranks));
   bool anyone = false;
   const ObservedTraffic traffic("sequence_rows", group);
   group.call([&] {
-    const std::string text =
-        str("sequence_rows(dim ", dim, ") ", signature(from.dtype(), from.shape(), static_cast<int>(dim)));
+    const std::string text = str("sequence_rows(dim ", dim, ", plan ", hash_of(plan), ") ",
+                                 signature(from.dtype(), from.shape(), static_cast<int>(dim)));
     for (const PeerCall& told : group.agree({"sequence_rows", on_device(text, from.device()), 0, records}))
       anyone = anyone || told.flags != 0;
     const Device place = meeting_place(group, from.device());
@@ -81,7 +92,7 @@ Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shar
     NoGrad guard;
     auto at = [](const std::vector<RowRange>& ranges, int r) { return ranges[static_cast<std::size_t>(r)]; };
     anyone = exchange_rows(
-        anyone, x.detach(), dim, c, mine.begin, [&](int r) { return common(mine, at(plan->wanted, r)); },
+        anyone, x.detach(), dim, c, *plan, mine.begin, [&](int r) { return common(mine, at(plan->wanted, r)); },
         [&](int r) { return common(at(plan->owned, r), want); },
         [&](RowRange rows, const Tensor& part) {
           Tensor place = narrow(y, dim, rows.begin - want.begin, rows.length());
@@ -99,7 +110,7 @@ bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicat
   const RowRange mine = plan.owned[self], want = plan.wanted[self];
   auto at = [](const std::vector<RowRange>& ranges, int r) { return ranges[static_cast<std::size_t>(r)]; };
   return exchange_rows(
-      records, g.detach(), dim, c, want.begin, [&](int r) { return common(at(plan.owned, r), want); },
+      records, g.detach(), dim, c, plan, want.begin, [&](int r) { return common(at(plan.owned, r), want); },
       [&](int r) { return common(mine, at(plan.wanted, r)); },
       [&](RowRange rows, const Tensor& part) {
         Tensor place = narrow(y, dim, rows.begin - mine.begin, rows.length());

@@ -3,6 +3,8 @@
 #include <sluice/core/error.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/gemm/precision.h>
+#include <sluice/parallel/sequence.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -49,6 +51,7 @@ struct LoaderEngine::Work {
   LoaderOptions options;
   Make make;
   int64_t batches;
+  Precision products = precision();  // of the thread that makes the loader, on all threads
 
   struct Slot {
     std::shared_ptr<void> batch;
@@ -80,6 +83,8 @@ struct LoaderEngine::Work {
   }
   std::shared_ptr<void> make_at(int64_t at) {
     NoGrad guard;
+    const PrecisionScope scope(products);
+    const SequenceScope whole;  // a batch is not cut over ranks
     Rng rng = rng_for(static_cast<uint64_t>(options.seed), 1, at);
     return make(rows(at), rng);
   }

@@ -3,6 +3,8 @@
 #include <sluice/layers/nn/heads.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/parallel/sequence_attention.h>
 
@@ -220,7 +222,7 @@ Tensor detail::continued_scan(const Tensor& q_in, const Tensor& k_in, const Tens
   if (log_decay.defined() && log_decay.rank() == 4 && o.decay_on_values) {  // the state's columns decay
     const Tensor g = expand(log_decay, v.shape()), y = linear_scan(q, k, v, g, o);
     state = transpose(linear_scan_state(v, k, g, before.defined() ? transpose(before, -2, -1) : before), -2, -1);
-    return before.defined() ? y + exp(cumsum(g, 2)) * matmul(q, before) : y;
+    return before.defined() ? y + map(formula::Decayed{}, matmul(q, before), running_decay(g, 2)) : y;
   }
   if (k.dim(2) != 1 || o.exclusive) {
     const Tensor y = linear_scan(q, k, v, log_decay, o);
@@ -229,8 +231,8 @@ Tensor detail::continued_scan(const Tensor& q_in, const Tensor& k_in, const Tens
   }
   state = matmul(transpose(k, -2, -1), v);  // S ← e^g S + kᵀ v, y = q S
   if (before.defined() && log_decay.defined()) {
-    const Tensor kept = exp(log_decay);  // [batch, heads, 1] or [batch, heads, 1, m]
-    state = state + unsqueeze(kept.rank() == 4 ? squeeze(kept, 2) : kept, -1) * before;
+    const Tensor g = log_decay.rank() == 4 ? squeeze(log_decay, 2) : log_decay;  // [batch, heads, 1 or m]
+    state = state + map(formula::Decayed{}, before, unsqueeze(g, -1));
   } else if (before.defined()) {
     state = state + before;
   }

@@ -3,6 +3,7 @@
 #include <sluice/autograd/walk.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
+#include <sluice/parallel/sequence.h>
 
 #include <algorithm>
 #include <cmath>
@@ -139,6 +140,16 @@ void DataParallel::finish(double scale) {
   }
 }
 
+/// Whether this rank has a backward pass. In a cut sequence it has one also without tokens of its own, because the
+/// backward passes of the other ranks exchange with it.
+static bool walks(const Tensor& loss, double weight) {
+  if (weight > 0 || !in_sequence()) return weight > 0;
+  if (!loss.defined())
+    fail<ValueError>("data_parallel: in a SequenceScope a rank without tokens needs a loss, too, because the backward ",
+                     "passes of the other ranks exchange with it; give sum(losses of its tokens) and weight 0");
+  return loss.requires_grad();
+}
+
 /// The weight that the gradients of a loss of this dtype have: their sum is divided by the same.
 static double rounded(double weight, const Tensor& loss) {
   return loss.defined() ? full({}, weight, {loss.dtype()}).item() : weight;
@@ -151,7 +162,12 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   for (const NamedTensor& t : frozen_)
     if (t.tensor.requires_grad())
       fail<ValueError>("data_parallel: '", t.name, "' was frozen when this was made; make it again after thawing");
-  if (weight > 0 && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
+  const bool walk = walks(loss, weight);
+  if (walk && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
+  // What a pass that failed has sent still reads the buckets.
+  for (Bucket& b : buckets_) try {
+      b.sum.wait();
+    } catch (const CommunicationError&) {}
   weight = rounded(weight, loss);
   Tensor total = full({}, weight_ + weight, {f64});
   Pending weights = start_all_reduce(total, own_);
@@ -171,7 +187,7 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   std::map<const Node*, std::size_t> index;
   for (std::size_t i = 0; i < parameters_.size(); ++i) index[parameters_[i].tensor.impl().history.get()] = i;
 
-  if (weight > 0) {
+  if (walk) {
     const Tensor seed = full(loss.shape(), weight, loss.options());
     if (buckets_.empty()) sluice::backward(loss, seed);
     else
@@ -213,7 +229,7 @@ void DataParallel::backward(const Tensor& loss, double weight) {
 
 void DataParallel::accumulate(const Tensor& loss, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
-  if (weight == 0) return;
+  if (!walks(loss, weight)) return;
   weight = rounded(weight, loss);
   sluice::backward(loss, full(loss.shape(), weight, loss.options()));
   weight_ += weight;

@@ -90,7 +90,8 @@ struct WeightedBceWithLogits {
 struct KlTerm {
   static constexpr const char* name = "kl_div";
   template <class T> SLUICE_FN T operator()(const T& log_q, const T& p) const {
-    return select(p > 0.0, p * (log(select(p > 0.0, p, like(p, 1))) - log_q), like(p, 0));
+    const auto none = p == 0.0;
+    return select(none, like(p, 0), p * (log(select(none, like(p, 1), p)) - log_q));
   }
 };
 
@@ -124,6 +125,14 @@ struct SoftplusDecay {
   static constexpr const char* name = "softplus_decay";
   template <class T> SLUICE_FN T operator()(const T& z, const T& b, const T& a) const {
     return -(exp(a) * softplus(z + b));
+  }
+};
+/// x·e^g of a log decay g. Where e^g is 0 nothing of x is left, not even NaN or ∞.
+struct Decayed {
+  static constexpr const char* name = "decayed";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& g) const {
+    const T kept = exp(g);
+    return select(kept == 0.0, like(x, 0), x) * kept;
   }
 };
 /// lower·σ(e^a·(z + b)), a log-decay above `lower` (Kimi Linear's bounded gate).
@@ -173,7 +182,7 @@ using Gates = Formulas<2, Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, NsGlu,
 using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm>;
 using Losses3 = Formulas<3, WeightedBceWithLogits>;
 using Layers1 = Formulas<1, LogDecay, ReluOffset>;
-using Layers2 = Formulas<2, Quotient, FavorFeature>;
+using Layers2 = Formulas<2, Quotient, FavorFeature, Decayed>;
 using Layers3 = Formulas<3, AddScaled, AddGated, SoftplusDecay, BoundedDecay>;
 using Layers4 = Formulas<4, MixedQuotient>;
 

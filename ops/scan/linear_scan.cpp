@@ -10,6 +10,8 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/scan/scan.h>
 
+#include <limits>
+
 namespace sluice {
 
 Tensor detail::expanded_decay(const char* op, const Tensor& log_decay, const char* name, const Tensor& operand,
@@ -45,11 +47,11 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
 }
 
 // With the pair weights w_c(t, j) = e^{G_tc − G_jc}:
-//   dq_t = Σ_j w (g_t·v_j) k_j        dk_j = Σ_t w (g_t·v_j) q_t        dv_j = Σ_t (Σ_c w q_tc k_jc) g_t
-// are the scans below. g_s enters the weights of the pairs j < s <= t. These are all pairs with t >= s except those
-// with j >= s, so  dlog_decay_s = Σ_{t >= s} q_t∘dq_t − Σ_{j >= s} k_j∘dk_j  (or o∘do − v∘dv by value channel).
-// The pairs j = t, which no decay weakens, stand in both sums. They are left out of both: beside strong decays their
-// rounding errors would be larger than all that is left.
+//   dq_t = Σ_j w (do_t·v_j) k_j       dk_j = Σ_t w (do_t·v_j) q_t       dv_j = Σ_t (Σ_c w q_tc k_jc) do_t
+// are the scans below. The log decay g_s enters the weights of the pairs j < s <= t. These are all pairs with t >= s
+// except those with j >= s, so  dlog_decay_s = Σ_{t >= s} q_t∘dq_t − Σ_{j >= s} k_j∘dk_j  (or o∘do − v∘dv by value
+// channel). The pairs j = t, which no decay weakens, stand in both sums. They are left out of both: beside strong
+// decays their rounding errors would be larger than all that is left.
 struct LinearScan final : Op<"linear_scan"> {
   LinearScanOptions o;
   explicit LinearScan(const LinearScanOptions& options) : o(options) {}
@@ -151,16 +153,37 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
   if (initial.defined() && initial.dtype() != k.dtype())
     fail<DTypeError>("linear_scan_state: initial is ", initial.dtype(), " beside k of ", k.dtype());
   if (k.dtype() == bf16) return detail::in_f32(linear_scan_state, k, v, log_decay, initial);
-  Tensor keys = detail::spread_heads(k, v.dim(1));
-  if (g.defined()) {  // Σ_{s > j} g_s
-    Tensor left = cumsum(g, 2, {.exclusive = true, .reverse = true});
-    keys = keys * exp(g.rank() == 3 ? unsqueeze(left, -1) : left);
+  const Tensor keys = detail::spread_heads(k, v.dim(1));
+  if (!g.defined()) {
+    const Tensor state = matmul(transpose(keys, -2, -1), v);
+    return initial.defined() ? state + initial : state;
   }
-  Tensor state = matmul(transpose(keys, -2, -1), v);
-  if (!initial.defined()) return state;
-  if (!g.defined()) return state + initial;
-  Tensor all = exp(sum(g, {2}));  // [batch, heads] or [batch, heads, m]
-  return state + initial * unsqueeze(g.rank() == 3 ? unsqueeze(all, -1) : all, -1);
+  const Tensor steps = g.rank() == 3 ? unsqueeze(g, -1) : g;  // [batch, heads, n, 1 or m]
+  const Tensor state =
+      detail::decayed_state(keys, v, detail::running_decay(steps, 2, {.exclusive = true, .reverse = true}));
+  return initial.defined() ? state + map(formula::Decayed{}, initial, unsqueeze(detail::total_decay(steps, 2), -1))
+                           : state;
+}
+
+constexpr double kForgets = -std::numeric_limits<double>::infinity();
+
+Tensor detail::running_decay(const Tensor& g, int64_t dim, CumsumOptions o) {
+  const Tensor forgets = cumsum(to(g.detach() == kForgets, f32), dim, o) > 0.0;
+  return masked_fill(cumsum(g, dim, o), forgets, kForgets);
+}
+Tensor detail::total_decay(const Tensor& g, int64_t dim) {
+  return masked_fill(sum(g, {dim}), any(g.detach() == kForgets, {dim}), kForgets);
+}
+
+/// Where all channels decay by e^−∞: bool [batch, heads, n, 1].
+static Tensor forgotten(const Tensor& g) { return all(g.detach() == kForgets, {-1}, keep); }
+
+Tensor detail::decayed_state(const Tensor& k, const Tensor& v, const Tensor& left) {
+  return matmul(transpose(map(formula::Decayed{}, k, left), -2, -1), masked_fill(v, forgotten(left), 0));
+}
+
+Tensor detail::carried(const Tensor& q, const Tensor& state, const Tensor& upto) {
+  return masked_fill(matmul(map(formula::Decayed{}, q, upto), state), forgotten(upto), 0);
 }
 
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay) {
@@ -173,8 +196,7 @@ Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& l
   checked_numel("linear_scan_carry", {q.dim(0), q.dim(1), q.dim(2), initial.dim(3)});
   if (q.dtype() == bf16) return detail::in_f32(linear_scan_carry, q, initial, log_decay);
   if (!g.defined()) return matmul(q, initial);
-  Tensor kept = exp(cumsum(g, 2));
-  return matmul(q * (g.rank() == 3 ? unsqueeze(kept, -1) : kept), initial);
+  return detail::carried(q, initial, detail::running_decay(g.rank() == 3 ? unsqueeze(g, -1) : g, 2));
 }
 
 }  // namespace sluice

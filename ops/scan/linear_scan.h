@@ -13,6 +13,7 @@
 #pragma once
 
 #include <sluice/core/tensor.h>
+#include <sluice/ops/scan/scan.h>
 
 namespace sluice {
 
@@ -47,6 +48,14 @@ namespace detail {
 /// undefined. DTypeError unless it has the dtype of `operand`, which is `name` in the text, or is f32 beside bf16.
 Tensor expanded_decay(const char* op, const Tensor& log_decay, const char* name, const Tensor& operand,
                       const Shape& channels);
+/// cumsum() of log decays: from a −∞ on it is −∞, whatever came before, even NaN. total_decay() is the sum likewise.
+Tensor running_decay(const Tensor& log_decay, int64_t dim, CumsumOptions options = {});
+Tensor total_decay(const Tensor& log_decay, int64_t dim);
+/// Σ_j (k_j ∘ e^{left_j})ᵀ v_j, for log decays left [batch, heads, n, 1 or m] from each step to the end.
+Tensor decayed_state(const Tensor& k, const Tensor& v, const Tensor& left);
+/// (q_t ∘ e^{upto_t})·state, for log decays upto [batch, heads, n, 1 or m] from the state to each step. In both
+/// functions nothing is left of what a decay of −∞ in all channels drops, not even NaN.
+Tensor carried(const Tensor& q, const Tensor& state, const Tensor& upto);
 
 }  // namespace detail
 

@@ -57,6 +57,7 @@ struct Wait {
   const char* op;
   std::vector<MPI_Request> requests;
   std::vector<int> peers;
+  std::vector<int> expected;  // bytes that a receive must get; −1: a send
 
   std::vector<int> missing() const {
     std::set<int> ranks;
@@ -92,27 +93,27 @@ class MpiEngine final : public Engine {
   void exchange(int tag, std::span<const Outgoing> sends, std::span<const Incoming> receives,
                 const Patience& patience) override {
     static const std::size_t most = largest_message();
-    Wait wait{patience.op, {}, {}};
+    Wait wait{patience.op, {}, {}, {}};
     std::unique_lock lock(mutex_);
     refuse_if_failed();
-    const auto add = [&](int peer) {
-      wait.peers.push_back(peer), wait.requests.push_back(MPI_REQUEST_NULL);
+    const auto add = [&](int peer, int expected) {
+      wait.peers.push_back(peer), wait.expected.push_back(expected), wait.requests.push_back(MPI_REQUEST_NULL);
       return &wait.requests.back();
     };
     std::size_t bytes = 0;
     try {
       for (const Incoming& r : receives) {
         bytes += r.bytes;
-        for (std::size_t at = 0; at < r.bytes; at += most)
-          check(MPI_Irecv(r.data + at, static_cast<int>(std::min(most, r.bytes - at)), MPI_BYTE, r.from, tag, data_,
-                          add(r.from)),
-                patience.op);
+        for (std::size_t at = 0; at < r.bytes; at += most) {
+          const int count = static_cast<int>(std::min(most, r.bytes - at));
+          check(MPI_Irecv(r.data + at, count, MPI_BYTE, r.from, tag, data_, add(r.from, count)), patience.op);
+        }
       }
       for (const Outgoing& s : sends) {
         bytes += s.bytes;
         for (std::size_t at = 0; at < s.bytes; at += most)
           check(MPI_Isend(s.data + at, static_cast<int>(std::min(most, s.bytes - at)), MPI_BYTE, s.to, tag, data_,
-                          add(s.to)),
+                          add(s.to, -1)),
                 patience.op);
       }
       if (!done(wait)) finish(wait, bytes, patience, lock);
@@ -259,15 +260,20 @@ class MpiEngine final : public Engine {
   }
 
   bool done(Wait& wait) {
-    int all = 0;
-    check(MPI_Testall(static_cast<int>(wait.requests.size()), wait.requests.data(), &all, MPI_STATUSES_IGNORE),
-          wait.op);
-    if (all) return true;
-    for (MPI_Request& r : wait.requests) {  // Testall leaves finished requests unchanged unless all are finished
-      int one = 0;
-      if (r != MPI_REQUEST_NULL) check(MPI_Test(&r, &one, MPI_STATUS_IGNORE), wait.op);
+    bool all = true;
+    for (std::size_t i = 0; i < wait.requests.size(); ++i) {
+      if (wait.requests[i] == MPI_REQUEST_NULL) continue;
+      int finished = 0, count = -1;
+      MPI_Status status;
+      check(MPI_Test(&wait.requests[i], &finished, &status), wait.op);
+      all = all && finished;
+      if (!finished || wait.expected[i] < 0) continue;
+      check(MPI_Get_count(&status, MPI_BYTE, &count), wait.op);
+      if (count != wait.expected[i])
+        fail<CommunicationError>(wait.op, ": rank ", wait.peers[i], " sent ", count, " bytes to rank ", rank_,
+                                 ", which expected ", wait.expected[i]);
     }
-    return std::all_of(wait.requests.begin(), wait.requests.end(), [](MPI_Request r) { return r == MPI_REQUEST_NULL; });
+    return all;
   }
 
   void refuse_if_failed() {

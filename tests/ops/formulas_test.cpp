@@ -201,6 +201,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check2("Quotient", fm::Quotient{0.1}, any, minus, 16);
   check4("MixedQuotient", fm::MixedQuotient{0.1}, any, any, plus, {0, 1});
   check1("LogDecay", fm::LogDecay{0.0625}, {-6, 6});
+  check2("Decayed", fm::Decayed{}, any, any);
   check2("FavorFeature", fm::FavorFeature{0.5, 0.01}, any, plus);
   check1("ReluOffset", fm::ReluOffset{0.1}, plus);
   check1("ReluOffset", fm::ReluOffset{0.1}, minus);

@@ -7,10 +7,12 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/kernel/kernel.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
+#include <sluice/parallel/sequence_attention.h>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -291,4 +293,50 @@ TEST_CASE("collectives: traffic is what the formulas say", "[parallel]") {
     all_gather(big, 0, all);
     if (n > 1) expect(counter.work().bytes >= (n - 1) * 96000, "profiles see it");
   }));
+}
+
+TEST_CASE("collectives: other shapes and dtypes on another rank are errors", "[parallel]") {
+  const auto refused = [](const std::function<void(const Communicator&, bool odd)>& f) {
+    for (const std::string& what : errors_on_ranks(2, [&](const Communicator& all) { f(all, all.rank() == 1); }))
+      CHECK_THAT(what, Contains("ranks disagree"));
+  };
+  refused([](const Communicator& all, bool odd) {
+    odd ? exclusive_scan(ones({4}), ones({4}), all) : exclusive_scan(ones({2, 1}), ones({2, 3}), all);
+  });
+  refused([](const Communicator& all, bool odd) { broadcast(zeros({2}, {odd ? i32 : i64}), 0, all); });
+  refused([](const Communicator& all, bool odd) { broadcast(zeros({2}, {odd ? boolean : i32}), 0, all); });
+  refused([](const Communicator& all, bool odd) {  // pieces of equal shapes, whose windows want other rows
+    const SequenceScope scope(all);
+    const Tensor x = ones({1, 1, 4, 2}, {f64});
+    sequence_attention(x, x, x, {.mask = {.causal = true, .window = odd ? 8 : 2}});
+  });
+}
+
+TEST_CASE("collectives: in the background, too, edits are noticed", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    if (all.size() == 1) return;
+    Tensor w = ones({2}).requires_grad_(), x = full({2}, 1.0 + all.rank()), y = zeros({2 * all.size()});
+    const Tensor of_x = sum(w * x), of_y = sum(w * narrow(y, 0, 0, 2));
+    start_all_reduce(x, all).wait();
+    start_all_gather(x, y, all).wait();
+    for (const Tensor& loss : {of_x, of_y}) {
+      std::string said;
+      try {
+        backward(loss);
+      } catch (const AutogradError& e) { said = e.what(); }
+      expect(said.find("edited in place") != std::string::npos, "an edit of what backward needs");
+    }
+  }));
+}
+
+TEST_CASE("run_ranks: every rank computes as the caller would", "[parallel][threads]") {
+  const NoGrad guard;
+  const PrecisionScope products(Precision::bf16);
+  run_ranks(2, [](const Communicator& outer) {
+    const SequenceScope scope(outer);
+    expect(!grad_enabled(), "no history");
+    expect(precision() == Precision::bf16, "the caller's precision");
+    run_ranks(2, [](const Communicator&) { expect(!in_sequence(), "ranks within ranks have sequences of their own"); });
+    expect(in_sequence(), "the scope goes on");
+  });
 }

@@ -1,4 +1,5 @@
 // Data-parallel training that goes on after an error: the next backward pass is as if the failed one had not been.
+#include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/data_parallel.h>
 
@@ -9,9 +10,13 @@
 #include <sluice/autograd/function.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>
+#include <sluice/ops/shape/view.h>
+#include <sluice/parallel/sequence.h>
 #include <sluice/ops/shape/create.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 
@@ -20,39 +25,68 @@ using namespace sluice::testing;
 
 TEST_CASE("data parallel: a backward pass that failed leaves no weight and no order", "[parallel]") {
   CHECK_NOTHROW(on_ranks([](const Communicator& all) {
-    const double weight = all.rank() + 1;
-    Tensor a = ones({2}, {f64}).requires_grad_(), b = ones({2}, {f64}).requires_grad_();
-    DataParallel parallel(std::vector<NamedTensor>{{"a", a}, {"b", b}}, all);
-    const auto loss = [&](bool fails) {  // the gradient of a arrives before that of b
-      const Tensor last = custom_op(
-          "last", {b}, [](const Tensors& in) { return in[0] * 1.0; },
-          [fails](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
-            if (fails) fail<ValueError>("last: fails");
-            return {g};
-          });
-      return sum(a * 2.0) + sum(last);
-    };
-    const auto refused = [&](const Tensor& y) {
-      try {
-        parallel.backward(y, weight);
-      } catch (const Error&) { return true; }
-      return false;
-    };
-    const auto expect_gradients = [&](double of_a, double of_b, const char* what) {
-      expect(max_abs_diff(a.grad(), full({2}, of_a, {f64})) < 1e-14, what);
-      expect(max_abs_diff(b.grad(), full({2}, of_b, {f64})) < 1e-14, what);
+    for (const int64_t bucket_bytes : {1, 4 << 20}) {  // of one parameter each; of both
+      const double weight = all.rank() + 1;
+      Tensor a = ones({2}, {f64}).requires_grad_(), b = ones({2}, {f64}).requires_grad_();
+      DataParallel parallel(std::vector<NamedTensor>{{"b", b}, {"a", a}}, all, {.bucket_bytes = bucket_bytes});
+      const auto loss = [&](bool fails) {  // the gradient of a arrives before that of b
+        const Tensor last = custom_op(
+            "last", {b}, [](const Tensors& in) { return in[0] * 1.0; },
+            [fails](const Tensor& g, const Tensors&, const Tensor&) -> Tensors {
+              if (fails) fail<ValueError>("last: fails");
+              return {g};
+            });
+        return sum(a * 2.0) + sum(last);
+      };
+      const auto refused = [&](const Tensor& y) {
+        try {
+          parallel.backward(y, weight);
+        } catch (const Error&) { return true; }
+        return false;
+      };
+      const auto expect_gradients = [&](double of_a, double of_b, const char* what) {
+        expect(max_abs_diff(a.grad(), full({2}, of_a, {f64})) < 1e-14, what);
+        expect(max_abs_diff(b.grad(), full({2}, of_b, {f64})) < 1e-14, what);
+        a.zero_grad(), b.zero_grad();
+      };
+      expect(refused(loss(true)), "an error of the walk");
       a.zero_grad(), b.zero_grad();
-    };
-    expect(refused(loss(true)), "an error of the walk");
-    a.zero_grad(), b.zero_grad();
-    for (int step = 0; step < 3; ++step) {
-      parallel.backward(loss(false), weight);
-      expect_gradients(2, 1, "after an error of the walk");
+      for (int step = 0; step < 3; ++step) {
+        parallel.backward(loss(false), weight);
+        expect_gradients(2, 1, "after an error of the walk");
+      }
+      parallel.accumulate(loss(false), weight);
+      expect(refused(a * 1.0), "a loss of two elements");
+      parallel.backward(loss(false) * 3.0, weight);
+      expect_gradients(4, 2, "after a loss of two elements");
     }
-    parallel.accumulate(loss(false), weight);
-    expect(refused(a * 1.0), "a loss of two elements");
-    parallel.backward(loss(false) * 3.0, weight);
-    expect_gradients(4, 2, "after a loss of two elements");
+  }));
+}
+
+TEST_CASE("data parallel: a rank whose piece of a sequence has no counted tokens takes part", "[parallel]") {
+  Rng rng(1);
+  const Gau whole({.dim = 8, .causal = true, .dtype = f64}, rng);
+  const Tensor x = normal({1, 9, 8}, 0, 1, rng, {f64});
+  const int64_t counted = 3;  // the first tokens: with four ranks those of one rank
+  Gau alone = clone(whole);
+  backward(mean(square(narrow(alone(x), 1, 0, counted))));
+  CHECK_NOTHROW(on_ranks([&](const Communicator& all) {
+    Gau gau = clone(whole);
+    DataParallel parallel(gau, all);
+    const SequenceScope scope(all);
+    const Tensor y = gau(rows_of(x, all, 1));
+    const int64_t begin = sequence_piece(y.dim(1)).first, mine = std::clamp<int64_t>(counted - begin, 0, y.dim(1));
+    const auto tokens = static_cast<double>(mine);
+    const Tensor loss = sum(square(narrow(y, 1, 0, mine))) / std::max(1.0, tokens * 8);
+    parallel.backward(loss, tokens);
+    expect(max_abs_diff(gau.in.weight.grad(), alone.in.weight.grad()) < 1e-12, "the gradient of the whole");
+    std::string said;
+    if (all.size() > 1) {
+      try {
+        parallel.accumulate(Tensor(), 0);
+      } catch (const ValueError& e) { said = e.what(); }
+      expect(said.find("SequenceScope") != std::string::npos, "an undefined loss is refused");
+    }
   }));
 }
 
