@@ -1,7 +1,6 @@
 #include <sluice/autograd/anomaly.h>
 
 #include <sluice/autograd/engine.h>
-#include <sluice/core/kernel/strided.h>
 
 #include <atomic>
 #include <cmath>

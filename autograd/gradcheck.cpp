@@ -31,8 +31,9 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
   const Tensor sign = where(bernoulli(y.shape(), 0.5, rng, y.device()), like(y, 1), like(y, -1));
   const Tensor v = uniform(y.shape(), 0.5, 1.5, rng, y.options()) * sign;
   std::vector<Tensor> wanted;
-  for (const Tensor& x : xs)
-    if (x.requires_grad()) wanted.push_back(x);
+  std::vector<std::size_t> places;  // of `wanted` among the inputs
+  for (std::size_t i = 0; i < xs.size(); ++i)
+    if (xs[i].requires_grad()) wanted.push_back(xs[i]), places.push_back(i);
   if (wanted.empty()) fail<AutogradError>("gradcheck: no input requires a gradient");
   std::vector<Tensor> analytic(wanted.size());
   if (y.requires_grad()) analytic = grad({y}, wanted, {.allow_unused = true, .grad_outputs = {v}});
@@ -63,7 +64,8 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
       if (!(error <= result.max_error)) result.max_error = error;
       if (!(error <= o.tolerance) && result.ok) {
         result.ok = false;
-        result.message = str("input ", i, " ", wanted[i], ", element ", k, ": analytic ", a[k], ", numeric ", numeric);
+        result.message =
+            str("input ", places[i], " ", wanted[i], ", element ", k, ": analytic ", a[k], ", numeric ", numeric);
       }
     }
   }

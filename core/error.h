@@ -1,5 +1,5 @@
-// Errors. The library never aborts and never prints: every failure is one of these types, and its
-// text has the form  "op: what is wrong — got a=[8,64,32], b=[8,48,64]; need …".
+// Errors. Every failure is an exception of one of these types: no op aborts or prints. The text has the form
+//  "op: what is wrong — got a=[8,64,32], b=[8,48,64]; need …".
 #pragma once
 
 #if __cplusplus < 202002L

@@ -35,9 +35,9 @@ struct Layout {
     return ordered;
   }
 
-  /// Of each dim d every steps[d]-th index from starts[d] on, sizes[d] of them.
+  /// Keeps sizes[d] indices of each dim d: starts[d], starts[d] + steps[d], …
   Layout box(const Shape& starts, const Shape& sizes, const Shape& steps) const;
-  /// Of dim d every step-th index from `start` on, `size` of them.
+  /// Keeps `size` indices of dim d: start, start + step, …
   Layout narrowed(int d, int64_t start, int64_t size, int64_t step = 1) const;
   /// The same elements in shape `to`; nothing if strides cannot express it.
   std::optional<Layout> reshaped(const Shape& to) const;

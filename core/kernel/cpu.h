@@ -9,13 +9,13 @@ namespace sluice {
 
 /// Instruction sets that kernels are written or compiled for. Each includes the earlier ones of its architecture.
 enum class Isa {
-  base,         ///< the compiler's target (x86-64: SSE2); exists on every architecture
-  neon,         ///< arm64: NEON, which every arm64 processor has
-  neon_bf16,    ///< NEON with matrix products of bf16 (BFMMLA)
-  avx2,         ///< x86-64-v3: AVX2, FMA, F16C, BMI, LZCNT, MOVBE
-  avx512,       ///< x86-64-v4: AVX-512 F, BW, CD, DQ, VL
-  avx512_bf16,  ///< AVX-512 with products of bf16 (VDPBF16PS)
-  amx,          ///< AVX-512 BF16, and AMX tiles of bf16
+  base,         // the compiler's target (x86-64: SSE2); exists on every architecture
+  neon,         // arm64: NEON, which every arm64 processor has
+  neon_bf16,    // NEON with matrix products of bf16 (BFMMLA)
+  avx2,         // x86-64-v3: AVX2, FMA, F16C, BMI, LZCNT, MOVBE
+  avx512,       // x86-64-v4: AVX-512 F, BW, CD, DQ, VL
+  avx512_bf16,  // AVX-512 with products of bf16 (VDPBF16PS)
+  amx,          // AVX-512 BF16, and AMX tiles of bf16
 };
 
 /// The instruction set in use. At the start the best that processor and system have, or the one named by the

@@ -30,7 +30,7 @@ template <class A> constexpr bool holds_tensors() {
   if constexpr (std::is_same_v<T, Tensor> || std::is_convertible_v<T, const Tensor*>) return true;
   else if constexpr (requires(const T& a) { a.each_tensor([](const auto&) {}); }) return true;
   else if constexpr (requires { typename T::value_type; }) return holds_tensors<typename T::value_type>();
-  else return !std::is_copy_assignable_v<std::remove_cvref_t<A>>;
+  else return !std::is_copy_assignable_v<T>;  // a struct that cannot be assigned holds references, maybe to tensors
 }
 
 }  // namespace sluice::detail

@@ -58,6 +58,7 @@ requires(!holds_tensors<A>()) class Widened<A> {
  private:
   std::remove_reference_t<A>& a_;
 };
+/// True for a struct whose reference members may be tensors: that is why it cannot be assigned.
 template <class A> constexpr bool borrows_tensors() {
   if constexpr (requires { std::remove_cvref_t<A>::borrows; }) return std::remove_cvref_t<A>::borrows;
   else return !std::is_scalar_v<std::remove_cvref_t<A>> && !std::is_copy_assignable_v<std::remove_cvref_t<A>>;

@@ -51,7 +51,7 @@ struct KernelCall {
 /// op and a vjp cost one branch each.
 class Observer : private NoCopy {
  public:
-  enum class Of : bool { this_thread, all_threads };  // whose doings it is told
+  enum class Of : bool { this_thread, all_threads };  // whose calls it is told
   explicit Observer(Of of = Of::this_thread);
   virtual ~Observer();
 

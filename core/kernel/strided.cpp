@@ -210,11 +210,11 @@ void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte
                    reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && in_lines(rows);
     for (int d = 0; d < last; ++d) tiles.stream &= in_lines(m.to[d]);
     m.remove(last), m.remove(across);
-    const int64_t across_tiles = (n + cols - 1) / cols, each = across_tiles * ((run + rows - 1) / rows);
+    const int64_t across_tiles = ceil_div(n, cols), each = across_tiles * ceil_div(run, rows);
     const Move outer = m;
     const int64_t grain = std::max<int64_t>(1, 64 * kTile / (rows * cols));
     parallel_for(outer.count() * each, grain, [=](int64_t begin, int64_t end) {
-      for_each_item(outer, begin / each, (end + each - 1) / each, [=](int64_t i, int64_t from_at, int64_t to_at) {
+      for_each_item(outer, begin / each, ceil_div(end, each), [=](int64_t i, int64_t from_at, int64_t to_at) {
         for (int64_t tile = std::max(begin - i * each, int64_t{0}); tile < std::min(end - i * each, each); ++tile) {
           const int64_t r = tile / across_tiles * rows, c = tile % across_tiles * cols;
           tiles.tile(from + from_at + r * tiles.from_stride + c, to + to_at + c * tiles.to_stride + r,
@@ -228,11 +228,11 @@ void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte
     return;
   }
   // Copies runs, split where they are long.
-  const int64_t piece = std::min(run, 64 * kTile), pieces = (run + piece - 1) / piece;
+  const int64_t piece = std::min(run, 64 * kTile), pieces = ceil_div(run, piece);
   m.remove(last);
   const Move outer = m;
   parallel_for(outer.count() * pieces, std::max<int64_t>(1, 64 * kTile / piece), [=](int64_t begin, int64_t end) {
-    for_each_item(outer, begin / pieces, (end + pieces - 1) / pieces, [=](int64_t i, int64_t from_at, int64_t to_at) {
+    for_each_item(outer, begin / pieces, ceil_div(end, pieces), [=](int64_t i, int64_t from_at, int64_t to_at) {
       const int64_t first = std::max(begin - i * pieces, int64_t{0}) * piece;
       const int64_t n = std::min(std::min(end - i * pieces, pieces) * piece, run) - first;
       const T* source = from + from_at + first * f;

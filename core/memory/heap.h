@@ -14,8 +14,8 @@ namespace sluice::detail {
 
 /// The system calls of the heap. Tests use larger pages than this machine's.
 struct Pages {
-  std::size_t size;  ///< bytes of a page, a power of two: 4 KB on x86-64, on arm64 4, 16 or 64 KB
-  std::byte* (*map)(std::byte* wanted, std::size_t bytes);  ///< at `wanted` if possible, else elsewhere; null: none
+  std::size_t size;  // bytes of a page, a power of two: 4 KB on x86-64, on arm64 4, 16 or 64 KB
+  std::byte* (*map)(std::byte* wanted, std::size_t bytes);  // at `wanted` if possible, else elsewhere; null: none
   void (*unmap)(std::byte* begin, std::size_t bytes);
 
   /// `bytes`, rounded up to whole pages.

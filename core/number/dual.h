@@ -19,8 +19,8 @@ namespace sluice {
 
 class Tensor;
 
-/// Arithmetic of partial derivatives. The specialisation for Tensor (ops/elementwise/map.h) knows exact zeros
-/// and ones, so that a composed gradient holds no needless ops.
+/// Arithmetic of partial derivatives. The specialisation for Tensor (ops/elementwise/dual_tensor.h) knows exact
+/// zeros and ones, so that a composed gradient holds no needless ops.
 template <class T> struct PartialOps {
   static SLUICE_FN T zero() { return T(0); }
   static SLUICE_FN T add(const T& a, const T& b) { return a + b; }
@@ -221,16 +221,16 @@ SLUICE_FN Dual<T, N> one_of(const Dual<T, N>& a, const Dual<T, N>& b, const T& y
   return chain(a, b, y, wa, T(scalar(a.v, 1) - wa));
 }
 }  // namespace detail
-/// The larger (smaller) value; a NaN in either wins. A tie splits the gradient in halves.
+/// The larger (smaller) value; a NaN in either wins. Its operand gets the gradient, which a tie splits in halves.
 template <class T, std::size_t N> SLUICE_FN Dual<T, N> max(const Dual<T, N>& a, const Dual<T, N>& b) {
   T y = detail::larger(a.v, b.v);
   if constexpr (N == 0) return {y, {}};
-  else return detail::one_of(a, b, y, a.v > b.v);
+  else return detail::one_of(a, b, y, (a.v > b.v) | (a.v != a.v));
 }
 template <class T, std::size_t N> SLUICE_FN Dual<T, N> min(const Dual<T, N>& a, const Dual<T, N>& b) {
   T y = detail::smaller(a.v, b.v);
   if constexpr (N == 0) return {y, {}};
-  else return detail::one_of(a, b, y, a.v < b.v);
+  else return detail::one_of(a, b, y, (a.v < b.v) | (a.v != a.v));
 }
 
 /// a − b·⌊a/b⌋, which has the sign of b: slopes 1 and −⌊a/b⌋. It is b itself where b is infinite and a has the other

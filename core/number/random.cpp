@@ -72,7 +72,7 @@ template <class T> void fill_floats(const RandomFill& f, Tensor& y) {
   switch (f.kind) {
     case RandomFill::uniform: {
       const T span = b - a;
-      // low + u·span may round up to hi, which is outside.
+      // a + u·span may round up to b, which is outside.
       const T last = span > 0 ? std::nextafter(b, a) : a;
       return fill<kPerBlock<T>, T>(y, f.from.seed, f.from.first, [=](const uint32_t* words, T* out) {
         for (int64_t i = 0; i < kValues; ++i) out[i] = uniform_value(words, i, a, span, last);

@@ -126,6 +126,7 @@ const Json* Json::find(std::string_view name) const {
 Json& Json::operator[](std::string_view name) {
   if (is_null()) value = Object();
   if (const Json* found = find(name)) return const_cast<Json&>(*found);
+  if (!as<Object>()) fail_type();
   return std::get<Object>(value).emplace_back(name, Json()).second;
 }
 

@@ -39,7 +39,7 @@ struct Json {
     if (const T* v = as<T>()) return *v;
     fail_type();
   }
-  /// The member `name`, added if there is none; null becomes an object.
+  /// The member `name`, added if there is none; null becomes an object. ValueError for any other value.
   Json& operator[](std::string_view name);
   friend bool operator==(const Json&, const Json&);
 

@@ -199,11 +199,16 @@ concept Optional = requires(T x) {
 template <Optional T>
 using Held = std::conditional_t<std::is_same_v<T, std::optional<bool>>, YesNo, typename T::value_type>;
 
+/// The names of the values that an option of type E may have: of the dtypes those in which layers compute.
+template <Named E> constexpr const char* option_choices(E e) {
+  return std::is_same_v<E, DType> ? "f32 f64 bf16" : choices(e);
+}
+
 /// Says in `o` what a T is.
 template <class T> void declare(Option& o) {
   if constexpr (List<T>) declare<typename T::value_type>(o), o.list = true;
   else if constexpr (Optional<T>) declare<Held<T>>(o), o.optional = true;
-  else if constexpr (Named<T>) o.type = Option::choice, o.choices = choices(T{});
+  else if constexpr (Named<T>) o.type = Option::choice, o.choices = option_choices(T{});
   else if constexpr (Described<T>) {
     o.type = Option::object;
     o.fields = [] {
@@ -225,7 +230,7 @@ template <class T> Json value_json(const T& x) {
     for (const auto& item : x) list.push_back(value_json(item));
     return list;
   } else if constexpr (Optional<T>) return x ? value_json(static_cast<Held<T>>(*x)) : Json();
-  else if constexpr (Named<T>) return choice_json(choices(x), static_cast<int64_t>(x));
+  else if constexpr (Named<T>) return choice_json(option_choices(x), static_cast<int64_t>(x));
   else if constexpr (Described<T>) return to_json(options_of(x));
   else if constexpr (std::is_same_v<T, double>) return number_json(x);
   else return x;
@@ -243,7 +248,7 @@ template <class T> bool value_from(const Json& j, T& x, const std::string& where
     Held<T> held{};
     return value_from(j, held, where) && (x = static_cast<typename T::value_type>(held), true);
   } else if constexpr (Named<T>) {
-    const int64_t i = choice_from(choices(x), j);
+    const int64_t i = choice_from(option_choices(x), j);
     return i >= 0 && (x = static_cast<T>(i), true);
   } else if constexpr (Described<T>) return from_json(where, j, options_of(x)), true;
   else if constexpr (std::is_same_v<T, double>) return number_from(j, x);

@@ -2,6 +2,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/text/safetensors.h>
+#include <sluice/layers/nn/init.h>
 #include <sluice/ops/shape/create.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ std::size_t Members::begin(std::string type, const void* object) {
   return parts.size() - 1;
 }
 void collect(Members& out, const Tensor& x) {
-  if (x.defined()) out.slots.push_back({out.path, const_cast<Tensor*>(&x)});
+  if (x.defined()) out.slots.push_back({out.path, const_cast<Tensor*>(&x), out.exact});
 }
 
 void check_names(const Members& m) {
@@ -80,7 +81,7 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state, bo
     if (const auto it = state.find(s.name); it != state.end()) copy_(*s.tensor, it->second);
 }
 
-/// Replaces the memory of each tensor by that of f(tensor, name), which may have another dtype or device. All owners of
+/// Replaces the memory of each tensor by that of f(tensor, slot), which may have another dtype or device. All owners of
 /// the tensor see the change. Checks all tensors before the first one changes.
 template <class F> static void become(const Members& m, F f) {
   NoGrad guard;
@@ -92,23 +93,30 @@ template <class F> static void become(const Members& m, F f) {
   for (const auto& s : m.slots) {
     const Tensor& x = *s.tensor;
     if (!seen.insert(x.ref().get()).second) continue;
-    const Tensor now = f(x.detach(), s.name);
+    const Tensor now = f(x.detach(), s);
     if (now.dtype() == x.dtype() && now.device() == x.device()) continue;
     if (!x.is_leaf())
       fail<AutogradError>("to: \"", s.name, "\" ", x, " is the result of ", x.impl().history->name(),
                           "; only leaves are converted");
-    changes.push_back({x, now, x.grad().defined() ? f(x.grad().detach(), s.name) : Tensor()});
+    changes.push_back({x, now, x.grad().defined() ? f(x.grad().detach(), s) : Tensor()});
   }
   for (Change& c : changes) replace_memory(c.at, c.now, std::move(c.grad));
 }
 
 void convert(const Members& m, DType dtype) {
   if (!is_float(dtype)) fail<DTypeError>("to: a module computes in f32, f64 or bf16 — got ", dtype);
-  become(m, [=](const Tensor& x, const std::string&) { return is_float(x.dtype()) ? sluice::to(x, dtype) : x; });
+  become(m, [=](const Tensor& x, const Members::Slot& s) {
+    return is_float(x.dtype()) ? sluice::to(x, s.exact ? exact(dtype) : dtype) : x;
+  });
+}
+DType dtype_of(const Members& m, DType otherwise) {
+  const auto found =
+      std::ranges::find_if(m.slots, [](const auto& s) { return is_float(s.tensor->dtype()) && !s.exact; });
+  return found == m.slots.end() ? otherwise : found->tensor->dtype();
 }
 void move(const Members& m, Device device) {
   if (device == meta) return unshare(m, meta);  // other owners may still need the values
-  become(m, [=](const Tensor& x, const std::string&) { return sluice::to(x, device); });
+  become(m, [=](const Tensor& x, const Members::Slot&) { return sluice::to(x, device); });
 }
 void unshare(const Members& m, std::optional<Device> device) {
   NoGrad guard;
@@ -128,13 +136,14 @@ void unshare(const Members& m, std::optional<Device> device) {
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata) {
   SafeTensors file;
   file.metadata = metadata;
+  file.metadata.try_emplace("format", "sluice");  // linear maps are [in, out]: load_pytorch() must not read them
   for (const auto& s : m.slots) file.tensors[s.name] = s.tensor->detach();
   save_safetensors(path, file);
 }
 
 namespace {
 /// The tensors whose names begin with `prefix`, named without it.
-std::map<std::string, Tensor> with_prefix(const std::map<std::string, Tensor>& tensors, const std::string& prefix) {
+std::map<std::string, Tensor> with_prefix(const std::map<std::string, Tensor>& tensors, std::string_view prefix) {
   std::map<std::string, Tensor> out;
   for (const auto& [name, x] : tensors)
     if (name.starts_with(prefix)) out[name.substr(prefix.size())] = x;
@@ -143,8 +152,8 @@ std::map<std::string, Tensor> with_prefix(const std::map<std::string, Tensor>& t
 /// The model's tensors of a training checkpoint; all tensors of any other file.
 std::map<std::string, Tensor> weights_of(const SafeTensors& file) {
   const auto format = file.metadata.find("format");
-  const bool checkpoint = format != file.metadata.end() && format->second == "sluice-checkpoint-1";
-  return with_prefix(file.tensors, checkpoint ? "model." : "");
+  const bool checkpoint = format != file.metadata.end() && format->second == detail::kCheckpointFormat;
+  return with_prefix(file.tensors, checkpoint ? detail::kCheckpointModel : "");
 }
 }  // namespace
 
@@ -160,7 +169,9 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
   std::map<std::string, Tensor> state = with_prefix(weights_of(file), prefix);
   take_former_names(m, state);
   load_state(m, state, strict, str("load: '", path, "'"));
-  return file.metadata;
+  std::map<std::string, std::string> metadata = file.metadata;
+  std::erase_if(metadata, [](const auto& e) { return e.first == "format" && e.second == "sluice"; });  // save()'s own
+  return metadata;
 }
 
 void take_former_names(const Members& m, std::map<std::string, Tensor>& file) {
@@ -213,8 +224,8 @@ std::map<std::string, Tensor> open_model(const std::string& path, const char* ty
 
 void check_model(const Members& m, const std::map<std::string, Tensor>& state) {
   // The saved model may have had other dtypes than its options say.
-  become(m, [&](const Tensor& x, const std::string& name) {
-    const auto saved = state.find(name);
+  become(m, [&](const Tensor& x, const Members::Slot& s) {
+    const auto saved = state.find(s.name);
     const bool both = saved != state.end() && is_float(x.dtype()) && is_float(saved->second.dtype());
     return both ? sluice::to(x, saved->second.dtype()) : x;
   });

@@ -20,6 +20,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <variant>
 #include <vector>
@@ -41,6 +42,9 @@
 namespace sluice {
 
 namespace detail {
+/// Of a training checkpoint (layers/train/training.h): its metadata entry "format", and what the names of the model's
+/// tensors begin with.
+inline constexpr std::string_view kCheckpointFormat = "sluice-checkpoint-1", kCheckpointModel = "model.";
 
 template <class T> struct is_vector : std::false_type {};
 template <class T> struct is_vector<std::vector<T>> : std::true_type {};
@@ -54,6 +58,7 @@ struct Members {
   struct Slot {
     std::string name;
     Tensor* tensor;
+    bool exact;  // in a bf16 module this tensor is f32: its layer's keeps_f32(name)
   };
   struct Part {
     std::string name, type;
@@ -63,6 +68,7 @@ struct Members {
   std::vector<Slot> slots;
   std::vector<Part> parts;
   std::string path;  // path of the current member
+  bool exact = false;
 
   /// Appends a member's name to `path`. Returns the previous length of `path`, for up().
   std::size_t down(const char* name);
@@ -82,7 +88,9 @@ void collect(Members& out, const Tensor& x);
 template <class T> void collect(Members& out, const T& x) {
   const auto member = [&](const char* name, const auto& m) {
     const std::size_t above = out.down(name);
+    if constexpr (requires { T::keeps_f32(name); }) out.exact = T::keeps_f32(name);
     collect(out, m);
+    out.exact = false;
     out.up(above);
   };
   if constexpr (is_vector<T>::value) {
@@ -126,6 +134,8 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
 void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
                 const std::string& op = "load_state");
 void convert(const Members& m, DType dtype);
+/// The dtype in which a module of these tensors computes; `otherwise` if no tensor says it.
+DType dtype_of(const Members& m, DType otherwise);
 void move(const Members& m, Device device);
 /// Replaces the tensors of m by copies on `device`, without `device` on the device of each tensor. Tensors that are
 /// already on `device` are not copied. Members that share a tensor share its copy.

@@ -1,6 +1,7 @@
 #include <sluice/ops/attention/attention.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/number/philox.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/attention_reference.h>
@@ -99,9 +100,7 @@ static void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
     for (int64_t r = 0; n > 0 && r < y.numel() / n; ++r)
       for (int64_t j = 0; j < n; ++j) {
         const uint64_t block = s.from.first + static_cast<uint64_t>(r * per_row + j / 4);
-        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0},
-                                     {uint32_t(s.from.seed), uint32_t(s.from.seed >> 32)});
-        out[r * n + j] = word[static_cast<std::size_t>(j & 3)] >= threshold ? T(1 / (1 - s.p)) : T(0);
+        out[r * n + j] = detail::philox_block(s.from.seed, block).word[j & 3] >= threshold ? T(1 / (1 - s.p)) : T(0);
       }
   });
 }

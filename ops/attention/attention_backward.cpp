@@ -30,7 +30,7 @@ template <class T> struct Backward {
   const int64_t group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
   const int64_t tile_rows = std::clamp<int64_t>(tiles.m, 1, o.tile_rows > 0 ? o.tile_rows : tiles.rows_wanted(128));
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : tiles.cols_wanted(256));
-  const int64_t key_parts, turns = std::clamp<int64_t>((tiles.m + tile_rows - 1) / tile_rows, 1, key_parts);
+  const int64_t key_parts, turns = std::clamp<int64_t>(ceil_div(tiles.m, tile_rows), 1, key_parts);
   const bool share = tiles.in_parts || group * tiles.m > tile_rows;  // pack a tile of keys for several of queries
   const int64_t p_size = lines(tile_rows * tile_cols);
   const int64_t dk_size = lines(tile_cols * key_width), dv_size = lines(tile_cols * value_width);

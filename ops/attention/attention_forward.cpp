@@ -29,7 +29,7 @@ template <class T> struct RowState {
 template <class T> class PackedHeads {
  public:
   PackedHeads(const ScoreTiles<T>& t, int64_t cols, int64_t first, int64_t heads)
-      : t_(t), cols_(cols), first_(first), col_tiles_((t.n + cols - 1) / cols),
+      : t_(t), cols_(cols), first_(first), col_tiles_(ceil_div(t.n, cols)),
         size_(KeyTile<T>::size(t, Direction::forward, cols)), memory_(heads * col_tiles_ * size_),
         tiles_(static_cast<std::size_t>(heads * col_tiles_)) {}
   int64_t count() const { return static_cast<int64_t>(tiles_.size()); }
@@ -67,8 +67,8 @@ template <class T> struct Forward {
   const int64_t cols_wanted =
       tiles.cols_wanted(sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256);
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
-  const int64_t row_tiles = (m + tile_rows - 1) / tile_rows, blocks = tiles.batch * tiles.heads * row_tiles;
-  const int64_t key_parts = m <= kSkinnyRows && tiles.n > 0 ? (tiles.n + tile_cols - 1) / tile_cols : 1;
+  const int64_t row_tiles = ceil_div(m, tile_rows), blocks = tiles.batch * tiles.heads * row_tiles;
+  const int64_t key_parts = m <= kSkinnyRows && tiles.n > 0 ? ceil_div(tiles.n, tile_cols) : 1;
   const int64_t state_size = RowState<T>::size(tile_rows, dv);
   Scratch<T> part_states = Scratch<T>(key_parts > 1 ? blocks * key_parts * state_size : 0);  // of each block
 
@@ -87,7 +87,7 @@ template <class T> struct Forward {
     const int64_t bytes = tiles.n * (tiles.d + dv) * int64_t{sizeof(T)} * (tiles.in_parts ? 3 : 2) / 2;
     const int64_t at_once = std::max<int64_t>(1, own ? 1 : share ? (1 << 25) / std::max<int64_t>(1, bytes) : kv_heads);
     const auto loop = [](bool parallel, int64_t n, auto f) { parallel ? parallel_for(n, 1, f) : f(int64_t{0}, n); };
-    loop(own, (kv_heads + at_once - 1) / at_once, [&](int64_t begin, int64_t end) {
+    loop(own, ceil_div(kv_heads, at_once), [&](int64_t begin, int64_t end) {
       for (int64_t first = begin * at_once; first < std::min(end * at_once, kv_heads); first += at_once) {
         const int64_t heads = std::min(at_once, kv_heads - first);
         std::optional<PackedHeads<T>> packed;

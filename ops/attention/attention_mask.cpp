@@ -17,15 +17,18 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
   if (mask.dilation < 1) fail<ValueError>(op, ": mask.dilation must be positive — got ", mask.dilation);
   for (int64_t g : mask.global)
     if (g < 0) fail<ValueError>(op, ": mask.global holds the negative position ", g);
+  auto need = [&](const char* name, const Tensor& x, DType dtype, const char* hint = "") {
+    if (x.dtype() != dtype) fail<DTypeError>(op, ": mask.", name, " must be ", dtype, " — got ", x.dtype(), x, hint);
+  };
   auto rows_of = [&](const char* name, const Tensor& x, int64_t length, DType dtype) {
-    if (x.dtype() != dtype) fail<DTypeError>(op, ": mask.", name, " must be ", dtype, " — got ", x.dtype(), x);
+    need(name, x, dtype);
     if (x.rank() != 2 || (x.dim(0) != batch && x.dim(0) != 1) || x.dim(1) != length)
       fail(op, ": mask.", name, "=", x, " does not fit; need [", batch, " or 1, ", length, "]");
   };
   const Tensor& keys = mask.keys;
   if (keys.defined() && keys.rank() != 3) rows_of("keys", keys, n, boolean);
   if (keys.defined() && keys.rank() == 3) {
-    if (keys.dtype() != boolean) fail<DTypeError>(op, ": mask.keys must be bool — got ", keys.dtype(), keys);
+    need("keys", keys, boolean);
     if ((keys.dim(0) != batch && keys.dim(0) != 1) || (keys.dim(1) != heads && keys.dim(1) != 1) || keys.dim(2) != n)
       fail(op, ": mask.keys=", keys, " does not fit; need [", batch, " or 1, ", heads, " or 1, ", n, "]");
   }
@@ -37,10 +40,8 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
   }
   if (mask.blocks.defined()) {
     if (mask.block < 1) fail<ValueError>(op, ": mask.blocks needs a positive mask.block — got ", mask.block);
-    if (mask.blocks.dtype() != boolean)
-      fail<DTypeError>(op, ": mask.blocks must be bool — got ", mask.blocks.dtype(), mask.blocks);
-    auto blocks_of = [&](int64_t length) { return length / mask.block + (length % mask.block != 0); };
-    const int64_t rows = blocks_of(m), cols = blocks_of(n);
+    need("blocks", mask.blocks, boolean);
+    const int64_t rows = ceil_div(m, mask.block), cols = ceil_div(n, mask.block);
     const Tensor& b = mask.blocks;
     if (b.rank() == 4) {
       const bool grouped = b.dim(1) > 0 ? heads % b.dim(1) == 0 : heads == 0;
@@ -54,12 +55,16 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
            "] for ", m, " queries and ", n, " keys in blocks of ", mask.block);
   }
   if (mask.dense.defined()) {
-    if (mask.dense.dtype() != boolean)
-      fail<DTypeError>(op, ": mask.dense must be bool — got ", mask.dense.dtype(), mask.dense,
-                       "; a float mask is a bias");
+    need("dense", mask.dense, boolean, "; a float mask is a bias");
     if (!stretches_to(mask.dense.shape(), {batch, heads, m, n}))
       fail(op, ": mask.dense=", mask.dense, " does not broadcast to ", Shape{batch, heads, m, n});
   }
+}
+
+bool varies_by_head(const AttentionMask& mask) {
+  return (mask.keys.defined() && mask.keys.rank() == 3 && mask.keys.dim(1) > 1) ||
+         (mask.blocks.defined() && mask.blocks.rank() >= 3 && mask.blocks.dim(-3) > 1) ||
+         (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);
 }
 
 static Tensor row_major(const Tensor& x) {
@@ -307,10 +312,8 @@ Rows rows_of(const char* op, const AttentionMask& mask, int64_t batch, int64_t h
       (mask.query_segments.defined() && (mask.query_segments.dim(0) > 1 || mask.key_segments.dim(0) > 1)) ||
       (mask.blocks.defined() && mask.blocks.rank() == 4 && mask.blocks.dim(0) > 1) ||
       (mask.dense.defined() && mask.dense.rank() == 4 && mask.dense.dim(0) > 1);
-  const bool by_head = (mask.keys.defined() && mask.keys.rank() == 3 && mask.keys.dim(1) > 1) ||
-                       (mask.blocks.defined() && mask.blocks.rank() >= 3 && mask.blocks.dim(-3) > 1) ||
-                       (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);
-  return {by_batch ? batch : std::min<int64_t>(batch, 1), by_head ? heads : std::min<int64_t>(heads, 1)};
+  return {by_batch ? batch : std::min<int64_t>(batch, 1),
+          detail::varies_by_head(mask) ? heads : std::min<int64_t>(heads, 1)};
 }
 
 }  // namespace

@@ -53,6 +53,8 @@ Tensor visible_count(const AttentionMask& mask, int64_t batch, int64_t heads, in
 namespace detail {
 
 void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n);
+/// True if heads may see different pairs.
+bool varies_by_head(const AttentionMask& mask);
 
 /// A mask prepared for questions about single rows and whole tiles.
 class Visibility {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <sluice/core/number/math.h>
+#include <sluice/core/number/philox.h>
 #include <sluice/core/number/random.h>
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/heads.h>
@@ -161,11 +162,9 @@ template <class T> struct ScoreTiles {
     const int64_t row = (t.batch * heads + t.head) * m + t.at(r);
     const uint64_t first = from.first + static_cast<uint64_t>(row * ((n + 3) / 4));
     for (int64_t j = t.col; j < t.col + t.cols;) {
-      const uint64_t block = first + static_cast<uint64_t>(j / 4);
-      const auto word =
-          philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0}, {uint32_t(from.seed), uint32_t(from.seed >> 32)});
+      const PhiloxWords block = philox_block(from.seed, first + static_cast<uint64_t>(j / 4));
       for (; j < t.col + t.cols; ++j) {
-        line[j - t.col] *= word[static_cast<std::size_t>(j & 3)] >= threshold ? grow : T(0);
+        line[j - t.col] *= block.word[j & 3] >= threshold ? grow : T(0);
         if ((j & 3) == 3) {
           ++j;
           break;

@@ -76,9 +76,7 @@ Tensor choose_blocks(const Tensor& given, int64_t first, const BlockChoice& o, c
   Tensor allowed = le(j * size, p);
   const Tensor always = logical_or(gt((j + local) * size, p), j < static_cast<double>(o.initial));
   if (keys.defined()) {
-    if (keys.dtype() != boolean) fail<DTypeError>(op, ": keys must be bool — got ", keys.dtype(), keys);
-    if (keys.rank() != 2 || (keys.dim(0) != given.dim(0) && keys.dim(0) != 1))
-      fail(op, ": keys=", keys, " does not fit scores=", given, "; need [", given.dim(0), " or 1, n]");
+    check_keys(op, keys, given.dim(0), keys.rank() == 2 ? keys.dim(1) : first + m);
     const Tensor real = any(in_blocks(keys, o.block, 0), {-1});
     if (real.dim(1) != blocks) fail(op, ": keys=", keys, " does not fit scores=", given, " of blocks of ", o.block);
     allowed = logical_and(allowed, unsqueeze(unsqueeze(real, 1), 1));

@@ -20,8 +20,9 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& a
   if (allowed.defined() && (allowed.dtype() != boolean || !stretches_to(allowed.shape(), scores.shape())))
     fail("topk_mask: allowed=", allowed, " of ", allowed.dtype(), " does not fit scores=", scores, "; need bool");
   NoGrad guard;
-  const Tensor everything = expand(full({}, 1, {boolean, scores.device()}), scores.shape());
-  if (k >= scores.dim(-1)) return contiguous(allowed.defined() ? expand(allowed, scores.shape()) : everything);
+  if (k >= scores.dim(-1))
+    return allowed.defined() ? contiguous(expand(allowed, scores.shape()))
+                             : ones(scores.shape(), {boolean, scores.device()});
   if (k == 0) return zeros(scores.shape(), {boolean, scores.device()});
   const Tensor s = detail::ranked_scores(scores.detach(), allowed);
   const Sorted best = topk(s, k);

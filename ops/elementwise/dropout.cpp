@@ -2,6 +2,7 @@
 #include <sluice/ops/elementwise/dropout.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/number/philox.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/kernels.h>
@@ -22,11 +23,9 @@ void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
     const int64_t n = x.numel();
     parallel_for((n + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        const uint64_t block = s.from.first + static_cast<uint64_t>(b);
-        const auto word = philox4x32({uint32_t(block), uint32_t(block >> 32), 0, 0},
-                                     {uint32_t(s.from.seed), uint32_t(s.from.seed >> 32)});
+        const detail::PhiloxWords block = detail::philox_block(s.from.seed, s.from.first + static_cast<uint64_t>(b));
         for (int64_t i = 4 * b; i < std::min(n, 4 * b + 4); ++i)
-          out[i] = word[static_cast<std::size_t>(i & 3)] >= threshold ? in[i] * scale : T(0);
+          out[i] = block.word[i & 3] >= threshold ? in[i] * scale : T(0);
       }
     });
   });

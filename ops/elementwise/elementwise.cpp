@@ -50,6 +50,10 @@ Tensor add_scalar(const Tensor& x, double c) {
   detail::check_whole("add_scalar", x, c);
   return map(fm::AddScalar{c}, x);
 }
+Tensor operator-(const Tensor& x, double c) {
+  detail::check_whole("sub", x, c);
+  return add_scalar(x, -c);
+}
 Tensor operator-(double c, const Tensor& x) {
   detail::check_whole("sub", x, c);
   return map(fm::SubFrom{c}, x);
@@ -77,7 +81,11 @@ Tensor maximum(const Tensor& a, double b) { return maximum(a, detail::beside("ma
 Tensor minimum(const Tensor& a, const Tensor& b) { return map(fm::Minimum{}, a, b); }
 Tensor minimum(const Tensor& a, double b) { return minimum(a, detail::beside("minimum", a, b)); }
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w) { return map(fm::Lerp{}, a, b, w); }
-Tensor lerp(const Tensor& a, const Tensor& b, double w) { return lerp(a, b, like(a, w)); }
+Tensor lerp(const Tensor& a, const Tensor& b, double w) {
+  if (a.dtype() == bf16 && b.dtype() == bf16)  // which would round w, 0.999 to 1
+    return to(lerp(detail::widened(a), detail::widened(b), w), bf16);
+  return lerp(a, b, like(a, w));
+}
 
 Tensor clamp(const Tensor& x, std::optional<double> least, std::optional<double> most) {
   constexpr double none = std::numeric_limits<double>::infinity();

@@ -124,7 +124,7 @@ inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 inline Tensor operator+(const Tensor& x, double c) { return add_scalar(x, c); }
 inline Tensor operator+(double c, const Tensor& x) { return add_scalar(x, c); }
-inline Tensor operator-(const Tensor& x, double c) { return add_scalar(x, -c); }
+Tensor operator-(const Tensor& x, double c);
 /// c − x
 Tensor operator-(double c, const Tensor& x);
 inline Tensor operator*(const Tensor& x, double c) { return scale(x, c); }

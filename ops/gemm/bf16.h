@@ -3,7 +3,6 @@
 #pragma once
 
 #include <sluice/core/kernel/cpu.h>
-#include <sluice/core/dtype.h>
 #include <sluice/ops/gemm/gemm.h>
 
 #include <algorithm>

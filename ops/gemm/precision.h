@@ -8,8 +8,8 @@ namespace sluice {
 
 /// How products of f32 tensors are computed.
 enum class Precision {
-  f32,   ///< operands as they are: the default
-  bf16,  ///< operands rounded to bf16 (8 bits of mantissa, denormals to 0), sums in f32
+  f32,   // operands as they are: the default
+  bf16,  // operands rounded to bf16 (8 bits of mantissa, denormals to 0), sums in f32
 };
 
 /// The precision of products of f32 tensors (matmul, linear, attention, linear_scan, delta_scan) that this thread

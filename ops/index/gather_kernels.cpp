@@ -103,7 +103,7 @@ void scatter_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src)
   for (int64_t i = 0; i < s.inner; ++i)
     lane[static_cast<std::size_t>(i)] = offset_of(i, shape, y.strides(), dim + 1, shape.rank());
   const int64_t along = y.strides()[dim], width = std::min<int64_t>(s.inner, 256);
-  const int64_t blocks = (s.inner + width - 1) / width;
+  const int64_t blocks = ceil_div(s.inner, width);
   const int64_t* at = index.data<int64_t>();
   dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
     const T* in = src.data<T>();
@@ -157,7 +157,7 @@ void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   const int64_t size = y.shape()[dim];
   const Groups groups(index.data<int64_t>(), s.n, size);
   constexpr int64_t width = 128;
-  const int64_t blocks = (s.inner + width - 1) / width, tasks = groups.count() * blocks;
+  const int64_t blocks = ceil_div(s.inner, width), tasks = groups.count() * blocks;
   const int64_t work = s.n / groups.count() * std::min(width, s.inner);
   dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {
     const T* in = src.data<T>();

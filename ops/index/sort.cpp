@@ -77,7 +77,7 @@ constinit decltype(kernel::argsort) kernel::argsort{"sort", &argsort_cpu};
 
 Sorted sort(const Tensor& x, int64_t dim, bool descending) {
   const int d = wrap_dim("sort", dim, x.rank());
-  if (x.rank() == 0) return {x, zeros({}, {i64, x.device()})};
+  if (x.rank() == 0) return {clone(x), zeros({}, {i64, x.device()})};
   Tensor index = order(x, d, x.shape()[d], descending);
   return {gather(x, d, index), index};
 }

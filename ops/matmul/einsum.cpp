@@ -55,7 +55,8 @@ class Equation {
     Term acc = sum_out(terms_[0], needed_after(0));
     for (std::size_t i = 1; i < terms_.size(); ++i)
       acc = contract(acc, sum_out(terms_[i], acc.labels + needed_after(i)), needed_after(i));
-    return to(ordered(acc, output_), xs_[0].dtype());
+    const Tensor y = to(ordered(acc, output_), xs_[0].dtype());
+    return y.ref() == xs_[0].ref() ? clone(y) : y;  // a result is a tensor of its own
   }
 
  private:

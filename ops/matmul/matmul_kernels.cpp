@@ -32,7 +32,7 @@ constexpr int64_t kGroup = 32;              // rows of a that are packed at a ti
 constexpr int64_t kPiece = 256;             // rows and columns of a piece of c that is rounded
 constexpr int64_t kPieceRow = kPiece + 16;  // padded: no two rows lie in the same sets of the cache
 
-int64_t up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+int64_t up(int64_t x, int64_t multiple) { return ceil_div(x, multiple) * multiple; }
 
 /// Tiles of c. There are several tasks per thread for balance, each of at least some 20 µs. A task reads rows of a and
 /// columns of b from memory: the traffic is least for square tasks, unless b's panels are in cache. More than 336 rows
@@ -43,8 +43,8 @@ struct Tiling {
 
   /// Equal blocks of whole rows, at most `block` (packed at a time); the number of blocks is a multiple of the threads.
   Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols(up(m, columns)) {
-    row_tiles = ((n + rows - 1) / rows + threads - 1) / threads * threads, col_tiles = 1;
-    rows = (n + row_tiles - 1) / row_tiles, row_tiles = (n + rows - 1) / rows;
+    row_tiles = ceil_div(ceil_div(n, rows), threads) * threads, col_tiles = 1;
+    rows = ceil_div(n, row_tiles), row_tiles = ceil_div(n, rows);
   }
 
   /// For AMX. A task takes as many columns as stay in L2. It takes at least 256 rows, because it first fetches its
@@ -53,19 +53,19 @@ struct Tiling {
     const int64_t wanted = std::clamp<int64_t>(n * m * k >> 22, 1, 6 * threads);
     const int64_t enough = std::min<int64_t>(wanted, 2 * threads);
     Tiling t(n, m, n, 32, 1);
-    t.col_tiles = std::clamp<int64_t>((m + near_columns - 1) / near_columns, 1, wanted);
-    t.cols = up((m + t.col_tiles - 1) / t.col_tiles, 32), t.col_tiles = (m + t.cols - 1) / t.cols;
-    t.row_tiles = std::clamp<int64_t>((wanted + t.col_tiles - 1) / t.col_tiles, 1, std::max<int64_t>(1, n / 256));
-    t.row_tiles = std::max(t.row_tiles, std::min((enough + t.col_tiles - 1) / t.col_tiles, n / 64));
-    t.rows = up((n + t.row_tiles - 1) / t.row_tiles, 32), t.row_tiles = (n + t.rows - 1) / t.rows;
+    t.col_tiles = std::clamp<int64_t>(ceil_div(m, near_columns), 1, wanted);
+    t.cols = up(ceil_div(m, t.col_tiles), 32), t.col_tiles = ceil_div(m, t.cols);
+    t.row_tiles = std::clamp<int64_t>(ceil_div(wanted, t.col_tiles), 1, std::max<int64_t>(1, n / 256));
+    t.row_tiles = std::max(t.row_tiles, std::min(ceil_div(enough, t.col_tiles), n / 64));
+    t.rows = up(ceil_div(n, t.row_tiles), 32), t.row_tiles = ceil_div(n, t.rows);
     return t;
   }
 
   /// For bf16: up to kPiece rows, as many as make `least` tiles, but not below 64.
   static Tiling pieces(int64_t n, int64_t m, int64_t cols, int64_t least) {
     Tiling t;
-    t.rows = kPiece, t.cols = cols, t.row_tiles = (n + kPiece - 1) / kPiece, t.col_tiles = (m + cols - 1) / cols;
-    while (t.rows > 64 && t.row_tiles * t.col_tiles < least) t.rows /= 2, t.row_tiles = (n + t.rows - 1) / t.rows;
+    t.rows = kPiece, t.cols = cols, t.row_tiles = ceil_div(n, kPiece), t.col_tiles = ceil_div(m, cols);
+    while (t.rows > 64 && t.row_tiles * t.col_tiles < least) t.rows /= 2, t.row_tiles = ceil_div(n, t.rows);
     return t;
   }
 
@@ -77,10 +77,10 @@ struct Tiling {
     const int64_t least = (n + 335) / 336;
     row_tiles = std::clamp(static_cast<int64_t>(square), least, std::max(least, n / 56));
     row_tiles = std::min(row_tiles, std::max(least, wanted));
-    rows = up((n + row_tiles - 1) / row_tiles, height), row_tiles = (n + rows - 1) / rows;
-    const int64_t panels = (m + columns - 1) / columns;
-    col_tiles = std::clamp<int64_t>((wanted + row_tiles - 1) / row_tiles, 1, (panels + 3) / 4);
-    cols = (panels + col_tiles - 1) / col_tiles * columns, col_tiles = (m + cols - 1) / cols;
+    rows = up(ceil_div(n, row_tiles), height), row_tiles = ceil_div(n, rows);
+    const int64_t panels = ceil_div(m, columns);
+    col_tiles = std::clamp<int64_t>(ceil_div(wanted, row_tiles), 1, (panels + 3) / 4);
+    cols = ceil_div(panels, col_tiles) * columns, col_tiles = ceil_div(m, cols);
   }
 };
 
@@ -216,9 +216,9 @@ template <class T, class X> struct Matmul {
     const int64_t columns = all.panel_columns(), depth = kRounds ? k : all.block_rows();
     const int64_t most = (int64_t{tiles && !kRounds ? 24 : 8} << 20) / sizeof(T);  // numbers of packed a, and of b
     const int64_t fitting = std::max<int64_t>(kRounds ? 8 : 4, most / PackedB<T>::size(depth, columns, packing));
-    const int64_t width = std::min(fitting, (m + columns - 1) / columns) * columns;
+    const int64_t width = std::min(fitting, ceil_div(m, columns)) * columns;
     const int64_t groups_fitting = std::max<int64_t>(kRounds ? 8 : 1, most / PackedA<T>::size(kGroup, depth, packing));
-    const int64_t blocks = pack_a ? n / (groups_fitting * kGroup) + 1 : 1, tall = up((n + blocks - 1) / blocks, kGroup);
+    const int64_t blocks = pack_a ? n / (groups_fitting * kGroup) + 1 : 1, tall = up(ceil_div(n, blocks), kGroup);
     const int64_t for_a = PackedA<T>::size(std::min(tall, n), depth, packing);
     const int64_t for_b = up(PackedB<T>::size(depth, std::min(width, m), packing), 16);
     const bool short_a = !pack_a && for_a <= most && n < all.row_block() * num_threads();
@@ -242,7 +242,7 @@ template <class T, class X> struct Matmul {
             const bool copied = kRounds || t.col_tiles > 1;
             const std::tuple here_a(from_a, height, rows), here_b(from_b, rows, count);
             const int64_t fills = here_b == there_b ? 0 : panels.panels();
-            const int64_t groups = !copied || here_a == there_a ? 0 : (height + kGroup - 1) / kGroup;
+            const int64_t groups = !copied || here_a == there_a ? 0 : ceil_div(height, kGroup);
             there_b = here_b;
             if (copied) there_a = here_a;
             // Rows are read in longer pieces if several panels are filled at a time.

@@ -26,9 +26,9 @@ void skinny_matmul(Trans tb, int64_t n, int64_t m, int64_t k, const T* a, int64_
   }
   // b is cut along k and, where rows are long, into columns, so that a task reads long pieces of few rows. The partial
   // sums of the same columns are added in the order of k.
-  const int64_t cols = std::min<int64_t>(m, 2048), col_tiles = (m + cols - 1) / cols;
+  const int64_t cols = std::min<int64_t>(m, 2048), col_tiles = ceil_div(m, cols);
   const int64_t depth = std::max<int64_t>(4, kPiece / std::max<int64_t>(1, cols) / 4 * 4);
-  const int64_t depths = std::max<int64_t>(1, (k + depth - 1) / depth);
+  const int64_t depths = std::max<int64_t>(1, ceil_div(k, depth));
   const Tensor memory = empty({(depths - 1) * n * m}, {.dtype = dtype_of<T>()});
   T* const rest = reinterpret_cast<T*>(memory.raw());
   parallel_for(col_tiles * depths, 1, [=](int64_t begin, int64_t end) {

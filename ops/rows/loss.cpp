@@ -169,7 +169,8 @@ Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, con
   const Tensor safe = where(counted, t, 0);
   const auto of_target = [&](const Tensor& rows) { return squeeze(gather(rows, 1, unsqueeze(safe, 1)), 1); };
   const Tensor weight = o.weight.defined() ? detail::widened(o.weight.detach()) : Tensor();
-  const Tensor weighted = weight.defined() ? log_p * weight : log_p;
+  // A class of weight 0 counts nothing, even with −∞.
+  const Tensor weighted = weight.defined() ? masked_fill(log_p * weight, weight == 0.0, 0) : log_p;
   Tensor loss = neg(of_target(weighted));
   if (o.label_smoothing > 0) {
     const Tensor even = sum(weighted, 1) * (o.label_smoothing / static_cast<double>(classes));

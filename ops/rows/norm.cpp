@@ -55,7 +55,7 @@ void norm_backward_row(const T* __restrict__ p, T* __restrict__ o, int64_t n, T 
 void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
                        Tensor& db, NormSpec spec) {
   const int64_t n = x.dim(-1), rows = x.numel() / n;
-  const int64_t slab = std::max<int64_t>(1, (1 << 16) / n), slabs = (rows + slab - 1) / slab;
+  const int64_t slab = std::max<int64_t>(1, (1 << 16) / n), slabs = ceil_div(rows, slab);
   const Tensor weight = detail::widened(w);
   detail::dispatch_rows("norm", x.dtype(), [&]<class T>() {
     const detail::RowsIn<T> in(x, n, 0), pg(g, n, 1);

@@ -61,7 +61,7 @@ Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& di
   Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
   if (!is_float(x.dtype())) {  // one dim after the other, by position
-    Tensor y = x.dtype() == boolean ? to(x, i32) : x;
+    Tensor y = x.dtype() == boolean ? to(x, i32) : dims.empty() ? clone(x) : x;
     for (int64_t d : dims) y = gather(y, d, kind == ReduceKind::max ? argmax(y, d, keep) : argmin(y, d, keep));
     y = to(y, x.dtype());
     return keep_dims ? y : reshape(y, with_dims_dropped(x.shape(), dims));
@@ -104,6 +104,7 @@ Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
   const int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
+  if (x.dtype() == i64) return to(mean(to(x, f64), dims, keep_dims), f32);  // a sum of i64 could wrap
   if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) / static_cast<double>(n), f32);
   return to(sum(detail::widened(x), dims, keep_dims) / static_cast<double>(n), x.dtype());
 }
@@ -126,6 +127,7 @@ Centred centred(const char* op, const Tensor& x_in, const Shape& dims, double co
   detail::check_float(op, x_in);
   const Tensor x = detail::widened(x_in);
   const int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
+  if (!std::isfinite(correction)) fail<ValueError>(op, ": correction must be finite — got ", correction);
   return {x - mean(x, dims, keep), std::max(0.0, static_cast<double>(n) - correction)};
 }
 }  // namespace

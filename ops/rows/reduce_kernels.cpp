@@ -98,7 +98,7 @@ bool in_runs(ReduceShape s) {
 template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t piece = 1 << 15;
   if (s.inner == 1 && s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
-    const int64_t pieces = (s.n + piece - 1) / piece;
+    const int64_t pieces = ceil_div(s.n, piece);
     std::vector<Total<Op, T>> part(static_cast<std::size_t>(pieces));
     parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
@@ -112,7 +112,7 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
     });
   } else if (in_runs(s)) {
     // A tall matrix summed over its rows (the gradient of a bias): slabs of rows in parallel.
-    const int64_t rows = std::max<int64_t>(1, piece / s.inner), slabs = (s.n + rows - 1) / rows;
+    const int64_t rows = std::max<int64_t>(1, piece / s.inner), slabs = ceil_div(s.n, rows);
     std::vector<T> part(static_cast<std::size_t>(slabs * s.inner));
     parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -122,7 +122,7 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
     });
     reduce_rows<Op>(part.data(), slabs, s.inner, 0, s.inner, y);
   } else {
-    const int64_t strip = std::min<int64_t>(s.inner, 1024), strips = (s.inner + strip - 1) / strip;
+    const int64_t strip = std::min<int64_t>(s.inner, 1024), strips = ceil_div(s.inner, strip);
     const int64_t work = std::max<int64_t>(1, s.n * strip);
     parallel_for(s.outer * strips, std::max<int64_t>(1, piece / work), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

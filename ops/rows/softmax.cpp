@@ -4,7 +4,6 @@
 
 #include <sluice/core/number/math.h>
 #include <sluice/core/node.h>
-#include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/rows.h>

@@ -192,8 +192,8 @@ void causal_conv_backward_cpu(const Tensor& x, const Tensor& weight, const Tenso
     const Convolution<T> p(x, weight, bias, before);
     const ConvolutionGradients<T> to{data(dx), data(dbefore), data(dweight), data(dbias)};
     const T* const g = g_in.data<T>();
-    const int64_t rows = x.numel() / p.c, segments = (rows + kSegment - 1) / kSegment,
-                  channels = segments < 8 ? kFewChannels : kChannels, blocks = (p.c + channels - 1) / channels,
+    const int64_t rows = x.numel() / p.c, segments = ceil_div(rows, kSegment),
+                  channels = segments < 8 ? kFewChannels : kChannels, blocks = ceil_div(p.c, channels),
                   sums = to.w || to.bias ? (p.width + 1) * p.c : 0;
     detail::Scratch<double> all(segments * sums);
     double* const of = all.data();

@@ -7,7 +7,6 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
-#include <sluice/ops/shape/rearrange.h>
 
 namespace sluice {
 

@@ -54,8 +54,8 @@ template <class T> struct Scan {
                                                                            : e) {
     const int64_t wanted =
         std::clamp<int64_t>(16 / std::max<int64_t>(1, q_.dim(0) * heads), 1, std::max<int64_t>(1, e / 64));
-    width = ((e + wanted - 1) / wanted + 15) / 16 * 16;
-    blocks = (e + width - 1) / width;
+    width = (ceil_div(e, wanted) + 15) / 16 * 16;
+    blocks = ceil_div(e, width);
   }
 
   struct Memory : DecayBuffers<T> {
@@ -81,7 +81,7 @@ template <class T> struct Scan {
       Memory w(m, width, std::max(m, width), chunk);
       for (int64_t task = from; task < to; ++task) {
         const int64_t b = task / blocks / heads, h = task / blocks % heads, col = task % blocks * width;
-        const int64_t cols = std::min(width, e - col), chunks = (n + chunk - 1) / chunk;
+        const int64_t cols = std::min(width, e - col), chunks = ceil_div(n, chunk);
         const TotalDecays<T> total{g ? g + (b * heads + h) * n * channels : nullptr, channels};
         for (int64_t i = 0; i < chunks; ++i) {
           const int64_t begin = (o.reverse ? chunks - 1 - i : i) * chunk;
@@ -181,7 +181,7 @@ template <class T> struct Scan {
         whole += i == 0 && o.reverse ? 0 : std::max(double(steps[i]), kForgotten), sums[i] = whole;
       if (o.reverse && first + count < n) whole += std::max(double(steps[count]), kForgotten);
     }
-    /// to_i = x_i e^{sums_i}; without up_to, x_i e^{whole − sums_i}.
+    // to_i = x_i e^{sums_i}; without up_to, x_i e^{whole − sums_i}.
     const auto scaled = [&](const T* x, int64_t ld, T* to, bool up_to) {
       for (int64_t i = 0; i < count; ++i) {
         const T factor = math::exp(T(up_to ? sums[i] : whole - sums[i]));

@@ -51,7 +51,7 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
   const int64_t n = x.shape()[dim];
   for (int d = 0; d < x.rank(); ++d)
     if (d != dim) (d < dim ? outer : inner) *= x.shape()[d];
-  const int64_t blocks = (inner + kWidth - 1) / kWidth, work = std::max<int64_t>(1, n * std::min(inner, kWidth));
+  const int64_t blocks = ceil_div(inner, kWidth), work = std::max<int64_t>(1, n * std::min(inner, kWidth));
   const int64_t start = options.reverse ? (n - 1) * inner : 0, step = options.reverse ? -inner : inner;
   auto run = [&]<class T, class Sum>() {
     const T* in = x.data<T>();

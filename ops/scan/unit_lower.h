@@ -20,7 +20,7 @@ constexpr int64_t unit_lower_scratch(int64_t m) { return kUnitBlock * (kUnitBloc
 template <class T>
 void solve_unit_lower(Trans trans, int64_t n, const T* a, int64_t lda, T* x, int64_t m, int64_t ldx, T* scratch) {
   T *const inverse = scratch, *const before = scratch + kUnitBlock * kUnitBlock;
-  const int64_t blocks = (n + kUnitBlock - 1) / kUnitBlock;
+  const int64_t blocks = ceil_div(n, kUnitBlock);
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t first = (trans == Trans::no ? i : blocks - 1 - i) * kUnitBlock,
                   rows = std::min(kUnitBlock, n - first), behind = first + rows;

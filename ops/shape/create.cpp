@@ -175,6 +175,7 @@ Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
 
 void fill_(Tensor& x, double value) {
   check_in_place("fill_", x);
+  detail::check_exact("fill_", x.dtype(), value);
   kernel::fill(x, value);
   x.bump_version();
 }

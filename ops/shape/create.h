@@ -11,7 +11,7 @@ namespace sluice {
 /// has too little memory.
 Tensor zeros(const Shape& shape, TensorOptions options = {});
 Tensor ones(const Shape& shape, TensorOptions options = {});
-/// `value` saturates in integers as to() does.
+/// In integers `value` is cut to a whole number and saturates, as in to().
 Tensor full(const Shape& shape, double value, TensorOptions options = {});
 /// Zeros, or ones, of the shape, dtype and device of x.
 Tensor zeros_like(const Tensor& x);
@@ -28,9 +28,10 @@ Tensor arange(A start, B end, S step = 1, TensorOptions options = {.dtype = i64}
   return detail::arange_whole(static_cast<int64_t>(start), static_cast<int64_t>(end), static_cast<int64_t>(step),
                               options);
 }
-inline Tensor arange(int64_t n, TensorOptions options = {.dtype = i64}) {
-  return arange(0, static_cast<double>(n), 1, options);
+template <std::integral N> Tensor arange(N n, TensorOptions options = {.dtype = i64}) {
+  return arange(N{0}, n, 1, options);
 }
+inline Tensor arange(double end, TensorOptions options = {}) { return arange(0.0, end, 1.0, options); }
 /// n values from start to end, both included.
 Tensor linspace(double start, double end, int64_t n, TensorOptions options = {});
 /// The n×m identity matrix; m = −1, the default, stands for n.
@@ -38,8 +39,8 @@ Tensor eye(int64_t n, int64_t m = -1, TensorOptions options = {});
 /// out[..., i] = (x == i): f32 of shape x.shape + [classes], on the device of x; x is i64 or i32, in [0, classes).
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options = {});
 
-/// x converted to `dtype`; x itself if that is its dtype. Gradients convert back; none flow through
-/// integers and bool.
+/// x converted to `dtype`; x itself if that is its dtype. Floats saturate in integers, and NaN becomes 0; i64 wraps in
+/// i32. Gradients convert back; none flow through integers and bool.
 Tensor to(const Tensor& x, DType dtype);
 /// x on `device`; x itself if it is there already. Gradients move back. Moving to meta drops the values; moving from
 /// meta is a DeviceError.

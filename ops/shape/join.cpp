@@ -135,6 +135,9 @@ Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
 Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value) {
   int d = dim_of("pad", dim, x);
   if (before < 0 || after < 0) fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
+  if (is_integer(x.dtype()) && value != std::floor(value))
+    fail<DTypeError>("pad: an ", x.dtype(), " tensor ", x, " and the fraction ", value, "; convert with to(x, f32)");
+  detail::check_exact("pad", x.dtype(), value);
   if (before == 0 && after == 0) return clone(x);
   Shape full_shape = x.shape(), starts = Shape::filled(x.rank(), 0);
   full_shape[d] = checked_add("pad", full_shape[d], checked_add("pad", before, after));
@@ -182,6 +185,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
 static Tensor repeated(const char* op, const Tensor& x, int64_t n, int64_t dim, bool each) {
   const int d = wrap_dim(op, dim, x.rank()), copies = d + each;  // a new dim, merged with d
   if (x.rank() == 0 || n < 0) fail(op, ": got n=", n, ", x=", x, "; need n >= 0 and a dim");
+  if (x.rank() == kMaxRank) fail(op, ": needs at most ", kMaxRank - 1, " dims — got x=", x);
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(copies, n);
   checked_numel(op, stretched);

@@ -146,7 +146,7 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
   int64_t a = clamp(start.value_or(0)), b = std::max(a, clamp(end.value_or(n)));
   Shape starts = Shape::filled(x.rank(), 0), sizes = x.shape(), steps = Shape::filled(x.rank(), 1);
   step = std::min(step, std::max<int64_t>(n, 1));  // one entry is left anyway, and strides must not overflow
-  starts[d] = a, sizes[d] = (b - a + step - 1) / step, steps[d] = step;
+  starts[d] = a, sizes[d] = ceil_div(b - a, step), steps[d] = step;
   return detail::region(x, starts, sizes, steps);
 }
 

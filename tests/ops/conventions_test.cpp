@@ -1,0 +1,112 @@
+// Conventions at edges where a user of another library would look twice: NaN, class weights of 0, overflow of sums,
+// results that share no memory with operands, numbers that a dtype has not.
+#include <sluice/ops/elementwise/elementwise.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/ops/index/sampling.h>
+#include <sluice/ops/index/sort.h>
+#include <sluice/ops/matmul/einsum.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+using namespace sluice;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+TEST_CASE("conventions: NaN of the truth reaches kl_div", "[ops]") {
+  Tensor q = full({3}, -1, {f64}), p = Tensor::from<double>({NAN, 0.5, 0});
+  q.requires_grad_(), p.requires_grad_();
+  const Tensor y = kl_div(q, p, Reduction::none);
+  backward(sum(y));
+  CHECK(std::isnan(y[0].item()));
+  CHECK(y[1].item() == Approx(0.5 * (std::log(0.5) + 1)));
+  CHECK(y[2].item() == 0);
+  CHECK(std::isnan(q.grad()[0].item()));
+  CHECK(q.grad()[2].item() == 0);
+  CHECK(std::isnan(kl_div(full({1}, -1), full({1}, -0.5)).item()));
+}
+
+TEST_CASE("conventions: a weight of lerp is not rounded to bf16", "[ops][bf16]") {
+  const Tensor a = full({1}, 1000, {bf16}), b = zeros({1}, {bf16});
+  CHECK(lerp(a, b, 0.999).item() == to(full({1}, 1000 * 0.001, {f32}), bf16).item());
+  CHECK(lerp(a, b, 0.999).dtype() == bf16);
+}
+
+TEST_CASE("conventions: a mean of integers does not overflow", "[ops]") {
+  CHECK(mean(Tensor::from<int64_t>({INT64_MAX, INT64_MAX})).item() == Approx(0x1p63));
+  CHECK(mean(Tensor::from<int64_t>({1, 2, 4}), {0}).item() == Approx(7.0 / 3));
+}
+
+TEST_CASE("conventions: a class of weight 0 counts nothing, even with a logit of −∞", "[ops]") {
+  const Tensor weight = Tensor::from<double>({0, 1, 1}), target = Tensor::from<int64_t>({1});
+  Tensor x = Tensor::from<double>({-kInf, 0, 0}, {1, 3});
+  x.requires_grad_();
+  const Tensor y = cross_entropy(x, target, {.label_smoothing = 0.1, .weight = weight});
+  backward(y);
+  CHECK(std::isfinite(y.item()));
+  for (const double g : x.grad().to_vector<double>()) CHECK(std::isfinite(g));
+  const Tensor rows = Tensor::from<double>({-kInf, 0, 0, 0, 0, 0}, {2, 3});
+  CHECK(cross_entropy(rows, Tensor::from<int64_t>({0, 1}), {.weight = weight}).item() == Approx(std::log(3)));
+}
+
+TEST_CASE("conventions: the operand that is NaN has the gradient of maximum and minimum", "[ops]") {
+  for (const auto f : {+[](const Tensor&a, const Tensor&b) { return maximum(a, b); },
+                       +[](const Tensor&a, const Tensor&b) { return minimum(a, b); }})
+    for (const bool second_order : {false, true}) {
+      Tensor a = Tensor::from<double>({NAN, 1, NAN}), b = Tensor::from<double>({1, NAN, NAN});
+      a.requires_grad_(), b.requires_grad_();
+      const auto g = grad({sum(f(a, b))}, {a, b}, {.create_graph = second_order});
+      CHECK(g[0].to_vector<double>() == std::vector<double>{1, 0, 1});
+      CHECK(g[1].to_vector<double>() == std::vector<double>{0, 1, 0});
+    }
+}
+
+TEST_CASE("conventions: results of scalars share no memory with them", "[ops]") {
+  Tensor n = Tensor::from<int64_t>({7}, {}), x = full({}, 7);
+  const Tensor most = max(n), least = min(n), sorted = sort(x).values;
+  Tensor w = ones({2}).requires_grad_();
+  Tensor e = einsum("i->i", {w});
+  fill_(n, 0), fill_(x, 0);
+  CHECK(most.item<int64_t>() == 7);
+  CHECK(least.item<int64_t>() == 7);
+  CHECK(sorted.item() == 7);
+  e.register_hook([](const Tensor& g) { return g * 2.0; });
+  backward(sum(e) + sum(w));
+  CHECK(w.grad()[0].item() == 3);  // the hook is that of the result alone
+}
+
+TEST_CASE("conventions: numbers that an integer dtype has not are refused", "[ops]") {
+  const Tensor i = arange(2);
+  CHECK_THROWS_AS(pad(i, 0, 1, 0, -0.5), DTypeError);
+  CHECK_THROWS_WITH(pad(i, 0, 1, 0, NAN), Contains("pad") && Contains("i64"));
+  CHECK_THROWS_AS(pad(i, 0, 1, 0, 0x1p53), DTypeError);
+  Tensor z = zeros({1}, {i64});
+  CHECK_THROWS_WITH(fill_(z, 0x1p53), Contains("fill_"));
+  CHECK_THROWS_WITH(i - 0.5, Contains("sub") && Contains(" 0.5"));
+}
+
+TEST_CASE("conventions: arange of a fraction has its own numbers", "[ops]") {
+  CHECK(arange(2.5).to_vector<double>() == std::vector<double>{0, 1, 2});
+  CHECK(arange(2.5).dtype() == f32);
+  CHECK(arange(3).dtype() == i64);
+  CHECK(arange(std::size_t{3}).dim(0) == 3);
+  CHECK(arange(3, {f64}).dtype() == f64);
+}
+
+TEST_CASE("conventions: what needs one dim more says so", "[ops]") {
+  const Tensor x = zeros({1, 1, 1, 1, 1, 1, 1, 2});
+  CHECK_THROWS_WITH(repeat_interleave(x, 2, -1), Contains("repeat_interleave") && Contains("at most 7 dims"));
+  CHECK_THROWS_WITH(repeat(x, 2, -1), Contains("repeat") && Contains("at most 7 dims"));
+  Rng rng(1);
+  CHECK_THROWS_WITH(multinomial(x + 1.0, 1, rng, true), Contains("multinomial") && Contains("at most 7 dims"));
+  CHECK_THROWS_WITH(var(ones({3}), {}, false, NAN), Contains("var: correction"));
+}
