@@ -64,7 +64,8 @@ std::vector<int64_t> stops(const std::string& folder) {
   for (const char* file : {"/generation_config.json", "/config.json"}) {
     if (!std::filesystem::exists(folder + file)) continue;
     const Json config = parse_python_json(read_file(folder + file));
-    const Json* eos = config.find("eos_token_id");
+    const Json *eos = config.find("eos_token_id"), *text = config.find("text_config");
+    if (!eos && text) eos = text->find("eos_token_id");
     if (!eos) continue;
     if (const int64_t* one = eos->as<int64_t>()) out.push_back(*one);
     if (const auto* several = eos->as<Json::List>())

@@ -48,6 +48,7 @@ class AnyLayer {
   virtual std::vector<NamedTensor> state() const = 0;
   virtual void load(const std::map<std::string, Tensor>& state) = 0;
   virtual void move(Device device) = 0;
+  virtual void convert(DType dtype) = 0;
   virtual void save(const std::string& path) const = 0;
   virtual std::unique_ptr<AnyLayer> reloaded(const std::string& path) const = 0;
   virtual OptionList options() const = 0;

@@ -18,6 +18,7 @@ template <class M> class LayerOf final : public AnyLayer {
   std::vector<NamedTensor> state() const override { return state_dict(m_); }
   void load(const std::map<std::string, Tensor>& state) override { load_state(m_, state); }
   void move(Device device) override { to(m_, device); }
+  void convert(DType dtype) override { to(m_, dtype); }
   void save(const std::string& path) const override { sluice::save(m_, path); }
   std::unique_ptr<AnyLayer> reloaded(const std::string& path) const override {
     return std::make_unique<LayerOf>(load_model<M>(path));

@@ -37,7 +37,8 @@ MultiHeadAttention pool_kv_heads(const MultiHeadAttention& layer, int64_t groups
   MultiHeadAttention pooled = layer;
   detail::unshare(detail::members(pooled));
   pooled.options.heads.kv_heads = groups;
-  for (Linear* map : {&pooled.heads.k, &pooled.heads.v, &pooled.global_k, &pooled.global_v})
+  for (Linear* map :
+       {&pooled.heads.k, &pooled.heads.v, &pooled.global_k, &pooled.global_v, &pooled.k_shift, &pooled.v_shift})
     pool(map->weight, heads, groups), pool(map->bias, heads, groups);
   if (Norm& norm = pooled.k_norm; pooled.options.qk_norm && pooled.options.qk_norm_over != QkNormOver::shared) {
     for (Tensor* t : {&norm.weight, &norm.bias})

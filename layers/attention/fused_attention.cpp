@@ -5,7 +5,6 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/scan/linear_scan.h>
 #include <sluice/parallel/sequence_attention.h>
 
 namespace sluice {

@@ -2,7 +2,7 @@
 
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
-#include <sluice/layers/attention/sparse_attention.h>
+#include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/basic.h>
@@ -152,6 +152,8 @@ Tensor permutation_of(const Operands& x, const Tensor& real, const SinkhornBlock
 
 void check_block(const char* op, const SinkhornBlockOptions& o) {
   refuse_causal(op, o.causal);
+  if (o.sinkhorn.iterations == 0 && o.sinkhorn.variant == SinkhornVariant::literal)
+    fail<ValueError>(op, ": the literal variant needs iterations >= 1: without one, shares may be negative");
   if (o.block < 1 || o.block > INT32_MAX) fail<ValueError>(op, ": block must be in [1, 2^31) — got ", o.block);
 }
 

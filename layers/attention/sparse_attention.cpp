@@ -1,7 +1,6 @@
 #include <sluice/layers/attention/sparse_attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/layers/attention/sparse_masks.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/dropout.h>

@@ -203,9 +203,9 @@ struct GlobalLocalLayerOptions {
   }
 };
 
-/// Sliding-window attention with global positions (Beltagy et al. 2020): MultiHeadAttention with a window of w + 1
-/// keys to each side. The positions of the pass are the global positions of every sequence of the batch. The maps of
-/// separate_global are drawn like the others, not copied.
+/// Sliding-window attention with global positions (Beltagy et al. 2020): MultiHeadAttention whose window holds w
+/// keys to each side and the query's own. The positions of the pass are the global positions of every sequence of the
+/// batch. The maps of separate_global are drawn like the others, not copied.
 struct GlobalLocalAttention : MultiHeadAttention {
   static constexpr const char* type = "GlobalLocalAttention";
   GlobalLocalLayerOptions options;

@@ -123,9 +123,7 @@ Tensor neighbours_of(const AttentionMask& mask, int64_t m, int64_t n, int64_t he
   if (m < 0 || n < 0 || heads < 1)
     fail("neighbours_of: got m=", m, ", n=", n, ", heads=", heads, "; need sizes >= 0 and at least one head");
   detail::check_mask("neighbours_of", mask, 1, heads, m, n);
-  const bool by_head = (mask.blocks.defined() && mask.blocks.rank() >= 3 && mask.blocks.dim(-3) > 1) ||
-                       (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);
-  const int64_t lists = by_head ? heads : 1;
+  const int64_t lists = detail::varies_by_head(mask) ? heads : 1;
   const detail::Visibility visible(mask, 1, heads, m, n);
   auto rows = host_values<std::vector<int64_t>>("neighbours_of", {lists, m});
   parallel_for(lists * m, 64, [&](int64_t begin, int64_t end) {

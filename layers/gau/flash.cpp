@@ -9,7 +9,6 @@
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace sluice {
 
@@ -54,15 +53,7 @@ Flash::Flash(FlashOptions given, Rng& rng)
 
 Tensor Flash::relative_bias(int64_t length) const {
   length = std::max<int64_t>(1, length);
-  switch (options.bias) {
-    case GauBias::none: return {};
-    case GauBias::toeplitz: return relative_toeplitz(toeplitz_bias, length, length);
-    case GauBias::rope:
-      return relative_rope(select(rope_bias, 0, 0), select(rope_bias, 0, 1), length, length, options.rope);
-    case GauBias::t5:
-      return relative_t5(t5_bias, length, length, options.t5) * std::sqrt(static_cast<double>(options.key_dim));
-  }
-  return {};
+  return detail::relative_bias(*this, length, length, options.key_dim);
 }
 
 Flash::Projected Flash::project(const Tensor& normed, int64_t position) const {

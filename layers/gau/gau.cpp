@@ -7,8 +7,6 @@
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/parallel/sequence.h>
 
-#include <cmath>
-
 namespace sluice {
 
 static GauOptions checked(GauOptions o) {
@@ -70,14 +68,7 @@ Gau::Gau(GauOptions given, Rng& rng)
 }
 
 Tensor Gau::relative_bias(int64_t m, int64_t n) const {
-  if (m == 0 || n == 0) return {};
-  switch (options.bias) {
-    case GauBias::none: return {};
-    case GauBias::toeplitz: return relative_toeplitz(toeplitz_bias, m, n);
-    case GauBias::rope: return relative_rope(select(rope_bias, 0, 0), select(rope_bias, 0, 1), m, n, options.rope);
-    case GauBias::t5: return relative_t5(t5_bias, m, n, options.t5) * std::sqrt(static_cast<double>(options.dim));
-  }
-  return {};
+  return m == 0 || n == 0 ? Tensor() : detail::relative_bias(*this, m, n, options.dim);
 }
 
 Gau::Projected Gau::project(const Tensor& x, int64_t position) const {

@@ -11,16 +11,19 @@
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/norm.h>
 #include <sluice/layers/nn/pass.h>
-#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/relative_bias.h>
+#include <sluice/ops/elementwise/activation.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/view.h>
 
+#include <cmath>
 #include <optional>
 
 namespace sluice {
 
 enum class GauBias {
   none,      // RoPE alone suffices (Su 2022)
-  toeplitz,  // b_ij = w[c + j − i], a table for max_length (the paper, n <= 512)
+  toeplitz,  // b_ij = w[max_length − 1 + j − i] (the paper, n <= 512)
   rope,      // b = rope(a)·rope(b)ᵀ for two learned vectors (the paper, n > 512)
   t5,        // T5 buckets, times √d in Gau and √s in Flash (lucidrains)
 };
@@ -112,6 +115,18 @@ void init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rn
 Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype);
 /// γ ⊙ z + β with row i of gamma and beta [rows, s].
 Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i);
+/// The additive bias by distance of a layer with a GauBias (Gau, Flash), for m queries and n keys aligned at the end:
+/// [1, n + m − 1]; undefined without a bias. `width` is the d of T5's factor √d.
+Tensor relative_bias(const auto& layer, int64_t m, int64_t n, int64_t width) {
+  switch (layer.options.bias) {
+    case GauBias::none: return {};
+    case GauBias::toeplitz: return relative_toeplitz(layer.toeplitz_bias, m, n);
+    case GauBias::rope:
+      return relative_rope(select(layer.rope_bias, 0, 0), select(layer.rope_bias, 0, 1), m, n, layer.options.rope);
+    case GauBias::t5: return relative_t5(layer.t5_bias, m, n, layer.options.t5) * std::sqrt(static_cast<double>(width));
+  }
+  return {};
+}
 }  // namespace detail
 
 struct Gau {
@@ -135,8 +150,7 @@ struct Gau {
   /// constant.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  /// The additive bias by distance, for m queries and n keys aligned at the end: [1, n + m − 1]. Undefined without a
-  /// bias.
+  /// detail::relative_bias(); undefined also if m or n is 0.
   Tensor relative_bias(int64_t m, int64_t n) const;
 
   SLUICE_PARTS(norm, in, out, gamma, beta, q_norm, k_norm, toeplitz_bias, rope_bias, t5_bias);

@@ -4,7 +4,6 @@
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
-#include <sluice/ops/scan/scan.h>
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 #include <sluice/layers/gau/tutorial_gau.h>
 
-#include <sluice/layers/gau/gau_attention.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/basic.h>
 

@@ -2,7 +2,6 @@
 
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/basic.h>
-#include <sluice/ops/index/gather.h>
 #include <sluice/ops/rows/norm.h>
 
 #include <cmath>
@@ -60,6 +59,8 @@ DeltaMixer::Rows DeltaMixer::unit_rows(const DeltaOptions& o, const Call& call, 
   const Rows x = rows(o, call, activation);
   const auto width = static_cast<double>(o.key_dim);
   const auto unit = [&](const Tensor& t, double weight) {  // x/√(Σ x² + 10⁻⁶) as an RMS norm
+    // A weight rounded to bf16 would make all lengths wrong by the same factor.
+    if (t.dtype() == bf16) return rms_norm(t, {}, 1e-6 / width) * weight;
     return rms_norm(t, full({o.key_dim}, weight, t.options()), 1e-6 / width);
   };
   return {unit(x.q, 1 / width), unit(x.k, 1 / std::sqrt(width)), x.v};

@@ -3,7 +3,6 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/index/gather.h>
 
 namespace sluice {
 

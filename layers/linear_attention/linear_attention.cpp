@@ -5,7 +5,6 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/scan/linear_scan.h>
 #include <sluice/parallel/sequence.h>
 
 #include <cmath>
@@ -219,7 +218,11 @@ Tensor LinearAttention::operator()(const Tensor& given, const Pass& pass) const 
   const LinearAttentionOptions& o = options;
   Call call(*this, "linear_attention", given, o.dim, pass);
   const HeadsOptions h = head_options();
-  const auto [q, k, v] = project(h, call);
+  auto [q, k, v] = project(h, call);
+  if (Tensor padding = call.padding(); padding.defined()) {  // features of padding may overflow
+    padding = unsqueeze(unsqueeze(padding, 1), -1);
+    q = masked_fill(q, padding, 0), k = masked_fill(k, padding, 0);
+  }
   LinearAttentionForm form{.direction = o.direction,
                            .normalize = o.normalize,
                            .eps = o.eps,

@@ -49,6 +49,7 @@ struct Rwkv7Options {
 /// 0.
 struct Rwkv7 {
   static constexpr const char* type = "Rwkv7";
+  static constexpr bool keeps_f32(std::string_view part) { return part == "decay_bias"; }
   Rwkv7Options options{};
   Tensor mix;                   // μ [6, dim], of r, w, k, v, a and g
   Linear r, k, v, out;          // Wr, Wk, Wv, Wo

@@ -75,9 +75,12 @@ std::vector<int64_t> FamilyReader::where(const std::function<bool(int64_t)>& wan
   return out;
 }
 
-std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::string& value) const {
+std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::string& value,
+                                         const std::string& other) const {
   const auto types = config.at<std::vector<std::string>>(name);
   if (static_cast<int64_t>(types.size()) != layers) config.refuse(name, str("need ", layers, " entries"));
+  for (const std::string& type : types)
+    if (type != value && type != other) config.refuse(name, str("known: ", value, ", ", other));
   return where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == value; });
 }
 
@@ -112,8 +115,9 @@ RopeOptions FamilyReader::rope(int64_t head_dim) const {
     o.frequencies = rope_frequencies(dim, o.base);
     for (double& f : o.frequencies) f /= c.at<double>(at + "factor");
   } else if (kind == "llama3") {
-    o.frequencies = llama3_frequencies(dim, o.base, c.at<double>(at + "factor"), c.at<double>(at + "low_freq_factor"),
-                                       c.at<double>(at + "high_freq_factor"),
+    const double low = c.at<double>(at + "low_freq_factor"), high = c.at<double>(at + "high_freq_factor");
+    if (!(low < high)) c.refuse(at + "low_freq_factor", "it must be less than high_freq_factor");
+    o.frequencies = llama3_frequencies(dim, o.base, c.at<double>(at + "factor"), low, high,
                                        c.at<double>(at + "original_max_position_embeddings"));
   } else if (kind == "yarn") {
     const double factor = c.at<double>(at + "factor"), mscale = c.get(at + "mscale", 0.0),

@@ -56,8 +56,9 @@ struct FamilyReader {
   void rename_in(const std::vector<int64_t>& which, const std::string& ours, const std::string& theirs);
   /// Those of the layers for which `wanted` is true.
   std::vector<int64_t> where(const std::function<bool(int64_t)>& wanted) const;
-  /// Layers whose entry in the list `name` of the configuration is `value`.
-  std::vector<int64_t> typed(const std::string& name, const std::string& value) const;
+  /// Layers whose entry in the list `name` of the configuration is `value`. IOError unless all others are `other`.
+  std::vector<int64_t> typed(const std::string& name, const std::string& value,
+                             const std::string& other = "full_attention") const;
   DecoderBlockOptions& block(int64_t layer) { return plan.options.blocks[static_cast<std::size_t>(layer)]; }
   /// The norms' weights in the files are less by one, but for those inside linear_attn.
   void norms_less_one() { rename("(layernorm|[qk]_norm|model\\.norm)\\.weight", "$&", {.add = 1}); }

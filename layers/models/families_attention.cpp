@@ -21,9 +21,8 @@ void set_qwen_windows(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.config.ignore("max_window_layers sliding_window layer_types");
   if (!r.config.get("use_sliding_window", false)) return;
-  const int64_t first =
-      c.at<std::string>("model_type") == "qwen3_moe" ? 0 : r.config.get("max_window_layers", int64_t{28});
-  const bool typed = first > 0 && c.has("layer_types");
+  const bool all = c.at<std::string>("model_type") == "qwen3_moe", typed = !all && c.has("layer_types");
+  const int64_t first = all ? 0 : r.config.get("max_window_layers", int64_t{28});
   set_windows(r, typed ? r.typed("layer_types", "sliding_attention") : r.where([&](int64_t i) { return i >= first; }));
 }
 
@@ -93,6 +92,7 @@ void read_gemma2(FamilyReader& r) {
   r.plan.options.tied = c.get("tie_word_embeddings", true);
   r.plan.options.embedding_scale = std::sqrt(static_cast<double>(r.plan.options.dim));
   r.plan.options.logit_cap = c.get("final_logit_softcapping", 30.0, 0.0);
+  if (r.plan.options.logit_cap < 0) c.refuse("final_logit_softcapping", "it must not be negative");
   MultiHeadAttentionOptions o = r.attention();
   o.scale = 1 / std::sqrt(c.at<double>("query_pre_attn_scalar"));
   o.softcap = c.get("attn_logit_softcapping", 50.0, 0.0);
@@ -113,7 +113,9 @@ void read_gpt_oss(FamilyReader& r) {
   const ModelConfig& c = r.config;
   if (c.has("quantization_config.quant_method"))
     c.refuse("quantization_config.quant_method", "need weights of BF16: dequantize the model first");
-  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});  // its default is not that of the others
+  // The defaults of both are not those of the others.
+  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
+  c.any_of<std::string>({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
   MultiHeadAttentionOptions o = r.attention();
   o.sink = AttentionSink::learned;
   in_all(r, o);
@@ -177,7 +179,9 @@ void read_deepseek(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MlaOptions o = r.latent_attention();
   o.rope = r.rope(o.rope_dim);
-  o.rope.pairing = c.get("rope_interleave", true, false) ? RopePairing::interleaved : RopePairing::half;
+  const bool v2_or_v32 = c.at<std::string>("model_type") != "deepseek_v3";  // where transformers ignores the field
+  if (v2_or_v32) c.ignore("rope_interleave");
+  o.rope.pairing = v2_or_v32 || c.get("rope_interleave", true, false) ? RopePairing::interleaved : RopePairing::half;
   const std::string at = c.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
   const bool scaled = c.get(at + "rope_type", c.get(at + "type", std::string("default"))) != "default";
   if (const double mscale = c.get(at + "mscale_all_dim", 0.0); mscale != 0 && scaled)
@@ -194,7 +198,7 @@ void read_deepseek(FamilyReader& r) {
   r.usual_names();
   const auto dense_layers = c.get<int64_t>("first_k_dense_replace", 0);
   if (c.has("mlp_layer_types") &&
-      r.typed("mlp_layer_types", "dense") != r.where([&](int64_t layer) { return layer < dense_layers; }))
+      r.typed("mlp_layer_types", "dense", "sparse") != r.where([&](int64_t layer) { return layer < dense_layers; }))
     c.refuse("mlp_layer_types", "it must be dense in the first first_k_dense_replace layers and sparse in the others");
   c.must_be<int64_t>("moe_layer_freq", 1);
   c.must_be("scoring_func", std::string(v3 ? "sigmoid" : "softmax"));

@@ -94,7 +94,7 @@ void read_olmo_hybrid(FamilyReader& r) {
   const std::string feed = r.has("feedforward_layer_norm") ? "feedforward_layer_norm." : "post_attention_layernorm.";
   r.rename_in(recurrent, "feed_norm\\.", feed);
   // Saved again by transformers, the norm behind attention has the name of the other blocks' norm.
-  const auto full_layers = r.typed("layer_types", "full_attention");
+  const auto full_layers = r.typed("layer_types", "full_attention", "linear_attention");
   const bool saved_again =
       !full_layers.empty() && r.has(str("layers.", full_layers[0], ".feedforward_layer_norm").c_str());
   r.rename("mixer_post_norm\\.", saved_again ? feed : "post_attention_layernorm.");
@@ -159,7 +159,7 @@ void read_kimi_linear(FamilyReader& r) {
 
   const bool typed = c.has("mlp_layer_types");
   const auto dense =
-      typed ? r.typed("mlp_layer_types", "dense")
+      typed ? r.typed("mlp_layer_types", "dense", "sparse")
             : r.where([first = c.get<int64_t>("first_k_dense_replace", 1)](int64_t i) { return i < first; });
   const auto is_dense = [&](int64_t layer) { return std::find(dense.begin(), dense.end(), layer) != dense.end(); };
   r.dense(dense);
@@ -168,7 +168,7 @@ void read_kimi_linear(FamilyReader& r) {
   c.must_be("moe_router_activation_func", std::string("sigmoid"));
   c.must_be<int64_t>("moe_layer_freq", 1);
   c.ignore("use_grouped_topk");
-  moe.norm_topk = c.get("moe_renormalize", true);
+  moe.norm_topk = c.get("moe_renormalize", true, false);
   moe.scale = c.get("routed_scaling_factor", 2.446);
   moe.groups = c.get<int64_t>("num_expert_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
   moe.group_best = 2;

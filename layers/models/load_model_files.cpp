@@ -20,7 +20,9 @@ struct Checkpoint {
   DType dtype = f32;                          // of the embedding
 };
 
-bool of_embedding(const std::string& name) { return name.find("embed") != std::string::npos; }
+bool of_embedding(std::string_view name) {
+  return name.ends_with("embed_tokens.weight") || name.ends_with("backbone.embeddings.weight");  // the latter: Mamba-2
+}
 
 Checkpoint look(const std::string& folder) {
   Checkpoint out;
@@ -47,16 +49,16 @@ Checkpoint look(const std::string& folder) {
 
 /// Whether the files have a head that is not the embedding. Transformers uses it whatever tie_word_embeddings says.
 bool has_own_head(const std::string& folder, const Checkpoint& files) {
-  const auto named = [&](std::string_view end) {
-    return std::ranges::find_if(files.shards, [&](const auto& entry) { return entry.first.ends_with(end); });
-  };
-  const auto head = files.shards.find("lm_head.weight");
-  auto embedding = named("embed_tokens.weight");
-  if (embedding == files.shards.end()) embedding = named("backbone.embeddings.weight");  // Mamba-2
+  const auto head = files.shards.find("lm_head.weight"),
+             embedding = std::ranges::find_if(files.shards, [](const auto&e) { return of_embedding(e.first); });
   if (head == files.shards.end() || embedding == files.shards.end()) return false;
   const auto bytes = [&](const auto& entry) {
-    return map_safetensors(folder + "/" + entry.second, [&](const std::string& name) { return name == entry.first; })
-        .tensors.at(entry.first);
+    const SafeTensors file =
+        map_safetensors(folder + "/" + entry.second, [&](const std::string& name) { return name == entry.first; });
+    if (!file.tensors.contains(entry.first))
+      fail<IOError>("load_model_files: '", files.path, "' names \"", entry.first, "\" in '", entry.second,
+                    "', which lacks it");
+    return file.tensors.at(entry.first);
   };
   const Tensor a = bytes(*head), b = bytes(*embedding);
   return a.shape() != b.shape() || a.dtype() != b.dtype() ||

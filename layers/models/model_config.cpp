@@ -38,13 +38,17 @@ ModelConfig::ModelConfig(const std::string& text, std::string path) : path_(std:
   const Json* language = json.find("text_config");
   nested_ = language && language->as<Json::Object>();
   add("", nested_ ? *language : json);
+  // What ties the head stands at the top, or in text_config, or in both.
+  const Json* const tied = nested_ ? json.find("tie_word_embeddings") : nullptr;
+  if (tied && *tied == Json(true)) fields_["tie_word_embeddings"] = true;
 }
 
 void ModelConfig::add(const std::string& prefix, const Json& value) {
   if (const auto* object = value.as<Json::Object>())
     for (const auto& [name, member] : *object) add(prefix.empty() ? name : prefix + "." + name, member);
   else if (value.is_null()) nulls_.insert(prefix);
-  else fields_[prefix] = value;
+  else if (!fields_.emplace(prefix, value).second)
+    fail<IOError>("'", path_, "': the field \"", prefix, "\" stands there twice, once with a dot in its name");
 }
 
 const Json* ModelConfig::find(const std::string& name) const {

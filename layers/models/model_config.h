@@ -16,7 +16,8 @@ namespace sluice {
 Json parse_python_json(const std::string& text);
 
 /// Fields have dotted names, "rope_parameters.rope_theta". A null counts as absent. A model for text and images keeps
-/// its language model's fields in "text_config"; they are found without this prefix, and nothing beside them is.
+/// its language model's fields in "text_config"; they are found without this prefix, and nothing beside them is but
+/// tie_word_embeddings.
 class ModelConfig {
  public:
   /// `text` is JSON; `path` begins errors. IOError for text that is no JSON object.

@@ -35,7 +35,7 @@ Tensor limited_to_groups(const Tensor& worth, const MoeOptions& o) {
 /// The hidden layer of an expert from u and g.
 Tensor activated(const Tensor& u, const Tensor& g, const MoeOptions& o) {
   if (o.activation == MoeActivation::swiglu) return swiglu(u, g);
-  const Tensor low = clamp(g, -std::numeric_limits<double>::infinity(), o.swiglu_limit);
+  const Tensor low = clamp(g, {}, o.swiglu_limit);
   return glu((clamp(u, -o.swiglu_limit, o.swiglu_limit) + 1) * low, low * o.swiglu_alpha);
 }
 

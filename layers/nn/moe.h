@@ -79,6 +79,7 @@ struct ExpertMaps {
 
 struct Moe {
   static constexpr const char* type = "Moe";
+  static constexpr bool keeps_f32(std::string_view part) { return part == "router_bias"; }
   MoeOptions options{};
   Linear router;       // Wr
   Tensor router_bias;  // of dtype exact(dtype)

@@ -97,8 +97,8 @@ concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
 
 /// Runs the model on the next m tokens of a stream, x [batch, m, …], and returns their rows of its full causal pass.
 /// Records no history. The stream begins empty, and reads a context in its first step only. Throws ValueError for a
-/// is not causal, for a stream of other layers, and for masks: every token of a stream is real. ShapeError for another
-/// Throws ShapeError for another batch. After an error the stream is as it was.
+/// layer that is not causal, for a stream of other layers, and for masks: every token of a stream is real. Throws
+/// ShapeError for another batch. After an error the stream is as it was.
 template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
   static_assert(TakesPass<M>, "what streams takes a pass: Tensor operator()(const Tensor& x, const Pass& = {}) const");
   StreamStep running(stream, x.dim(1));

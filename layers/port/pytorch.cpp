@@ -57,7 +57,7 @@ std::string owner(const Members& m, std::size_t slot) {
 }
 
 void set_layout(const Members& m, Piece& p, PyTorchLayout layout) {
-  const auto& [name, tensor] = m.slots[p.slot];
+  const auto& [name, tensor, exact] = m.slots[p.slot];
   const Shape& shape = tensor->shape();
   const std::string type = owner(m, p.slot);
   const bool linear = type == "Linear" && shape.rank() == 2 && name.ends_with("weight");
@@ -228,23 +228,24 @@ std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, bo
     if (!good) fail<IOError>("load_pytorch: '", path, "': ", why...);
   };
   if (!path.ends_with(".json")) {
-    char start[2] = {};
-    if (FileReader file(path); file.size() >= 2) file.read(start, 2);
-    const std::string_view magic(start, 2);
-    check(magic != "PK" && magic != "\x80\x02",
+    char start[9] = {};
+    FileReader file(path);
+    file.read(start, std::min<uint64_t>(file.size(), 9));
+    const std::string_view magic(start, 2);  // of safetensors, whose ninth byte is "{": the length of its header
+    check(start[8] == '{' || (magic != "PK" && magic != "\x80\x02"),
           "is a pickle, not safetensors; in Python: "
           "safetensors.torch.save_file(model.state_dict(), path)");
     std::string twice;
-    const SafeTensors file = (map ? map_safetensors : load_safetensors)(path, [&](const std::string& name) {
+    const SafeTensors loaded = (map ? map_safetensors : load_safetensors)(path, [&](const std::string& name) {
       if (!names.insert(name).second) twice = name;
       return plan.contains(name);
     });
     check(twice.empty(), "another file, too, holds ", in_quotes(twice));
-    const auto format = file.metadata.find("format");
-    const bool checkpoint = format != file.metadata.end() && format->second.starts_with("sluice");
-    check(!checkpoint && !file.metadata.contains("options"),
+    const auto format = loaded.metadata.find("format");
+    const bool checkpoint = format != loaded.metadata.end() && format->second.starts_with("sluice");
+    check(!checkpoint && !loaded.metadata.contains("options"),
           "was written by save() or save_checkpoint(), whose linear maps are [in, out]; read it with load()");
-    return file.tensors;
+    return loaded.tensors;
   }
   std::set<std::string> shards;
   for (const auto& [name, shard] : read_index("load_pytorch", path)) shards.insert(shard);
@@ -264,6 +265,13 @@ std::string misfit(const Members& m, const std::string& name, const Tensor& x, c
   for (const Piece& p : pieces) slots += (slots.empty() ? "" : " and ") + in_quotes(m.slots[p.slot].name);
   return str(in_quotes(name), " is ", x.dtype(), " ", got, "; ", slots, " needs ", right_dtype ? "" : str(dtype, " "),
              need, got.rank() >= 2 && swapped(got) == need ? ", its transpose: see PyTorchLayout" : "");
+}
+
+Shape without_ones(const Shape& shape) {
+  Shape s;
+  for (const int64_t n : shape)
+    if (n != 1) s.push_back(n);
+  return s;
 }
 
 /// Whether products read a view of the file's tensor in place.
@@ -308,11 +316,8 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
   for (const auto& [name, pieces] : plan)
     if (const auto it = file.find(name); it != file.end()) {
       const Shape need = file_shape(pieces);
-      Tensor x = it->second;  // with no more dims of size 1 than are needed
-      for (int64_t d = 0; d < x.rank();)
-        if (x.rank() > need.rank() && x.dim(d) == 1) x = squeeze(x, d);
-        else ++d;
-      if (x.shape() == need) it->second = x;
+      const Tensor& x = it->second;  // may have more dims of size 1 than are needed
+      if (x.rank() > need.rank() && without_ones(x.shape()) == without_ones(need)) it->second = reshape(x, need);
       for (const Piece& p : pieces) found.insert(m.slots[p.slot].tensor->ref().get());
       if (const std::string wrong = misfit(m, name, it->second, pieces); !wrong.empty()) misfits.push_back(wrong);
     }

@@ -91,6 +91,9 @@ void clip_grad_value(const std::vector<Tensor>& parameters, double limit) {
 double clip_grad_norm(const std::vector<NamedTensor>& parameters, double max_norm) {
   return clip_grad_norm(without_names(parameters), max_norm);
 }
+Tensor clip_grad_norm_on_device(const std::vector<NamedTensor>& parameters, double max_norm) {
+  return clip_grad_norm_on_device(without_names(parameters), max_norm);
+}
 void clip_grad_value(const std::vector<NamedTensor>& parameters, double limit) {
   clip_grad_value(without_names(parameters), limit);
 }

@@ -18,6 +18,7 @@ double clip_grad_norm(const std::vector<NamedTensor>& parameters, double max_nor
 /// clip_grad_norm() without a value for the host, so that the host does not wait for a GPU. Returns the norm before
 /// clipping as an f64 scalar on the device of the gradients; undefined if there are no gradients.
 Tensor clip_grad_norm_on_device(const std::vector<Tensor>& parameters, double max_norm);
+Tensor clip_grad_norm_on_device(const std::vector<NamedTensor>& parameters, double max_norm);
 
 /// Limits each element of each gradient to [−limit, limit]; NaN stays. Treats tensors as clip_grad_norm() does. Throws
 /// ValueError unless limit > 0, and when a tensor with a gradient is listed twice.

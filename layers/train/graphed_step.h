@@ -42,8 +42,7 @@ struct GraphedStepOptions {
 /// generators that the function uses must live as long as this object. Between steps everything may change: rates;
 /// checkpoints loaded into model, optimiser and generators; dtype and device of any module (to()) and what is frozen,
 /// which makes the next steps record again. An optimiser of your own makes its steps outside the recording. While a
-/// function is recorded, other threads that use the device (a Loader's) wait; the function must
-/// not wait for them.
+/// function is recorded, other threads that use the device (a Loader's) wait; the function must not wait for them.
 class GraphedStep {
  public:
   /// Returns the loss of inputs without history.
@@ -61,10 +60,9 @@ class GraphedStep {
 
   /// Returns the loss, a scalar without history. Afterwards .grad() of each parameter is the (clipped) gradient of this
   /// loss only, and undefined where the loss does not reach; the next call changes it. Other leaves get no gradient.
-  /// Throws AutogradError for an
-  /// input with a history, and ValueError for inputs that cannot be split into parts. Throws ValueError for an index
-  /// out of range, in a replay at the end of the step; parameters, optimiser and generators are then unchanged. If the
-  /// function throws, nothing is recorded.
+  /// Throws AutogradError for an input with a history, and ValueError for inputs that cannot be split into parts.
+  /// Throws ValueError for an index out of range, in a replay at the end of the step; parameters, optimiser and
+  /// generators are then unchanged. If the function throws, nothing is recorded.
   Tensor operator()(const std::vector<Tensor>& inputs);
   /// The norm of the last step's gradients before clipping, an f64 scalar on the device of the gradients; undefined
   /// without max_norm.

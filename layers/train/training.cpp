@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-constexpr std::string_view kModel = "model.", kOptimizer = "optimizer.", kConfig = "config.";
+constexpr std::string_view kOptimizer = "optimizer.", kConfig = "config.";
 
 template <class T> T number(const SafeTensors& file, const std::string& path, const std::string& key) {
   auto it = file.metadata.find(key);
@@ -27,7 +27,7 @@ template <class T> T number(const SafeTensors& file, const std::string& path, co
 
 TrainingState state_of(const SafeTensors& file, const std::string& path) {
   auto it = file.metadata.find("format");
-  if (it == file.metadata.end() || it->second != "sluice-checkpoint-1")
+  if (it == file.metadata.end() || it->second != detail::kCheckpointFormat)
     fail<IOError>("checkpoint: ", path, " is not a Sluice checkpoint; load() reads weights that save() wrote");
   TrainingState state;
   state.step = number<int64_t>(file, path, "step");
@@ -49,13 +49,13 @@ void save_training(const Members& model, const std::string& path, const Optimize
                      state.position);
   SafeTensors file;
   file.metadata = std::move(metadata);
-  for (const auto& s : model.slots) file.tensors[std::string(kModel) + s.name] = s.tensor->detach();
+  for (const auto& s : model.slots) file.tensors[std::string(detail::kCheckpointModel) + s.name] = s.tensor->detach();
   if (ranks.rank() == 0 || optimizer.shards().size() > 1)
     optimizer.each_entry([&](const std::string& name, const Tensor& x) {
       if (ranks.rank() == 0) file.tensors[std::string(kOptimizer) + name] = to(x, cpu);
     });
   for (const auto& [key, value] : state.config) file.metadata[std::string(kConfig) + key] = value;
-  file.metadata["format"] = "sluice-checkpoint-1";
+  file.metadata["format"] = detail::kCheckpointFormat;
   file.metadata["step"] = std::to_string(state.step);
   file.metadata["position"] = std::to_string(state.position < 0 ? state.step : state.position);
   file.metadata["rng.seed"] = std::to_string(rng.seed());
@@ -70,7 +70,7 @@ static TrainingState load_here(const Members& model, const std::string& path, Op
   const auto seed = number<uint64_t>(file, path, "rng.seed"), offset = number<uint64_t>(file, path, "rng.offset");
   std::map<std::string, Tensor> weights;
   for (auto& [name, x] : file.tensors) {
-    if (name.starts_with(kModel)) weights[name.substr(kModel.size())] = x;
+    if (name.starts_with(detail::kCheckpointModel)) weights[name.substr(detail::kCheckpointModel.size())] = x;
     else if (name.starts_with(kOptimizer)) moments[name.substr(kOptimizer.size())] = x;
     else fail<IOError>("checkpoint: ", path, ": tensor \"", name, "\" belongs to neither model nor optimiser");
   }

@@ -15,8 +15,8 @@ namespace sluice {
 struct TrainingState {
   int64_t step = 0;                                // number of steps done
   std::map<std::string, std::string> config = {};  // free text: options, elapsed time, …
-  /// Where the loader stands, for Loader::seek(): with accumulated gradients not the number of steps. −1, or in a file
-  /// without it: as many.
+  /// Number of batches that the loader has returned, for Loader::seek(). It differs from `step` where a step takes
+  /// several batches. −1 is saved as `step`; a file without the entry gives `step`.
   int64_t position = -1;
 };
 
