@@ -109,7 +109,7 @@ void convert(const Members& m, DType dtype) {
     return is_float(x.dtype()) ? sluice::to(x, s.exact ? exact(dtype) : dtype) : x;
   });
 }
-DType dtype_of(const Members& m, DType otherwise) {
+DType compute_dtype(const Members& m, DType otherwise) {
   const auto found =
       std::ranges::find_if(m.slots, [](const auto& s) { return is_float(s.tensor->dtype()) && !s.exact; });
   return found == m.slots.end() ? otherwise : found->tensor->dtype();

@@ -135,7 +135,7 @@ void load_state(const Members& m, const std::map<std::string, Tensor>& state, bo
                 const std::string& op = "load_state");
 void convert(const Members& m, DType dtype);
 /// The dtype in which a module of these tensors computes; `otherwise` if no tensor says it.
-DType dtype_of(const Members& m, DType otherwise);
+DType compute_dtype(const Members& m, DType otherwise);
 void move(const Members& m, Device device);
 /// Replaces the tensors of m by copies on `device`, without `device` on the device of each tensor. Tensors that are
 /// already on `device` are not copied. Members that share a tensor share its copy.

@@ -74,7 +74,7 @@ detail::CostInputs detail::cost_inputs(const Members& m, int64_t n, int64_t cont
                      : global          ? "no context, but global positions among its tokens"
                                        : "no context",
                      " — got ", context);
-  const TensorOptions options{detail::dtype_of(m, f32), meta};
+  const TensorOptions options{detail::compute_dtype(m, f32), meta};
   CostInputs in{.x = width > 0 ? zeros({1, n, width}, options) : zeros({1, n}, {i64, meta})};
   if (context_width > 0) in.context = zeros({1, context, context_width}, options);
   if (global) in.positions.resize(static_cast<std::size_t>(context));
