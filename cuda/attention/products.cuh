@@ -93,6 +93,7 @@ struct RowOfSlice {
   __device__ float dot(float product, const Marked& x, const Marked& y, int64_t j) const {
     if (!any_marked || (!x.marked(b, h, i) && !y.marked(b, kv, j))) return product;
     float sum = 0;
+#pragma unroll 1  // seldom runs, and unrolled costs the kernels up to 20 registers
     for (int64_t e = 0; e < x.width; ++e) sum += x.exact.at(b, h, i, e) * y.exact.at(b, kv, j, e);
     return sum;
   }
