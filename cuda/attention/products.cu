@@ -225,8 +225,9 @@ struct Products {
          .x = x.view.part(a.group, s.member, s.row),
          .y = y});
   }
-  static void add(const AddMarked& what) {
-    launch(add_marked, blocks_for(what.s.count * what.rows), dim3(kThreads), 0, what);
+  static void add(const AddMarked& what) {  // few blocks: nearly always nothing is marked, and they end at once
+    const int64_t blocks = std::min(ceil_div(what.s.count * what.rows, kTeams), kMostBlocks);
+    launch(add_marked, grid_of(blocks), dim3(kThreads), 0, what);
   }
 };
 
