@@ -1,5 +1,6 @@
-// Rows of operands rounded to bf16 for tensor cores, and filled up with zeros. A team takes a row, and a thread eight
-// numbers at a time, or two. Limited by memory.
+// Rows of operands rounded to bf16 for tensor cores, and filled up with zeros. A thread takes eight numbers at a time:
+// of all rows, or, where rows are marked, filled up or begin at odd places, of the row that its team has. Limited by
+// memory.
 #pragma once
 
 #include <sluice/cuda/rows/rows.cuh>
@@ -48,6 +49,31 @@ template <class T, class Mark = NoMark> struct RoundRow {
   __device__ void operator()(int64_t row) const { to[row] = BFloat16(to_float(*from(row))); }
 };
 
+/// Rounds rows that begin at multiples of 16 bytes and are not filled up, as one run of numbers: with a warp for each,
+/// rows of 64 would leave three quarters of its threads idle.
+template <class T> struct RoundNumbers {
+  const T* from;
+  sluice::detail::StridedRange walk;
+  BFloat16* to;
+  __device__ void operator()(int64_t i) const { to[i] = BFloat16(to_float(from[offset_at(walk, i)])); }
+  __device__ void vector(int64_t i) const {
+    float eight[kNeighbours];
+    load_vector(eight, from + offset_at(walk, i)), store_vector(to + i, eight);
+  }
+};
+
+/// Rounds the rows of x [batch, heads, rows, width], without marks.
+template <class T> void round_rows(int64_t batch, const RoundRow<T>& rows) {
+  const HeadRows<const T>& x = rows.x;
+  const int64_t count = batch * rows.heads * rows.rows;
+  const sluice::detail::StridedRange walk(
+      Layout({batch, rows.heads, rows.rows, rows.width}, {x.batch, x.head, x.row, 1}, 0));
+  if (rows.width == rows.ld && is_aligned_16(rows.to) && walks_in_vectors(walk, x.base, sizeof(T)))
+    for_each_vector(count * rows.width, RoundNumbers<T>{x.base, walk, rows.to});
+  else if (rows.ld == 1) for_each(count, rows);
+  else for_each_row(count, rows.ld, rows);
+}
+
 /// A contiguous copy of x [batch, heads, rows, width] of f32 or bf16, rounded, in rows of `ld` numbers.
 class RoundedRows {
  public:
@@ -58,9 +84,7 @@ class RoundedRows {
 
  private:
   template <class T> void round(const Tensor& x, int64_t ld) {
-    const int64_t rows = x.dim(0) * x.dim(1) * x.dim(2);
-    const RoundRow<T> body{HeadRows<const T>(x), x.dim(1), x.dim(2), x.dim(3), get(), ld};
-    ld == 1 ? for_each(rows, body) : for_each_row(rows, ld, body);
+    round_rows(x.dim(0), RoundRow<T>{HeadRows<const T>(x), x.dim(1), x.dim(2), x.dim(3), get(), ld});
   }
 
   Scratch<BFloat16> copy_;

@@ -37,7 +37,7 @@ class RoundedMatrices {
         ld_(padded_to_8(width_)), matrices_(stride == 0 ? 1 : batch),
         data_(static_cast<std::size_t>(matrices_ * rows_ * ld_)) {
     const HeadRows<const float> from(static_cast<const float*>(x), 0, stride, read.ld);
-    for_each_row(matrices_ * rows_, ld_, RoundRow<float>{from, matrices_, rows_, width_, data_.get(), ld_});
+    round_rows(1, RoundRow<float>{from, matrices_, rows_, width_, data_.get(), ld_});
     read.ld = ld_, stride = stride == 0 ? 0 : rows_ * ld_;
   }
   const void* get() const { return data_.get(); }
