@@ -1,6 +1,6 @@
 // How fast a device is, in a minute: products in TFLOP/s, ops that memory limits as a share of what copies reach, steps
-// of training in tokens a second, as they are and recorded. Each figure is the best of three rounds of some calls
-// without a pause.
+// of training and long sequences through layers in tokens a second, as they are and recorded. Each figure is the best
+// of three rounds of some calls without a pause.
 //
 //   sluice_gpu_bench [--smoke] [products | memory | training | profile]…
 //
@@ -110,6 +110,12 @@ void memory() {
   {
     const Tensor a = to(x, bf16), b = to(y, bf16);
     forward("add, bf16", bytes_of(3, bf16), [&] { return a + b; });
+    forward("fill, bf16", bytes_of(1, bf16), [&] { return full(a.shape(), 1, {bf16, gpu}); });
+    Rng rng(2);
+    forward("dropout, bf16", bytes_of(2, bf16), [&] { return dropout(a, 0.1, rng); });
+    const Tensor heads = reshape(a, {rows / 32, width / 2, 64}), order = randint(0, rows, {rows}, rng, gpu);
+    forward("rope of heads of 64, bf16", bytes_of(2, bf16), [&] { return rope(heads); });
+    forward("index_add of rows, bf16", bytes_of(3, bf16), [&] { return index_add(a, 0, order, b); });
   }
   backward("gelu, both ways", 5, [](const Tensor& z) { return gelu(z); });
   forward("add a row to each", bytes_of(2), [&] { return x + w; });
@@ -145,6 +151,16 @@ void memory() {
     Adam adam(std::vector<NamedTensor>{{"p", p}}, {.lr = 1e-3});
     op("adam", bytes_of(7), [&] { adam.step(); });
   }
+  for (const DType dtype : {f32, bf16}) {
+    const Tensor leaf = to(x, dtype).detach().requires_grad_(), g = to(y, dtype);
+    const Tensor taps = random({4, width}, dtype).requires_grad_();
+    const auto convolved = [&] { return causal_conv1d(leaf, taps, {}, {}, Act::silu); };
+    const std::string name = str("causal_conv1d, silu, ", dtype);
+    forward(name.c_str(), bytes_of(2, dtype), convolved);
+    op((name + ", both ways").c_str(), bytes_of(5, dtype), [&] {
+      grad({convolved()}, {leaf, taps}, {.grad_outputs = {g}});
+    });
+  }
   const auto scan = [&](const char* name, const Shape& full, DType dtype, int decays) {  // of 0, 3 or 4 dims
     const Shape shape = smoke ? Shape{1, 2, 40, 16} : full;
     const Tensor q = random(shape, dtype), k = random(shape, dtype), v = random(shape, dtype);
@@ -175,56 +191,86 @@ void memory() {
   delta("delta_scan, decays of heads, f32, both ways", f32, false, true);
 }
 
-struct Model {
-  struct Block {
-    Norm norm;
-    MultiHeadAttention attend;
-    Norm second;
-    Glu feed;
-    SLUICE_PARTS(norm, attend, second, feed);
-  };
-  Embedding embedding;
-  std::vector<Block> blocks;
+struct Block {
   Norm norm;
-  Linear head;
-  Model(int64_t words, int64_t dim, int64_t depth) {
-    Rng rng(1);
-    embedding = Embedding({.count = words, .dim = dim}, rng);
+  MultiHeadAttention attend;
+  Norm second;
+  Glu feed;
+  Block(int64_t dim, Rng& rng)
+      : norm({dim, NormKind::rms}), attend(options(dim), rng), second({dim, NormKind::rms}), feed({.dim = dim}, rng) {}
+  static MultiHeadAttentionOptions options(int64_t dim) {
     MultiHeadAttentionOptions attention;
     attention.heads = {.dim = dim, .heads = dim / 64, .causal = true, .use_rope = true};
     attention.gates = {{}};
-    for (int64_t i = 0; i < depth; ++i)
-      blocks.push_back({Norm({dim, NormKind::rms}), MultiHeadAttention(attention, rng), Norm({dim, NormKind::rms}),
-                        Glu({.dim = dim}, rng)});
+    return attention;
+  }
+  Tensor operator()(const Tensor& x) const {
+    const Tensor y = x + attend(norm(x));
+    return y + feed(second(y));
+  }
+  SLUICE_PARTS(norm, attend, second, feed);
+};
+template <class Layer> struct Model {
+  Embedding embedding;
+  std::vector<Layer> blocks;
+  Norm norm;
+  Linear head;
+  Model(int64_t words, int64_t dim, int64_t depth, auto&& block) {
+    Rng rng(1);
+    embedding = Embedding({.count = words, .dim = dim}, rng);
+    for (int64_t i = 0; i < depth; ++i) blocks.push_back(block(dim, rng));
     norm = Norm({dim, NormKind::rms}), head = Linear({.in = dim, .out = words}, rng);
   }
   Tensor operator()(const Tensor& x) const {
     Tensor y = embedding(x);
-    for (const Block& b : blocks) y = y + b.attend(b.norm(y)), y = y + b.feed(b.second(y));
+    for (const Layer& b : blocks) y = b(y);
     return head(norm(y));
   }
   SLUICE_PARTS(embedding, blocks, norm, head);
 };
+int64_t words() { return smoke ? 50 : 32000; }
+Model<Block> attention_model(int64_t dim, int64_t depth) {
+  return {words(), smoke ? 64 : dim, smoke ? 1 : depth, [](int64_t d, Rng& rng) { return Block(d, rng); }};
+}
+/// With twice the layers it has as many parameters.
+Model<Gau> gau_model(int64_t dim, int64_t depth) {
+  return {words(), smoke ? 64 : dim, smoke ? 1 : depth,
+          [](int64_t d, Rng& rng) { return Gau({.dim = d, .causal = true}, rng); }};
+}
+
+/// f(name, layer) for layers that take long_sequence().
+void long_sequences(auto f) {
+  Rng rng(1);
+  const int64_t dim = smoke ? 64 : 768;
+  f("GAU", Gau({.dim = dim, .causal = true}, rng));
+  f("GLA", Gla({.dim = dim, .heads = dim / 64}, rng));
+  f("Mamba-2", Mamba2({.dim = dim, .head_dim = 64}, rng));
+  f("gated delta rule", GatedDeltaNet(DeltaOptions{.dim = dim, .heads = dim / 64, .key_dim = 64}, rng));
+}
+Tensor long_sequence() { return random(smoke ? Shape{1, 40, 64} : Shape{1, 8192, 768}).requires_grad_(); }
+
+/// What a graph has of a step: nothing; the loss and its gradients; clipping and the optimiser, too.
+enum class Recorded { nothing, gradients, all };
 
 void training() {
-  const auto train = [](const char* name, DType dtype, Precision precision, bool graphed, int64_t batch, int64_t n,
-                        int64_t dim, int64_t depth) {
+  const auto train = [](const char* name, auto make, DType dtype, Precision precision, Recorded recorded,
+                        int64_t batch = 8, int64_t n = 1024) {
     row(name, [=] {
       const PrecisionScope scope(precision);
-      const int64_t words = smoke ? 50 : 32000, length = smoke ? 20 : n;
-      Model model(words, smoke ? 64 : dim, smoke ? 1 : depth);
+      const int64_t length = smoke ? 20 : n;
+      auto model = make();
       to(model, dtype), to(model, gpu);
       Adam adam(parameters(model), {.lr = 1e-3});
       const auto loss_of = [&](const std::vector<Tensor>& in) { return cross_entropy(to(model(in[0]), f32), in[1]); };
-      GraphedStep step(model, loss_of);
+      GraphedStep gradients(model, loss_of), all(adam, loss_of, {.max_norm = 1});
       Rng rng(2);
-      const Tensor x = randint(0, words, {batch, length}, rng, gpu);
+      const Tensor x = randint(0, words(), {batch, length}, rng, gpu);
       double first = 0, last = 0;
       const auto once = [&](double* loss_now) {
         Tensor loss;
-        if (graphed) loss = step({x, x});
-        else adam.zero_grad(), loss = loss_of({x, x}), backward(loss);
-        adam.step();
+        if (recorded == Recorded::all) loss = all({x, x});
+        else if (recorded == Recorded::gradients) loss = gradients({x, x}), adam.step();
+        else adam.zero_grad(), loss = loss_of({x, x}), backward(loss), adam.step();
         if (loss_now) *loss_now = loss.item();
       };
       once(&first);
@@ -234,12 +280,29 @@ void training() {
                    first, last, last < first ? "" : "   WRONG");
     });
   };
-  train("step, 120 M, f32", f32, Precision::f32, false, 8, 1024, 768, 12);
-  train("step, 120 M, f32 in bf16", f32, Precision::bf16, false, 8, 1024, 768, 12);
-  train("step, 120 M, bf16", bf16, Precision::f32, false, 8, 1024, 768, 12);
-  train("step, 120 M, bf16, recorded", bf16, Precision::f32, true, 8, 1024, 768, 12);
-  train("step, small, bf16", bf16, Precision::f32, false, 4, 256, 256, 4);
-  train("step, small, bf16, recorded", bf16, Precision::f32, true, 4, 256, 256, 4);
+  const auto large = [] { return attention_model(768, 12); };
+  const auto small = [] { return attention_model(256, 4); };
+  const auto gau = [] { return gau_model(768, 24); };
+  train("step, 120 M, f32", large, f32, Precision::f32, Recorded::nothing);
+  train("step, 120 M, f32 in bf16", large, f32, Precision::bf16, Recorded::nothing);
+  train("step, 120 M, bf16", large, bf16, Precision::f32, Recorded::nothing);
+  train("step, 120 M, bf16, recorded", large, bf16, Precision::f32, Recorded::gradients);
+  train("step, small, bf16", small, bf16, Precision::f32, Recorded::nothing, 4, 256);
+  train("step, small, bf16, recorded", small, bf16, Precision::f32, Recorded::gradients, 4, 256);
+  train("step, small, bf16, clipped, recorded", small, bf16, Precision::f32, Recorded::all, 4, 256);
+  train("step, 120 M of GAU, bf16", gau, bf16, Precision::f32, Recorded::nothing);
+  train("the same, clipped, recorded", gau, bf16, Precision::f32, Recorded::all);
+  long_sequences([](const char* name, auto layer) {
+    row(str(name, ", 1 x 8192, f32 in bf16"), [&] {
+      const PrecisionScope scope(Precision::bf16);
+      to(layer, gpu);
+      const Tensor x = long_sequence();
+      std::vector<Tensor> leaves{x};
+      for (const NamedTensor& p : parameters(layer)) leaves.push_back(p.tensor);
+      const double t = seconds([&] { grad({sum(layer(x))}, leaves); }, 5);
+      return print("%9.2f ms %9.0f tokens/s   both ways", t * 1e3, static_cast<double>(x.dim(1)) / t);
+    });
+  });
 }
 
 /// What f takes of the device's time by op, the first `most` of them. Each kernel is waited for, so that small ones
@@ -261,7 +324,7 @@ void profile() {
   const auto step = [](const char* name, DType dtype, Precision precision) {
     row(name, [=]() -> std::string {
       const PrecisionScope scope(precision);
-      Model model(smoke ? 50 : 32000, smoke ? 64 : 768, smoke ? 1 : 12);
+      Model<Block> model = attention_model(768, 12);
       to(model, dtype), to(model, gpu);
       Adam adam(parameters(model), {.lr = 1e-3});
       Rng rng(2);
@@ -271,20 +334,14 @@ void profile() {
   };
   step("a step, 120 M, f32 in bf16", f32, Precision::bf16);
   step("a step, 120 M, bf16", bf16, Precision::f32);
-  const auto both_ways = [](const char* name, auto layer) {
-    row(name, [&] {
+  long_sequences([](const char* name, auto layer) {
+    row(str(name, ", 1 x 8192, f32 in bf16"), [&] {
       const PrecisionScope scope(Precision::bf16);
       to(layer, gpu);
-      const Tensor x = random(smoke ? Shape{1, 40, 64} : Shape{1, 8192, 768}).requires_grad_();
+      const Tensor x = long_sequence();
       return by_op(10, [&] { grad({sum(layer(x))}, {x}); });
     });
-  };
-  Rng rng(1);
-  const int64_t dim = smoke ? 64 : 768;
-  both_ways("GAU, 8192 x 768, f32 in bf16", Gau({.dim = dim, .causal = true}, rng));
-  both_ways("GLA", Gla({.dim = dim, .heads = dim / 64}, rng));
-  both_ways("Mamba-2", Mamba2({.dim = dim, .head_dim = 64}, rng));
-  both_ways("gated delta rule", GatedDeltaNet(DeltaOptions{.dim = dim, .heads = dim / 64, .key_dim = 64}, rng));
+  });
 }
 
 }  // namespace
