@@ -14,7 +14,7 @@
 #   tar xf FILE.tar.gz && gpu/on_gpu.sh all gpu
 # BUILD must be configured with -DSLUICE_ARCH=x86-64-v3, or '' for the instructions that all x86-64 processors have.
 #
-# Exit status 0 if all passed; 2 if the machine cannot run them: no cuBLASLt, no NCCL, a processor without the instructions.
+# Exit status 0 if all passed, for which all their programs must be there; 2 if the machine cannot run them: no cuBLASLt, no NCCL, a processor without the instructions.
 # Without a GPU: 77, which CTest calls skipped; with SLUICE_REQUIRE_CUDA=1 in the environment the parts run anyway, and say what
 # is missing. SLUICE_SEARCH_ROOT: where libraries are looked for that the loader does not find (default: /).
 set -uo pipefail
@@ -134,7 +134,7 @@ command_of() {
     models) limit=100 command=("$gpu" '[gpu]~[life]~[beyond]') ;;
     beyond) limit=50 command=("$gpu" '[beyond]') ;;
     fuzz) limit=30 command=("$build/tests/sluice_fuzz" --seconds "${smoke:-10}") ;;
-    products | memory | training | profile) limit=40 command=("$bench" ${smoke:+--smoke} "$1") ;;
+    products | memory | training | profile) limit=60 command=("$bench" ${smoke:+--smoke} "$1") ;;
     ladder-*) limit=30 command=("$ladder" "${1#ladder-}" $((131072 / ${1#ladder-}))) ;; # as many tokens in all
     memcheck | racecheck | synccheck)
       limit=30 command=("$sanitizer" --tool "$1" --error-exitcode 9 "$rungs" --small)
@@ -180,7 +180,7 @@ tell() {
     { printf '\n======== %s ========\n' "$1"; cat "$log"; } >>"$out/log.txt"
     {
       printf '%s  %s\n' "$(<"$work/$1.end")" "$(grep -hE '^(All tests passed|test cases:|[0-9]+ calls|sluice_fuzz:)' "$log" | tail -1)"
-      grep -E 'TFLOP/s|GB/s|tokens/s|off by|WRONG|ERROR SUMMARY' "$log" | sed 's/^/    /'
+      grep -E 'TFLOP/s|GB/s|tokens/s|ms in kernels$|off by|WRONG|ERROR SUMMARY' "$log" | sed 's/^/    /'
       if ! grep -q ' ok ' "$work/$1.end"; then
         grep -hE '^[^ ].*:[0-9]+: FAILED:|FAILED: |^error|due to|DeviceError|CUDA|cuda:' "$log" | grep -vE 'TFLOP/s|GB/s|tokens/s' | head -3 | sed 's/^/    /'
       fi
@@ -197,8 +197,11 @@ run() { # a part: what it says goes to $work/PART.log, what became of it to $wor
     end=$(case $status in 0) echo ok ;; 124 | 137) echo "TIME OUT" ;; *) echo "FAILED $status" ;; esac)
     if [[ $end == ok ]] && grep -qE '(FAILED:|WRONG)' "$work/$1.log"; then end='FAILED'; fi
     if [[ $end == ok && ${command[0]} == *_tests ]] && ! grep -qE '^(All tests passed|test cases:)' "$work/$1.log"; then end='not there'; fi
+  elif [[ ${command[0]} ]]; then
+    echo "error: there is no ${command[0]}" >"$work/$1.log"
+    end='FAILED 127'
   else
-    echo "there is no ${command[0]}" >"$work/$1.log"
+    echo 'only for a real device' >"$work/$1.log"
     end='not there'
   fi
   tenths=$(((${EPOCHREALTIME/[.,]/} - begun) / 100000))

@@ -18,7 +18,7 @@ program tests/sluice_tests 'echo "All tests passed"'
 program tests/cuda/sluice_gpu_rungs '
 if [[ $1 == --list ]]; then printf "rung4-%s\n" a b c; exit; fi
 case $1 in *b) sleep 5 ;; *c) echo "rung4-c off by 1   WRONG" ;; *) echo "rung4-a off by 1e-3" ;; esac'
-program tests/cuda/sluice_gpu_bench 'echo "copy 1000 GB/s"; if [[ $1 == training ]]; then sleep 5; fi'
+program tests/cuda/sluice_gpu_bench 'echo "copy 1000 GB/s"; echo "a step   12.00 ms in kernels"; if [[ $1 == training ]]; then sleep 5; fi'
 run() { bash "$script" "$@" >said 2>&1; }
 status() { local got=0 want=$1; shift; run "$@" || got=$?; ((got == want)); }
 
@@ -68,6 +68,11 @@ check 'the one that is wrong' grep -qE '^rung:rung4-c +FAILED' out/table.txt
 check 'and the next part runs' grep -qF '1000 GB/s' out/table.txt
 check 'a part that is killed keeps its rows' status 1 --limit 1 --out out training gpu
 check 'as the table says' grep -qF '1000 GB/s' out/table.txt
+check 'so does a profile' status 0 --out out profile gpu
+check 'with the lines above its rows' grep -qF '12.00 ms in kernels' out/table.txt
+check 'a part whose program is not built fails' status 1 --out out ladder-1024 memory gpu
+check 'and the program is named' grep -qE 'there is no .*bench_ladder$' out/table.txt
+check 'the next part runs' grep -qE '^memory +ok' out/table.txt
 OUT=$folder/kept bash "$script" memory training gpu >said 2>&1 &
 for ((i = 0; i < 100; ++i)); do
   if grep -qs 'GB/s' kept/table.txt; then break; fi
