@@ -4,7 +4,6 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
-#include <sluice/parallel/sequence.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -84,7 +83,6 @@ struct LoaderEngine::Work {
   std::shared_ptr<void> make_at(int64_t at) {
     NoGrad guard;
     const PrecisionScope scope(products);
-    const SequenceScope whole;  // a batch is not cut over ranks
     Rng rng = rng_for(static_cast<uint64_t>(options.seed), 1, at);
     return make(rows(at), rng);
   }

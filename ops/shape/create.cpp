@@ -113,7 +113,7 @@ Tensor detail::arange_whole(int64_t start, int64_t end, int64_t step, TensorOpti
   const uint64_t stride = step > 0 ? static_cast<uint64_t>(step) : 0 - static_cast<uint64_t>(step);
   const uint64_t count = distance / stride + (distance % stride != 0);
   if (count > static_cast<uint64_t>(kMaxElements)) fail("arange: ", count, " values are too many");
-  const Tensor i = arange(static_cast<int64_t>(count), {i64, options.device});
+  const Tensor i = arange(0.0, static_cast<double>(count), 1.0, {i64, options.device});
   const auto beside = [&](int64_t v) { return to(Tensor::from<int64_t>({v}), options.device); };
   Tensor y = i * beside(step) + beside(start);  // i64 wraps around, and ends in its range
   if (options.dtype == i32) y = clamp(y, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());

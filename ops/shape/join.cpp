@@ -6,6 +6,7 @@
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace sluice {
 

@@ -19,7 +19,7 @@ rooms+=(
   "ops/attention $core ops/gemm $ops ops/attention"
   "ops/scan $core ops/gemm $ops ops/attention ops/scan"
   "autograd $core ops/gemm $ops $engines autograd"
-  "parallel $core $ops $engines autograd parallel"
+  "parallel $core $ops $engines ops/gemm autograd parallel"
   "parallel/mpi $core parallel parallel/mpi"
   "layers/nn $core $ops $engines autograd parallel layers/nn"
   "layers/gau $core $ops $engines autograd parallel $layers"
@@ -28,7 +28,7 @@ rooms+=(
   "layers/port $core $ops $engines autograd parallel layers/nn layers/port"
   "layers/models $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/port layers/models"
   "layers/train $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/train"
-  "layers/data $core $ops layers/data"
+  "layers/data $core $ops ops/gemm layers/data"
   "layers/report $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/report"
   "layers $core ops/gemm $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/port layers/models
     layers/train layers/data layers/report layers"
