@@ -58,6 +58,19 @@ Tensor Mla::latents(const Tensor& x, int64_t position) const {
   return cat({kv_norm(part[0]) * o.kv_factor, o.use_rope ? detail::rope_from(k, o.rope.of_keys(), position) : k}, -1);
 }
 
+bool Mla::absorbs(double m, double n, bool gathers) const {
+  const MlaOptions& o = options;
+  if (o.form != MlaForm::cheapest) return o.form == MlaForm::absorbed;
+  const auto wide = static_cast<double>(o.nope_dim + o.value_dim), rank = static_cast<double>(o.kv_rank),
+             turned = static_cast<double>(o.rope_dim);
+  const auto keys_for = [&](int64_t kv_heads) {
+    return gathers ? std::min(n, (o.causal ? 2 : 1) * detail::gathered_pairs(o.heads, kv_heads, o.topk)) : n;
+  };
+  const double expanded = n * rank * wide + m * keys_for(o.heads) * (wide + turned),
+               absorbed = m * rank * wide + m * keys_for(1) * (2 * rank + turned);
+  return absorbed < expanded;
+}
+
 Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
   const MlaOptions& o = options;
   Call call(*this, "mla", given, o.dim, pass);
@@ -85,20 +98,11 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
                       : sequence_attention(queries, keys, values, a, call.rng());
   };
 
-  // Products per head and sequence: n·r·(dn + dv) + m·n·(dn + dr + dv) expanded, m·r·(dn + dv) + m·n·(2r + dr)
-  // absorbed. Where chosen keys are gathered, fewer take the place of n, of which a causal query sees half.
-  const auto [few, all] = call.extent(rows);
+  const auto [m, n] = call.extent(rows);
   const bool gathers = o.topk > 0 && detail::may_gather_keys(a, x.device(), call.rng() && a.dropout > 0);
-  const auto m = static_cast<double>(few), n = static_cast<double>(all), wide = static_cast<double>(dn + o.value_dim),
-             rank = static_cast<double>(r), turned = static_cast<double>(o.rope_dim);
-  const auto keys_for = [&](int64_t kv_heads) {
-    return gathers ? std::min(n, (o.causal ? 2 : 1) * detail::gathered_pairs(o.heads, kv_heads, o.topk)) : n;
-  };
-  const bool cheaper =
-      (m - n) * rank * wide + m * (keys_for(1) * (2 * rank + turned) - keys_for(o.heads) * (wide + turned)) < 0;
   const Tensor c = narrow(rows, -1, 0, r);
   Tensor y;
-  if (o.form == MlaForm::absorbed || (o.form == MlaForm::cheapest && cheaper)) {
+  if (absorbs(static_cast<double>(m), static_cast<double>(n), gathers)) {
     const std::vector<Tensor> up = split(transpose(unflatten(kv_up.weight, -1, {o.heads, dn + o.value_dim}), 0, 1),
                                          {dn, o.value_dim}, -1);  // Wuk [h, r, dn], Wuv [h, r, dv]
     const Tensor queries = cat({matmul(qs[0], transpose(up[0], 1, 2)), q_r}, -1);

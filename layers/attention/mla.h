@@ -115,6 +115,12 @@ struct Mla {
     f("kv_down", self.kv_down), f("kv_norm", self.kv_norm), f("rope_norm", self.rope_norm), f("kv_up", self.kv_up);
     f("gate", self.gate.map), f("sink", self.sink), f("out", self.out), f("indexer", self.indexer);
   }
+
+ private:
+  /// Whether m queries of n keys are computed in the latent space, by `form` or by the products per head and sequence:
+  /// m·r·(dn + dv) + m·n·(2r + dr) absorbed, n·r·(dn + dv) + m·n·(dn + dr + dv) expanded. Where chosen keys are
+  /// gathered, fewer take the place of n in m·n, of which a causal query sees half.
+  bool absorbs(double m, double n, bool gathers) const;
 };
 
 }  // namespace sluice

@@ -183,6 +183,63 @@ void write_references(std::ostream& svg, std::vector<ReferenceLine> refs, const 
   }
 }
 
+/// The beginning of the file: what it shows, in words, colours for dark screens, the area of the curves, the title.
+void write_head(std::ostream& svg, const CurveOptions& options, const std::vector<Series>& series,
+                const std::vector<ReferenceLine>& references, double bottom, double right) {
+  svg << format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
+             "role=\"img\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n",
+             kWidth, kHeight, kWidth, kHeight)
+      << "<title>" << escape(options.title) << "</title>\n<desc>" << escape(options.y_label) << " over "
+      << escape(options.x_label);
+  for (std::size_t i = 0; i < series.size(); ++i) svg << (i ? ", " : ": ") << escape(series[i].name);
+  for (const ReferenceLine& r : references) svg << ", beside " << escape(r.name);
+  svg << "</desc>\n<style>@media(prefers-color-scheme:dark){";
+  for (const auto& [light, dark] : kDark)
+    svg << format("[fill=\"%s\"]{fill:%s}[stroke=\"%s\"]{stroke:%s}", light, dark, light, dark);
+  svg << "}</style>\n"
+      << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+      << format("<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%.1f\" height=\"%g\"/></clipPath>\n", kLeft,
+                kTop - 3, right - kLeft + 3, bottom - kTop + 6);
+  // A long title gets smaller letters; 0.6 em is about the mean width of a bold letter.
+  const double title_size =
+      std::clamp((kWidth - kLeft - 24) / (0.6 * static_cast<double>(options.title.size() + 1)), 7.0, 16.0);
+  svg << format("<text x=\"%g\" y=\"30\" font-size=\"%.1f\" font-weight=\"600\" fill=\"#111827\">", kLeft, title_size)
+      << escape(options.title) << "</text>\n";
+}
+
+void write_axes(std::ostream& svg, const CurveOptions& options, const Axis& xs, const Axis& ys, double right) {
+  const double x_middle = (kLeft + right) / 2, y_middle = (ys.from + ys.to) / 2;
+  for (const double v : ys.ticks()) {
+    svg << format("<path d=\"M%g %.1fH%.1f\" stroke=\"#e5e7eb\"/>\n", kLeft, ys.at(v), right)
+        << format("<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\" fill=\"#374151\">%s</text>\n", kLeft - 9, ys.at(v) + 4,
+                  ys.label(v).c_str());
+  }
+  for (const double v : xs.ticks()) {
+    svg << format("<path d=\"M%.1f %gV%g\" stroke=\"#f3f4f6\"/>\n", xs.at(v), kTop, ys.from)
+        << format("<path d=\"M%.1f %gv5\" stroke=\"#374151\"/>\n", xs.at(v), ys.from)
+        << format("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\" fill=\"#374151\">%s</text>\n", xs.at(v),
+                  ys.from + 19, xs.label(v).c_str());
+  }
+  svg << format("<path d=\"M%g %gV%gH%.1f\" fill=\"none\" stroke=\"#374151\"/>\n", kLeft, kTop, ys.from, right)
+      << format("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\" fill=\"#111827\">", x_middle, kHeight - 14)
+      << escape(options.x_label) << "</text>\n"
+      << format("<text transform=\"translate(17 %.1f) rotate(-90)\" text-anchor=\"middle\" fill=\"#111827\">", y_middle)
+      << escape(options.y_label) << "</text>\n";
+}
+
+/// One row under the title: each name with the curve's last value.
+void write_legend(std::ostream& svg, const std::vector<Series>& series, const std::vector<Series>& curves) {
+  double at = kLeft;
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    const double last = last_plottable(series[i].noisy ? smooth(curves[i].y) : series[i].y);
+    const std::string name = series[i].name + (plottable(last) ? format(" %.3f", last) : "");
+    svg << format("<path d=\"M%.1f 54h22\" stroke=\"%s\" stroke-width=\"3\"/>\n", at, kColours[i % std::size(kColours)])
+        << format("<text x=\"%.1f\" y=\"58\" fill=\"#111827\">", at + 28) << escape(name) << "</text>\n";
+    at += 28 + kGlyph * static_cast<double>(name.size()) + 26;
+  }
+}
+
 }  // namespace
 
 void write_svg_curve(const std::string& path, const CurveOptions& options, const std::vector<Series>& series,
@@ -215,62 +272,17 @@ void write_svg_curve(const std::string& path, const CurveOptions& options, const
 
   const double right = kWidth - 24 - (label_width > 0 ? std::min(label_width + 14, 260.0) : 0);
   const Axis xs(x, 7, false, kLeft, right), ys(y, 6, true, kHeight - kBottom, kTop);
-  const double x_middle = (kLeft + right) / 2, y_middle = (ys.from + ys.to) / 2;
 
   std::ostringstream svg;
-  svg << format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
-             "role=\"img\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n",
-             kWidth, kHeight, kWidth, kHeight)
-      << "<title>" << escape(options.title) << "</title>\n<desc>" << escape(options.y_label) << " over "
-      << escape(options.x_label);
-  for (std::size_t i = 0; i < series.size(); ++i) svg << (i ? ", " : ": ") << escape(series[i].name);
-  for (const ReferenceLine& r : references) svg << ", beside " << escape(r.name);
-  svg << "</desc>\n<style>@media(prefers-color-scheme:dark){";
-  for (const auto& [light, dark] : kDark)
-    svg << format("[fill=\"%s\"]{fill:%s}[stroke=\"%s\"]{stroke:%s}", light, dark, light, dark);
-  svg << "}</style>\n"
-      << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-      << format("<clipPath id=\"plot\"><rect x=\"%g\" y=\"%g\" width=\"%.1f\" height=\"%g\"/></clipPath>\n", kLeft,
-                kTop - 3, right - kLeft + 3, ys.from - kTop + 6);
-  // A long title gets smaller letters; 0.6 em is about the mean width of a bold letter.
-  const double title_size =
-      std::clamp((kWidth - kLeft - 24) / (0.6 * static_cast<double>(options.title.size() + 1)), 7.0, 16.0);
-  svg << format("<text x=\"%g\" y=\"30\" font-size=\"%.1f\" font-weight=\"600\" fill=\"#111827\">", kLeft, title_size)
-      << escape(options.title) << "</text>\n";
-
-  for (const double v : ys.ticks()) {
-    svg << format("<path d=\"M%g %.1fH%.1f\" stroke=\"#e5e7eb\"/>\n", kLeft, ys.at(v), right)
-        << format("<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\" fill=\"#374151\">%s</text>\n", kLeft - 9, ys.at(v) + 4,
-                  ys.label(v).c_str());
-  }
-  for (const double v : xs.ticks()) {
-    svg << format("<path d=\"M%.1f %gV%g\" stroke=\"#f3f4f6\"/>\n", xs.at(v), kTop, ys.from)
-        << format("<path d=\"M%.1f %gv5\" stroke=\"#374151\"/>\n", xs.at(v), ys.from)
-        << format("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\" fill=\"#374151\">%s</text>\n", xs.at(v),
-                  ys.from + 19, xs.label(v).c_str());
-  }
-  svg << format("<path d=\"M%g %gV%gH%.1f\" fill=\"none\" stroke=\"#374151\"/>\n", kLeft, kTop, ys.from, right)
-      << format("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\" fill=\"#111827\">", x_middle, kHeight - 14)
-      << escape(options.x_label) << "</text>\n"
-      << format("<text transform=\"translate(17 %.1f) rotate(-90)\" text-anchor=\"middle\" fill=\"#111827\">", y_middle)
-      << escape(options.y_label) << "</text>\n";
-
+  write_head(svg, options, series, references, ys.from, right);
+  write_axes(svg, options, xs, ys, right);
   write_references(svg, references, ys, right);
   svg << "<g clip-path=\"url(#plot)\">\n";
   for (std::size_t i = 0; i < curves.size(); ++i) {
     write_series(svg, curves[i], kColours[i % std::size(kColours)], xs, ys);
   }
   svg << "</g>\n";
-
-  double at = kLeft;  // the legend: one row under the title, each name with the curve's last value
-  for (std::size_t i = 0; i < curves.size(); ++i) {
-    const double last = last_plottable(series[i].noisy ? smooth(curves[i].y) : series[i].y);
-    const std::string name = series[i].name + (plottable(last) ? format(" %.3f", last) : "");
-    svg << format("<path d=\"M%.1f 54h22\" stroke=\"%s\" stroke-width=\"3\"/>\n", at, kColours[i % std::size(kColours)])
-        << format("<text x=\"%.1f\" y=\"58\" fill=\"#111827\">", at + 28) << escape(name) << "</text>\n";
-    at += 28 + kGlyph * static_cast<double>(name.size()) + 26;
-  }
+  write_legend(svg, series, curves);
   svg << "</svg>\n";
   write_file_atomically(path, [&](FileWriter& out) { out.write(svg.str()); });
 }
