@@ -55,6 +55,8 @@ def drawn(name, r):
         f["mlp_bias"] = pick([True, False])
     if name in ("qwen2", "qwen3") and pick([True, False]):
         f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
+        if pick([True, False]):  # says otherwise than max_window_layers
+            f["layer_types"] = [pick(["sliding_attention", "full_attention"]) for _ in range(layers)]
     if name in ("qwen3_moe", "qwen3_next"):
         f.update(norm_topk_prob=pick([True, False]), decoder_sparse_step=pick([1, 2]),
                  mlp_only_layers=[i for i in range(layers) if pick([True, False, False])])
