@@ -20,7 +20,7 @@ Count count_bad(const Tensor& x, bool infinity, bool minus_infinity) {
   if (!x.defined() || x.device() == meta || !is_float(x.dtype())) return c;
   for (double v : x.to_vector<double>()) {
     if (std::isnan(v)) ++c.nan;
-    else if (std::isinf(v) && infinity && (v > 0 || minus_infinity)) ++c.inf;
+    else if (std::isinf(v) && (v > 0 ? infinity : minus_infinity)) ++c.inf;
   }
   return c;
 }
@@ -35,8 +35,12 @@ Count count_bad(const Tensor& x, bool infinity, bool minus_infinity) {
 
 AnomalyMode::AnomalyMode(AnomalyOptions options) : Observer(Of::all_threads), options_(std::move(options)) {
   if (active.exchange(true)) fail<AutogradError>("anomaly: the mode is already on");
+  begin();
 }
-AnomalyMode::~AnomalyMode() { active = false; }
+AnomalyMode::~AnomalyMode() {
+  end();
+  active = false;
+}
 
 void AnomalyMode::on_op(const char* op, const Tensor& y, Node* node) {
   if (node) detail::remember_module(*node);
@@ -50,9 +54,9 @@ void AnomalyMode::on_op(const char* op, const Tensor& y, Node* node) {
 
 void AnomalyMode::on_vjp(const Node& node, const Tensors& grads) {
   for (std::size_t i = 0; i < grads.size(); ++i)
-    if (const Count c = count_bad(grads[i], options_.infinity, true); c.nan || c.inf)
-      report("backward", node.name(), str("the gradient of input ", i), c, grads[i],
-             node.extras_ ? node.extras_->module_path : "");
+    if (const Count c = count_bad(grads[i], options_.infinity, options_.infinity); c.nan || c.inf)
+      report("backward", node.name(), node.is_leaf() ? "the sum of its gradients" : str("the gradient of input ", i), c,
+             grads[i], node.extras_ ? node.extras_->module_path : "");
 }
 
 }  // namespace sluice

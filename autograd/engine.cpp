@@ -242,9 +242,10 @@ void collect(Leaf& leaf, Tensor g, bool create_graph) {
   std::lock_guard lock(leaf.adding);
   const bool shared = g.impl().use_count() > 1 || g.impl().storage->use_count() > 1 || !g.is_contiguous();
   if (!leaf.grad.defined() && shared && !create_graph) g = clone(g);
-  if (leaf.grad.defined() && leaf.grad.dtype() == bf16 && !create_graph) return accumulate_rounded(leaf, g);
-  leaf.sum = Tensor();
-  accumulate(leaf.grad, std::move(g), create_graph);
+  if (leaf.grad.defined() && leaf.grad.dtype() == bf16 && !create_graph) accumulate_rounded(leaf, g);
+  else leaf.sum = Tensor(), accumulate(leaf.grad, std::move(g), create_graph);
+  if (detail::observed()) [[unlikely]]
+    detail::note_vjp(leaf, {leaf.grad});
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ static std::vector<Tensor> fresh(const std::vector<Tensor>& inputs) {
 
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
   if (!f) fail<ValueError>("gradcheck: the function is empty");
+  const GradMode on(true);
   Rng rng(o.seed);
   std::vector<Tensor> xs = fresh(inputs);
   Tensor y = f(xs);

@@ -161,9 +161,10 @@ void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
     for (; started < ranks; ++started) threads.emplace_back(one, started);
     one(0);
   } catch (const std::exception& e) {  // one() throws nothing
+    const std::string why = str("run_ranks: rank ", started, " could not be started: ", e.what());
     std::lock_guard lock(mutex), both(hub->mutex);
-    first = std::current_exception();
-    hub->fail(str("run_ranks: rank ", started, " could not be started: ", e.what()), 0);
+    first = std::make_exception_ptr(MemoryError(why));
+    hub->fail(why, 0);
   }
   for (std::thread& t : threads) t.join();
   if (first) std::rethrow_exception(first);

@@ -1,6 +1,9 @@
 #include <sluice/core/kernel/observer.h>
 
 #include <chrono>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
 #include <vector>
 
 namespace sluice {
@@ -11,9 +14,11 @@ constinit std::atomic<int> observer_count = 0;
 
 namespace {
 
-// The lists, innermost first.
+// The lists, innermost first. `changing` guards that of all threads: who tells its observers holds it shared.
 constinit thread_local Observer* of_thread = nullptr;
-constinit Observer* of_all_threads = nullptr;
+constinit std::atomic<Observer*> of_all_threads = nullptr;
+std::shared_mutex changing;
+constinit thread_local bool telling = false;
 constinit thread_local ObservedCall* running = nullptr;
 constinit thread_local int64_t allocated = 0;
 
@@ -23,23 +28,52 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// Calls f of this thread's observers and those of all threads. What an observer computes meanwhile is told to none.
 template <class F> void each_observer(F f) {
-  for (Observer* list : {of_thread, of_all_threads})
+  std::shared_lock<std::shared_mutex> lock;
+  if (!telling) lock = std::shared_lock(changing);
+  for (Observer* list : {of_thread, of_all_threads.load(std::memory_order_relaxed)})
     for (Observer* o = list; o; o = o->outer_) f(*o);
+}
+template <class F> static void tell(F f) {
+  if (telling) return;
+  each_observer([&](Observer& o) {
+    const Restored<bool> guard(telling, true);
+    const Restored<int64_t> uncounted(allocated, allocated);
+    f(o);
+  });
 }
 
 Observer::Observer(Of of) : of_(of) {
-  if (!of_thread) allocated = 0;  // of what was created before it was observed
-  Observer*& list = of == Of::all_threads ? of_all_threads : of_thread;
-  outer_ = std::exchange(list, this);
-  observer_count.fetch_add(1, std::memory_order_relaxed);
+  if (of == Of::this_thread) begin();
 }
 Observer::~Observer() {
-  for (Observer** at = of_ == Of::all_threads ? &of_all_threads : &of_thread; *at; at = &(*at)->outer_)
-    if (*at == this) {
-      *at = outer_;
-      break;
-    }
+  if (of_ == Of::this_thread) end();
+}
+void Observer::begin() {
+  if (!of_thread) allocated = 0;  // of what was created before it was observed
+  if (of_ == Of::this_thread) {
+    outer_ = std::exchange(of_thread, this);
+  } else {
+    std::lock_guard lock(changing);
+    outer_ = of_all_threads.load();
+    of_all_threads = this;
+  }
+  observer_count.fetch_add(1, std::memory_order_relaxed);
+}
+void Observer::end() {
+  const auto without_this = [this](Observer* list) {
+    if (list == this) return outer_;
+    for (Observer* o = list; o; o = o->outer_)
+      if (o->outer_ == this) o->outer_ = outer_;
+    return list;
+  };
+  if (of_ == Of::this_thread) {
+    of_thread = without_this(of_thread);
+  } else {
+    std::lock_guard lock(changing);
+    of_all_threads = without_this(of_all_threads);
+  }
   observer_count.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -50,10 +84,10 @@ void WorkCounter::on_call(const KernelCall& call) {
 }
 
 void note_op(const char* op, const Tensor& y, Node* node) {
-  each_observer([&](Observer& o) { o.on_op(op, y, node); });
+  tell([&](Observer& o) { o.on_op(op, y, node); });
 }
 void note_vjp(const Node& node, const Tensors& grads) {
-  each_observer([&](Observer& o) { o.on_vjp(node, grads); });
+  tell([&](Observer& o) { o.on_vjp(node, grads); });
 }
 void note_allocation(std::size_t bytes) { allocated += static_cast<int64_t>(bytes); }
 
@@ -73,7 +107,7 @@ ObservedCall::~ObservedCall() {
   if (outer_) outer_->nested_seconds_ += seconds;
   const KernelCall call{
       op_, device_, work, start_, seconds, seconds - nested_seconds_, std::exchange(allocated, 0), outer_ != nullptr};
-  each_observer([&](Observer& o) { o.on_call(call); });
+  tell([&](Observer& o) { o.on_call(call); });
 }
 
 }  // namespace detail

@@ -46,9 +46,9 @@ struct KernelCall {
   bool nested;
 };
 
-/// While it lives, is told what its own thread does, or what all threads do; observers need not end in order. One of
-/// all threads must not begin or end while another thread computes. Without observers on any thread, a kernel call, an
-/// op and a vjp cost one branch each.
+/// While it lives, is told what its own thread does; it must end on this thread, but observers need not end in order.
+/// One of all threads is told from begin() to end(), which its class calls when it is whole. Without observers on any
+/// thread, a kernel call, an op and a vjp cost one branch each.
 class Observer : private NoCopy {
  public:
   enum class Of : bool { this_thread, all_threads };  // whose calls it is told
@@ -59,14 +59,18 @@ class Observer : private NoCopy {
   virtual void on_call(const KernelCall&) {}
   /// An op has computed y. node: what it recorded, or null.
   virtual void on_op([[maybe_unused]] const char* op, const Tensor&, [[maybe_unused]] Node* node) {}
-  /// The vjp of a node has computed the gradients of its inputs.
+  /// The vjp of a node has computed the gradients of its inputs; or a leaf has its gradient, the only one of `grads`.
   virtual void on_vjp(const Node&, [[maybe_unused]] const Tensors& grads) {}
   /// The paths of modules that this observer knows, or null. ModuleScope::path() asks all observers.
   virtual const ModuleNames* modules() const { return nullptr; }
 
+ protected:
+  void begin();
+  void end();
+
  private:
   Of of_;
-  Observer* outer_;
+  Observer* outer_ = nullptr;
   template <class F> friend void each_observer(F f);
 };
 

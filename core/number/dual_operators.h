@@ -59,9 +59,9 @@ template <class T, std::size_t N, Number C> SLUICE_FN Dual<T, N> operator/(C c, 
   return detail::chain(x, y, T(-(y / x.v)));
 }
 
-// -- comparisons: on values; a bool, or a mask tensor (ops/elementwise/dual_tensor.h)
-// ---------------------------------- Comparisons that return bool are pure: otherwise clang warns in a user's formula
-// that & and | of two calls with possible side effects may be meant as && and ||.
+// -- comparisons: on values; a bool, or a mask tensor (ops/elementwise/dual_tensor.h) ---------------------------------
+// Comparisons that return bool are pure: otherwise clang warns in a user's formula that & and | of two calls with
+// possible side effects may be meant as && and ||.
 template <std::size_t N, class T> SLUICE_FN bool mask_of(bool m, const T&) { return m; }
 template <class T>
 concept NumberValue = requires(const T& v) {

@@ -206,9 +206,10 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
     fail<IOError>("write: cannot sync the folder of '", path, "': ", reason(errno));
 }
 
-FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
+FolderLock::FolderLock(const std::string& folder) : process_(::getpid()) {
   refuse_nul("folder_lock", folder);
   std::error_code error;
+  path_ = (std::filesystem::absolute(folder, error) / ".lock").string();  // the program may change its folder
   std::filesystem::create_directories(folder, error);
   if (error) fail<IOError>("folder_lock: cannot make the folder '", folder, "': ", error.message());
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);  // a killed process ends soon
@@ -239,7 +240,8 @@ FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
 }
 
 FolderLock::~FolderLock() {
-  ::unlink(path_.c_str());  // before the lock ends, so that whoever opened the file before sees that it is gone
+  if (::getpid() == process_)  // the lock is not that of a forked child
+    ::unlink(path_.c_str());   // before the lock ends, so that whoever opened the file before sees that it is gone
   ::close(fd_);
 }
 

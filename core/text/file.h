@@ -85,6 +85,7 @@ class FolderLock : private NoCopy {
 
  private:
   std::string path_;
+  int process_;  // that holds the lock
   int fd_ = -1;
 };
 

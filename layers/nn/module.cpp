@@ -54,7 +54,8 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
                     x.rank() == 2 && s.tensor->shape() == Shape{x.dim(1), x.dim(0)}
                         ? "; of PyTorch's layout? load_pytorch() transposes"
                         : "");
-    if (x.dtype() != s.tensor->dtype())
+    const bool widens = s.exact && x.dtype() == bf16 && s.tensor->dtype() == f32;  // of a file older than `exact`
+    if (x.dtype() != s.tensor->dtype() && !widens)
       fail<IOError>(op, ": tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
   }
   const std::set<std::string_view> known(names.begin(), names.end());
@@ -110,9 +111,13 @@ void convert(const Members& m, DType dtype) {
   });
 }
 DType compute_dtype(const Members& m, DType otherwise) {
-  const auto found =
-      std::ranges::find_if(m.slots, [](const auto& s) { return is_float(s.tensor->dtype()) && !s.exact; });
-  return found == m.slots.end() ? otherwise : found->tensor->dtype();
+  std::optional<DType> first;  // of buffers, which may differ from the parameters
+  for (const auto& [name, tensor, exact] : m.slots) {
+    if (exact || !is_float(tensor->dtype())) continue;
+    if (tensor->requires_grad() || tensor->dtype() == otherwise) return tensor->dtype();
+    if (!first) first = tensor->dtype();
+  }
+  return first.value_or(otherwise);
 }
 void move(const Members& m, Device device) {
   if (device == meta) return unshare(m, meta);  // other owners may still need the values

@@ -88,9 +88,10 @@ void collect(Members& out, const Tensor& x);
 template <class T> void collect(Members& out, const T& x) {
   const auto member = [&](const char* name, const auto& m) {
     const std::size_t above = out.down(name);
-    if constexpr (requires { T::keeps_f32(name); }) out.exact = T::keeps_f32(name);
+    const bool outer = out.exact;
+    if constexpr (requires { T::keeps_f32(name); }) out.exact = outer || T::keeps_f32(name);
     collect(out, m);
-    out.exact = false;
+    out.exact = outer;
     out.up(above);
   };
   if constexpr (is_vector<T>::value) {

@@ -97,17 +97,19 @@ struct Axis {
   }
 };
 
-/// At most 800 points, each the mean of neighbouring points: more points are not visible and need more bytes.
+/// At most 800 points, each the mean of neighbouring points, but for those that cannot be drawn: more points are not
+/// visible and need more bytes.
 Series thinned(const Series& s) {
   const std::size_t stride = (s.x.size() + 799) / 800;
   if (stride <= 1) return s;
   Series out{s.name, {}, {}, s.noisy};
   for (std::size_t i = 0; i < s.x.size(); i += stride) {
     const std::size_t end = std::min(i + stride, s.x.size());
-    double x = 0, y = 0;
-    for (std::size_t k = i; k < end; ++k) x += s.x[k], y += s.y[k];
-    out.x.push_back(x / static_cast<double>(end - i));
-    out.y.push_back(y / static_cast<double>(end - i));
+    double x = 0, y = 0, count = 0;
+    for (std::size_t k = i; k < end; ++k)
+      if (plottable(s.x[k]) && plottable(s.y[k])) x += s.x[k], y += s.y[k], ++count;
+    out.x.push_back(x / count);  // NaN if there are none
+    out.y.push_back(y / count);
   }
   return out;
 }

@@ -140,14 +140,12 @@ void DataParallel::finish(double scale) {
   }
 }
 
-/// Whether this rank has a backward pass. In a cut sequence it has one also without tokens of its own, because the
-/// backward passes of the other ranks exchange with it.
+/// Whether this rank has a backward pass. It has one also for a loss of weight 0, because the loss may be that of a
+/// sequence that is cut over ranks, whose backward passes exchange; but not for the NaN of a mean of nothing.
 static bool walks(const Tensor& loss, double weight) {
-  if (weight > 0 || !in_sequence()) return weight > 0;
-  if (!loss.defined())
-    fail<ValueError>("data_parallel: in a SequenceScope a rank without tokens needs a loss, too, because the backward ",
-                     "passes of the other ranks exchange with it; give sum(losses of its tokens) and weight 0");
-  return loss.requires_grad();
+  if (weight > 0) return true;
+  if (!loss.defined() || !loss.requires_grad() || loss.numel() != 1) return false;
+  return in_sequence() || std::isfinite(loss.item());
 }
 
 /// The weight that the gradients of a loss of this dtype have: their sum is divided by the same.

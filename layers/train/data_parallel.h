@@ -47,8 +47,9 @@ class DataParallel : private NoCopy {
   /// Sets every parameter's .grad() to the gradient of Σ weight · loss / Σ weight, over the losses of all ranks and of
   /// all calls of accumulate() since the last backward(). If loss is the mean over this rank's tokens and weight is
   /// their number, this is the gradient of the mean over all tokens, for parts of any sizes. A rank without tokens
-  /// passes an undefined loss and weight 0; in a SequenceScope it passes weight 0 and the sum, 0, of the losses of its
-  /// tokens, because all ranks need a backward pass. A parameter that no rank's loss reaches keeps an undefined
+  /// passes an undefined loss and weight 0. Where other ranks have tokens of the same cut sequence (SequenceScope) it
+  /// passes the sum, 0, of its tokens' losses and weight 0, because all ranks of a sequence need a backward pass. A
+  /// parameter that no rank's loss reaches keeps an undefined
   /// gradient. Gradients must be clear before, except those of accumulate(). Throws ValueError for a weight that is
   /// negative or not finite, for a parameter that was frozen when this was made and is not now, and on all ranks when
   /// all weights are 0.

@@ -44,7 +44,11 @@ std::string reason() { return std::system_category().message(errno); }
 
 CsvLog::CsvLog(std::string path, std::vector<std::string> columns, int64_t resume_step)
     : path_(std::move(path)), columns_(std::move(columns)) {
+  if (columns_.empty()) fail<ValueError>("csv_log: needs columns, of which the first is the step");
   std::string header;
+  for (const std::string& column : columns_)
+    if (column.find_first_of(",\"\r\n") != column.npos)
+      fail<ValueError>("csv_log: a column's name must have neither commas, quotes nor line ends — got '", column, "'");
   for (const std::string& column : columns_) header += (header.empty() ? "" : ",") + column;
   std::string kept = header + '\n', old;
   if (resume_step > 0 && std::filesystem::exists(path_)) old = read_file(path_);

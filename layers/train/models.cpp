@@ -37,9 +37,12 @@ void copy_state(const Members& from, const Members& to) {
 void update_average(const Members& average, const Members& model, double decay) {
   if (!(decay >= 0 && decay <= 1)) fail<ValueError>("update_average: decay ", decay, " is outside [0, 1]");
   const std::vector<Tensor> sources = matched("update_average", model, average);
-  for (std::size_t i = 0; i < sources.size(); ++i)
-    if (sources[i].requires_grad() && sources[i].shares_storage(*average.slots[i].tensor))
-      fail<ValueError>("update_average: \"", average.slots[i].name,
+  std::set<const Storage*> trained;
+  for (const Tensor& x : sources)
+    if (x.requires_grad()) trained.insert(x.impl().storage.get());
+  for (const auto& s : average.slots)
+    if (trained.contains(s.tensor->impl().storage.get()))
+      fail<ValueError>("update_average: \"", s.name,
                        "\" is the same memory in the average and the model; begin with average = clone(model)");
   NoGrad guard;
   std::set<const TensorImpl*> done;  // update a tensor that two members share once

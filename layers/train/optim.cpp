@@ -255,6 +255,9 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
     for (std::size_t k = 0; k < slots_[i].count; ++k) entry(str(name, '.', moments_[k]), w.shape(), dtype);
     if (w.dtype() == bf16) entry(name + ".master", w.shape(), dtype);
   }
+  // A parameter that was bf16 when the file was written, and is f32 now, has a master there.
+  for (const auto& [name, w] : parameters_)
+    if (w.dtype() == f32) known.insert(name + ".master");
   for (const auto& [key, t] : state)
     if (!known.contains(key)) fail<IOError>(op, ": ", name_, " has no entry '", key, "'");
 

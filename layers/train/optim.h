@@ -307,7 +307,7 @@ struct MuonOptions {
 ///     return is_matrix(p) && !p.name.starts_with("embed") && !p.name.starts_with("head"); }});
 ///
 /// Of more than two dims (experts) the last two are the matrix. Throws ValueError as Adam does, and for a matrix of
-/// rank below 2. A GraphedStep refuses it.
+/// rank below 2. A GraphedStep makes its steps outside the recording.
 class Muon final : public Optimizer {
  public:
   Muon(std::vector<NamedTensor> parameters, MuonOptions options = {});
@@ -321,7 +321,8 @@ class Muon final : public Optimizer {
 };
 
 /// U·Vᵀ of g = U·Σ·Vᵀ, nearly: singular values above 0.002 of g's Frobenius norm become 0.68 to 1.21 after five
-/// iterations of x ← 3.4445·x + (−4.775·a + 2.0315·a²)·x, a = x·xᵀ, from x = g/‖g‖. g [..., n, m]; zero stays zero.
+/// iterations of x ← 3.4445·x + (−4.775·a + 2.0315·a²)·x, a = x·xᵀ, from x = g/‖g‖. g [..., n, m] with a norm of
+/// 10⁻⁷ to 10¹⁹; zero stays zero.
 Tensor newton_schulz(const Tensor& g, int64_t iterations = 5);
 
 }  // namespace sluice

@@ -30,6 +30,7 @@ std::string count(double n) {
 
 /// A number with few digits: 0.0312, 2.718, 12.3k, 4.5e-06.
 std::string readable(double v) {
+  if (std::isnan(v)) return "nan";  // printf would write "-nan" for a negative NaN
   const double size = std::abs(v);
   if (size >= 1e4) return count(v);
   if (size != 0 && size < 1e-3) return format("%.1e", v);
@@ -116,7 +117,11 @@ void Progress::draw() {
       text += '[' + std::string(full, '#') + std::string(width - full, '.') + "] ";
     }
     text += rest;
-    text.resize(std::min(text.size(), room));
+    if (text.size() > room) {  // not within a character of several bytes
+      std::size_t end = room;
+      while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+      text.resize(end);
+    }
     std::fprintf(options_.out, "\r%s\x1b[K", text.c_str());  // \x1b[K clears the rest of a longer line
     open_ = true;
   } else {

@@ -169,19 +169,20 @@ Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, con
   const Tensor safe = where(counted, t, 0);
   const auto of_target = [&](const Tensor& rows) { return squeeze(gather(rows, 1, unsqueeze(safe, 1)), 1); };
   const Tensor weight = o.weight.defined() ? detail::widened(o.weight.detach()) : Tensor();
-  // A class of weight 0 counts nothing, even with −∞.
-  const Tensor weighted = weight.defined() ? masked_fill(log_p * weight, weight == 0.0, 0) : log_p;
-  Tensor loss = neg(of_target(weighted));
+  const auto times = [](const Tensor& x, const Tensor& w) {  // a class of weight 0 counts nothing, even with −∞
+    return w.defined() ? masked_fill(x * w, w == 0.0, 0) : x;
+  };
+  const Tensor of_targets = weight.defined() ? index_select(weight, 0, safe) : weight;
+  Tensor loss = neg(times(of_target(log_p), of_targets));
   if (o.label_smoothing > 0) {
-    const Tensor even = sum(weighted, 1) * (o.label_smoothing / static_cast<double>(classes));
+    const Tensor even = sum(times(log_p, weight), 1) * (o.label_smoothing / static_cast<double>(classes));
     loss = o.label_smoothing < 1 ? loss * (1 - o.label_smoothing) - even : neg(even);  // ∞·0 is NaN
   }
   loss = where(counted, loss, 0);
   if (o.reduction == Reduction::none) return to(reshape(loss, targets.shape()), log_p_in.dtype());
   const Tensor total = sum(loss);
   if (o.reduction == Reduction::sum) return to(total, log_p_in.dtype());
-  const Tensor count =
-      sum(weight.defined() ? where(counted, index_select(weight, 0, safe), 0) : to(counted, log_p.dtype()));
+  const Tensor count = sum(weight.defined() ? where(counted, of_targets, 0) : to(counted, log_p.dtype()));
   return to(total / masked_fill(count, count == 0.0, 1), log_p_in.dtype());
 }
 

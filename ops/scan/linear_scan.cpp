@@ -167,23 +167,35 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
 
 constexpr double kForgets = -std::numeric_limits<double>::infinity();
 
+/// False if no number is −∞ or NaN. Devices are not asked: that would wait for them.
+static bool may_forget(const Tensor& g) {
+  if (g.device() == meta || g.numel() == 0) return false;
+  return g.device() != cpu || !(min(g.detach()).item() > kForgets);
+}
+
 Tensor detail::running_decay(const Tensor& g, int64_t dim, CumsumOptions o) {
+  if (!may_forget(g)) return cumsum(g, dim, o);
   const Tensor forgets = cumsum(to(g.detach() == kForgets, f32), dim, o) > 0.0;
   return masked_fill(cumsum(g, dim, o), forgets, kForgets);
 }
 Tensor detail::total_decay(const Tensor& g, int64_t dim) {
+  if (!may_forget(g)) return sum(g, {dim});
   return masked_fill(sum(g, {dim}), any(g.detach() == kForgets, {dim}), kForgets);
 }
 
 /// Where all channels decay by e^−∞: bool [batch, heads, n, 1].
 static Tensor forgotten(const Tensor& g) { return all(g.detach() == kForgets, {-1}, keep); }
+/// x, 0 where all channels of g decay by e^−∞.
+static Tensor without_forgotten(const Tensor& x, const Tensor& g) {
+  return may_forget(g) ? masked_fill(x, forgotten(g), 0) : x;
+}
 
 Tensor detail::decayed_state(const Tensor& k, const Tensor& v, const Tensor& left) {
-  return matmul(transpose(map(formula::Decayed{}, k, left), -2, -1), masked_fill(v, forgotten(left), 0));
+  return matmul(transpose(map(formula::Decayed{}, k, left), -2, -1), without_forgotten(v, left));
 }
 
 Tensor detail::carried(const Tensor& q, const Tensor& state, const Tensor& upto) {
-  return masked_fill(matmul(map(formula::Decayed{}, q, upto), state), forgotten(upto), 0);
+  return without_forgotten(matmul(map(formula::Decayed{}, q, upto), state), upto);
 }
 
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay) {

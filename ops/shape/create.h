@@ -28,10 +28,10 @@ Tensor arange(A start, B end, S step = 1, TensorOptions options = {.dtype = i64}
   return detail::arange_whole(static_cast<int64_t>(start), static_cast<int64_t>(end), static_cast<int64_t>(step),
                               options);
 }
-template <std::integral N> Tensor arange(N n, TensorOptions options = {.dtype = i64}) {
-  return arange(N{0}, n, 1, options);
+inline Tensor arange(int64_t n, TensorOptions options = {.dtype = i64}) { return arange(int64_t{0}, n, 1, options); }
+template <std::floating_point F> Tensor arange(F end, TensorOptions options = {}) {
+  return arange(0.0, static_cast<double>(end), 1.0, options);
 }
-inline Tensor arange(double end, TensorOptions options = {}) { return arange(0.0, end, 1.0, options); }
 /// n values from start to end, both included.
 Tensor linspace(double start, double end, int64_t n, TensorOptions options = {});
 /// The n×m identity matrix; m = −1, the default, stands for n.

@@ -15,9 +15,11 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <thread>
+#include <utility>
 
 using namespace sluice;
 
@@ -190,4 +192,49 @@ TEST_CASE("anomaly: values, gradients and what stays allocated are as without it
   backward(z);
   CHECK(z.item() == y.item());
   CHECK(m.blocks[0].first.weight.grad().to_vector() == want);
+}
+
+TEST_CASE("anomaly: a sum of gradients in a leaf is checked, too", "[anomaly]") {
+  Tensor x = Tensor({1e-3F}).requires_grad_();
+  AnomalyMode mode;
+  CHECK_THROWS_WITH(backward(sum(x * 3e38) + sum(x * 3e38)), Contains("the sum of its gradients"));
+}
+
+TEST_CASE("anomaly: each flag has an infinity of its own", "[anomaly]") {
+  const Tensor zero = zeros({1}), huge = full({1}, 1e30);
+  {
+    AnomalyMode mode({.infinity = false, .minus_infinity = true});
+    CHECK_THROWS_AS(log(zero), AutogradError);
+    CHECK_NOTHROW(exp(huge));
+  }
+  AnomalyMode mode({.infinity = true, .minus_infinity = false});
+  CHECK_NOTHROW(log(zero));
+  CHECK_THROWS_AS(exp(huge), AutogradError);
+}
+
+TEST_CASE("anomaly: its own work is in no profile", "[anomaly][profile]") {
+  const Tensor x = ones({64, 64});
+  const auto calls = [&] {
+    detail::WorkCounter counter;
+    const Tensor y = x * 2.0;
+    return std::pair(counter.calls(), counter.work().bytes);
+  };
+  const auto alone = calls();
+  AnomalyMode mode;
+  CHECK(calls() == alone);
+}
+
+TEST_CASE("anomaly: it may begin and end while another thread computes", "[anomaly]") {
+  std::atomic<bool> stop = false;
+  std::thread other([&] {
+    const Tensor x = ones({4, 16});
+    while (!stop) x * 1.0;
+  });
+  for (int i = 0; i < 3000; ++i) {
+    AnomalyMode mode(
+        {.modules = {{{&other, "some long type name of a module"}, "a path that is longer than a small one"}}});
+    if (i % 16 == 0) ones({2}) * 2.0;
+  }
+  stop = true;
+  other.join();
 }

@@ -175,3 +175,12 @@ TEST_CASE("gradcheck: a kink under the point is seen, a split tie agrees with th
   CHECK_FALSE(gradcheck([](const Inputs& in) { return relu(in[0]); }, {at_kink}).ok);
   CHECK(gradcheck([](const Inputs& in) { return maximum(in[0], like(in[0], 0)); }, {at_kink}).ok);
 }
+
+TEST_CASE("gradcheck: records also where the caller does not, and names the input by its place", "[gradcheck]") {
+  const NoGrad guard;
+  const Tensor ids = zeros({1}, {i64}), x = full({2}, 0.3, {f64}).requires_grad_();
+  CHECK(gradcheck([](const std::vector<Tensor>& v) { return v[1] * v[1]; }, {ids, x}).ok);
+  const auto wrong = gradcheck([](const std::vector<Tensor>& v) { return v[1] * v[1].detach(); }, {ids, x});
+  CHECK_FALSE(wrong.ok);
+  CHECK_THAT(wrong.message, Contains("input 1"));
+}

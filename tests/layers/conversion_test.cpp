@@ -13,6 +13,7 @@
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/port/pytorch.h>
 #include <sluice/layers/train/models.h>
+#include <sluice/layers/train/optim.h>
 #include <sluice/ops/basic.h>
 
 #include <cmath>
@@ -39,6 +40,38 @@ TEST_CASE("to: a converted layer has the dtypes of one that was made so", "[modu
   CHECK(exact > 10);
 }
 
+TEST_CASE("load: files of a time when converted layers rounded their decays", "[module][bf16]") {
+  TempFolder folder;
+  Rng rng(2);
+  GatedDeltaNet layer(DeltaOptions{.dim = 8, .heads = 2}, rng);
+  to(layer, bf16);
+  save(layer, folder / "layer");
+  SafeTensors file = load_safetensors(folder / "layer");
+  for (const char* name : {"a_log", "dt_bias"}) file.tensors[name] = to(file.tensors[name], bf16);
+  save_safetensors(folder / "layer", file);
+  load(layer, folder / "layer");
+  CHECK(layer.a_log.dtype() == f32);
+  CHECK(max_abs_diff(layer.a_log.detach(), to(file.tensors["a_log"], f32)) == 0);
+
+  Adam adam(parameters(layer));
+  auto state = adam.state();
+  state["a_log.master"] = zeros({2});
+  CHECK_NOTHROW(adam.load_state(state));
+  state["a_logs.master"] = zeros({2});
+  CHECK_THROWS_AS(adam.load_state(state), IOError);
+}
+
+struct Distances {  // a layer of a user's, with a buffer in f32 before its weights
+  struct {
+    int64_t dim = 8;
+    DType dtype = bf16;
+  } options;
+  Tensor distances = arange(0.0, 16.0);
+  Linear out;
+  SLUICE_PARTS(distances, out);
+  Tensor operator()(const Tensor& x, const Pass& = {}) const { return out(x); }
+};
+
 TEST_CASE("transformer block: its norms have the dtype of what it holds", "[transformer_block]") {
   Rng rng(1);
   const HeadsOptions heads{.dim = 8, .heads = 2, .causal = true};
@@ -51,6 +84,8 @@ TEST_CASE("transformer block: its norms have the dtype of what it holds", "[tran
   save(attention, folder / "attention");
   const TransformerBlock reloaded(load_model<MultiHeadAttention>(folder / "attention"), feed);
   CHECK(reloaded(zeros({1, 4, 8}, {bf16})).dtype() == bf16);
+  const Distances mine{.options = {}, .out = Linear({.in = 8, .out = 8, .dtype = bf16}, rng)};
+  CHECK(TransformerBlock(mine, feed)(zeros({1, 4, 8}, {bf16})).dtype() == bf16);
 }
 
 TEST_CASE("pool_kv_heads: the gates of a shift are pooled with the keys", "[attention]") {

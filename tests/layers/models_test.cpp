@@ -152,3 +152,18 @@ TEST_CASE("models: unlisted names what the loss reads and visit() leaves out", "
   for (int i = 0; i < 100'000; ++i) deep = deep + 1;
   CHECK(unlisted(model, deep).empty());  // without recursion
 }
+
+namespace {
+struct Pair {
+  Tensor a, b;
+  SLUICE_PARTS(a, b);
+};
+}  // namespace
+
+TEST_CASE("models: an average that shares a parameter under another name is refused", "[models]") {
+  const Tensor x = ones({1}).requires_grad_(), y = full({1}, 2).requires_grad_();
+  const Pair model{x, y}, average{y, x};
+  CHECK_THROWS_AS(update_average(average, model, 0.5), ValueError);
+  CHECK(x.item() == 1);
+  CHECK(y.item() == 2);
+}

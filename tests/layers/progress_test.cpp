@@ -289,3 +289,18 @@ TEST_CASE("write_svg_curve: where points, means, reference lines and their label
   CHECK_THAT(svg({}, {}, "\u00e9\u20ac\U0001f600|\xF0\x8F\xBF\xBF|\xF4\x90\x80\x80|\xE0\x9F\xBF|\xED\xA0\x80|\xE2\x82"),
              Contains("<title>\u00e9\u20ac\U0001f600|????|????|???|???|?\?</title>"));
 }
+
+TEST_CASE("csv_log: names that would break the file are refused", "[progress]") {
+  TempFolder folder;
+  for (const char* name : {"loss, train", "a\nb", "a\rb", "\"a\""})
+    CHECK_THROWS_WITH(CsvLog(folder / "log.csv", {"step", name}), Contains("csv_log"));
+  CHECK_THROWS_AS(CsvLog(folder / "log.csv", {}), ValueError);
+}
+
+TEST_CASE("write_svg_curve: a long curve with points that cannot be drawn keeps the others", "[progress]") {
+  TempFolder folder;
+  Series s{"loss"};
+  for (int i = 0; i < 80'000; ++i) s.x.push_back(i), s.y.push_back(i % 100 == 7 ? NAN : 1.0);
+  write_svg_curve(folder / "c.svg", {}, {s});
+  CHECK_THAT(read_file(folder / "c.svg"), !Contains("d=\"\"/>"));
+}

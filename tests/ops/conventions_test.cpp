@@ -98,7 +98,9 @@ TEST_CASE("conventions: arange of a fraction has its own numbers", "[ops]") {
   CHECK(arange(2.5).to_vector<double>() == std::vector<double>{0, 1, 2});
   CHECK(arange(2.5).dtype() == f32);
   CHECK(arange(3).dtype() == i64);
-  CHECK(arange(std::size_t{3}).dim(0) == 3);
+  CHECK(arange(std::size_t{3}).dtype() == i64);
+  enum { kThree = 3 };
+  CHECK(arange(kThree).dtype() == i64);
   CHECK(arange(3, {f64}).dtype() == f64);
 }
 
