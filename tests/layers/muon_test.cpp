@@ -3,36 +3,15 @@
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/ops/basic.h>
 
+#include "layers/optim_steps.h"
 #include "support/catch.h"
 
 #include <cmath>
 
 using namespace sluice;
+using namespace sluice::testing;
 
 namespace {
-
-using Doubles = std::vector<double>;
-
-/// Values in (−1, 1) without a pattern.
-Doubles numbers(std::size_t n, double seed) {
-  Doubles v(n);
-  for (std::size_t i = 0; i < n; ++i) v[i] = std::sin(seed + 1.7 * static_cast<double>(i * i % 101));
-  return v;
-}
-Tensor leaf(const Doubles& values, const Shape& shape, DType dtype = f64) {
-  return to(Tensor::from(values, shape), dtype).requires_grad_();
-}
-/// A gradient that depends on the weights, so that an error in one step is carried into the next.
-Doubles gradient(const Doubles& w, int t) {
-  Doubles g = numbers(w.size(), 10 + t);
-  for (std::size_t i = 0; i < w.size(); ++i) g[i] = 0.3 * g[i] + w[i] - 0.2;
-  return g;
-}
-void one_step(Optimizer& o, int t) {
-  for (NamedTensor p : o.parameters())
-    p.tensor.set_grad(to(Tensor::from(gradient(p.tensor.to_vector<double>(), t), p.tensor.shape()), p.tensor.dtype()));
-  o.step();
-}
 
 /// Newton and Schulz by hand: g [rows, cols] by rows → nearly U·Vᵀ.
 Doubles orthogonal(Doubles g, std::size_t rows, std::size_t cols) {

@@ -7,6 +7,7 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
 
+#include "layers/optim_steps.h"
 #include "support/catch.h"
 
 #include <cmath>
@@ -15,10 +16,10 @@
 #include <memory>
 
 using namespace sluice;
+using namespace sluice::testing;
 
 namespace {
 
-using Doubles = std::vector<double>;
 using Made = std::unique_ptr<Optimizer>;
 using Make = std::function<Made(std::vector<NamedTensor>)>;
 constexpr int kSteps = 20;
@@ -27,30 +28,9 @@ template <class O, class Options> Make maker(Options o) {
   return [o](std::vector<NamedTensor> p) { return std::make_unique<O>(std::move(p), o); };
 }
 
-Tensor leaf(const Doubles& values, const Shape& shape, DType dtype = f64) {
-  Tensor t = to(Tensor::from(values, shape), dtype);
-  return t.requires_grad_();
-}
-/// Values in (−1, 1) without a pattern that an update rule could share.
-Doubles numbers(std::size_t n, double seed) {
-  Doubles v(n);
-  for (std::size_t i = 0; i < n; ++i) v[i] = std::sin(seed + 1.7 * static_cast<double>(i * i % 101));
-  return v;
-}
 /// A matrix, which decays by default, and a bias, which does not.
 std::vector<NamedTensor> weight_and_bias(DType dtype = f64) {
   return {{"weight", leaf(numbers(15, 1), {3, 5}, dtype)}, {"bias", leaf(numbers(7, 2), {7}, dtype)}};
-}
-/// A gradient that depends on the weights, so that an error in one step is carried into the next.
-Doubles gradient(const Doubles& w, int t) {
-  Doubles g = numbers(w.size(), 10 + t);
-  for (std::size_t i = 0; i < w.size(); ++i) g[i] = 0.3 * g[i] + w[i] - 0.2;
-  return g;
-}
-void one_step(Optimizer& o, int t) {
-  for (NamedTensor p : o.parameters())
-    p.tensor.set_grad(to(Tensor::from(gradient(p.tensor.to_vector<double>(), t), p.tensor.shape()), p.tensor.dtype()));
-  o.step();
 }
 bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() &&
