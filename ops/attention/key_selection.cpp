@@ -116,6 +116,7 @@ Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tenso
   if (block < 1) fail<ValueError>(op, ": block must be positive — got ", block);
   const int64_t m = q.dim(2), n = k.dim(2);
   check_keys(op, keys, q.dim(0), n);
+  checked_numel(op, {q.dim(0), q.dim(1), std::min<int64_t>(m, 128), n});  // the scores of some rows
   return detail::by_rows(m, 128, [&](int64_t row, int64_t rows) {
     const AttentionMask mask{.causal = true, .keys = keys.defined() ? narrow(keys, 1, 0, n - m + row + rows) : keys};
     const int64_t seen = n - m + row + rows;
