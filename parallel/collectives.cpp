@@ -153,16 +153,16 @@ Tensor broadcast(const Tensor& x, int root, const Communicator& group) {
   check_root("broadcast", root, group);
   if (group.size() == 1) return x;
   const Call call{"broadcast", str("broadcast(root ", root, ") ", signature(x.dtype(), x.shape()))};
-  const bool narrow = x.dtype() == i32 || x.dtype() == boolean;  // travels as i64
+  const bool as_i64 = x.dtype() == i32 || x.dtype() == boolean;  // how it travels
   const Tensor y = collective(
-      call, narrow ? to(x, i64) : x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },
+      call, as_i64 ? to(x, i64) : x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },
       [&](const Tensor& here, const auto&) {
         if (here.device() == meta) return empty_like(here);
         Tensor y = group.rank() == root ? clone(here) : empty_like(here);
         broadcast_raw(group.group(), y, root);
         return y;
       });
-  return narrow ? to(y, x.dtype()) : y;
+  return as_i64 ? to(y, x.dtype()) : y;
 }
 
 /// all_gather() of ranks whose `what` must agree, too.

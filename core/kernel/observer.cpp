@@ -28,13 +28,14 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Calls f of this thread's observers and those of all threads. What an observer computes meanwhile is told to none.
+/// Calls f of this thread's observers and those of all threads.
 template <class F> void each_observer(F f) {
   std::shared_lock<std::shared_mutex> lock;
   if (!telling) lock = std::shared_lock(changing);
   for (Observer* list : {of_thread, of_all_threads.load(std::memory_order_relaxed)})
     for (Observer* o = list; o; o = o->outer_) f(*o);
 }
+/// Tells each observer by f. What an observer computes meanwhile is told to none.
 template <class F> static void tell(F f) {
   if (telling) return;
   each_observer([&](Observer& o) {

@@ -163,9 +163,11 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   const bool walk = walks(loss, weight);
   if (walk && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
   // What a pass that failed has sent still reads the buckets.
-  for (Bucket& b : buckets_) try {
+  for (Bucket& b : buckets_) {
+    try {
       b.sum.wait();
     } catch (const CommunicationError&) {}
+  }
   weight = rounded(weight, loss);
   Tensor total = full({}, weight_ + weight, {f64});
   Pending weights = start_all_reduce(total, own_);

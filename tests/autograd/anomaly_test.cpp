@@ -15,7 +15,6 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/softmax.h>
 
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -222,19 +221,4 @@ TEST_CASE("anomaly: its own work is in no profile", "[anomaly][profile]") {
   const auto alone = calls();
   AnomalyMode mode;
   CHECK(calls() == alone);
-}
-
-TEST_CASE("anomaly: it may begin and end while another thread computes", "[anomaly]") {
-  std::atomic<bool> stop = false;
-  std::thread other([&] {
-    const Tensor x = ones({4, 16});
-    while (!stop) x * 1.0;
-  });
-  for (int i = 0; i < 3000; ++i) {
-    AnomalyMode mode(
-        {.modules = {{{&other, "some long type name of a module"}, "a path that is longer than a small one"}}});
-    if (i % 16 == 0) ones({2}) * 2.0;
-  }
-  stop = true;
-  other.join();
 }

@@ -17,6 +17,8 @@
 #include <sluice/ops/rows/reduce.h>
 
 #include <limits>
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -138,4 +140,43 @@ TEST_CASE("observers: they end in any order", "[profile]") {
   CHECK(a->calls == 3);
   a.reset();
   CHECK_FALSE(detail::observed());
+}
+
+namespace {
+/// Is told of all threads' ops, takes its time, and counts those that end when it has ended itself.
+struct Slow final : detail::Observer {
+  Slow(std::atomic<bool>& alive, std::atomic<int>& late, std::atomic<int>& told)
+      : Observer(Of::all_threads), alive(alive), late(late), told(told) {
+    alive = true;
+    begin();
+  }
+  ~Slow() {
+    end();
+    alive = false;
+  }
+  void on_op(const char*, const Tensor&, Node*) override {
+    std::atomic<bool>& still = alive;
+    std::atomic<int>&ended = late, &all = told;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    ++all, ended += !still;
+  }
+  std::atomic<bool>& alive;
+  std::atomic<int>&late, &told;
+};
+}  // namespace
+
+TEST_CASE("observers: one of all threads ends when no thread is telling it", "[profile]") {
+  std::atomic<bool> stop = false, alive = false;
+  std::atomic<int> late = 0, told = 0;
+  std::thread other([&] {
+    const Tensor x = ones({4});
+    while (!stop) x * 1.0;
+  });
+  for (int i = 0; i < 200 || told < 20; ++i) {
+    const Slow observer(alive, late, told);
+    std::this_thread::sleep_for(std::chrono::microseconds(150));
+  }
+  stop = true;
+  other.join();
+  CHECK(late == 0);
 }
