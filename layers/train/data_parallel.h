@@ -49,10 +49,9 @@ class DataParallel : private NoCopy {
   /// their number, this is the gradient of the mean over all tokens, for parts of any sizes. A rank without tokens
   /// passes an undefined loss and weight 0. Where other ranks have tokens of the same cut sequence (SequenceScope) it
   /// passes the sum, 0, of its tokens' losses and weight 0, because all ranks of a sequence need a backward pass. A
-  /// parameter that no rank's loss reaches keeps an undefined
-  /// gradient. Gradients must be clear before, except those of accumulate(). Throws ValueError for a weight that is
-  /// negative or not finite, for a parameter that was frozen when this was made and is not now, and on all ranks when
-  /// all weights are 0.
+  /// parameter that no rank's loss reaches keeps an undefined gradient. Gradients must be clear before, except those of
+  /// accumulate(). Throws ValueError for a weight that is negative or not finite, for a parameter that was frozen when
+  /// this was made and is not now, and on all ranks when all weights are 0.
   void backward(const Tensor& loss, double weight = 1);
   /// Adds the gradient of weight · loss on this rank, and sends nothing. Throws ValueError as backward().
   void accumulate(const Tensor& loss, double weight = 1);
