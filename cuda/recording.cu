@@ -156,7 +156,7 @@ void Graph::replay(const std::vector<uint64_t>& streams) {
   std::vector<int64_t> first(2 * checks.size(), -1);
   const std::size_t bytes = first.size() * sizeof(int64_t);
   host.resize(kFoundAt + bytes);
-  std::memcpy(host.data(), streams.data(), std::min(streams.size(), 2 * kMostStreams) * sizeof(uint64_t));
+  std::copy_n(streams.data(), std::min(streams.size(), 2 * kMostStreams), reinterpret_cast<uint64_t*>(host.data()));
   if (bytes > 0) std::memcpy(host.data() + kFoundAt, first.data(), bytes);
   if (draws || value_bytes > 0 || bytes > 0) copy_to_device(own, host.data(), host.size());
   recorded->replay();

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   // Of number i of s[c]: lse · log2 e for which = 0, δ for which = 1.
   const auto statistic = [&](int which, int stage, int c, int i) -> float {
     if constexpr (statistics_come) return statistics[stage * Tile::of_stage + which * cols + 8 * c + 2 * t + i % 2];
-    else return (which == 0 ? own_lse : own_delta)[i / 2];
+    else return which == 0 ? own_lse[i / 2] : own_delta[i / 2];
   };
   // Sets `hidden` from the interval of columns that each row sees, and from the key mask.
   const auto look = [&](int at) {

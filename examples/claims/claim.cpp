@@ -122,6 +122,7 @@ std::string text(double value) {
 }
 std::string text(Measured m) {
   if (m.spread <= 1e-9 * std::abs(m.value)) return text(m.value);
+  if (!std::isfinite(m.spread)) return text(m.value) + " ± ∞";  // of one run
   // Two digits of a spread that begins with 1, one of another; the value to the same place.
   const double order = std::floor(std::log10(m.spread));
   const int place = static_cast<int>(order) - (m.spread / std::pow(10, order) < 1.95 ? 1 : 0);

@@ -3,11 +3,14 @@
 #include <sluice/core/text/file.h>
 #include <sluice/core/text/safetensors.h>
 #include <sluice/layers/models/families.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <regex>
+#include <set>
 #include <string_view>
 
 namespace sluice {
@@ -24,20 +27,20 @@ bool of_embedding(std::string_view name) {
   return name.ends_with("embed_tokens.weight") || name.ends_with("backbone.embeddings.weight");  // the latter: Mamba-2
 }
 
-Checkpoint look(const std::string& folder) {
+Checkpoint look(const char* op, const std::string& folder) {
   Checkpoint out;
   std::string shard = "model.safetensors";  // that of the embedding
   out.path = folder + "/" + shard;
   if (!std::filesystem::exists(out.path)) {
     out.path += ".index.json";
     if (!std::filesystem::exists(out.path))
-      fail<IOError>("load_model_files: '", folder, "' has neither model.safetensors nor model.safetensors.index.json");
+      fail<IOError>(op, ": '", folder, "' has neither model.safetensors nor model.safetensors.index.json");
     shard.clear();
-    for (const auto& [name, file] : detail::read_index("load_model_files", out.path)) {
+    for (const auto& [name, file] : detail::read_index(op, out.path)) {
       out.shards[name] = file;
       if (of_embedding(name)) shard = file;
     }
-    if (shard.empty()) fail<IOError>("load_model_files: '", out.path, "' names no tensor with an embedding");
+    if (shard.empty()) fail<IOError>(op, ": '", out.path, "' names no tensor with an embedding");
   }
   const SafeTensors file = map_safetensors(folder + "/" + shard, [&](const std::string& name) {
     out.shards.try_emplace(name, shard);
@@ -48,7 +51,7 @@ Checkpoint look(const std::string& folder) {
 }
 
 /// Whether the files have a head that is not the embedding. Transformers uses it whatever tie_word_embeddings says.
-bool has_own_head(const std::string& folder, const Checkpoint& files) {
+bool has_own_head(const char* op, const std::string& folder, const Checkpoint& files) {
   const auto head = files.shards.find("lm_head.weight"),
              embedding = std::ranges::find_if(files.shards, [](const auto&e) { return of_embedding(e.first); });
   if (head == files.shards.end() || embedding == files.shards.end()) return false;
@@ -56,13 +59,28 @@ bool has_own_head(const std::string& folder, const Checkpoint& files) {
     const SafeTensors file =
         map_safetensors(folder + "/" + entry.second, [&](const std::string& name) { return name == entry.first; });
     if (!file.tensors.contains(entry.first))
-      fail<IOError>("load_model_files: '", files.path, "' names \"", entry.first, "\" in '", entry.second,
-                    "', which lacks it");
+      fail<IOError>(op, ": '", files.path, "' names \"", entry.first, "\" in '", entry.second, "', which lacks it");
     return file.tensors.at(entry.first);
   };
   const Tensor a = bytes(*head), b = bytes(*embedding);
   return a.shape() != b.shape() || a.dtype() != b.dtype() ||
          std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.numel() * size_of(a.dtype()))) != 0;
+}
+
+ModelPlan plan_of(const char* op, const std::string& folder, const ModelConfig& config, const Checkpoint& files) {
+  ModelPlan plan = sluice::plan_of(config, [&](const char* text) {
+    return std::ranges::any_of(files.shards,
+                               [&](const auto& entry) { return entry.first.find(text) != std::string::npos; });
+  });
+  if (plan.options.tied && has_own_head(op, folder, files)) plan.options.tied = false;
+  return plan;
+}
+
+/// Its tensors are on meta.
+Decoder shapes_of(const DecoderOptions& options) {
+  detail::MetaInit shapes_only;
+  Rng rng(0);
+  return Decoder(options, rng);
 }
 
 void set_dtype(DecoderOptions& o, DType dtype) {
@@ -79,26 +97,29 @@ void set_dtype(DecoderOptions& o, DType dtype) {
   }
 }
 
+/// The text of config.json with another dtype; all else stays as it is.
+std::string with_dtype(const std::string& config, DType dtype) {
+  const std::string name = dtype == bf16 ? "bfloat16" : dtype == f64 ? "float64" : "float32";
+  static const std::regex field("(\"(torch_)?dtype\"\\s*:\\s*)(\"[^\"]*\"|null)");
+  if (std::regex_search(config, field)) return std::regex_replace(config, field, "$1\"" + name + "\"");
+  const std::size_t start = config.find('{') + 1;
+  return config.substr(0, start) + "\n  \"dtype\": \"" + name + "\"," + config.substr(start);
+}
+
 }  // namespace
 
 Decoder load_model_files(const std::string& folder, const ModelFilesOptions& options) {
   const std::string path = folder + "/config.json";
   const ModelConfig config(read_file(path), path);
-  const Checkpoint files = look(folder);
-  const auto has = [&](const char* text) {
-    return std::ranges::any_of(files.shards,
-                               [&](const auto& entry) { return entry.first.find(text) != std::string::npos; });
-  };
+  constexpr const char* op = "load_model_files";
+  const Checkpoint files = look(op, folder);
   ModelPlan plan;
   Decoder model;
   try {
-    plan = plan_of(config, has);
+    plan = plan_of(op, folder, config, files);
     config.check_read(options.ignore);
-    if (plan.options.tied && has_own_head(folder, files)) plan.options.tied = false;
     set_dtype(plan.options, options.dtype.value_or(files.dtype));
-    detail::MetaInit shapes_only;
-    Rng rng(0);
-    model = Decoder(plan.options, rng);
+    model = shapes_of(plan.options);
   } catch (const IOError&) { throw; } catch (const Error& e) {
     fail<IOError>("load_model_files: '", path, "': ", e.what());
   }
@@ -108,6 +129,55 @@ Decoder load_model_files(const std::string& folder, const ModelFilesOptions& opt
     fail<IOError>("load_model_files: '", path, "': ", e.what());
   }
   return model;
+}
+
+void save_model_files(const Decoder& model, const std::string& to, const std::string& like) {
+  namespace fs = std::filesystem;
+  constexpr const char* op = "save_model_files";
+  std::error_code error;
+  const auto check = [&](const std::string& what) {
+    if (error) fail<IOError>(op, ": cannot ", what, ": ", error.message());
+  };
+  if (fs::equivalent(to, like, error)) fail<ValueError>(op, ": need another folder than '", like, "' to write to");
+  fs::create_directories(to, error), check("make '" + to + "'");
+  const std::string path = like + "/config.json", text = read_file(path);
+  const Checkpoint files = look(op, like);
+  const ModelPlan plan = plan_of(op, like, ModelConfig(text, path), files);
+  Decoder need = shapes_of(plan.options), given = model;
+  const detail::Members ours = detail::members(given), theirs = detail::members(need);
+  for (std::size_t i = 0; i < std::max(ours.slots.size(), theirs.slots.size()); ++i) {
+    const auto slot = [i](const detail::Members& m) {
+      return i < m.slots.size() ? str("\"", m.slots[i].name, "\" ", m.slots[i].tensor->shape()) : "nothing more";
+    };
+    if (slot(ours) != slot(theirs))
+      fail<ValueError>(op, ": the model has ", slot(ours), " where '", like, "' has ", slot(theirs));
+  }
+  SafeTensors out = detail::pytorch_tensors(op, ours, plan.rules, "");
+  std::vector<std::regex> others(plan.ignore.begin(), plan.ignore.end());
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : files.shards) shards.insert(shard);
+  const auto stays = [&](const std::string& name) {  // but for the second copy of a tied head
+    return name != "lm_head.weight" && name.size() <= 1000 &&
+           std::ranges::any_of(others, [&](const auto& r) { return std::regex_search(name, r); });
+  };
+  for (const std::string& shard : shards) {
+    const SafeTensors file = map_safetensors(
+        like + "/" + shard, [&](const std::string& name) { return out.tensors.contains(name) || stays(name); });
+    for (const auto& [name, x] : file.tensors)
+      if (const auto [at, fresh] = out.tensors.try_emplace(name, x); !fresh)
+        at->second = reshape(at->second, x.shape());  // axes of size 1 that the model has not
+  }
+  save_safetensors(to + "/model.safetensors", out);
+  for (fs::directory_iterator at(like, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename(), kind = at->path().extension();
+    if (kind != ".json" && kind != ".jinja" && kind != ".model" && kind != ".txt") continue;
+    if (name == "config.json" || name.ends_with(".index.json")) continue;
+    fs::copy_file(at->path(), to + "/" + name, fs::copy_options::overwrite_existing, error);
+    check("copy '" + name + "'");
+  }
+  check("list '" + like + "'");
+  const std::string config = with_dtype(text, model.embedding.weight.dtype());
+  write_file_atomically(to + "/config.json", [&](FileWriter& f) { f.write(config); });
 }
 
 }  // namespace sluice

@@ -1,7 +1,8 @@
-// A published language model from its folder.
+// A published language model from its folder, and back.
 //
 //   Decoder model = load_model_files("Qwen3-0.6B");               // config.json, model.safetensors or its index
 //   Decoder tuned = load_model_files(folder, {.dtype = f32, .map = false});   // to train it, in f32
+//   save_model_files(tuned, "tuned", folder);                     // for transformers, or load_model_files() again
 //
 // layers/models/README.md lists the families.
 #pragma once
@@ -24,5 +25,12 @@ struct ModelFilesOptions {
 /// IOError for a family, a field or a value that is unknown, naming it, and for weights that do not fit, see
 /// load_pytorch().
 Decoder load_model_files(const std::string& folder, const ModelFilesOptions& options = {});
+
+/// Writes a model that load_model_files(like) made, and that was trained since, to the folder `to`, with the names and
+/// layouts of `like`: model.safetensors; config.json with the model's dtype; those of `like`'s other files that end
+/// with .json, .jinja, .model or .txt, as tokenizers do. Weights of `like` that are no part of the decoder are copied:
+/// what sees images, layers that predict later tokens. Throws ValueError if the model has other tensors or shapes than
+/// `like`, and if both folders are the same; DeviceError on meta; IOError.
+void save_model_files(const Decoder& model, const std::string& to, const std::string& like);
 
 }  // namespace sluice

@@ -128,6 +128,8 @@ class Call {
   Call(const M& module, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
       : Call(&module, M::type, layer, given, dim, pass) {}
   Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);
+  /// The pass must outlive the call.
+  template <class M> Call(const M&, const char*, const Tensor&, int64_t, Pass&&) = delete;
   ~Call() noexcept(false);
 
   /// The tokens. In padding (key_mask false) 0 replaces NaN and infinities.

@@ -2,7 +2,6 @@
 
 #include <sluice/core/text/file.h>
 #include <sluice/core/node.h>
-#include <sluice/core/text/safetensors.h>
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
@@ -378,18 +377,22 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
 }
 
 void save_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules, const std::string& prefix) {
+  save_safetensors(path, pytorch_tensors("save_pytorch", m, rules, prefix));
+}
+
+SafeTensors pytorch_tensors(const char* op, const Members& m, const PyTorchRules& rules, const std::string& prefix) {
   NoGrad guard;
   SafeTensors file;
   file.metadata["format"] = "pt";
   for (const auto& [name, pieces] : plan_of(m, rules, prefix)) {
     std::vector<Tensor> parts;
     for (const Piece& p : pieces) {
-      const Tensor x = on_cpu("save_pytorch", place_of(*m.slots[p.slot].tensor, p));
+      const Tensor x = on_cpu(op, place_of(*m.slots[p.slot].tensor, p));
       parts.push_back(p.add == 0 ? x : to(to(x, f64) - p.add, x.dtype()));
     }
     file.tensors[name] = put_together(std::move(parts), pieces);
   }
-  save_safetensors(path, file);
+  return file;
 }
 
 }  // namespace sluice::detail

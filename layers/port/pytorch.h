@@ -8,6 +8,7 @@
 //                 {"attention\\.([qk]_norm)", "self_attn.$1", {.add = 1}}});  // the file has w − 1
 #pragma once
 
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/nn/module.h>
 
 namespace sluice {
@@ -77,6 +78,8 @@ namespace detail {
 PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules,
                           const PyTorchOptions& options);
 void save_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules, const std::string& prefix);
+/// What save_pytorch() writes. DeviceError, which begins with `op`, for a tensor on meta.
+SafeTensors pytorch_tensors(const char* op, const Members& m, const PyTorchRules& rules, const std::string& prefix);
 /// The index of a sharded checkpoint: the file of each tensor. IOError, which begins with `op`, for what is no index
 /// and for one that names files of other folders.
 std::map<std::string, std::string> read_index(const char* op, const std::string& path);

@@ -140,6 +140,7 @@ void Optimizer::step() {
     grads.push_back(std::move(g));
   }
   check_gradients(grads);
+  const Counts before = counts();
   ++steps_;
   std::vector<bool> updated;
   std::vector<Due> due;
@@ -151,10 +152,16 @@ void Optimizer::step() {
     ++slot.updates;
     if (!keeps(i)) continue;
     const bool rounds = slot.master.defined();
-    if (rounds) follow(w, slot);
     due.push_back({i, rounds ? slot.master : w, std::move(grads[i]), rounds ? w : Tensor(), &slot});
   }
-  update(due);
+  try {
+    for (const Due& d : due)
+      if (d.rounded.defined()) follow(d.rounded, slots_[d.index]);
+    update(due);
+  } catch (...) {  // no memory
+    set_counts(before);
+    throw;
+  }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!updated[i]) continue;
     parameters_[i].tensor.bump_version();

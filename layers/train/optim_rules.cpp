@@ -129,10 +129,11 @@ void Muon::update(const std::vector<Due>& due) {
     const auto longer = static_cast<double>(std::max(d.w.dim(-1), d.w.dim(-2)));
     const Tensor g = to(d.g, d.w.dtype());
     Tensor m = d.slot->moments[0], w = d.w, rounded = d.rounded;
-    copy_(m, m * mu + g);
-    const Tensor u = newton_schulz(options_.nesterov ? m * mu + g : m, options_.iterations);
-    copy_(w, w * (1 - rate * d.slot->weight_decay) - u * (rate * options_.rms * std::sqrt(longer)));
-    if (rounded.defined()) copy_(rounded, to(w, bf16));
+    const Tensor moment = m * mu + g;
+    const Tensor u = newton_schulz(options_.nesterov ? moment * mu + g : moment, options_.iterations);
+    const Tensor next = w * (1 - rate * d.slot->weight_decay) - u * (rate * options_.rms * std::sqrt(longer));
+    if (rounded.defined()) copy_(rounded, to(next, bf16));
+    copy_(m, moment), copy_(w, next);  // last, so that without memory the matrix stays as it was
   }
   if (!others.empty()) adam_steps(others, options_, true, lr());
 }

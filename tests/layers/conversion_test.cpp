@@ -124,7 +124,8 @@ TEST_CASE("delta net: keys of bf16 have length 1 on average", "[delta][bf16]") {
     const OpenDeltaNet layer(DeltaOptions{.dim = width, .heads = 1, .key_dim = width, .value_dim = 4, .dtype = bf16},
                              rng);
     const Tensor x = to(normal({1, 2000, width}, 0, 1, rng), bf16);
-    Call call(layer, "delta_net", x, width, {});
+    const Pass pass;
+    Call call(layer, "delta_net", x, width, pass);
     const Tensor k = to(layer.unit_rows(layer.options.heads, call, Act::identity).k, f64);
     CHECK(std::abs(mean(sum(square(k), {-1})).item() - 1) < 4e-4);
   }

@@ -1,0 +1,112 @@
+// Models written back to the files that transformers reads.
+#include "support/approx.h"
+#include "support/catch.h"
+#include "support/folders.h"
+#include "support/temp_folder.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/core/text/file.h>
+#include <sluice/core/text/safetensors.h>
+#include <sluice/layers/models/families.h>
+#include <sluice/layers/models/load_model_files.h>
+#include <sluice/layers/train/optim.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/loss.h>
+#include <sluice/ops/rows/reduce.h>
+
+#include <filesystem>
+#include <fstream>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+std::vector<std::string> model_folders() {
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(source_folder() + "/tests/golden/models"))
+    if (entry.is_directory()) out.push_back(entry.path());
+  return out;
+}
+
+void write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+/// The model of `like` as two shards, with one more tensor.
+void cut_into_shards(const std::string& like, const std::string& to, const std::string& more, const Tensor& tensor) {
+  SafeTensors all = load_safetensors(like + "/model.safetensors");
+  all.tensors[more] = tensor;
+  SafeTensors part[2];
+  std::string map;
+  for (const auto& [name, x] : all.tensors) {
+    const int shard = part[0].tensors.size() * 2 > all.tensors.size();
+    part[shard].tensors[name] = x;
+    map += str(map.empty() ? "" : ", ", "\"", name, "\": \"", shard, ".safetensors\"");
+  }
+  for (int i = 0; i < 2; ++i) save_safetensors(str(to, i, ".safetensors"), part[i]);
+  write(to + "model.safetensors.index.json", "{\"metadata\": {}, \"weight_map\": {" + map + "}}");
+  std::filesystem::copy_file(like + "/config.json", to + "config.json");
+}
+
+}  // namespace
+
+TEST_CASE("models: saved, the tensors of every family are those of its files", "[golden][models]") {
+  for (const std::string& like : model_folders()) {
+    INFO(like);
+    TempFolder folder;
+    const Decoder model = load_model_files(like, {.dtype = f32});
+    save_model_files(model, folder / "", like);
+    const SafeTensors want = load_safetensors(like + "/model.safetensors"),
+                      got = load_safetensors(folder / "model.safetensors");
+    CHECK(got.metadata.at("format") == "pt");
+    REQUIRE(got.tensors.size() == want.tensors.size());
+    for (const auto& [name, x] : want.tensors) {
+      INFO(name);
+      REQUIRE(got.tensors.contains(name));
+      const Tensor& y = got.tensors.at(name);
+      REQUIRE(y.shape() == x.shape());
+      CHECK(same_bits(y, to(x, y.dtype())));  // 1 + w − 1 of a w of bf16 is exact in f32
+    }
+    const Decoder again = load_model_files(folder / "");  // of the dtype that the new config.json names
+    CHECK(again.embedding.weight.dtype() == f32);
+    NoGrad guard;
+    const Tensor tokens = load_safetensors(like + "/expected.safetensors").tensors.at("stream");
+    CHECK(same_bits(again(tokens), model(tokens)));
+  }
+}
+
+TEST_CASE("models: trained, saved and loaded, with what is no part of the decoder", "[models]") {
+  TempFolder like, to;
+  const std::string from = source_folder() + "/tests/golden/models/qwen3_next";
+  Rng rng(1);
+  const Tensor other = normal({5}, 0, 1, rng);
+  cut_into_shards(from, like / "", "mtp.norm.weight", other);
+  write(like / "tokenizer.json", "{}");
+  write(like / "pytorch_model.bin", "weights");
+  Decoder model = load_model_files(like / "", {.map = false});
+  Adam adam(parameters(model), {.lr = 1e-2});
+  const Tensor tokens = load_safetensors(from + "/expected.safetensors").tensors.at("stream");
+  backward(mean(square(model(tokens))));
+  adam.step();
+  save_model_files(model, to / "tuned", like / "");
+  const Decoder tuned = load_model_files(to / "tuned");
+  CHECK(tuned.embedding.weight.dtype() == bf16);
+  CHECK(same_bits(tuned.embedding.weight, model.embedding.weight.detach()));
+  const SafeTensors file = load_safetensors(to / "tuned/model.safetensors");
+  CHECK(same_bits(file.tensors.at("mtp.norm.weight"), other));
+  CHECK(read_file(to / "tuned/tokenizer.json") == "{}");
+  CHECK(!std::filesystem::exists(to / "tuned/pytorch_model.bin"));
+  CHECK(!std::filesystem::exists(to / "tuned/model.safetensors.index.json"));
+}
+
+TEST_CASE("models: what cannot be saved", "[models]") {
+  TempFolder to;
+  const std::string folder = source_folder() + "/tests/golden/models/";
+  const Decoder model = load_model_files(folder + "qwen3");
+  CHECK_THROWS_WITH(save_model_files(model, folder + "qwen3/../qwen3", folder + "qwen3"),
+                    Contains("save_model_files: need another folder than"));
+  CHECK_THROWS_WITH(save_model_files(model, to / "", folder + "qwen2"), Contains("save_model_files: the model has \""));
+  CHECK(!std::filesystem::exists(to / "config.json"));
+  CHECK_THROWS_AS(save_model_files(model, to / "", to / "nowhere"), IOError);
+  write(to / "file", "");
+  CHECK_THROWS_AS(save_model_files(model, to / "file/folder", folder + "qwen3"), IOError);
+}
