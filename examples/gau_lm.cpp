@@ -112,8 +112,8 @@ std::string printable(std::string text) {
 std::string settings_text(const Settings& s) {
   return str("minutes ", s.minutes, "\nsteps ", s.steps, "\nlr ", s.lr, "\ndropout ", s.dropout, "\ndim ", s.dim,
              "\nlayers ", s.layers, "\nkey_dim ", s.key_dim, "\ncontext ", s.context, "\nbatch ", s.batch, "\nevals ",
-             s.evals, "\nseed ", s.seed, "\nprofile ", s.profile, "\nbf16 ", s.bf16, "\nshard ", s.shard, "\nfresh ",
-             s.fresh, "\nsmoke ", s.smoke);
+             s.evals, "\nseed ", s.seed, "\nprofile ", s.profile, "\ndtype ", s.dtype, "\nbf16 ", s.bf16, "\nshard ",
+             s.shard, "\nfresh ", s.fresh, "\nsmoke ", s.smoke);
 }
 
 int run(const Settings& s, const Communicator& ranks) {

@@ -1,6 +1,8 @@
 #include <sluice/ops/optim_kernels.h>
+#include <sluice/ops/rows/rows.h>
 
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/strided.h>
 
 #include <algorithm>
 #include <array>
@@ -15,17 +17,11 @@ namespace {
 constexpr int64_t kGrain = 1 << 14;  // elements per task
 constexpr int64_t kTile = 512;       // elements of a buffer on the stack
 
-/// Σx² in sixteen lanes: the loop vectorises, and the order of the sum is fixed.
 template <class T> double sum_squares(const T* x, int64_t n) {
-  constexpr int lanes = 16;
-  double sum[lanes] = {};
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    for (int k = 0; k < lanes; ++k) sum[k] += static_cast<double>(x[i + k]) * static_cast<double>(x[i + k]);
-  for (int k = 0; i < n; ++i, ++k) sum[k] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  for (int width = lanes / 2; width > 0; width /= 2)
-    for (int k = 0; k < width; ++k) sum[k] += sum[k + width];
-  return sum[0];
+  return detail::row_total<double>(n, [x](int64_t i) {
+    const double v = detail::convert<double>(x[i]);
+    return v * v;
+  });
 }
 
 /// Elements [begin, end) of a tensor.
@@ -174,14 +170,8 @@ void sum_squares_cpu(const std::vector<Tensor>& x, Tensor& total) {
   const Pieces pieces(x);
   std::vector<double> part(pieces.all.size()), sums(x.size());
   pieces.each([&](Piece piece, std::size_t number) {
-    with_floats("clip_grad_norm", x[piece.tensor], [&]<class T>(const T* p) {
-      if constexpr (std::is_same_v<T, BFloat16>) {
-        std::vector<float> wide(p + piece.begin, p + piece.end);
-        part[number] = sum_squares(wide.data(), piece.end - piece.begin);
-      } else {
-        part[number] = sum_squares(p + piece.begin, piece.end - piece.begin);
-      }
-    });
+    with_floats("clip_grad_norm", x[piece.tensor],
+                [&]<class T>(const T* p) { part[number] = sum_squares(p + piece.begin, piece.end - piece.begin); });
   });
   for (std::size_t i = 0; i < part.size(); ++i) sums[pieces.all[i].tensor] += part[i];
   for (const double sum : sums) *total.mutable_data<double>() += sum;

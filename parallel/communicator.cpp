@@ -83,9 +83,8 @@ void Communicator::check_same(const std::string& what, const std::string& text) 
   if (size() == 1) return;
   group_->call([&] {
     // Ranks compare lengths and hashes; if one differs, each rank sends its text to all.
-    const uint64_t hash = std::hash<std::string_view>{}(text);
-    const auto told = group_->agree(
-        {"check_same", "check_same: " + what, static_cast<int64_t>(text.size()), static_cast<int64_t>(hash)});
+    const auto hash = static_cast<int64_t>(detail::hash_of(text));
+    const auto told = group_->agree({"check_same", "check_same: " + what, static_cast<int64_t>(text.size()), hash});
     const auto same = [&](const detail::PeerCall& t) { return t.length == told[0].length && t.flags == told[0].flags; };
     if (std::all_of(told.begin(), told.end(), same)) return;
     std::vector<std::string> texts(told.size());

@@ -24,16 +24,15 @@ struct NobodyJoined : DeviceError {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// FNV-1a: the same on every machine.
+template <class T> std::byte* bytes_of(std::vector<T>& v) { return reinterpret_cast<std::byte*>(v.data()); }
+
+}  // namespace
+
 uint64_t hash_of(std::string_view text) {
   uint64_t h = 0xcbf29ce484222325u;
   for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return h;
 }
-
-template <class T> std::byte* bytes_of(std::vector<T>& v) { return reinterpret_cast<std::byte*>(v.data()); }
-
-}  // namespace
 
 Group::Group(std::shared_ptr<Transport> transport, std::vector<int> members, int rank, int tag, double timeout)
     : transport_(std::move(transport)), members_(std::move(members)), rank_(rank), tag_(tag), timeout_(timeout) {}

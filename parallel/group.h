@@ -14,10 +14,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 namespace sluice::detail {
+
+/// FNV-1a, which is the same on every machine: ranks may have been built with different standard libraries.
+uint64_t hash_of(std::string_view text);
 
 /// A call that a rank is about to make. `text` must be the same on all ranks; length and flags are sent to all ranks.
 struct Call {

@@ -19,11 +19,11 @@ RowRange common(RowRange a, RowRange b) {
 }
 
 /// Differs between plans, but for collisions.
-std::size_t hash_of(const RowPlan& plan) {
+uint64_t hash_of(const RowPlan& plan) {
   std::string text;
   for (const std::vector<RowRange>* ranges : {&plan.owned, &plan.wanted})
     for (const RowRange r : *ranges) text += str(r.begin, '-', r.end, ' ');
-  return std::hash<std::string>()(text);
+  return detail::hash_of(text);
 }
 
 /// Sends rows goes(r) of `from`, whose first row is from_first, to each rank r, and receives rows comes(r) from it.

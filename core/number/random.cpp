@@ -263,10 +263,9 @@ int64_t sample_discrete(const float* weights, int64_t n, Rng& rng) {
     total += weights[i];
   }
   if (!(total > 0)) fail<ValueError>("sample_discrete: needs a positive weight — got ", n, " weights that sum to 0");
-  uint32_t words[4 * kBatch];
   const RngBlocks from = rng.draw(1, cpu);
-  philox_batch(from.seed, from.first, words);
-  double left = random_bits<double>(words, 0) * kUnit<double> * total;
+  const PhiloxWords drawn = philox_block(from.seed, from.first);
+  double left = random_bits<double>(drawn.word, 0) * kUnit<double> * total;
   int64_t chosen = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (weights[i] == 0) continue;

@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 namespace sluice {
 
@@ -69,7 +70,7 @@ DataParallel::~DataParallel() = default;
 
 void DataParallel::build(const std::vector<int64_t>& order) {
   buckets_.clear();
-  using Kind = std::pair<DType, DeviceKind>;
+  using Kind = std::tuple<DType, DeviceKind, int>;
   std::map<Kind, std::vector<std::size_t>> open;
   std::map<Kind, int64_t> bytes;
   const auto close = [&](Kind kind) {
@@ -81,13 +82,13 @@ void DataParallel::build(const std::vector<int64_t>& order) {
       size += parameters_[i].tensor.numel();
     }
     for (const std::size_t i : b.parameters) parameters_[i].flag = size++;
-    b.values = empty({size}, {kind.first, kind.second == DeviceKind::cpu ? cpu : Device::cuda()});
+    b.values = empty({size}, parameters_[b.parameters[0]].tensor.options());
     buckets_.push_back(std::move(b));
     open[kind].clear(), bytes[kind] = 0;
   };
   for (const int64_t i : order) {
     const Tensor& p = parameters_[static_cast<std::size_t>(i)].tensor;
-    const Kind kind{p.dtype(), p.device().kind};
+    const Kind kind{p.dtype(), p.device().kind, p.device().index};
     open[kind].push_back(static_cast<std::size_t>(i));
     if ((bytes[kind] += p.numel() * size_of(p.dtype())) >= options_.bucket_bytes) close(kind);
   }
@@ -173,7 +174,7 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   Pending weights = start_all_reduce(total, own_);
   const auto converted = [&](const Parameter& p) {
     const Tensor& values = buckets_[p.bucket].values;
-    return values.dtype() != p.tensor.dtype() || values.device().kind != p.tensor.device().kind;
+    return values.dtype() != p.tensor.dtype() || values.device() != p.tensor.device();
   };
   if (!buckets_.empty() && std::any_of(parameters_.begin(), parameters_.end(), converted)) {
     std::vector<int64_t> order;

@@ -56,10 +56,15 @@ template <class T> struct Backward {
     std::vector<uint8_t> seen = {};
     std::vector<int32_t> list;
     explicit Memory(const Backward& w)
-        : products(w.tiles, w.tile_rows, w.tile_cols, w.share),
-          floats((w.o.softcap > 0 ? 3 : 2) * w.p_size + w.dk_size + w.dv_size + w.packed_size), p(floats.data()),
-          ds(p + w.p_size), dk(ds + w.p_size), dv(dk + w.dk_size), packed(dv + w.dv_size),
-          slope(w.o.softcap > 0 ? packed + w.packed_size : nullptr), list(static_cast<std::size_t>(w.tile_rows)) {}
+        : products(w.tiles, w.tile_rows, w.tile_cols, w.share), floats({{p, w.p_size},
+                                                                        {ds, w.p_size},
+                                                                        {dk, w.dk_size},
+                                                                        {dv, w.dv_size},
+                                                                        {packed, w.packed_size},
+                                                                        {slope, w.o.softcap > 0 ? w.p_size : 0}}),
+          list(static_cast<std::size_t>(w.tile_rows)) {
+      if (!(w.o.softcap > 0)) slope = nullptr;
+    }
   };
 
   void run() {

@@ -107,12 +107,13 @@ template <class T> struct Forward {
   struct Memory {
     TileProducts<T> products;
     Scratch<T> floats;
-    T *scores = floats.data(), *state;
+    T *scores, *state;
     std::vector<uint8_t> seen = {};
     std::vector<int32_t> list;
     Memory(const Forward& f, bool packed)
-        : products(f.tiles, f.tile_rows, f.tile_cols, packed), floats(f.tile_rows * f.tile_cols + f.state_size),
-          state(scores + f.tile_rows * f.tile_cols), list(static_cast<std::size_t>(f.tile_rows)) {}
+        : products(f.tiles, f.tile_rows, f.tile_cols, packed),
+          floats({{scores, f.tile_rows * f.tile_cols}, {state, f.state_size}}),
+          list(static_cast<std::size_t>(f.tile_rows)) {}
   };
 
   /// Runs tasks: each is a block of queries with one of the `key_parts` parts of the keys.

@@ -8,6 +8,8 @@
 #include <sluice/core/tensor.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <utility>
 
 namespace sluice::detail {
 
@@ -37,11 +39,26 @@ template <class T> struct HeadView {
 /// Scratch memory of a task, from the caching allocator.
 template <class T> class Scratch {
  public:
+  struct Part {
+    T*& start;
+    int64_t count;
+  };
   explicit Scratch(int64_t n) : memory_(n > 0 ? empty({n}, {.dtype = dtype_of<T>()}) : Tensor()) {}
+  /// Arrays one behind the other; sets where each starts.
+  explicit Scratch(std::initializer_list<Part> parts) : Scratch(count(parts)) {
+    T* at = data();
+    for (const Part& p : parts) p.start = std::exchange(at, at + p.count);
+  }
   T* data() { return memory_.defined() ? reinterpret_cast<T*>(memory_.raw()) : nullptr; }
   T* end() { return memory_.defined() ? data() + memory_.numel() : nullptr; }
 
  private:
+  static int64_t count(std::initializer_list<Part> parts) {
+    int64_t n = 0;
+    for (const Part& p : parts) n = checked_add("scratch", n, p.count);
+    return n;
+  }
+
   Tensor memory_;
 };
 

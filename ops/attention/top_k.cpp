@@ -2,6 +2,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/attention_reference.h>
+#include <sluice/ops/attention/key_selection.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/index/gather.h>
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
 namespace sluice {
 
@@ -61,8 +61,6 @@ AttentionOptions rows_of(const AttentionOptions& o, int64_t first, int64_t count
   return part;
 }
 
-constexpr int64_t kRows = 128;
-
 }  // namespace
 
 Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& o, int64_t top, TopKTies ties) {
@@ -71,13 +69,10 @@ Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& o, i
   const int64_t m = q.dim(2), n = k.dim(2);
   const Tensor visible = visibility_of(o, q, k);
   if (top >= n) return visible;
-  std::vector<Tensor> rows;
-  for (int64_t first = 0; first < m; first += kRows) {
-    const int64_t count = std::min(kRows, m - first);
+  return by_rows(m, 128, [&](int64_t first, int64_t count) {
     const Tensor s = attention_scores(narrow(q, 2, first, count), k, rows_of(o, first, count, m, n));
-    rows.push_back(topk_mask(s, top, ties, visible.defined() ? narrow(visible, 2, first, count) : Tensor()));
-  }
-  return rows.empty() ? Tensor() : cat(rows, 2);
+    return topk_mask(s, top, ties, visible.defined() ? narrow(visible, 2, first, count) : Tensor());
+  });
 }
 
 }  // namespace detail

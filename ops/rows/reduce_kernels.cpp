@@ -35,12 +35,27 @@ struct MinOp {
 template <class Op, class T>
 using Total = std::conditional_t<std::is_same_v<Op, SumOp> && std::is_floating_point_v<T>, double, T>;
 
-/// Reduces one contiguous run to kLanes independent partial results at a time, so that the loop vectorises.
-template <class Op, class T> Total<Op, T> reduce_run(const T* x, int64_t n) {
+/// Input of a reduction. operator() returns n numbers from `at` on: in place, or bf16 widened into thread-local memory.
+template <class T> struct Source {
+  const T* x;
+  const BFloat16* half = nullptr;
+  const T* operator()(int64_t at, [[maybe_unused]] int64_t n) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (half) {
+        float* __restrict__ to = detail::row_memory(0, n);
+        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(half[at + i]);
+        return to;
+      }
+    return x + at;
+  }
+};
+
+/// Reduces n numbers from `at` on to kLanes independent partial results at a time, so that the loop vectorises.
+template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, int64_t n) {
   auto total = Op::template start<Total<Op, T>>();
   for (int64_t b = 0; b < n; b += kBlock) {
     const int64_t m = std::min(kBlock, n - b);
-    const T* p = x + b;
+    const T* p = x(at + b, m);
     T lane[kLanes];
     for (int k = 0; k < kLanes; ++k) lane[k] = Op::template start<T>();
     int64_t i = 0;
@@ -75,21 +90,6 @@ template <class Op, class T> void reduce_rows(const T* x, int64_t n, int64_t inn
   }
 }
 
-/// Input of a reduction. operator() returns n numbers from `at` on: in place, or bf16 widened into thread-local memory.
-template <class T> struct Source {
-  const T* x;
-  const BFloat16* half = nullptr;
-  const T* operator()(int64_t at, [[maybe_unused]] int64_t n) const {
-    if constexpr (std::is_same_v<T, float>)
-      if (half) {
-        float* __restrict__ to = detail::row_memory(0, n);
-        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(half[at + i]);
-        return to;
-      }
-    return x + at;
-  }
-};
-
 /// Whether the reduction reads contiguous pieces of x: whole runs (inner = 1), or slabs of rows of a tall matrix.
 bool in_runs(ReduceShape s) {
   return s.inner == 1 || (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 << 15 && s.inner < 4096);
@@ -102,13 +102,12 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
     std::vector<Total<Op, T>> part(static_cast<std::size_t>(pieces));
     parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        part[static_cast<std::size_t>(i)] =
-            reduce_run<Op>(x(i * piece, std::min(piece, s.n - i * piece)), std::min(piece, s.n - i * piece));
+        part[static_cast<std::size_t>(i)] = reduce_run<Op>(x, i * piece, std::min(piece, s.n - i * piece));
     });
-    y[0] = static_cast<T>(reduce_run<Op>(part.data(), pieces));
+    y[0] = static_cast<T>(reduce_run<Op>(Source<Total<Op, T>>{part.data()}, 0, pieces));
   } else if (s.inner == 1) {
     parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) y[i] = static_cast<T>(reduce_run<Op>(x(i * s.n, s.n), s.n));
+      for (int64_t i = begin; i < end; ++i) y[i] = static_cast<T>(reduce_run<Op>(x, i * s.n, s.n));
     });
   } else if (in_runs(s)) {
     // A tall matrix summed over its rows (the gradient of a bias): slabs of rows in parallel.

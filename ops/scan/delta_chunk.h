@@ -18,9 +18,7 @@
 #include <sluice/ops/scan/unit_lower.h>
 
 #include <algorithm>
-#include <cassert>
 #include <span>
-#include <utility>
 
 namespace sluice::detail {
 
@@ -63,19 +61,23 @@ template <class T> struct DeltaOperands {
     T* solver;
     T* end;  // [key_width], e^{L_end}; decays by channel only
     explicit Memory(const DeltaOperands& o)
-        : floats(o.chunk * (7 * o.key_width + 3 * o.chunk + 3 * o.value_width + 2) + 2 * kDecayBlock * o.key_width +
-                 2 * o.key_width + unit_lower_scratch(o.value_width)),
+        : floats({{x, 2 * o.chunk * o.key_width},
+                  {far, 2 * o.chunk * o.key_width},
+                  {keys, o.chunk * o.key_width},
+                  {pairs, 2 * o.chunk * o.chunk},
+                  {weight, o.chunk * o.chunk},
+                  {here, o.chunk},
+                  {left, o.chunk},
+                  {u, o.chunk * o.value_width},
+                  {r, 2 * o.chunk * o.value_width},
+                  {end, o.key_width},
+                  {solver, unit_lower_scratch(o.value_width)},
+                  {this->step, o.chunk * o.key_width},
+                  {this->carried, o.chunk * o.key_width},
+                  {this->factor, kDecayBlock * o.key_width},
+                  {this->part, kDecayBlock * o.key_width},
+                  {this->border, o.key_width}}),
           doubles((o.chunk + 1) * o.key_width) {
-      T* p = floats.data();
-      const auto take = [&p](int64_t count) { return std::exchange(p, p + count); };
-      x = take(2 * o.chunk * o.key_width), far = take(2 * o.chunk * o.key_width), keys = take(o.chunk * o.key_width),
-      pairs = take(2 * o.chunk * o.chunk), weight = take(o.chunk * o.chunk), here = take(o.chunk), left = take(o.chunk),
-      u = take(o.chunk * o.value_width), r = take(2 * o.chunk * o.value_width), end = take(o.key_width),
-      solver = take(unit_lower_scratch(o.value_width));
-      this->step = take(o.chunk * o.key_width), this->carried = take(o.chunk * o.key_width);
-      this->factor = take(kDecayBlock * o.key_width), this->part = take(kDecayBlock * o.key_width),
-      this->border = take(o.key_width);
-      assert(p == floats.end());
       std::fill_n(doubles.data(), o.key_width, 0.0), this->sums = doubles.data() + o.key_width;
       std::fill_n(here, o.chunk, T(1)), std::fill_n(left, o.chunk, T(1));
     }

@@ -17,9 +17,7 @@
 #include <sluice/ops/scan/decay_blocks.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
-#include <utility>
 
 namespace sluice {
 
@@ -63,15 +61,19 @@ template <class T> struct Scan {
     Scratch<double> doubles;
     T *state, *q, *k, *v, *o, *a, *queries;  // queries: q ∘ e^L
     Memory(int64_t m, int64_t width, int64_t most, int64_t c)
-        : floats(m * width + 3 * c * m + 2 * c * width + c * c + 2 * c * most + 2 * kDecayBlock * most + most),
+        : floats({{state, m * width},
+                  {q, c * m},
+                  {k, c * m},
+                  {v, c * width},
+                  {o, c * width},
+                  {a, c * c},
+                  {queries, c * m},
+                  {this->step, c * most},
+                  {this->carried, c * most},
+                  {this->factor, kDecayBlock * most},
+                  {this->part, kDecayBlock * most},
+                  {this->border, most}}),
           doubles((c + 1) * most) {
-      T* p = floats.data();
-      const auto take = [&p](int64_t count) { return std::exchange(p, p + count); };
-      state = take(m * width), q = take(c * m), k = take(c * m), v = take(c * width), o = take(c * width),
-      a = take(c * c);
-      this->step = take(c * most), this->carried = take(c * most), queries = take(c * m);
-      this->factor = take(kDecayBlock * most), this->part = take(kDecayBlock * most), this->border = take(most);
-      assert(p == floats.end());
       std::fill_n(doubles.data(), most, 0.0), this->sums = doubles.data() + most;
     }
   };

@@ -19,7 +19,6 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/scan/delta_chunk.h>
 
-#include <cassert>
 #include <utility>
 
 namespace sluice {
@@ -50,17 +49,16 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     T* nothing;  // [key_width, value_width], a state of zeros
     T* states;   // [chunks, key_width, value_width], and X; linear_scan only
     explicit Memory(const DeltaBackward& o)
-        : Base::Memory(o), more(o.chunk * (3 * o.value_width + 5 * o.key_width + 3 * o.chunk + 1) +
-                                (o.erases ? 1 : o.chunks + 2) * o.key_width * o.value_width) {
-      T* p = more.data();
-      const auto take = [&p](int64_t count) { return std::exchange(p, p + count); };
-      rows = take(2 * o.chunk * o.value_width), du = take(o.chunk * o.value_width),
-      dx = take(2 * o.chunk * o.key_width), dk = take(o.chunk * o.key_width), d = take(2 * o.chunk * o.chunk),
-      own = take(o.chunk), turned = take(o.chunk * (o.chunk + 2 * o.key_width)),
-      nothing = take(o.key_width * o.value_width),
-      states = take(o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width);
+        : Base::Memory(o), more({{rows, 2 * o.chunk * o.value_width},
+                                 {du, o.chunk * o.value_width},
+                                 {dx, 2 * o.chunk * o.key_width},
+                                 {dk, o.chunk * o.key_width},
+                                 {d, 2 * o.chunk * o.chunk},
+                                 {own, o.chunk},
+                                 {turned, o.chunk * (o.chunk + 2 * o.key_width)},
+                                 {nothing, o.key_width * o.value_width},
+                                 {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {
       std::fill_n(nothing, o.key_width * o.value_width, T(0));
-      assert(p == more.end());
     }
   };
 
