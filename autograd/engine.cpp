@@ -85,8 +85,8 @@ void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* be
 
 }  // namespace
 
-void backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
-  detail::backward(root, grad, options, nullptr);
+void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
+  backward(root, grad, std::move(options), nullptr);
 }
 
 void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options,

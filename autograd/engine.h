@@ -11,6 +11,7 @@
 
 #include <concepts>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace sluice {
@@ -25,6 +26,15 @@ struct BackwardOptions {
   std::vector<Tensor> inputs = {};
 };
 
+/// BackwardOptions as the second argument of backward(), written by name: {.create_graph = true}.
+struct NamedBackwardOptions {
+  struct ByName {
+    constexpr ByName() {}
+  } by_name = {};  // no number fits, so that {1, 2} stays a gradient
+  bool retain_graph = false, create_graph = false;
+  std::vector<Tensor> inputs = {};
+};
+
 struct GradOptions {
   bool create_graph = false;  // the gradients have history: gradients of gradients
   bool retain_graph = false;  // the history stays for another call
@@ -34,6 +44,10 @@ struct GradOptions {
   std::vector<Tensor> grad_outputs = {};
 };
 
+namespace detail {
+void backward(const Tensor& root, const Tensor& grad, BackwardOptions options);
+}  // namespace detail
+
 /// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Throws AutogradError when root has no
 /// history, or, without `grad`, more elements than one; and when a tensor that the gradient reads was edited in place
 /// or freed by an earlier walk. Throws ShapeError, DTypeError or DeviceError for a `grad` that does not fit root.
@@ -41,7 +55,18 @@ struct GradOptions {
 /// A bf16 leaf adds the gradients of several calls in f32, so that many small ones are not lost in a large one. From
 /// the second call until zero_grad() the leaf keeps the f32 sum, and .grad() is this sum rounded. Calls with
 /// create_graph keep no f32 sum. Within one call, the gradients of a leaf that is used many times are added in bf16.
-void backward(const Tensor& root, const Tensor& grad = {}, BackwardOptions options = {});
+///
+/// A template, because g++ 12 takes a list with names, {.create_graph = true}, for a number, and that for a tensor:
+/// among equals the other function is called.
+template <class T = Tensor>
+requires(std::convertible_to<const T&, Tensor> &&
+         !std::same_as<T, bool>) void backward(const Tensor& root, const T& grad, BackwardOptions options = {}) {
+  detail::backward(root, grad, std::move(options));
+}
+/// The same without a gradient of root.
+inline void backward(const Tensor& root, NamedBackwardOptions o = {}) {
+  detail::backward(root, {}, {o.retain_graph, o.create_graph, std::move(o.inputs)});
+}
 
 /// Gradients of Σ outputs (weighted by grad_outputs) with respect to the inputs, in their order.
 /// Touches no .grad(), and visits only nodes between outputs and inputs. Inputs may be leaves or

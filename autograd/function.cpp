@@ -189,6 +189,7 @@ Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const Cust
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs) {
   if (!f) fail<ValueError>("checkpoint: the function is empty");
   if (!grad_enabled()) return f(inputs);
+  std::function<Tensor(const std::vector<Tensor>&)> own = f;  // the one that runs again: it may hold a generator
   RngLog tape;
   std::vector<Tensor> xs;
   for (const Tensor& x : inputs) {
@@ -199,14 +200,14 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   Tensor y;
   {
     RngLog::Record on(tape);
-    y = f(xs);
+    y = own(xs);
   }
   if (!y.requires_grad()) return y;
   std::vector<Edge> known;
   for (const Tensor& x : xs)
     if (x.requires_grad()) known.push_back({x.impl().history, 0});
   Captured captured(edge_of(y), start, known);
-  Ref<Checkpoint> node(new Checkpoint(f, std::move(tape), inputs.size()));
+  Ref<Checkpoint> node(new Checkpoint(std::move(own), std::move(tape), inputs.size()));
   for (const Tensor& x : inputs) {
     node->save(x);
     node->edges.push_back(edge_of(x));

@@ -96,7 +96,7 @@ void dispose(Node* node) {
   draining = false;
 }
 
-void detail::connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) {
+void detail::connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y) try {
   for (const Tensor& x : inputs) {
     node.edges.push_back(edge_of(x));
     if (x.ref() == y.ref()) y = alias(y, y.layout());  // x keeps its own history
@@ -111,6 +111,9 @@ void detail::connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y)
     }
   }
   node.add_output(y);
+} catch (...) {
+  if (node.use_count() == 0) dispose(&node);
+  throw;
 }
 
 /// True if two elements may share one place in memory. Exact for layouts whose dims nest, as those of all views do.

@@ -154,6 +154,7 @@ inline bool any_requires_grad(TensorRefs xs) {
     if (x.requires_grad()) return true;
   return false;
 }
+/// Makes a new node the history of y. Frees the node if there is no memory for that.
 void connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y);
 }  // namespace detail
 

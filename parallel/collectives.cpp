@@ -203,12 +203,11 @@ Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, c
   if (x.rank() == 0) fail("reduce_scatter: a scalar has no dims");
   const std::vector<int64_t> lengths = wanted.empty() ? even_pieces(x.shape()[d], group.size()) : wanted;
   int64_t total = 0;
-  std::string text;
   for (const int64_t n : lengths) {
     if (n < 0) fail<ValueError>("reduce_scatter: negative length ", n);
     total = checked_add("reduce_scatter", total, n);
-    text += str(text.empty() ? "" : ",", n);
   }
+  const std::string text = joined(lengths, ",");
   if (static_cast<int>(lengths.size()) != group.size() || total != x.shape()[d])
     fail("reduce_scatter: lengths [", text, "] must be ", group.size(), " that add up to dim ", dim, " of x=", x);
   if (group.size() == 1) return x;

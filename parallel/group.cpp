@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 namespace sluice::detail {
@@ -67,8 +68,10 @@ std::shared_ptr<Job> Group::start(std::function<void()> f) {
   auto job = std::make_shared<Job>();
   job->run = std::move(f);
   std::lock_guard lock(mutex_);
+  try {
+    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+  } catch (const std::system_error& e) { fail<MemoryError>("a collective: cannot start its thread: ", e.what()); }
   queue_.push_back(job);
-  if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
   changed_.notify_all();
   return job;
 }

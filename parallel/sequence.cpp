@@ -40,22 +40,26 @@ const Sequence& sequence_of(int64_t n) {
   return s;
 }
 
-Tensor of_ranks(const Tensor& x, int first, int last) {
+/// x of the ranks wanted(r) at rank r.
+static Tensor of_some_ranks(const Tensor& x, const auto& wanted) {
   const Communicator& c = current->communicator;
-  auto plan = std::make_shared<RowPlan>();
-  for (int r = 0; r < c.size(); ++r) plan->owned.push_back({r, r + 1});
-  plan->wanted.assign(static_cast<std::size_t>(c.size()), {first, last});
-  return fetch_rows(unsqueeze(x, 0), 0, c, std::move(plan));
+  return fetch_rows(unsqueeze(x, 0), 0, c,
+                    row_plan(
+                        c.size(),
+                        [](int r) {
+                          return RowRange{r, r + 1};
+                        },
+                        wanted));
+}
+
+Tensor of_ranks(const Tensor& x, int first, int last) {
+  return of_some_ranks(x, [=](int) { return RowRange{first, last}; });
 }
 
 Tensor of_ranks_before(const Tensor& x, bool reverse) {
-  const Communicator& c = current->communicator;
-  auto plan = std::make_shared<RowPlan>();
-  for (int r = 0; r < c.size(); ++r) {
-    plan->owned.push_back({r, r + 1});
-    plan->wanted.push_back(reverse ? RowRange{r + 1, c.size()} : RowRange{0, r});
-  }
-  return fetch_rows(unsqueeze(x, 0), 0, c, std::move(plan));
+  return of_some_ranks(x, [=, all = current->size()](int r) {
+    return reverse ? RowRange{r + 1, all} : RowRange{0, r};
+  });
 }
 
 void not_cut(const char* what, const char* why) {
@@ -75,32 +79,31 @@ Tensor sequence_rows(const Tensor& x, int64_t dim, RowRange rows) {
   const detail::Sequence& s = detail::sequence_of(x.dim(dim));
   if (rows.begin < 0 || rows.end < rows.begin || rows.end > s.total())
     fail("sequence_rows: rows ", rows.begin, " to ", rows.end, " of a sequence of ", s.total());
-  std::vector<detail::PeerCall> begin, end;
+  std::vector<detail::PeerCall> told;  // begin and end
   detail::Group& group = s.communicator.group();
   group.call([&] {
-    begin = group.agree({.op = "sequence_rows", .text = "begin", .length = rows.begin});
-    end = group.agree({.op = "sequence_rows", .text = "end", .length = rows.end});
+    told = group.agree({.op = "sequence_rows", .text = "sequence_rows", .length = rows.begin, .flags = rows.end});
   });
-  auto plan = std::make_shared<detail::RowPlan>();
-  for (int r = 0; r < s.size(); ++r) {
-    plan->owned.push_back(s.piece(r));
-    plan->wanted.push_back({begin[static_cast<std::size_t>(r)].length, end[static_cast<std::size_t>(r)].length});
-  }
-  return detail::fetch_rows(x, dim, s.communicator, std::move(plan));
+  const auto wanted = [&](int r) {
+    const detail::PeerCall& t = told[static_cast<std::size_t>(r)];
+    return RowRange{t.length, t.flags};
+  };
+  return detail::fetch_rows(x, dim, s.communicator,
+                            detail::row_plan(
+                                s.size(), [&](int r) { return s.piece(r); }, wanted));
 }
 
 Tensor sequence_shift(const Tensor& x, int64_t dim) {
   const int64_t n = x.dim(dim);
   if (!in_sequence()) return n == 0 ? x : pad(narrow(x, dim, 0, n - 1), dim, 1, 0);
   const detail::Sequence& s = detail::sequence_of(n);
-  auto plan = std::make_shared<detail::RowPlan>();
-  for (int r = 0; r < s.size(); ++r) {
-    const RowRange piece = s.piece(r);
-    plan->owned.push_back(piece);
-    plan->wanted.push_back({std::max<int64_t>(0, piece.begin - 1), std::max<int64_t>(0, piece.end - 1)});
-    if (piece.length() == 0) plan->wanted.back().end = plan->wanted.back().begin;
-  }
-  const Tensor before = detail::fetch_rows(x, dim, s.communicator, std::move(plan));
+  const auto piece = [&](int r) { return s.piece(r); };
+  const auto one_before = [&](int r) {
+    const RowRange rows = s.piece(r);
+    const int64_t begin = std::max<int64_t>(0, rows.begin - 1);
+    return RowRange{begin, rows.length() == 0 ? begin : std::max<int64_t>(0, rows.end - 1)};
+  };
+  const Tensor before = detail::fetch_rows(x, dim, s.communicator, detail::row_plan(s.size(), piece, one_before));
   return before.dim(dim) < n ? pad(before, dim, 1, 0) : before;  // the first row of the whole
 }
 

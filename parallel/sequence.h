@@ -63,6 +63,7 @@ struct RowRange {
   int64_t begin = 0, end = 0;  // positions
   /// Number of rows.
   int64_t length() const { return end - begin; }
+  friend bool operator==(const RowRange&, const RowRange&) = default;
 };
 /// Where a piece lies in its sequence.
 struct SequencePiece {
@@ -118,6 +119,12 @@ const Sequence& sequence_of(int64_t n);
 struct RowPlan {
   std::vector<RowRange> owned, wanted;
 };
+/// That of `ranks` ranks, from owned(r) and wanted(r).
+std::shared_ptr<const RowPlan> row_plan(int ranks, const auto& owned, const auto& wanted) {
+  auto plan = std::make_shared<RowPlan>();
+  for (int r = 0; r < ranks; ++r) plan->owned.push_back(owned(r)), plan->wanted.push_back(wanted(r));
+  return plan;
+}
 /// Takes x, the rows that this rank owns, and returns the rows that it wants. Differentiable.
 Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan);
 /// The adjoint of fetch_rows: g holds the rows that this rank wanted. Each owner adds up what the ranks return for its

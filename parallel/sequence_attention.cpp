@@ -25,12 +25,8 @@ RowRange visible_keys(const AttentionMask& mask, RowRange piece, int64_t total) 
 }
 
 std::shared_ptr<const RowPlan> plan_of(const Sequence& s, const AttentionMask& mask) {
-  auto plan = std::make_shared<RowPlan>();
-  for (int r = 0; r < s.size(); ++r) {
-    plan->owned.push_back(s.piece(r));
-    plan->wanted.push_back(visible_keys(mask, s.piece(r), s.total()));
-  }
-  return plan;
+  return row_plan(
+      s.size(), [&](int r) { return s.piece(r); }, [&](int r) { return visible_keys(mask, s.piece(r), s.total()); });
 }
 
 Tensor range(RowRange rows, Device device) {

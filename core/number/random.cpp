@@ -185,8 +185,10 @@ RngLog::Record::~Record() {
   }
 }
 
-RngLog::Replay::Replay(const RngLog& log) : outside_(std::exchange(outside, recording)) {
+RngLog::Replay::Replay(const RngLog& log) {
+  later_.reserve(log.streams_.size());  // what follows does not throw: no generator stays where it was sent back to
   for (const Stream& s : log.streams_) later_.emplace_back(s.rng, std::exchange(*s.rng, s.first));
+  outside_ = std::exchange(outside, recording);
 }
 RngLog::Replay::~Replay() {
   for (const auto& [rng, later] : later_) *rng = later;

@@ -17,6 +17,14 @@ struct Json {
   std::variant<std::monostate, bool, int64_t, double, std::string, List, Object> value;
 
   Json() = default;
+  /// By a default value first: without memory, the copy of a variant by libstdc++ 12 destroys what it never made.
+  Json(const Json& o) {
+    std::visit([this](const auto& v) { value = v; }, o.value);
+  }
+  Json(Json&&) noexcept = default;
+  Json& operator=(const Json& o) { return *this = Json(o); }
+  Json& operator=(Json&&) noexcept = default;
+  ~Json() = default;
   Json(bool b) : value(b) {}
   Json(int i) : value(int64_t{i}) {}
   Json(int64_t i) : value(i) {}

@@ -231,17 +231,15 @@ Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& r
   const detail::Sequence& cut = detail::sequence_of(x.v.dim(2));
   const Communicator ranks = cut.communicator;
   const int64_t total = cut.total(), s = x.q_quad.dim(3);
-  auto there = std::make_shared<detail::RowPlan>(), back = std::make_shared<detail::RowPlan>();
-  bool moves = false;
-  for (int r = 0; r < cut.size(); ++r) {
-    auto begin_of_chunk = [&](int64_t row) { return std::min(total, ceil_div(row, o.chunk) * o.chunk); };
-    const RowRange piece = cut.piece(r), chunks{begin_of_chunk(piece.begin), begin_of_chunk(piece.end)};
-    there->owned.push_back(piece), there->wanted.push_back(chunks);
-    back->owned.push_back(chunks), back->wanted.push_back(piece);
-    moves = moves || piece.begin != chunks.begin || piece.end != chunks.end;
-  }
+  const auto begin_of_chunk = [&](int64_t row) { return std::min(total, ceil_div(row, o.chunk) * o.chunk); };
+  const auto piece = [&](int r) { return cut.piece(r); };
+  const auto whole_chunks = [&](int r) {
+    return RowRange{begin_of_chunk(cut.piece(r).begin), begin_of_chunk(cut.piece(r).end)};
+  };
+  const auto there = detail::row_plan(cut.size(), piece, whole_chunks),
+             back = detail::row_plan(cut.size(), whole_chunks, piece);
   SequenceScope chunks(ranks);
-  if (!moves) return both_terms(x, o, total, relative_bias, key_mask, segments, rng);
+  if (there->owned == there->wanted) return both_terms(x, o, total, relative_bias, key_mask, segments, rng);
   auto fetch = [&](const Tensor& t, int64_t dim) { return t.defined() ? detail::fetch_rows(t, dim, ranks, there) : t; };
   const Tensor rows = fetch(cat({x.q_quad, x.k_quad, x.q_lin, x.k_lin, x.v}, -1), 2);
   const std::vector<Tensor> part = split(rows, {s, s, s, s, x.v.dim(3)}, -1);

@@ -31,10 +31,11 @@ Checkpoint look(const char* op, const std::string& folder) {
   Checkpoint out;
   std::string shard = "model.safetensors";  // that of the embedding
   out.path = folder + "/" + shard;
-  if (!std::filesystem::exists(out.path)) {
+  std::error_code error;
+  const auto there = [&] { return std::filesystem::exists(out.path, error) || error; };  // its reader says which error
+  if (!there()) {
     out.path += ".index.json";
-    if (!std::filesystem::exists(out.path))
-      fail<IOError>(op, ": '", folder, "' has neither model.safetensors nor model.safetensors.index.json");
+    if (!there()) fail<IOError>(op, ": '", folder, "' has neither model.safetensors nor model.safetensors.index.json");
     shard.clear();
     for (const auto& [name, file] : detail::read_index(op, out.path)) {
       out.shards[name] = file;

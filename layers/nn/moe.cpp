@@ -73,6 +73,7 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
 }
 
 Moe::Routing Moe::route(const Tensor& x) const {
+  if (x.rank() != 2 || x.dim(1) != options.dim) fail("moe: route got x=", x, "; need [tokens, ", options.dim, "]");
   Routing r;  // in f32 for bf16: rounded scores would tie
   const Tensor logits = linear(detail::widened(x), detail::widened(router.weight),
                                router.bias.defined() ? detail::widened(router.bias) : Tensor());

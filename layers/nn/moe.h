@@ -99,7 +99,7 @@ struct Moe {
     Tensor chosen;   // i64 [tokens, top_k], the best first
     Tensor weights;  // c·w [tokens, top_k]
   };
-  /// Scores and choices for x [tokens, dim].
+  /// Scores and choices for x [tokens, dim]. ShapeError for another shape.
   Routing route(const Tensor& x) const;
 
   SLUICE_PARTS(router, router_bias, gate, up, down, shared_gate_proj, shared_up, shared_down, shared_gate);

@@ -45,13 +45,15 @@ std::string reason() { return std::system_category().message(errno); }
 CsvLog::CsvLog(std::string path, std::vector<std::string> columns, int64_t resume_step)
     : path_(std::move(path)), columns_(std::move(columns)) {
   if (columns_.empty()) fail<ValueError>("csv_log: needs columns, of which the first is the step");
-  std::string header;
   for (const std::string& column : columns_)
     if (column.find_first_of(",\"\r\n") != column.npos)
       fail<ValueError>("csv_log: a column's name must have neither commas, quotes nor line ends — got '", column, "'");
-  for (const std::string& column : columns_) header += (header.empty() ? "" : ",") + column;
+  const std::string header = detail::joined(columns_, ",");
   std::string kept = header + '\n', old;
-  if (resume_step > 0 && std::filesystem::exists(path_)) old = read_file(path_);
+  std::error_code error;
+  const bool there = resume_step > 0 && std::filesystem::exists(path_, error);
+  if (error) fail<IOError>("csv_log: cannot look for '", path_, "': ", error.message());
+  if (there) old = read_file(path_);
 
   int64_t line_number = 0;
   for (std::size_t at = 0, end; (end = old.find('\n', at)) != std::string::npos; at = end + 1) {

@@ -141,9 +141,10 @@ void Optimizer::step() {
   }
   check_gradients(grads);
   const Counts before = counts();
-  ++steps_;
   std::vector<bool> updated;
   std::vector<Due> due;
+  updated.reserve(slots_.size()), due.reserve(slots_.size());
+  ++steps_;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     updated.push_back(grads[i].defined());
     if (!updated[i]) continue;

@@ -61,10 +61,8 @@ class Equation {
 
  private:
   template <class... Args> [[noreturn]] void wrong(const Args&... what) const {
-    std::string got;
-    for (const Tensor& x : xs_) got += (got.empty() ? "" : ", ") + str(x);
     fail("einsum: ", what..., " in \"", text_, "\" — got ", xs_.size(), xs_.size() == 1 ? " operand " : " operands ",
-         got);
+         detail::joined(xs_));
   }
 
   /// The labels of one side; the ellipsis becomes `dims` labels.

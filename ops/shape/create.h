@@ -4,6 +4,7 @@
 #include <sluice/core/tensor.h>
 
 #include <concepts>
+#include <type_traits>
 
 namespace sluice {
 
@@ -55,6 +56,10 @@ Tensor clone(const Tensor& x);
 void fill_(Tensor& x, double value);
 /// x[...] = y, broadcast and converted.
 void copy_(Tensor& x, const Tensor& y);
+/// As fill_(): a number does not become an f32 tensor before.
+template <class T>
+requires std::is_arithmetic_v<T>
+void copy_(Tensor& x, T value) { fill_(x, static_cast<double>(value)); }
 /// x += factor · y, y of the shape of x.
 void add_(Tensor& x, const Tensor& y, double factor = 1);
 /// x *= factor

@@ -285,3 +285,26 @@ TEST_CASE("grad: only the part between outputs and inputs is visited and freed",
   // What lies before h was not walked, so it can still be.
   CHECK(grad(h, x).item() == Approx(std::exp(0.4)));
 }
+
+TEST_CASE("backward: options by name without a gradient, and a list of numbers is one", "[engine]") {
+  const auto leaf = [] { return Tensor({1, 2}).requires_grad_(); };
+  Tensor a = leaf();
+  backward(sum(a * a * a), {.create_graph = true});
+  CHECK(a.grad().requires_grad());
+  a.zero_grad();
+  Tensor b = leaf(), y = sum(b * b);
+  backward(y, {.retain_graph = true});
+  backward(y, {.retain_graph = false});
+  CHECK(b.grad().to_vector<float>() == std::vector<float>{4, 8});
+  Tensor c = Tensor(3).requires_grad_(), d = leaf();
+  backward(c * sum(d), {.inputs = {c}});
+  CHECK(c.grad().item() == 3);
+  CHECK(!d.grad().defined());
+  Tensor e = leaf();
+  backward(e * e, {1, 2});
+  CHECK(e.grad().to_vector<float>() == std::vector<float>{2, 8});
+  backward(sum(e), {});
+  backward(sum(e), {}, {.retain_graph = true});
+  backward(sum(e), 2.0f);
+  CHECK(e.grad().to_vector<float>() == std::vector<float>{6, 12});
+}

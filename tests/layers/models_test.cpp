@@ -132,6 +132,11 @@ TEST_CASE("models: frozen parameters are constants until they are thawed", "[mod
   for (NamedTensor p : frozen) p.tensor.requires_grad_();
   CHECK(parameters(model).size() == all);
   CHECK(freeze(model.hidden[0]).size() == 2);
+  Rng other(1);
+  Linear fast({2, 2}, other);
+  fast.bias = fast.bias * 2;
+  CHECK_THROWS_WITH(freeze(fast), Contains("freeze: 'bias'") && Contains("the result of an op"));
+  CHECK(fast.weight.requires_grad());
   CHECK(freeze(model, [](const NamedTensor& p) { return p.name == "tied"; }).size() == 1);
   CHECK_FALSE(model.out.weight.requires_grad());
   freeze(model);

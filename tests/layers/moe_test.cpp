@@ -110,6 +110,9 @@ TEST_CASE("moe_balance_loss: by hand, and its gradient reaches the router", "[mo
 }
 
 TEST_CASE("moe: what does not fit, and by which words", "[moe][layers]") {
+  Rng rng_of_route(1);
+  const Moe routed({.dim = 4, .hidden = 3, .experts = 2, .top_k = 1}, rng_of_route);
+  CHECK_THROWS_WITH(routed.route(ones({2, 3, 4})), Contains("moe: route got x=") && Contains("need [tokens, 4]"));
   Rng rng(5);
   CHECK_THROWS_WITH(Moe({.dim = 4, .experts = 2, .top_k = 3}, rng), "moe: top_k=3 is more than experts=2");
   CHECK_THROWS_WITH(Moe({.dim = 4, .groups = 3}, rng), "moe: groups=3 must divide experts=8");

@@ -112,3 +112,10 @@ TEST_CASE("conventions: what needs one dim more says so", "[ops]") {
   CHECK_THROWS_WITH(multinomial(x + 1.0, 1, rng, true), Contains("multinomial") && Contains("at most 7 dims"));
   CHECK_THROWS_WITH(var(ones({3}), {}, false, NAN), Contains("var: correction"));
 }
+
+TEST_CASE("copy_: a number is not rounded to f32 before", "[create]") {
+  Tensor x = zeros({2}, {f64}), i = zeros({2}, {i64});
+  copy_(x, 0.1), copy_(i, 16777217);
+  CHECK(x.to_vector<double>() == std::vector<double>{0.1, 0.1});
+  CHECK(i.to_vector<int64_t>() == std::vector<int64_t>{16777217, 16777217});
+}
