@@ -28,11 +28,14 @@ struct BackwardOptions {
 
 /// BackwardOptions as the second argument of backward(), written by name: {.create_graph = true}.
 struct NamedBackwardOptions {
+  /// What no number becomes, so that {1, 2} stays a gradient.
   struct ByName {
     constexpr ByName() {}
-  } by_name = {};  // no number fits, so that {1, 2} stays a gradient
-  bool retain_graph = false, create_graph = false;
-  std::vector<Tensor> inputs = {};
+  };
+  ByName by_name = {};              // left out
+  bool retain_graph = false;        // as in BackwardOptions
+  bool create_graph = false;        // as in BackwardOptions
+  std::vector<Tensor> inputs = {};  // as in BackwardOptions
 };
 
 struct GradOptions {
