@@ -48,6 +48,9 @@ struct GradOptions {
 };
 
 namespace detail {
+/// A Tensor or what becomes one, but for a bool, which is meant as an option.
+template <class T>
+concept GradientOfRoot = std::convertible_to<const T&, Tensor> && !std::same_as<T, bool>;
 void backward(const Tensor& root, const Tensor& grad, BackwardOptions options);
 }  // namespace detail
 
@@ -59,11 +62,10 @@ void backward(const Tensor& root, const Tensor& grad, BackwardOptions options);
 /// the second call until zero_grad() the leaf keeps the f32 sum, and .grad() is this sum rounded. Calls with
 /// create_graph keep no f32 sum. Within one call, the gradients of a leaf that is used many times are added in bf16.
 ///
-/// A template, because g++ 12 takes a list with names, {.create_graph = true}, for a number, and that for a tensor:
-/// among equals the other function is called.
-template <class T = Tensor>
-requires(std::convertible_to<const T&, Tensor> &&
-         !std::same_as<T, bool>) void backward(const Tensor& root, const T& grad, BackwardOptions options = {}) {
+/// This is a template because g++ 12 makes a Tensor of the list {.create_graph = true}, as if it were the number 1. The
+/// function below fits such a list as well, and is called, since it is no template.
+template <detail::GradientOfRoot T = Tensor>
+void backward(const Tensor& root, const T& grad, BackwardOptions options = {}) {
   detail::backward(root, grad, std::move(options));
 }
 /// The same without a gradient of root.

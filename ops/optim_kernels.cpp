@@ -1,8 +1,8 @@
 #include <sluice/ops/optim_kernels.h>
-#include <sluice/ops/rows/rows.h>
 
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/strided.h>
+#include <sluice/ops/rows/rows.h>
 
 #include <algorithm>
 #include <array>

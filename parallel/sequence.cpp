@@ -40,16 +40,11 @@ const Sequence& sequence_of(int64_t n) {
   return s;
 }
 
-/// x of the ranks wanted(r) at rank r.
+/// The tensors x of the ranks in wanted(r), stacked, on each rank r.
 static Tensor of_some_ranks(const Tensor& x, const auto& wanted) {
   const Communicator& c = current->communicator;
-  return fetch_rows(unsqueeze(x, 0), 0, c,
-                    row_plan(
-                        c.size(),
-                        [](int r) {
-                          return RowRange{r, r + 1};
-                        },
-                        wanted));
+  const auto own = [](int r) { return RowRange{r, r + 1}; };
+  return fetch_rows(unsqueeze(x, 0), 0, c, row_plan(c.size(), own, wanted));
 }
 
 Tensor of_ranks(const Tensor& x, int first, int last) {
@@ -79,7 +74,7 @@ Tensor sequence_rows(const Tensor& x, int64_t dim, RowRange rows) {
   const detail::Sequence& s = detail::sequence_of(x.dim(dim));
   if (rows.begin < 0 || rows.end < rows.begin || rows.end > s.total())
     fail("sequence_rows: rows ", rows.begin, " to ", rows.end, " of a sequence of ", s.total());
-  std::vector<detail::PeerCall> told;  // begin and end
+  std::vector<detail::PeerCall> told;  // each rank's rows.begin and rows.end, as length and flags
   detail::Group& group = s.communicator.group();
   group.call([&] {
     told = group.agree({.op = "sequence_rows", .text = "sequence_rows", .length = rows.begin, .flags = rows.end});
@@ -88,22 +83,19 @@ Tensor sequence_rows(const Tensor& x, int64_t dim, RowRange rows) {
     const detail::PeerCall& t = told[static_cast<std::size_t>(r)];
     return RowRange{t.length, t.flags};
   };
-  return detail::fetch_rows(x, dim, s.communicator,
-                            detail::row_plan(
-                                s.size(), [&](int r) { return s.piece(r); }, wanted));
+  return detail::fetch_rows(x, dim, s.communicator, detail::row_plan(s, wanted));
 }
 
 Tensor sequence_shift(const Tensor& x, int64_t dim) {
   const int64_t n = x.dim(dim);
   if (!in_sequence()) return n == 0 ? x : pad(narrow(x, dim, 0, n - 1), dim, 1, 0);
   const detail::Sequence& s = detail::sequence_of(n);
-  const auto piece = [&](int r) { return s.piece(r); };
   const auto one_before = [&](int r) {
     const RowRange rows = s.piece(r);
     const int64_t begin = std::max<int64_t>(0, rows.begin - 1);
     return RowRange{begin, rows.length() == 0 ? begin : std::max<int64_t>(0, rows.end - 1)};
   };
-  const Tensor before = detail::fetch_rows(x, dim, s.communicator, detail::row_plan(s.size(), piece, one_before));
+  const Tensor before = detail::fetch_rows(x, dim, s.communicator, detail::row_plan(s, one_before));
   return before.dim(dim) < n ? pad(before, dim, 1, 0) : before;  // the first row of the whole
 }
 

@@ -119,11 +119,16 @@ const Sequence& sequence_of(int64_t n);
 struct RowPlan {
   std::vector<RowRange> owned, wanted;
 };
-/// That of `ranks` ranks, from owned(r) and wanted(r).
+/// Of `ranks` ranks, each of which holds owned(rank) and wants wanted(rank).
 std::shared_ptr<const RowPlan> row_plan(int ranks, const auto& owned, const auto& wanted) {
   auto plan = std::make_shared<RowPlan>();
   for (int r = 0; r < ranks; ++r) plan->owned.push_back(owned(r)), plan->wanted.push_back(wanted(r));
   return plan;
+}
+/// Of ranks that hold their pieces of the sequence.
+std::shared_ptr<const RowPlan> row_plan(const Sequence& s, const auto& wanted) {
+  const auto piece = [&](int r) { return s.piece(r); };
+  return row_plan(s.size(), piece, wanted);
 }
 /// Takes x, the rows that this rank owns, and returns the rows that it wants. Differentiable.
 Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan);

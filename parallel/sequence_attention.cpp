@@ -25,8 +25,7 @@ RowRange visible_keys(const AttentionMask& mask, RowRange piece, int64_t total) 
 }
 
 std::shared_ptr<const RowPlan> plan_of(const Sequence& s, const AttentionMask& mask) {
-  return row_plan(
-      s.size(), [&](int r) { return s.piece(r); }, [&](int r) { return visible_keys(mask, s.piece(r), s.total()); });
+  return row_plan(s, [&](int r) { return visible_keys(mask, s.piece(r), s.total()); });
 }
 
 Tensor range(RowRange rows, Device device) {

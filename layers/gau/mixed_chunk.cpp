@@ -232,12 +232,11 @@ Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& r
   const Communicator ranks = cut.communicator;
   const int64_t total = cut.total(), s = x.q_quad.dim(3);
   const auto begin_of_chunk = [&](int64_t row) { return std::min(total, ceil_div(row, o.chunk) * o.chunk); };
-  const auto piece = [&](int r) { return cut.piece(r); };
   const auto whole_chunks = [&](int r) {
     return RowRange{begin_of_chunk(cut.piece(r).begin), begin_of_chunk(cut.piece(r).end)};
   };
-  const auto there = detail::row_plan(cut.size(), piece, whole_chunks),
-             back = detail::row_plan(cut.size(), whole_chunks, piece);
+  const auto there = detail::row_plan(cut, whole_chunks);
+  const auto back = std::make_shared<const detail::RowPlan>(detail::RowPlan{there->wanted, there->owned});
   SequenceScope chunks(ranks);
   if (there->owned == there->wanted) return both_terms(x, o, total, relative_bias, key_mask, segments, rng);
   auto fetch = [&](const Tensor& t, int64_t dim) { return t.defined() ? detail::fetch_rows(t, dim, ranks, there) : t; };

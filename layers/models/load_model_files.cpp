@@ -107,6 +107,52 @@ std::string with_dtype(const std::string& config, DType dtype) {
   return config.substr(0, start) + "\n  \"dtype\": \"" + name + "\"," + config.substr(start);
 }
 
+/// Throws ValueError unless the model has the tensors of `need`.
+void check_fits(const char* op, const detail::Members& model, const Decoder& need, const std::string& like) {
+  const detail::Members theirs = detail::members(need);
+  const auto slot = [](const detail::Members& m, std::size_t i) {
+    return i < m.slots.size() ? str("\"", m.slots[i].name, "\" ", m.slots[i].tensor->shape()) : "nothing more";
+  };
+  for (std::size_t i = 0; i < std::max(model.slots.size(), theirs.slots.size()); ++i)
+    if (slot(model, i) != slot(theirs, i))
+      fail<ValueError>(op, ": the model has ", slot(model, i), " where '", like, "' has ", slot(theirs, i));
+}
+
+/// Gives tensors the shapes that they have in the files, and adds the files' tensors whose names match `others`.
+void complete(SafeTensors& out, const std::string& folder, const Checkpoint& files,
+              const std::vector<std::string>& others) {
+  const std::vector<std::regex> patterns(others.begin(), others.end());
+  const auto stays = [&](const std::string& name) {  // a tied head is no other tensor: it was trained, too
+    return name != "lm_head.weight" && name.size() <= 1000 &&
+           std::ranges::any_of(patterns, [&](const std::regex& r) { return std::regex_search(name, r); });
+  };
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : files.shards) shards.insert(shard);
+  for (const std::string& shard : shards) {
+    const SafeTensors file = map_safetensors(
+        folder + "/" + shard, [&](const std::string& name) { return out.tensors.contains(name) || stays(name); });
+    for (const auto& [name, x] : file.tensors)
+      if (const auto [at, fresh] = out.tensors.try_emplace(name, x); !fresh)
+        at->second = reshape(at->second, x.shape());  // the model may lack axes of size 1
+  }
+}
+
+/// Copies what stands beside weights and config.json: the tokenizer, settings of generation.
+void copy_other_files(const char* op, const std::string& from, const std::string& to) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const auto check = [&] {
+    if (error) fail<IOError>(op, ": cannot copy from '", from, "' to '", to, "': ", error.message());
+  };
+  for (fs::directory_iterator at(from, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename(), kind = at->path().extension();
+    if (kind != ".json" && kind != ".jinja" && kind != ".model" && kind != ".txt") continue;
+    if (name == "config.json" || name.ends_with(".index.json")) continue;
+    fs::copy_file(at->path(), to + "/" + name, fs::copy_options::overwrite_existing, error), check();
+  }
+  check();
+}
+
 }  // namespace
 
 Decoder load_model_files(const std::string& folder, const ModelFilesOptions& options) {
@@ -133,50 +179,21 @@ Decoder load_model_files(const std::string& folder, const ModelFilesOptions& opt
 }
 
 void save_model_files(const Decoder& model, const std::string& to, const std::string& like) {
-  namespace fs = std::filesystem;
   constexpr const char* op = "save_model_files";
   std::error_code error;
-  const auto check = [&](const std::string& what) {
-    if (error) fail<IOError>(op, ": cannot ", what, ": ", error.message());
-  };
-  if (fs::equivalent(to, like, error)) fail<ValueError>(op, ": need another folder than '", like, "' to write to");
-  fs::create_directories(to, error), check("make '" + to + "'");
+  if (std::filesystem::equivalent(to, like, error))
+    fail<ValueError>(op, ": need another folder than '", like, "' to write to");
+  std::filesystem::create_directories(to, error);
+  if (error) fail<IOError>(op, ": cannot make '", to, "': ", error.message());
   const std::string path = like + "/config.json", text = read_file(path);
   const Checkpoint files = look(op, like);
   const ModelPlan plan = plan_of(op, like, ModelConfig(text, path), files);
-  Decoder need = shapes_of(plan.options), given = model;
-  const detail::Members ours = detail::members(given), theirs = detail::members(need);
-  for (std::size_t i = 0; i < std::max(ours.slots.size(), theirs.slots.size()); ++i) {
-    const auto slot = [i](const detail::Members& m) {
-      return i < m.slots.size() ? str("\"", m.slots[i].name, "\" ", m.slots[i].tensor->shape()) : "nothing more";
-    };
-    if (slot(ours) != slot(theirs))
-      fail<ValueError>(op, ": the model has ", slot(ours), " where '", like, "' has ", slot(theirs));
-  }
-  SafeTensors out = detail::pytorch_tensors(op, ours, plan.rules, "");
-  std::vector<std::regex> others(plan.ignore.begin(), plan.ignore.end());
-  std::set<std::string> shards;
-  for (const auto& [name, shard] : files.shards) shards.insert(shard);
-  const auto stays = [&](const std::string& name) {  // but for the second copy of a tied head
-    return name != "lm_head.weight" && name.size() <= 1000 &&
-           std::ranges::any_of(others, [&](const auto& r) { return std::regex_search(name, r); });
-  };
-  for (const std::string& shard : shards) {
-    const SafeTensors file = map_safetensors(
-        like + "/" + shard, [&](const std::string& name) { return out.tensors.contains(name) || stays(name); });
-    for (const auto& [name, x] : file.tensors)
-      if (const auto [at, fresh] = out.tensors.try_emplace(name, x); !fresh)
-        at->second = reshape(at->second, x.shape());  // axes of size 1 that the model has not
-  }
+  const detail::Members members = detail::members(model);
+  check_fits(op, members, shapes_of(plan.options), like);
+  SafeTensors out = detail::pytorch_tensors(op, members, plan.rules, "");
+  complete(out, like, files, plan.ignore);
   save_safetensors(to + "/model.safetensors", out);
-  for (fs::directory_iterator at(like, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename(), kind = at->path().extension();
-    if (kind != ".json" && kind != ".jinja" && kind != ".model" && kind != ".txt") continue;
-    if (name == "config.json" || name.ends_with(".index.json")) continue;
-    fs::copy_file(at->path(), to + "/" + name, fs::copy_options::overwrite_existing, error);
-    check("copy '" + name + "'");
-  }
-  check("list '" + like + "'");
+  copy_other_files(op, like, to);
   const std::string config = with_dtype(text, model.embedding.weight.dtype());
   write_file_atomically(to + "/config.json", [&](FileWriter& f) { f.write(config); });
 }

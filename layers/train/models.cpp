@@ -61,15 +61,14 @@ void update_average(const Members& average, const Members& model, double decay) 
 
 std::vector<NamedTensor> freeze(const Members& m, const ParameterFilter& which) {
   std::vector<NamedTensor> frozen;
+  std::unordered_set<const TensorImpl*> done;
   for (const auto& s : m.slots) {  // a tied tensor by any of its names
     const NamedTensor p{s.name, *s.tensor};
-    if (!p.tensor.requires_grad() || (which && !which(p))) continue;
+    if (!p.tensor.requires_grad() || (which && !which(p)) || !done.insert(p.tensor.ref().get()).second) continue;
     if (!p.tensor.is_leaf())
       fail<AutogradError>("freeze: '", p.name, "' ", p.tensor, " is the result of an op, not a parameter");
     frozen.push_back(p);
   }
-  std::unordered_set<const TensorImpl*> done;
-  std::erase_if(frozen, [&](NamedTensor& p) { return !done.insert(p.tensor.ref().get()).second; });
   for (NamedTensor& p : frozen) p.tensor.requires_grad_(false);
   return frozen;
 }

@@ -159,7 +159,7 @@ void Optimizer::step() {
     for (const Due& d : due)
       if (d.rounded.defined()) follow(d.rounded, slots_[d.index]);
     update(due);
-  } catch (...) {  // no memory
+  } catch (...) {  // no memory: the step does not count, but what it has updated before stays so
     set_counts(before);
     throw;
   }

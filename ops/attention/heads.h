@@ -39,12 +39,13 @@ template <class T> struct HeadView {
 /// Scratch memory of a task, from the caching allocator.
 template <class T> class Scratch {
  public:
+  /// An array in the memory.
   struct Part {
-    T*& start;
+    T*& start;  // set to where it begins
     int64_t count;
   };
   explicit Scratch(int64_t n) : memory_(n > 0 ? empty({n}, {.dtype = dtype_of<T>()}) : Tensor()) {}
-  /// Arrays one behind the other; sets where each starts.
+  /// Memory of several arrays, one behind the other.
   explicit Scratch(std::initializer_list<Part> parts) : Scratch(count(parts)) {
     T* at = data();
     for (const Part& p : parts) p.start = std::exchange(at, at + p.count);
@@ -55,7 +56,7 @@ template <class T> class Scratch {
  private:
   static int64_t count(std::initializer_list<Part> parts) {
     int64_t n = 0;
-    for (const Part& p : parts) n = checked_add("scratch", n, p.count);
+    for (const Part& p : parts) n += p.count;
     return n;
   }
 

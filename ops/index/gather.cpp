@@ -97,8 +97,8 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const T
 
 /// bool, of the shape of the index: true where no later entry along dim names the same place.
 static Tensor last_writers(const Tensor& index, int dim, int64_t size) {
-  Tensor last = empty(index.shape(), {boolean, index.device() == meta ? meta : cpu});
-  if (last.device() == meta) return last;
+  if (index.device() == meta) return empty(index.shape(), {boolean, meta});
+  Tensor last = empty(index.shape(), {boolean});
   const Tensor here = detail::on_cpu("scatter", index);
   int64_t outer = 1, inner = 1, n = index.shape()[dim];
   for (int d = 0; d < index.rank(); ++d)

@@ -56,7 +56,7 @@ Tensor clone(const Tensor& x);
 void fill_(Tensor& x, double value);
 /// x[...] = y, broadcast and converted.
 void copy_(Tensor& x, const Tensor& y);
-/// As fill_(): a number does not become an f32 tensor before.
+/// fill_(x, value): without this function the number would become an f32 tensor first.
 template <class T>
 requires std::is_arithmetic_v<T>
 void copy_(Tensor& x, T value) { fill_(x, static_cast<double>(value)); }

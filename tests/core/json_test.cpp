@@ -1,8 +1,12 @@
 #include <sluice/core/text/json.h>
 
 #include "support/catch.h"
+#include "support/limit.h"
+
+#include <new>
 
 using namespace sluice;
+using namespace sluice::testing;
 
 TEST_CASE("json: what is written is read back", "[json]") {
   const Json j = Json::Object{{"null", {}},
@@ -33,4 +37,21 @@ TEST_CASE("json: what is not JSON says where and why", "[json]") {
   CHECK_NOTHROW(parse_json(std::string(32, '[') + std::string(32, ']')));
   CHECK_THROWS_WITH(parse_json(std::string(1000000, '[')), Contains("nested deeper than 32"));
   CHECK_THROWS_AS(to_text(Json("\xff")), ValueError);
+}
+
+TEST_CASE("json: a copy that finds no memory", "[json]") {
+  if (!MemoryLimit::works()) {
+    WARN("not tested: limits of memory do nothing here");
+    return;
+  }
+  const Json text = std::string(std::size_t{64} << 20, 'x'), list = Json::List{1, text};
+  Json other = "as it was";
+  {
+    const MemoryLimit limit(int64_t{32} << 20);
+    CHECK_THROWS_AS(Json(text), std::bad_alloc);
+    CHECK_THROWS_AS(other = list, std::bad_alloc);
+  }
+  CHECK(other == Json("as it was"));
+  other = list;
+  CHECK(other == list);
 }

@@ -80,7 +80,8 @@ TEST_CASE("models: logits of every family are those of transformers", "[golden][
   }
 }
 
-// Hidden: the models are made by tests/golden/models/draw_models.py.
+// Hidden: the models are made by tests/golden/models/draw_models.py. They are written again to SLUICE_SAVED_MODELS, if
+// it is set, for tests/golden/models/check_saved.py.
 TEST_CASE("models: of drawn configurations", "[.drawn]") {
   const char* const drawn = std::getenv("SLUICE_DRAWN_MODELS");
   REQUIRE(drawn);
@@ -88,6 +89,9 @@ TEST_CASE("models: of drawn configurations", "[.drawn]") {
   for (const auto& folder : std::filesystem::directory_iterator(drawn)) {
     INFO(folder.path());
     CHECK_NOTHROW(check_logits(folder.path(), {1 + models % 5, 1, 2}));
+    if (const char* const saved = std::getenv("SLUICE_SAVED_MODELS"))
+      CHECK_NOTHROW(save_model_files(load_model_files(folder.path(), {.dtype = f32}),
+                                     str(saved, "/", folder.path().filename().string()), folder.path()));
     ++models;
   }
   std::printf("%lld models\n", static_cast<long long>(models));

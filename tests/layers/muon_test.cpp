@@ -1,10 +1,13 @@
 #include <sluice/layers/train/optim.h>
 
+#include <sluice/core/memory/allocator.h>
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/ops/basic.h>
 
 #include "layers/optim_steps.h"
+#include "support/approx.h"
 #include "support/catch.h"
+#include "support/limit.h"
 
 #include <cmath>
 
@@ -85,4 +88,42 @@ TEST_CASE("muon: newton_schulz brings singular values near 1", "[optim]") {
   Muon muon({w});
   GraphedStep step(muon, [&](const std::vector<Tensor>&) { return sum(w); });
   CHECK(step({}).item() == 3);  // on the CPU every call runs the function
+}
+
+TEST_CASE("muon: a step that finds no memory changes nothing", "[muon][optim]") {
+  if (!MemoryLimit::works()) {
+    WARN("not tested: limits of memory do nothing here");
+    return;
+  }
+  Rng rng(1);
+  const Tensor start = normal({1024, 1024}, 0, 1, rng), g = normal({1024, 1024}, 0, 1, rng);  // of 4 MiB
+  int failed = 0;
+  const auto two_steps = [&](int64_t mebibytes) {  // with so much memory at first; 0: with all of it
+    Tensor w = clone(start).requires_grad_();
+    w.set_grad(g);
+    Muon muon({{"w", w}}, {.lr = 0.1, .matrices = [](const NamedTensor&) { return true; }});
+    if (mebibytes > 0) {
+      muon.step();
+      const Tensor before = clone(w.detach());
+      release_cached_memory();
+      try {
+        const MemoryLimit limit(mebibytes << 20);
+        muon.step();
+      } catch (const std::exception&) {  // MemoryError, or bad_alloc
+        ++failed;
+        CHECK(muon.steps() == 1);
+        CHECK(same_bits(w.detach(), before));
+        muon.step();
+      }
+    } else {
+      muon.step(), muon.step();
+    }
+    return w.detach();
+  };
+  const Tensor want = two_steps(0);
+  for (const int64_t mebibytes : {1, 6, 11, 16, 21, 26}) {
+    CAPTURE(mebibytes);
+    CHECK(same_bits(two_steps(mebibytes), want));
+  }
+  CHECK(failed >= 4);
 }

@@ -4,6 +4,8 @@ experts and groups, other kinds of RoPE, windows, norms and biases.
 
     python3 tests/golden/models/draw_models.py OUT 0 40 [FAMILY ...]              seeds 0 to 39 of each family
     SLUICE_DRAWN_MODELS=OUT sluice_tests "models: of drawn configurations"        compares all of them
+    SLUICE_DRAWN_MODELS=OUT SLUICE_SAVED_MODELS=AGAIN sluice_tests "models: of drawn configurations"
+    python3 tests/golden/models/check_saved.py OUT AGAIN                          compares what was written again
 
 Needs torch and transformers 5. A configuration that transformers itself refuses is left out and counted.
 """
