@@ -15,7 +15,7 @@ struct AnomalyOptions {
 /// While it lives, it checks each result of an op that is f32, f64 or bf16 and each such gradient, on all threads. The
 /// first bad one throws AutogradError naming the op, the pass, the count of bad values and the module path. Only one
 /// may live at a time. Works together with Profile and summary(). Costs a pass over each tensor.
-class AnomalyMode final : detail::Observer {
+class [[nodiscard]] AnomalyMode final : detail::Observer {
  public:
   explicit AnomalyMode(AnomalyOptions options = {});
   ~AnomalyMode();

@@ -85,6 +85,10 @@ void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* be
 
 }  // namespace
 
+Tensor detail::number_like(const Tensor& root, double grad) {
+  return full(root.numel() == 1 ? root.shape() : Shape{}, grad, root.options());
+}
+
 void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
   backward(root, grad, std::move(options), nullptr);
 }
@@ -214,15 +218,13 @@ Tensor fitted(const Node& from, const Edge& to, Tensor g) {
   }
 }
 
-/// True if x is contiguous, without history, and the only handle and view of its storage.
-bool sole_owner(const Tensor& x) {
-  return x.impl().use_count() == 1 && x.impl().storage->use_count() == 1 && x.is_contiguous() && !x.requires_grad();
-}
+/// True if x may be written to: contiguous, without history, seen by no other tensor.
+bool is_free(const Tensor& x) { return x.is_sole_owner() && x.is_contiguous() && !x.requires_grad(); }
 
 /// into += g. Edits `into` in place if it has no other owner, so that a sum of k gradients needs one buffer.
 void accumulate(Tensor& into, Tensor g, bool create_graph) {
   if (!into.defined()) into = std::move(g);
-  else if (!create_graph && sole_owner(into)) add_(into, g);
+  else if (!create_graph && is_free(into)) add_(into, g);
   else into = into + g;
 }
 
@@ -230,7 +232,7 @@ void accumulate(Tensor& into, Tensor g, bool create_graph) {
 void accumulate_rounded(Leaf& leaf, const Tensor& g) {
   if (!leaf.sum.defined() || leaf.grad.version() != leaf.sum_version) leaf.sum = to(leaf.grad.detach(), f32);
   add_(leaf.sum, to(g, f32));
-  if (sole_owner(leaf.grad)) copy_(leaf.grad, leaf.sum);
+  if (is_free(leaf.grad)) copy_(leaf.grad, leaf.sum);
   else leaf.grad = to(leaf.sum, bf16);
   leaf.sum_version = leaf.grad.version();
 }
@@ -240,8 +242,8 @@ void accumulate_rounded(Leaf& leaf, const Tensor& g) {
 void collect(Leaf& leaf, Tensor g, bool create_graph) {
   if (leaf.frozen) return;
   std::lock_guard lock(leaf.adding);
-  const bool shared = g.impl().use_count() > 1 || g.impl().storage->use_count() > 1 || !g.is_contiguous();
-  if (!leaf.grad.defined() && shared && !create_graph) g = clone(g);
+  const bool own = g.is_sole_owner() && g.is_contiguous();
+  if (!leaf.grad.defined() && !own && !create_graph) g = clone(g);
   if (leaf.grad.defined() && leaf.grad.dtype() == bf16 && !create_graph) accumulate_rounded(leaf, g);
   else leaf.sum = Tensor(), accumulate(leaf.grad, std::move(g), create_graph);
   if (detail::observed()) [[unlikely]]

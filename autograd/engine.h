@@ -52,11 +52,13 @@ namespace detail {
 template <class T>
 concept GradientOfRoot = std::convertible_to<const T&, Tensor> && !std::same_as<T, bool>;
 void backward(const Tensor& root, const Tensor& grad, BackwardOptions options);
+Tensor number_like(const Tensor& root, double grad);
 }  // namespace detail
 
 /// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Throws AutogradError when root has no
 /// history, or, without `grad`, more elements than one; and when a tensor that the gradient reads was edited in place
-/// or freed by an earlier walk. Throws ShapeError, DTypeError or DeviceError for a `grad` that does not fit root.
+/// or freed by an earlier walk. Throws ShapeError, DTypeError or DeviceError for a `grad` that does not fit root; a
+/// number takes root's dtype and device.
 ///
 /// A bf16 leaf adds the gradients of several calls in f32, so that many small ones are not lost in a large one. From
 /// the second call until zero_grad() the leaf keeps the f32 sum, and .grad() is this sum rounded. Calls with
@@ -66,7 +68,9 @@ void backward(const Tensor& root, const Tensor& grad, BackwardOptions options);
 /// function below fits such a list as well, and is called, since it is no template.
 template <detail::GradientOfRoot T = Tensor>
 void backward(const Tensor& root, const T& grad, BackwardOptions options = {}) {
-  detail::backward(root, grad, std::move(options));
+  if constexpr (std::is_arithmetic_v<T>)
+    return backward(root, detail::number_like(root, static_cast<double>(grad)), options);
+  else return detail::backward(root, grad, std::move(options));
 }
 /// The same without a gradient of root.
 inline void backward(const Tensor& root, NamedBackwardOptions o = {}) {

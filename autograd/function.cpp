@@ -2,6 +2,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/number/random.h>
+#include <sluice/core/scope.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/basic.h>
 
@@ -59,7 +60,9 @@ struct Captured {
 struct Checkpoint final : Op<"checkpoint"> {
   std::function<Tensor(const std::vector<Tensor>&)> f;
   RngLog tape;
-  Precision precision = sluice::precision();  // of products, when the segment ran first
+  // When the segment ran first: the precision of products, and the sequence that is cut over ranks.
+  Precision precision = sluice::precision();
+  std::shared_ptr<detail::Sequence> sequence = detail::this_sequence();
   std::size_t inputs;
   Captured captured;
   Checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, RngLog t, std::size_t n)
@@ -87,6 +90,7 @@ struct Checkpoint final : Op<"checkpoint"> {
     {
       GradMode on(true);
       PrecisionScope as_before(precision);
+      const detail::Restored<std::shared_ptr<detail::Sequence>> in_sequence(detail::this_sequence(), sequence);
       RngLog::Replay replay(tape);
       y = f(xs);
     }

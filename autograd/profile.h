@@ -39,7 +39,7 @@ struct ProfileRow {
 ///     train_step();
 ///     std::cout << profile.table();
 ///     profile.save_trace("step.json");     // chrome://tracing, ui.perfetto.dev
-class Profile final : detail::Observer {
+class [[nodiscard]] Profile final : detail::Observer {
  public:
   explicit Profile(ProfileOptions options = {});
   ~Profile();

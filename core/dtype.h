@@ -1,5 +1,5 @@
 // Element types. f32, f64 and bf16 compute; i64, i32 and bool serve indices, counts and masks. An op of bf16 tensors
-// computes in f32 and rounds each result once.
+// computes in f32 and rounds its result once. Attention and scans also round what they multiply, weights and states.
 #pragma once
 
 #include <sluice/core/error.h>
@@ -21,9 +21,13 @@ struct BFloat16 {
   BFloat16() = default;
   /// Rounds to nearest even; a NaN stays one.
   SLUICE_FN explicit BFloat16(float x) {
-    uint32_t u = std::bit_cast<uint32_t>(x);
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));  // one instruction; every NaN becomes 0x7fff
+#else
+    const uint32_t u = std::bit_cast<uint32_t>(x);
     bits = (u & 0x7fffffffu) > 0x7f800000u ? static_cast<uint16_t>((u >> 16) | 0x40)
                                            : static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+#endif
   }
   /// Exact.
   SLUICE_FN explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }

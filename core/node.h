@@ -136,10 +136,10 @@ namespace detail {
 extern constinit thread_local bool grad_mode;
 }
 /// Switches recording for a scope.
-struct GradMode : detail::Restored<bool> {
+struct [[nodiscard]] GradMode : detail::Restored<bool> {
   explicit GradMode(bool on) : Restored(detail::grad_mode, on) {}
 };
-struct NoGrad : GradMode {
+struct [[nodiscard]] NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };
 

@@ -4,6 +4,7 @@
 #include <sluice/core/memory/no_copy.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -30,5 +31,12 @@ class ModuleScope : private NoCopy {
   ModuleScope* outer_;
   static constinit thread_local ModuleScope* top_;
 };
+
+namespace detail {
+struct Sequence;
+/// The sequence that is cut over ranks, of which this thread's tensors are pieces (SequenceScope); null: none. It
+/// stands here so that checkpoint() runs again in the sequence of the first run.
+std::shared_ptr<Sequence>& this_sequence();
+}  // namespace detail
 
 }  // namespace sluice

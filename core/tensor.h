@@ -42,7 +42,8 @@ struct TensorOptions {
 };
 
 /// An n-dimensional array: storage seen through a layout. A Tensor is a handle: copies share values and history. Its
-/// members state facts; everything that computes is a free function. Members of an undefined tensor throw ValueError.
+/// members state facts; everything that computes is a free function. Members of an undefined tensor throw ValueError,
+/// but for defined(), requires_grad(), which is false, and zero_grad().
 class Tensor {
  public:
   Tensor() = default;
@@ -104,6 +105,8 @@ class Tensor {
   uint32_t version() const { return impl().storage->version(); }
   /// True if both are views of one storage.
   bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }
+  /// True if there is no other handle of this tensor and no other view of its storage: writing to it changes no other.
+  bool is_sole_owner() const { return impl().use_count() == 1 && impl().storage->use_count() == 1; }
 
   /// Pointer to the first element. Throws DTypeError unless T is the dtype's type, DeviceError where the host has no
   /// access. Writing through the mutable pointer does not bump the version: call bump_version() after editing a tensor

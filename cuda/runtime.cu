@@ -236,7 +236,9 @@ void begin_recording() {
   // Until the end of the recording the stream runs nothing and may not be queried. So calls that allocate or release
   // memory, or destroy an older graph, need not wait for it.
   other_stream();  // must exist before the capture
-  alone.lock();    // other threads have made their calls, and wait with the next ones
+  // Other threads have made their calls then, and wait with the next ones.
+  if (!alone.try_lock_for(std::chrono::minutes(1)))
+    fail<DeviceError>("cuda: cannot record, because other threads have used the device for a minute without a gap");
   check("recording", cudaStreamSynchronize(stream()));
   check("recording", cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
 }
@@ -249,10 +251,11 @@ std::unique_ptr<Recorded> end_recording() {
   return recorded;
 }
 void abandon_recording() noexcept {
+  if (!alone.owns_lock()) return;  // it has not begun: another thread may be recording
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(stream(), &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
   cudaGetLastError();
-  if (alone.owns_lock()) alone.unlock();
+  alone.unlock();
 }
 
 __device__ int taken_work;

@@ -133,7 +133,7 @@ def main():
     weekend(readme)
     library = ("core", "ops", "autograd", "parallel", "layers")
     install.put(r"About ([\d,]+) lines of library code", f"{round(lines_of(*library), -3):,}")
-    install.put(r"lines of library code, ([\d,]+) of its CUDA backend", f"{round(lines_of('cuda'), -2):,}")
+    install.put(r"lines of library code and another ([\d,]+) of the CUDA backend", f"{round(lines_of('cuda'), -2):,}")
     plain, cuda = BUILD / "release/summary.txt", BUILD / "release/summary-cuda.txt"
     if plain.exists():
         s = summary(plain)

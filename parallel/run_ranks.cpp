@@ -18,6 +18,7 @@ namespace {
 
 using Message = std::vector<std::byte>;
 using Clock = std::chrono::steady_clock;
+constexpr const char* kNoMemory = "out of memory";  // a std::string of it needs none
 
 /// The state that the threads share.
 struct Hub {
@@ -30,8 +31,8 @@ struct Hub {
   // Callers of fail() and notify() must hold the mutex.
   /// Waiting ranks wait `grace` more seconds: their messages may be on the way, as when all ranks find at the same time
   /// that they disagree.
-  void fail(const std::string& why, double grace) {
-    if (failure.empty()) failure = why, failed_at = Clock::now() + detail::seconds(grace);
+  void fail(std::string why, double grace) noexcept {
+    if (failure.empty()) failure = std::move(why), failed_at = Clock::now() + detail::seconds(grace);
     notify();
   }
   void notify() {
@@ -135,19 +136,23 @@ void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
   const bool records = grad_enabled();  // all ranks compute as the caller would
   const Precision exactness = precision();
   const auto one = [&](int rank) {
-    const auto engine = std::make_shared<ThreadRank>(hub, rank);
-    const auto ended = [&](const std::string& why) {
+    const auto ended = [&](const char* why) noexcept {
+      std::string text = kNoMemory;
+      try {
+        text = str("rank ", rank, " failed: ", why);
+      } catch (...) {}  // the exception of the caller is kept
       {
         std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();
       }
-      engine->fail_all(str("rank ", rank, " failed: ", why));
+      std::lock_guard lock(hub->mutex);
+      hub->fail(std::move(text), 1);
     };
     const GradMode mode(records);
     const PrecisionScope products(exactness);
     const SequenceScope whole;  // ranks within ranks do not inherit a cut sequence
     try {
-      f(ranks == 1 ? Communicator() : Communicator(engine));
+      f(ranks == 1 ? Communicator() : Communicator(std::make_shared<ThreadRank>(hub, rank)));
     } catch (const std::exception& e) { ended(e.what()); } catch (...) {
       ended("an exception of another kind");
     }
@@ -161,10 +166,12 @@ void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
     for (; started < ranks; ++started) threads.emplace_back(one, started);
     one(0);
   } catch (const std::exception& e) {  // one() throws nothing
-    const std::string why = str("run_ranks: rank ", started, " could not be started: ", e.what());
     std::lock_guard lock(mutex), both(hub->mutex);
-    first = std::make_exception_ptr(MemoryError(why));
-    hub->fail(why, 0);
+    try {
+      first =
+          std::make_exception_ptr(MemoryError(str("run_ranks: rank ", started, " could not be started: ", e.what())));
+    } catch (...) { first = std::current_exception(); }
+    hub->fail(kNoMemory, 0);
   }
   for (std::thread& t : threads) t.join();
   if (first) std::rethrow_exception(first);

@@ -9,23 +9,18 @@
 
 namespace sluice {
 
-namespace {
-thread_local std::shared_ptr<detail::Sequence> current;  // null: nothing is split
-}
-
-SequenceScope::SequenceScope(std::shared_ptr<detail::Sequence> sequence) : Restored(current, std::move(sequence)) {}
+SequenceScope::SequenceScope(std::shared_ptr<detail::Sequence> sequence)
+    : Restored(detail::this_sequence(), std::move(sequence)) {}
 SequenceScope::SequenceScope() : SequenceScope(nullptr) {}
 SequenceScope::SequenceScope(const Communicator& c)
     : SequenceScope(c.size() > 1 ? std::make_shared<detail::Sequence>(detail::Sequence{c}) : nullptr) {}
 
-bool in_sequence() { return current != nullptr; }
+bool in_sequence() { return detail::this_sequence() != nullptr; }
 
 namespace detail {
 
-const std::shared_ptr<Sequence>& this_sequence() { return current; }
-
 const Sequence& sequence_of(int64_t n) {
-  Sequence& s = *current;
+  Sequence& s = *this_sequence();
   const auto self = static_cast<std::size_t>(s.rank());
   if (s.starts.empty()) {
     Group& group = s.communicator.group();
@@ -42,7 +37,7 @@ const Sequence& sequence_of(int64_t n) {
 
 /// The tensors x of the ranks in wanted(r), stacked, on each rank r.
 static Tensor of_some_ranks(const Tensor& x, const auto& wanted) {
-  const Communicator& c = current->communicator;
+  const Communicator& c = this_sequence()->communicator;
   const auto own = [](int r) { return RowRange{r, r + 1}; };
   return fetch_rows(unsqueeze(x, 0), 0, c, row_plan(c.size(), own, wanted));
 }
@@ -52,7 +47,7 @@ Tensor of_ranks(const Tensor& x, int first, int last) {
 }
 
 Tensor of_ranks_before(const Tensor& x, bool reverse) {
-  return of_some_ranks(x, [=, all = current->size()](int r) {
+  return of_some_ranks(x, [=, all = this_sequence()->size()](int r) {
     return reverse ? RowRange{r + 1, all} : RowRange{0, r};
   });
 }
@@ -100,7 +95,7 @@ Tensor sequence_shift(const Tensor& x, int64_t dim) {
 }
 
 Tensor sequence_sum(const Tensor& x) {
-  return in_sequence() ? to(sum(detail::of_ranks(x, 0, current->size()), {0}), x.dtype()) : x;
+  return in_sequence() ? to(sum(detail::of_ranks(x, 0, detail::this_sequence()->size()), {0}), x.dtype()) : x;
 }
 
 Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {

@@ -23,13 +23,13 @@
 // would have to pass on a communicator. A model written for one rank runs split when a scope is opened around it.
 //
 // Gradients are those of the sum of all ranks' losses. A backward pass does the same exchanges in reverse, so every
-// rank must run it, inside the scope or after it. With checkpoint() it must run inside, because parts of the forward
-// pass run again. Tensors that all ranks hold (parameters, the context of cross attention) get each rank's share of the
-// gradient. Add the shares up over ranks, or train with DataParallel, whose backward() takes the mean over this rank's
-// tokens and their number. For many sequences, each over some of the ranks, open the scope with a split() and average
-// over all ranks.
+// rank must run it, inside the scope or after it; checkpoint() runs again in the scopes of its first run. Tensors that
+// all ranks hold (parameters, the context of cross attention) get each rank's share of the gradient. Add the shares up
+// over ranks, or train with DataParallel, whose backward() takes the mean over this rank's tokens and their number. For
+// many sequences, each over some of the ranks, open the scope with a split() and average over all ranks.
 #pragma once
 
+#include <sluice/core/scope.h>
 #include <sluice/ops/scan/delta_scan.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
@@ -47,7 +47,7 @@ struct Sequence;
 /// While a SequenceScope lives, layers and their functions (not plain ops) take the tensors of this thread as pieces of
 /// a sequence that is split over `communicator` in the order of its ranks. The first piece sets the lengths, which may
 /// differ and may be 0. A sequence with other lengths needs a scope of its own. Scopes nest: the innermost counts.
-struct SequenceScope : detail::Restored<std::shared_ptr<detail::Sequence>> {
+struct [[nodiscard]] SequenceScope : detail::Restored<std::shared_ptr<detail::Sequence>> {
   explicit SequenceScope(const Communicator& communicator);
   /// While this scope lives, nothing is split: for a part of a model whose tokens all lie on this rank.
   SequenceScope();
@@ -109,8 +109,6 @@ struct Sequence {
     return {starts[static_cast<std::size_t>(rank)], starts[static_cast<std::size_t>(rank) + 1]};
   }
 };
-/// The sequence of this thread's innermost scope; null outside of a scope.
-const std::shared_ptr<Sequence>& this_sequence();
 /// this_sequence() with known lengths; n: rows of this rank's piece. All ranks must call it. Undefined outside a scope.
 const Sequence& sequence_of(int64_t n);
 

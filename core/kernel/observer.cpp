@@ -1,6 +1,8 @@
 #include <sluice/core/kernel/observer.h>
 
 #include <chrono>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
@@ -93,7 +95,8 @@ void note_vjp(const Node& node, const Tensors& grads) {
 void note_allocation(std::size_t bytes) { allocated += static_cast<int64_t>(bytes); }
 
 ObservedCall::ObservedCall(const char* op, Device device)
-    : op_(op), device_(device), start_(of_thread || of_all_threads ? steady_seconds() : 0), outer_(running) {
+    : op_(op), device_(device), start_(of_thread || of_all_threads ? steady_seconds() : 0),
+      failures_(std::uncaught_exceptions()), outer_(running) {
   running = this;
 }
 
@@ -101,17 +104,26 @@ void ObservedCall::note_widened() {
   for (ObservedCall* call = running; call; call = call->outer_) ++call->work.widened;
 }
 
-ObservedCall::~ObservedCall() {
+ObservedCall::~ObservedCall() noexcept(false) {
   running = outer_;
   if (!of_thread && !of_all_threads) return;
   const double seconds = steady_seconds() - start_;
   if (outer_) outer_->nested_seconds_ += seconds;
   const KernelCall call{
       op_, device_, work, start_, seconds, seconds - nested_seconds_, std::exchange(allocated, 0), outer_ != nullptr};
-  tell([&](Observer& o) { o.on_call(call); });
+  try {
+    tell([&](Observer& o) { o.on_call(call); });
+  } catch (...) {
+    if (std::uncaught_exceptions() == failures_) throw;  // else the kernel's own exception tells more
+  }
 }
 
 }  // namespace detail
+
+std::shared_ptr<detail::Sequence>& detail::this_sequence() {
+  static thread_local std::shared_ptr<Sequence> current;
+  return current;
+}
 
 // Here, because the names of modules are asked of the observers.
 constinit thread_local ModuleScope* ModuleScope::top_ = nullptr;

@@ -99,11 +99,12 @@ inline bool observed() { return observer_count.load(std::memory_order_relaxed) !
 /// Storage was created; the next kernel call tells it.
 void note_allocation(std::size_t bytes);
 
-/// Times one kernel call. Lies on the stack of its thread and tells the observers when the call ends.
+/// Times one kernel call. Lies on the stack of its thread and tells the observers when the call ends. What an observer
+/// throws then, as without memory, the call throws.
 class ObservedCall {
  public:
   ObservedCall(const char* op, Device device);
-  ~ObservedCall();
+  ~ObservedCall() noexcept(false);
   /// A kernel on this thread had a bf16 tensor copied to f32.
   static void note_widened();
   Work work;
@@ -112,6 +113,7 @@ class ObservedCall {
   const char* op_;
   Device device_;
   double start_, nested_seconds_ = 0;
+  int failures_;  // exceptions on their way when the call began
   ObservedCall* outer_;
 };
 

@@ -43,6 +43,9 @@ template <class T> SLUICE_FN T random_bits(const uint32_t* words, int64_t i) {
   else return static_cast<T>(static_cast<int64_t>(word64(words, i) >> 11));
 }
 
+/// Dropout with probability p keeps the elements whose word is at least p·2³².
+inline uint64_t keep_threshold(double p) { return static_cast<uint64_t>(std::ldexp(p, 32)); }
+
 /// floor(w · range / 2^64): uniform on [0, range).
 SLUICE_FN uint64_t scaled_word(uint64_t w, uint64_t range) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(w) * range >> 64);

@@ -225,7 +225,7 @@ Tensor uniform(const Shape& shape, double lo, double hi, Rng& rng, TensorOptions
   check_float("uniform", options.dtype);
   dispatch_float("uniform", options.dtype == f64 ? f64 : f32, [&]<class T>() {
     if (!(lo <= hi) || !std::isfinite(static_cast<T>(hi) - static_cast<T>(lo)))
-      fail<ValueError>("uniform: needs finite lo <= hi — got lo=", lo, ", hi=", hi);
+      fail<ValueError>("uniform: needs lo <= hi with a finite hi − lo — got lo=", lo, ", hi=", hi);
   });
   return filled("uniform", shape, options, rng, {.kind = RandomFill::uniform, .a = lo, .b = hi});
 }

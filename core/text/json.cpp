@@ -83,28 +83,38 @@ struct Builder final : JsonEvents {
   std::vector<Json*> open_;
 };
 
-nlohmann::ordered_json converted(const Json& j) {
-  return std::visit(
-      [](const auto& v) -> nlohmann::ordered_json {
-        using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, std::monostate>) {
-          return nullptr;
-        } else if constexpr (std::is_same_v<T, Json::List>) {
-          auto list = nlohmann::ordered_json::array();
-          for (const Json& x : v) list.push_back(converted(x));
-          return list;
-        } else if constexpr (std::is_same_v<T, Json::Object>) {
-          auto object = nlohmann::ordered_json::object();
-          auto& entries = object.get_ref<nlohmann::ordered_json::object_t&>();
-          for (const auto& [name, x] : v)
-            static_cast<std::vector<std::pair<const std::string, nlohmann::ordered_json>>&>(entries).emplace_back(
-                name, converted(x));
-          return object;
-        } else {
-          return v;
-        }
-      },
-      j.value);
+/// Appends j to `out`, as nlohmann's dump() writes it. Lists and objects are written here: its own need memory when
+/// they are destroyed. A negative indent writes one line; `depth` is the number of lists and objects around j.
+void write(const Json& j, int indent, int depth, std::string& out) {
+  const auto line = [&](int at) {
+    if (indent >= 0) out.append(1, '\n').append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(at), ' ');
+  };
+  const auto each = [&](const auto& values, char open, char close, const auto& value) {
+    out += open;
+    for (const auto& x : values) {
+      if (&x != &values.front()) out += ',';
+      line(depth + 1);
+      value(x);
+    }
+    if (!values.empty()) line(depth);
+    out += close;
+  };
+  if (const auto* list = j.as<Json::List>()) {
+    each(*list, '[', ']', [&](const Json& x) { write(x, indent, depth + 1, out); });
+  } else if (const auto* object = j.as<Json::Object>()) {
+    each(*object, '{', '}', [&](const auto& entry) {
+      out.append(nlohmann::json(entry.first).dump()).append(indent < 0 ? ":" : ": ");
+      write(entry.second, indent, depth + 1, out);
+    });
+  } else {
+    std::visit(
+        [&]<class T>(const T& v) {
+          if constexpr (std::is_same_v<T, std::monostate>) out += "null";
+          else if constexpr (!std::is_same_v<T, Json::List> && !std::is_same_v<T, Json::Object>)
+            out += nlohmann::json(v).dump();
+        },
+        j.value);
+  }
 }
 
 }  // namespace
@@ -144,7 +154,9 @@ Json parse_json(std::string_view text) {
 
 std::string to_text(const Json& j, int indent) {
   try {
-    return converted(j).dump(indent);
+    std::string out;
+    write(j, indent, 0, out);
+    return out;
   } catch (const nlohmann::json::exception& e) {
     fail<ValueError>("json: a name or text is not UTF-8 (", e.what(), ")");
   }

@@ -29,6 +29,7 @@ template <class T> struct AttentionView {
   const void *bias = nullptr, *row_scale = nullptr;  // T, or bf16 if narrow
   bool narrow_bias = false, narrow_scale = false;
   int64_t bias_stride[4] = {}, relative_head = 0, row_scale_stride[3] = {}, sink_head = 0;
+  bool plain;  // scores are scale · q·k: no cap, no biases, no ρ
   bool drops;  // dropout
   uint64_t threshold;
   RandomBlocks words_at;
@@ -39,7 +40,7 @@ template <class T> struct AttentionView {
       : batch(c.q.dim(0)), heads(c.q.dim(1)), kv_heads(c.k.dim(1)), group(heads / std::max<int64_t>(1, kv_heads)),
         m(c.q.dim(2)), n(c.k.dim(2)), d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), k(c.k), v(c.v), mask(seen),
         weighting(c.options.weighting), scale(T(*c.options.scale)), softcap(T(c.options.softcap)),
-        drops(c.options.dropout > 0), threshold(static_cast<uint64_t>(std::ldexp(c.options.dropout, 32))),
+        drops(c.options.dropout > 0), threshold(detail::keep_threshold(c.options.dropout)),
         words_at(drops ? blocks_of("attention with dropout", c.from) : RandomBlocks{}),
         grow(T(1 / (1 - c.options.dropout))) {
     const AttentionOptions& o = c.options;
@@ -55,6 +56,7 @@ template <class T> struct AttentionView {
     relative = data_or_null<T>(o.relative_bias), sink = data_or_null<T>(o.sink);
     if (relative && o.relative_bias.dim(0) > 1) relative_head = o.relative_bias.strides()[0];
     if (sink && o.sink.dim(0) > 1) sink_head = o.sink.strides()[0];
+    plain = softcap == T(0) && !bias && !relative && !row_scale;
   }
 
   __device__ int64_t row_of(int64_t b, int64_t h, int64_t i) const { return (b * heads + h) * m + i; }

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kWarp) count_kernel(MaskView mask, int64_t hea
 template <class T> void keep_mask_as(Tensor& y, DropoutSpec s) {
   T* out = data_of<T>(y);
   const int64_t n = y.dim(-1), per_row = ceil_div(n, 4);
-  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
+  const uint64_t threshold = detail::keep_threshold(s.p);
   const RandomBlocks words_at = blocks_of("dropout", s.from);
   const T grow = T(1 / (1 - s.p));
   for_each(n == 0 ? 0 : y.numel() / n * per_row, [=] __device__(int64_t block) {

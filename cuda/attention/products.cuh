@@ -79,15 +79,30 @@ struct MarkRow {
 /// The place of a row of a slice in its call.
 struct RowOfSlice {
   int64_t b, h, kv, i;
-  Span seen;
+  int from;  // of the slice's columns those of keys that the row may see are [from, from + length)
+  unsigned length;
   bool any_marked;  // some scores need numbers that are not finite
-  __device__ RowOfSlice(const AttentionView<float>& a, const Slice& s, int64_t r, bool any) : any_marked(any) {
+  bool plain;       // the row sees all these keys, and its scores are scale · products
+  __device__ RowOfSlice(const AttentionView<float>& a, const Slice& s, int64_t r, bool any)
+      : any_marked(any), plain(!any && a.plain && a.mask.only_span) {
     const int64_t matrix = s.first + r / s.rows;
     b = matrix / a.kv_heads, kv = matrix % a.kv_heads, h = kv * a.group + s.member, i = s.row + r % s.rows;
-    seen = a.mask.keys_of(i);
+    const Span seen = a.mask.keys_of(i);
+    const int64_t begin = seen.begin > s.col ? seen.begin - s.col : 0,
+                  end = seen.end - s.col < s.cols ? seen.end - s.col : s.cols;
+    from = static_cast<int>(begin < s.cols ? begin : s.cols);
+    length = end > from ? static_cast<unsigned>(end - from) : 0;
   }
-  __device__ bool sees(const AttentionView<float>& a, int64_t j) const {
-    return seen.holds(j) && (a.mask.only_span || a.mask.allowed(b, h, i, j));
+  /// Of the four columns from c on those that the row sees, as bits.
+  __device__ unsigned seen(const AttentionView<float>& a, const Slice& s, int c) const {
+    unsigned bits = 0;
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e) bits |= unsigned{static_cast<unsigned>(c + e - from) < length} << e;
+    if (a.mask.only_span || bits == 0) return bits;
+#pragma unroll
+    for (int e = 0; e < kGroup; ++e)
+      if ((bits >> e & 1) && !a.mask.allowed(b, h, i, s.col + c + e)) bits &= ~(1u << e);
+    return bits;
   }
   /// x_i · y_j: `product` unless a row is marked.
   __device__ float dot(float product, const Marked& x, const Marked& y, int64_t j) const {
@@ -144,16 +159,19 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
        r += int64_t{gridDim.x} * kTeams) {
     const RowOfSlice row(a, s, r, any_marked);
     // Scores of keys from col + c on; −∞ at hidden ones, whose bits are not set in the result.
-    const auto scores = [&](float(&y)[kGroup], int64_t c) {
+    const auto scores = [&](float(&y)[kGroup], int c) {
+      constexpr float inf = std::numeric_limits<float>::infinity();
       const FourFloats four = *reinterpret_cast<const FourFloats*>(products + r * s.ld + c);
-      unsigned seen = 0;
+      const unsigned seen = row.seen(a, s, c);
+      if (row.plain) {
+#pragma unroll
+        for (int e = 0; e < kGroup; ++e) y[e] = seen >> e & 1 ? four.x[e] * a.scale : -inf;
+        return seen;
+      }
 #pragma unroll
       for (int e = 0; e < kGroup; ++e) {
         const int64_t j = s.col + c + e;
-        const bool mine = c + e < s.cols && row.sees(a, j);
-        y[e] = mine ? a.score(row.b, row.h, row.i, j, row.dot(four.x[e], q, k, j))
-                    : -std::numeric_limits<float>::infinity();
-        seen |= unsigned{mine} << e;
+        y[e] = seen >> e & 1 ? a.score(row.b, row.h, row.i, j, row.dot(four.x[e], q, k, j)) : -inf;
       }
       return seen;
     };
@@ -161,7 +179,7 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
     if constexpr (softmax) {
       constexpr float inf = std::numeric_limits<float>::infinity();
       float top = -inf, total = 0;
-      for (int64_t c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
+      for (int c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
         scores(y, c);
         float now = top;
 #pragma unroll
@@ -177,7 +195,7 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
       factor = end.factor;
       if (lane == 0) lse[a.row_of(row.b, row.h, row.i)] = end.lse;
     }
-    for (int64_t c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
+    for (int c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
       const unsigned seen = scores(y, c);
       sluice::detail::PhiloxWords words{};
       if (a.drops && seen) words = a.words(row.b, row.h, row.i, s.col + c);
@@ -209,13 +227,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t at = a.row_of(row.b, row.h, row.i);
     const float lse = softmax ? a.lse[at] : 0.0f, delta = softmax ? a.delta[at] : 0.0f,
                 rho = a.rho(row.b, row.h, row.i);
-    for (int64_t c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
+    for (int c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
       const int64_t place = r * s.ld + c;
       const FourFloats of_s = *reinterpret_cast<const FourFloats*>(products + place);
       FourFloats of_dp = *reinterpret_cast<const FourFloats*>(dp + place);
-      unsigned seen = 0;
-#pragma unroll
-      for (int e = 0; e < kGroup; ++e) seen |= unsigned{c + e < s.cols && row.sees(a, s.col + c + e)} << e;
+      const unsigned seen = row.seen(a, s, c);
       sluice::detail::PhiloxWords words{};
       if (a.drops && seen) words = a.words(row.b, row.h, row.i, s.col + c);
       float w[kGroup], d[kGroup];
@@ -226,9 +242,15 @@ __global__ void __launch_bounds__(kThreads)
           w[e] = d[e] = of_dp.x[e] = 0;
           continue;
         }
+        const float keep = a.drops ? a.kept(words, e) : 1.0f;
+        if (row.plain) {
+          const PairGradient<float> p(a, of_s.x[e] * a.scale, of_dp.x[e], keep, lse, delta, 1.0f);
+          w[e] = p.weight, d[e] = p.ds * a.scale, of_dp.x[e] = p.ds;
+          continue;
+        }
         const float dot = row.dot(of_s.x[e], q, k, j);
-        const PairGradient<float> p(a, a.score(row.b, row.h, row.i, j, dot), row.dot(of_dp.x[e], g, v, j),
-                                    a.drops ? a.kept(words, e) : 1.0f, lse, delta, rho);
+        const PairGradient<float> p(a, a.score(row.b, row.h, row.i, j, dot), row.dot(of_dp.x[e], g, v, j), keep, lse,
+                                    delta, rho);
         w[e] = p.weight, d[e] = p.ds * a.slope(dot) * a.scale, of_dp.x[e] = p.ds;
       }
       if (bias.at && seen) bias.set(at * a.n + s.col + c, of_dp.x, seen);

@@ -296,7 +296,7 @@ template <class T> struct Dropout {
   }
 };
 template <class T> void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
-  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
+  const uint64_t threshold = detail::keep_threshold(s.p);
   const auto scale = static_cast<Computed<T>>(s.p < 1 ? 1 / (1 - s.p) : 0);
   const bool whole = is_aligned_16(address_of(x)) && is_aligned_16(address_of(y));
   const RandomBlocks words_at = blocks_of("dropout", s.from);

@@ -19,6 +19,7 @@ from headers import constants, enums, expanded, said_in, scopes
 
 path = sys.argv[1]
 text = expanded(open(path, encoding="utf-8").read())
+text = re.sub(r"\b(class|struct) \[\[nodiscard\]\] ", r"\1 ", text)  # else constructors are not known
 lines = text.split("\n")
 within = scopes(text)
 

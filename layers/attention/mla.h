@@ -45,7 +45,7 @@ struct MlaOptions {
   bool raw_latent = false;             // q and gate read [RMSNorm(z) | z], and an indexer z. Needs q_rank
   bool sink = false;                   // a learned score per head without a value: e^s/(e^sink + Σ e^s)
   bool rope_norm = false;              // RMSNorm of κ, before RoPE
-  double norm_eps = 1e-6;              // of all norms
+  double norm_eps = 1e-6;              // of RMSNorm; the LayerNorm of an indexer has 1e-6
   double q_factor = 1, kv_factor = 1;  // multiply the normed latents
   MlaForm form = MlaForm::cheapest;
   int64_t topk = 0;                           // keys of a query; 0: all. Needs q_rank
@@ -71,7 +71,7 @@ struct MlaOptions {
     f("raw_latent", o.raw_latent, "one map makes q and the gate of [RMSNorm(z) | z], z = x Wdq; an indexer reads z");
     f("sink", o.sink, "a learned score of every head without a value, e^s/(e^sink + sum e^s)");
     f("rope_norm", o.rope_norm, "RMSNorm of the rotary key, before RoPE");
-    f("norm_eps", o.norm_eps, at_least(0), "of the norms");
+    f("norm_eps", o.norm_eps, at_least(0), "of RMSNorm; the LayerNorm of an indexer has 1e-6");
     f("q_factor", o.q_factor, any_number(), "times the queries' normed latent; sqrt(dim/q_rank) in dots3");
     f("kv_factor", o.kv_factor, any_number(), "times the normed latent of keys and values");
     f("form", o.form, "how it is computed; changes rounding and cost only");

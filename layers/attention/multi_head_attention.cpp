@@ -163,9 +163,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
   } else {
     call.check_causal(options.heads.causal);
     const int64_t position = call.first(options.heads.use_rope);
-    // Without global positions, later queries see the last (W − 1)·dilation + 1 keys only.
-    const bool bounded = options.window > 0 && options.global.empty();
-    const int64_t window = bounded ? (options.window - 1) * options.dilation + 1 : 0;
+    const int64_t window = Call::rows_seen(options.window, options.dilation, options.global);
     const bool ordered = call.x.dim(1) > 1 || options.position_bias != PositionBias::none || options.dilation > 1;
     p.q = queries(p.from, position), p.k = keys(call, p.from.x, position), p.v = values(call, p.from.x);
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(options.heads.head_dim)));

@@ -49,8 +49,8 @@ MultiHeadAttentionOptions detail::checked(const char* layer, MultiHeadAttentionO
                      ": a forget gate needs causal = true and a scale other than 0, and takes neither softcap, sink "
                      "nor separate_global_projections");
   if (o.sandwich_norm && o.norm == NormKind::none) fail<ValueError>(layer, ": sandwich_norm needs a norm");
-  if (o.position_bias == PositionBias::t5) check_t5(layer, o.t5);
   o.t5.causal = o.heads.causal;
+  if (o.position_bias == PositionBias::t5) check_t5(layer, o.t5);
   return o;
 }
 

@@ -10,6 +10,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace sluice {
@@ -59,8 +60,8 @@ struct LoaderEngine::Work {
   };
   std::mutex mutex;
   std::condition_variable wanted, made;
-  std::deque<Slot> slots;  // the batches from `position` on that threads have begun
-  int64_t position = 0;
+  std::vector<Slot> slots;            // most() of them; batch i is made in slot i mod most()
+  int64_t position = 0, unbegun = 0;  // threads have begun the batches [position, unbegun)
   bool stop = false;
   std::vector<std::thread> threads;
 
@@ -87,22 +88,22 @@ struct LoaderEngine::Work {
     return make(rows(at), rng);
   }
   int64_t most() const { return options.threads * options.ahead; }
+  Slot& slot(int64_t at) { return slots[static_cast<std::size_t>(at % most())]; }
 
   /// The work of a thread: makes the next batch that no thread has begun, while fewer than most() batches are begun.
   void run() {
     std::unique_lock lock(mutex);
     for (;;) {
-      wanted.wait(lock, [&] { return stop || static_cast<int64_t>(slots.size()) < most(); });
+      wanted.wait(lock, [&] { return stop || unbegun - position < most(); });
       if (stop) return;
-      const int64_t at = position + static_cast<int64_t>(slots.size());
-      slots.emplace_back();
+      const int64_t at = unbegun++;
       lock.unlock();
       Slot result{.batch = {}, .error = {}, .ready = true};
       try {
         result.batch = make_at(at);
       } catch (...) { result.error = std::current_exception(); }
       lock.lock();
-      slots[static_cast<std::size_t>(at - position)] = std::move(result);  // position <= at: next() waits for this slot
+      slot(at) = std::move(result);  // position <= at: next() waits for this slot
       made.notify_one();
     }
   }
@@ -114,7 +115,7 @@ struct LoaderEngine::Work {
     }
     wanted.notify_all();
     for (std::thread& t : threads) t.join();
-    threads.clear(), slots.clear(), stop = false;
+    threads.clear(), std::fill(slots.begin(), slots.end(), Slot{}), unbegun = position, stop = false;
   }
 };
 
@@ -125,6 +126,7 @@ LoaderEngine::LoaderEngine(LoaderOptions options, Make make) : work_(std::make_u
                      ", batch=", options.batch);
   work_->batches = options.rows / options.batch + (options.rows % options.batch != 0 && !options.drop_last);
   work_->options = options, work_->make = std::move(make);
+  work_->slots.resize(static_cast<std::size_t>(work_->most()));
 }
 
 LoaderEngine::~LoaderEngine() { work_->halt(); }
@@ -137,17 +139,21 @@ void LoaderEngine::seek(int64_t position) {
     fail<ValueError>("loader: position must be between 0 and 2^62 — got ", position);
   if (position == work_->position) return;
   work_->halt();
-  work_->position = position;
+  work_->position = work_->unbegun = position;
 }
 
 std::shared_ptr<void> LoaderEngine::next() {
   Work& w = *work_;
   if (w.options.threads == 0) return w.make_at(w.position++);
-  while (static_cast<int64_t>(w.threads.size()) < w.options.threads) w.threads.emplace_back([&w] { w.run(); });
+  while (static_cast<int64_t>(w.threads.size()) < w.options.threads) try {
+      w.threads.emplace_back([&w] { w.run(); });
+    } catch (const std::system_error& e) {
+      fail<MemoryError>("loader: thread ", w.threads.size(), " could not be started: ", e.what());
+    }
   std::unique_lock lock(w.mutex);
-  w.made.wait(lock, [&] { return !w.slots.empty() && w.slots.front().ready; });
-  Work::Slot slot = std::move(w.slots.front());
-  w.slots.pop_front(), ++w.position;
+  w.made.wait(lock, [&] { return w.slot(w.position).ready; });
+  Work::Slot slot = std::exchange(w.slot(w.position), {});
+  ++w.position;
   lock.unlock();
   w.wanted.notify_one();
   if (slot.error) std::rethrow_exception(slot.error);

@@ -18,8 +18,8 @@ FlashOptions checked(FlashOptions o) {
   check_options("flash", o);
   if (o.expansion == 0) o.expansion = 2 * o.dim;
   if (o.use_rope || o.bias == GauBias::rope) detail::check_rope("flash", o.rope, "key_dim", o.key_dim);
-  if (o.bias == GauBias::t5) detail::check_t5("flash", o.t5);
   o.t5.causal = o.causal;
+  if (o.bias == GauBias::t5) detail::check_t5("flash", o.t5);
   return o;
 }
 

@@ -17,8 +17,8 @@ static GauOptions checked(GauOptions o) {
   if (o.use_rope || o.bias == GauBias::rope)
     detail::check_rope("gau", o.rope, o.heads == 1 ? "key_dim" : "key_dim/heads", o.key_dim / o.heads);
   if (!o.length) o.length = o.causal ? GauLength::visible : GauLength::n;
-  if (o.bias == GauBias::t5) detail::check_t5("gau", o.t5);
   o.t5.causal = o.causal;
+  if (o.bias == GauBias::t5) detail::check_t5("gau", o.t5);
   return o;
 }
 

@@ -16,7 +16,7 @@ enum class GauKind {
   rownorm,       // relu²(T/√s + b) / row sum    (0 where the row sum is 0)
   softmax,       // softmax(T/√s + b)
   softmax_plus,  // softmax(κ·(T/√s + b)), κ = ln max(L, min_length) / ln 512   (GAU-α)
-  laplace,       // ½(1 + erf(…)) of (T + b)/L   (MEGA)
+  laplace,       // ½(1 + erf(…)) of (T + b)/L   (lucidrains; MEGA adds b after the division)
 };
 constexpr const char* choices(GauKind) { return "su paper_eq paper_code lucid rownorm softmax softmax_plus laplace"; }
 

@@ -36,12 +36,6 @@ void detail::check_rope(const char* layer, const RopeOptions& o, const char* wha
                      " pairs of channels");
 }
 
-void detail::check_t5(const char* layer, const T5BucketOptions& o) {
-  if (o.buckets < 4 || o.buckets % 4 != 0 || o.max_distance <= o.buckets)
-    fail<ValueError>(layer, ": T5 needs buckets divisible by 4 and max_distance > buckets — got ", o.buckets, ", ",
-                     o.max_distance);
-}
-
 Heads::Heads(const HeadsOptions& o, Rng& rng)
     : q({o.dim, o.heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng),
       k({o.source_dim(), o.kv_heads * o.head_dim, o.qkv_bias, o.init, o.dtype}, rng),
@@ -76,6 +70,8 @@ Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tens
   if (key_mask.defined() && key_mask.shape() != Shape{x.dim(0), x.dim(1)})
     fail(layer, ": ", mask, "=", key_mask, " does not fit ", what, "=", x, "; need [batch, n]");
   if (!key_mask.defined()) return x;
+  if (key_mask.device() != x.device())
+    fail<DeviceError>(layer, ": ", mask, " on ", key_mask.device(), ", ", what, " on ", x.device());
   return masked_fill(x, unsqueeze(logical_not(key_mask), -1) & logical_not(isfinite(x)), 0);
 }
 

@@ -106,8 +106,6 @@ Tensor merge_heads(const Tensor& x);
 /// Throws ValueError, naming `layer`, unless RoPE can turn rows of `width` channels. `what` is the name of the option
 /// that sets the width.
 void check_rope(const char* layer, const RopeOptions& o, const char* what, int64_t width);
-/// Throws ValueError, naming `layer`, unless the formula of T5's buckets is defined.
-void check_t5(const char* layer, const T5BucketOptions& o);
 /// RoPE of rows whose first one has the position `position`, as in a stream or in a piece of a sequence. For keys pass
 /// o.of_keys().
 Tensor rope_from(const Tensor& x, RopeOptions o, int64_t position);

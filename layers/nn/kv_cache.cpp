@@ -35,8 +35,7 @@ void check_fresh(const std::vector<Tensor>& fresh, const std::vector<Tensor>& ri
 
 /// `old` if it has `room` rows and nobody else sees it; else fresh memory that starts with its first `used` rows.
 Tensor with_room(const Tensor& old, const Tensor& like, int64_t used, int64_t room) {
-  const bool shared = old.defined() && (old.ref()->use_count() > 1 || old.impl().storage->use_count() > 1);
-  if (old.defined() && old.dim(2) == room && !shared) return old;
+  if (old.defined() && old.dim(2) == room && old.is_sole_owner()) return old;
   Tensor fresh = empty({like.dim(0), like.dim(1), room, like.dim(3)}, like.options());
   if (used > 0) {
     Tensor head = narrow(fresh, 2, 0, used);

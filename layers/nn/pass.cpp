@@ -109,9 +109,15 @@ std::pair<int64_t, int64_t> Call::extent(const Tensor& keys) const {
   return {total, total};
 }
 
+int64_t Call::rows_seen(int64_t window, int64_t dilation, const std::vector<int64_t>& global) {
+  int64_t reach = 0;
+  const bool all = window == 0 || !global.empty() || __builtin_mul_overflow(window - 1, dilation, &reach);
+  return all || reach == INT64_MAX ? 0 : reach + 1;
+}
+
 Tensor Call::attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
   check_causal(o.mask.causal);
-  const std::vector<Tensor> all = rows({k, v}, o.mask.window);
+  const std::vector<Tensor> all = rows({k, v}, rows_seen(o.mask.window, o.mask.dilation, o.mask.global));
   o.mask.keys = key_mask();
   return sequence_attention(q, all[0], all[1], o, rng());
 }
@@ -174,13 +180,14 @@ Tensor Call::shift(const Tensor& y) {
 }
 
 Tensor Call::running_sum(const Tensor& y, int64_t dim) {
-  Tensor sums = sequence_cumsum(y, dim);
-  if (!streams()) return sums;
+  if (!streams()) return sequence_cumsum(y, dim);
   Tensor& last = kept_tensor("sum");
   const int64_t n = y.dim(dim);
-  if (last.defined()) sums = sums + last;
+  const DType wide = is_float(y.dtype()) ? f64 : y.dtype();
+  Tensor sums = cumsum(to(y, wide), dim);
+  if (last.defined()) sums = sums + to(last, wide);  // a stream of an older file kept y's dtype
   if (n > 0) last = clone(narrow(sums, dim, n - 1, 1));
-  return sums;
+  return to(sums, y.dtype());
 }
 
 Tensor& Call::kept_state(const Shape& shape, DType dtype, const Tensor& rows) {
@@ -192,6 +199,7 @@ Tensor& Call::kept_state(const Shape& shape, DType dtype, const Tensor& rows) {
 
 Tensor Call::scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                   const LinearScanOptions& o) {
+  check_causal(!o.reverse);
   if (!streams()) return sequence_scan(q, k, v, log_decay, o);
   if (v.dtype() == bf16)  // a running sum in bf16 would soon stand still
     return to(scan(detail::widened(q), detail::widened(k), detail::widened(v), detail::widened(log_decay), o), bf16);

@@ -69,7 +69,8 @@ struct Pass {
   Given<Tensor> key_mask = {};          // bool [batch, n]: true for real tokens of x, false for padding (may hold NaN)
   Given<Tensor> context = {};           // [batch, k, context_dim], what cross attention reads; already normalised
   Given<Tensor> context_mask = {};      // bool [batch, k], as key_mask
-  Given<Tensor> segments = {};          // i64 [batch, n]: documents, which do not see each other
+  Given<Tensor> segments = {};          // i64 [batch, n]: documents, which do not see each other; chunked layers: the
+                                        // linear term of Flash and McTfm mixes documents that share a chunk
   Given<Tensor> context_segments = {};  // i64 [batch, k]
   Given<Tensor> mask = {};              // bool, broadcasts to [batch, heads, n, keys]: true may attend
   Given<Tensor> bias = {};              // added to the scores; broadcasts to [batch, heads, n, keys]
@@ -167,6 +168,8 @@ class Call {
                            KvCache::Order order = KvCache::Order::position);
   /// Queries and keys that a table of relative positions must cover, where `keys` are among what rows() gave.
   std::pair<int64_t, int64_t> extent(const Tensor& keys) const;
+  /// How many of the last rows() later queries see with these rules, (window − 1)·dilation + 1; 0 for all.
+  static int64_t rows_seen(int64_t window, int64_t dilation, const std::vector<int64_t>& global);
   /// attention() of q over all tokens so far; k and v are those of x. The pass gives mask.keys.
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options);
 
@@ -175,9 +178,9 @@ class Call {
   Tensor before(const Tensor& y, int64_t count);
   /// y [batch, n, d] one token later; zeros before the first.
   Tensor shift(const Tensor& y);
-  /// cumsum() along dim over all tokens so far.
+  /// cumsum() along dim over all tokens so far; a stream keeps the sum of floats in f64.
   Tensor running_sum(const Tensor& y, int64_t dim);
-  /// linear_scan() over all tokens so far.
+  /// linear_scan() over all tokens so far. ValueError in a stream if `options.reverse`.
   Tensor scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
               const LinearScanOptions& options);
   /// delta_scan() over all tokens so far.

@@ -17,6 +17,8 @@ StreamStep::StreamStep(Stream& stream, int64_t tokens) : stream_(stream) {
   detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
   if (stream.running_.tokens >= 0)
     fail<ValueError>("step: a step of this stream runs already; a model calls its layers with its pass");
+  if (stream.lost_)
+    fail<ValueError>("step: an earlier step of this stream failed, and there was no memory to take it back");
   stream.next_ = 0, stream.known_ = stream.kept_.size(), stream.running_.tokens = tokens;
 }
 
@@ -27,7 +29,9 @@ StreamStep::~StreamStep() {
     if (k.before_ && !ended_) {
       k.tensors = std::move(k.before_->tensors);
       if (k.before_->cleared) k.cache = std::move(*k.before_->cleared);
-      k.cache.take_back(k.before_->rows);
+      try {
+        k.cache.take_back(k.before_->rows);
+      } catch (...) { stream_.lost_ = true; }  // without memory
     }
     k.before_.reset(), k.cache.overwritten.clear();
   }

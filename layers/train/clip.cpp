@@ -34,9 +34,8 @@ void limit_gradients(std::vector<Tensor>& parameters, const Tensor& squares, dou
   std::vector<Tensor> grads;
   for (const Tensor& p : parameters) {
     const Tensor& now = p.grad();
-    const bool sole_owner = now.impl().use_count() == 1 && now.impl().storage->use_count() == 1 &&
-                            now.is_contiguous() && !now.requires_grad();
-    grads.push_back(sole_owner ? now : clone(now));
+    const bool in_place = now.is_sole_owner() && now.is_contiguous() && !now.requires_grad();
+    grads.push_back(in_place ? now : clone(now));
   }
   kernel::clip_grad(grads, squares, norm, limit);
   for (std::size_t i = 0; i < grads.size(); ++i) {

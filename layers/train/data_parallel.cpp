@@ -154,24 +154,14 @@ static double rounded(double weight, const Tensor& loss) {
   return loss.defined() ? full({}, weight, {loss.dtype()}).item() : weight;
 }
 
-void DataParallel::backward(const Tensor& loss, double weight) {
-  if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
-  const bool sole = ranks_.size() == 1 && weight_ == 0;
-  if (sole && weight > 0) return sluice::backward(loss);
-  for (const NamedTensor& t : frozen_)
-    if (t.tensor.requires_grad())
-      fail<ValueError>("data_parallel: '", t.name, "' was frozen when this was made; make it again after thawing");
-  const bool walk = walks(loss, weight);
-  if (walk && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
+/// Empties the buckets. Builds them again for parameters that were converted or moved.
+void DataParallel::prepare() {
   // What a pass that failed has sent still reads the buckets.
   for (Bucket& b : buckets_) {
     try {
       b.sum.wait();
     } catch (const CommunicationError&) {}
   }
-  weight = rounded(weight, loss);
-  Tensor total = full({}, weight_ + weight, {f64});
-  Pending weights = start_all_reduce(total, own_);
   const auto converted = [&](const Parameter& p) {
     const Tensor& values = buckets_[p.bucket].values;
     return values.dtype() != p.tensor.dtype() || values.device() != p.tensor.device();
@@ -185,24 +175,50 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   for (Bucket& b : buckets_) b.missing = b.parameters.size();
   launched_ = 0;
   if (!ordered_) arrived_.clear();
+}
+
+/// The backward pass of this rank, which sends each bucket as soon as it is complete.
+void DataParallel::walk(const Tensor& loss, double weight) {
+  const Tensor seed = full(loss.shape(), weight, loss.options());
+  if (buckets_.empty()) return sluice::backward(loss, seed);
   std::map<const Node*, std::size_t> index;
   for (std::size_t i = 0; i < parameters_.size(); ++i) index[parameters_[i].tensor.impl().history.get()] = i;
+  detail::backward(loss, seed, {}, [&](Leaf& leaf) {
+    const auto found = index.find(&leaf);
+    if (found == index.end()) return;
+    if (!ordered_) arrived_.push_back(static_cast<int64_t>(found->second));
+    NoGrad guard;
+    collect(found->second);
+    if (options_.overlap) launch(false);
+  });
+}
 
-  if (walk) {
-    const Tensor seed = full(loss.shape(), weight, loss.options());
-    if (buckets_.empty()) sluice::backward(loss, seed);
-    else
-      detail::backward(loss, seed, {}, [&](Leaf& leaf) {
-        const auto found = index.find(&leaf);
-        if (found == index.end()) return;
-        if (!ordered_) arrived_.push_back(static_cast<int64_t>(found->second));
-        NoGrad guard;
-        collect(found->second);
-        if (options_.overlap) launch(false);
-      });
-  }
+/// From the second pass on buckets follow the order in which gradients arrived on rank 0.
+void DataParallel::follow_arrivals() {
+  std::vector<bool> seen(parameters_.size());
+  for (const int64_t i : arrived_) seen[static_cast<std::size_t>(i)] = true;
+  for (std::size_t i = parameters_.size(); i-- > 0;)
+    if (!seen[i]) arrived_.push_back(static_cast<int64_t>(i));
+  build(broadcast(Tensor::from(arrived_), 0, ranks_).to_vector<int64_t>());
+  ordered_ = true;
+}
+
+void DataParallel::backward(const Tensor& loss, double weight) {
+  if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
+  const bool sole = ranks_.size() == 1 && weight_ == 0;
+  if (sole && weight > 0) return sluice::backward(loss);
+  for (const NamedTensor& t : frozen_)
+    if (t.tensor.requires_grad())
+      fail<ValueError>("data_parallel: '", t.name, "' was frozen when this was made; make it again after thawing");
+  const bool here = walks(loss, weight);
+  if (here && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
+  prepare();
+  weight = rounded(weight, loss);
+  Tensor total = full({}, weight_ + weight, {f64});
+  Pending weights = start_all_reduce(total, own_);
+  if (here) walk(loss, weight);
   NoGrad guard;
-  if (!buckets_.empty())
+  if (!buckets_.empty())  // also those that this rank's loss does not reach
     for (std::size_t i = 0; i < parameters_.size(); ++i) collect(i);
   launch(true);
   weights.wait();
@@ -216,16 +232,9 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   if (buckets_.empty()) {  // one rank, after accumulate()
     for (Parameter& p : parameters_)
       if (Tensor g = p.tensor.grad(); g.defined()) scale_(g, 1 / sum);
-    return;
+  } else if (!ordered_) {
+    follow_arrivals();
   }
-  if (ordered_) return;
-  // From now on buckets follow the order in which gradients arrived on rank 0.
-  std::vector<bool> seen(parameters_.size());
-  for (const int64_t i : arrived_) seen[static_cast<std::size_t>(i)] = true;
-  for (std::size_t i = parameters_.size(); i-- > 0;)
-    if (!seen[i]) arrived_.push_back(static_cast<int64_t>(i));
-  build(broadcast(Tensor::from(arrived_), 0, ranks_).to_vector<int64_t>());
-  ordered_ = true;
 }
 
 void DataParallel::accumulate(const Tensor& loss, double weight) {

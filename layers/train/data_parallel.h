@@ -64,6 +64,9 @@ class DataParallel : private NoCopy {
   void build(const std::vector<int64_t>& order);
   void collect(std::size_t index);
   void launch(bool all);
+  void prepare();
+  void walk(const Tensor& loss, double weight);
+  void follow_arrivals();
   void finish(double scale);
 
   Communicator ranks_, own_;  // own_ sends gradients: other messages of the backward pass do not wait for them

@@ -50,7 +50,7 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
       fail<ValueError>("graphed step: an input cannot be cut into ", options_.parts,
                        " parts along its first dim — got ", x);
   }
-  Recorded now{.conversions = detail::replaced_memory()};
+  Recorded now{.conversions = detail::replaced_memory(), .products = precision()};
   for (const NamedTensor& p : parameters())
     now.memory.push_back(p.tensor.impl().storage), now.trained.push_back(p.tensor.requires_grad());
   if (now != recorded_) steps_.clear(), recorded_ = std::move(now);

@@ -16,6 +16,7 @@
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/schedule.h>
+#include <sluice/ops/gemm/precision.h>
 
 #include <functional>
 #include <limits>
@@ -37,13 +38,13 @@ struct GraphedStepOptions {
 ///
 /// The host code of the function runs when the function is recorded, not in a replay. The function must compute the
 /// loss only from its inputs, the parameters and random numbers, by ops of the device. Throws DeviceError naming an
-/// operation that a replay would repeat wrongly: reading values (item(), printing, profiles), random numbers drawn on
-/// the CPU, generators that the function creates, copies or sets, exchanges with other ranks. All other tensors and
-/// generators that the function uses must live as long as this object. Between steps everything may change: rates;
-/// checkpoints loaded into model, optimiser and generators; dtype and device of any module (to()) and what is frozen,
-/// which makes the next steps record again. Muon and optimisers of your own make their steps outside the recording.
-/// While a function is recorded, other threads that use the device (a Loader's) wait; the function must not wait for
-/// them.
+/// operation that a replay would repeat wrongly: reading values (item(), printing, profiles, Moe's counts), random
+/// numbers drawn on the CPU, generators that the function creates, copies or sets, exchanges with other ranks. All
+/// other tensors and generators that the function uses must live as long as this object. Between steps everything may
+/// change: rates; checkpoints loaded into model, optimiser and generators; dtype and device of any module (to()), the
+/// precision of products and what is frozen, which makes the next steps record again. Muon and optimisers of your own
+/// make their steps outside the recording. While a function is recorded, other threads that use the device (a Loader's)
+/// wait; the function must not wait for them.
 class GraphedStep {
  public:
   /// Returns the loss of inputs without history.
@@ -94,6 +95,7 @@ class GraphedStep {
     std::vector<Ref<Storage>> memory = {};  // of the parameters
     std::vector<bool> trained = {};         // which of them have gradients
     uint64_t conversions = 0;               // detail::replaced_memory(), of all modules
+    Precision products = sluice::precision();
     bool operator==(const Recorded&) const = default;
   } recorded_;
 };

@@ -25,7 +25,7 @@
 
 namespace sluice {
 
-/// Chooses parameters; an empty function chooses all.
+/// Chooses parameters; an empty function chooses all, and none as MuonOptions::matrices.
 using ParameterFilter = std::function<bool(const NamedTensor&)>;
 /// True for rank 2 and above: for weights, but not for biases, gains and scalars.
 bool is_matrix(const NamedTensor& p);

@@ -94,7 +94,7 @@ Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorO
 
 static void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
   const int64_t n = y.dim(-1), per_row = (n + 3) / 4;
-  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
+  const uint64_t threshold = detail::keep_threshold(s.p);
   dispatch_float("attention", y.dtype(), [&]<class T>() {
     T* out = y.mutable_data<T>();
     for (int64_t r = 0; n > 0 && r < y.numel() / n; ++r)

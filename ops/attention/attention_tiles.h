@@ -157,7 +157,7 @@ template <class T> struct ScoreTiles {
 
   /// Multiplies row r of a tile by dropout's factors.
   void drop(const Tile& t, int64_t r, T* line) const {
-    const uint64_t threshold = static_cast<uint64_t>(std::ldexp(o.dropout, 32));
+    const uint64_t threshold = keep_threshold(o.dropout);
     const T grow = T(1 / (1 - o.dropout));
     const int64_t row = (t.batch * heads + t.head) * m + t.at(r);
     const uint64_t first = from.first + static_cast<uint64_t>(row * ((n + 3) / 4));

@@ -14,8 +14,7 @@ namespace sluice {
 namespace {
 
 void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
-  // Keep when the 32-bit word is at least p·2^32.
-  const uint64_t threshold = static_cast<uint64_t>(std::ldexp(s.p, 32));
+  const uint64_t threshold = detail::keep_threshold(s.p);
   dispatch_float("dropout", x.dtype(), [&]<class T>() {
     const T* in = x.data<T>();
     T* out = y.mutable_data<T>();

@@ -82,6 +82,7 @@ Tensor minimum(const Tensor& a, const Tensor& b) { return map(fm::Minimum{}, a, 
 Tensor minimum(const Tensor& a, double b) { return minimum(a, detail::beside("minimum", a, b)); }
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w) { return map(fm::Lerp{}, a, b, w); }
 Tensor lerp(const Tensor& a, const Tensor& b, double w) {
+  if (is_integer(a.dtype())) detail::check_float("lerp", a);
   if (a.dtype() == bf16 && b.dtype() == bf16)  // which would round w, 0.999 to 1
     return to(lerp(detail::widened(a), detail::widened(b), w), bf16);
   return lerp(a, b, like(a, w));

@@ -9,8 +9,9 @@
 namespace sluice {
 
 // A scalar argument takes the dtype and device of the tensor. Beside an integer tensor, a fraction throws DTypeError,
-// except in comparisons and in x / c with a whole 1/c. In scale, x ± c and c − x so does a number outside the range
-// of the integers, and beside i64 one of 2^53 and more, which a double may have rounded; elsewhere it saturates.
+// except in comparisons and in x / c with a whole 1/c. Beside i64 a number of 2^53 to 2^63, which a double may have
+// rounded, is a DTypeError, too. A number outside the range of the integers is one in scale, x ± c and c − x, and
+// saturates elsewhere.
 
 // -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, remainder, maximum, minimum, clamp, where and
 // masked_fill also i64, i32; the last two also bool -------------------------------------------------------
@@ -77,7 +78,8 @@ Tensor softplus(const Tensor& x);
 Tensor erf(const Tensor& x);
 /// The standard normal distribution function Φ(x) = ½ erfc(−x/√2); far left it keeps its relative accuracy.
 Tensor normal_cdf(const Tensor& x);
-/// Sine and cosine of x in radians.
+/// Sine and cosine of x in radians. In f32 and bf16 NaN from |x| = 10^15 on; without FMA with fewer digits from
+/// 2.6·10^7 on.
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
 /// Slope sign(x): 0 at 0.

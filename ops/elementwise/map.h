@@ -207,8 +207,7 @@ template <class F, class... Ts> Tensor composed_map(const F& f, const MapPlan& p
   const DType wide = plan.dtype == bf16 ? f32 : plan.dtype;
   const auto number = [&](const Tensor& x) { return x.dtype() == boolean ? to(x, wide) : widened(x); };
   const Tensor y = to(call(f, Value<Tensor>{number(xs), {}}...).v, plan.dtype);
-  const bool own = y.ref()->use_count() == 1 && y.impl().storage->use_count() == 1 && y.is_contiguous();
-  return own && y.shape() == plan.shape ? y : clone(expand(y, plan.shape));
+  return y.is_sole_owner() && y.is_contiguous() && y.shape() == plan.shape ? y : clone(expand(y, plan.shape));
 }
 
 }  // namespace detail

@@ -4,7 +4,7 @@
 #include <sluice/ops/gemm/ladder.h>
 #include <sluice/ops/gemm/panels.h>
 
-#include <sluice/core/memory/allocator.h>
+#include <sluice/core/memory/thread_memory.h>
 
 #include <algorithm>
 #include <cstring>
@@ -58,23 +58,8 @@ const Micro<float> portable_f32{4, 8, &any_portable_tile<float>, &portable_trans
 const Micro<double> portable_f64{4, 4, &any_portable_tile<double>, &portable_transpose<double>};
 
 template <class T> T* pack_memory(int which, int64_t numbers) {
-  struct Memory {
-    T* data = nullptr;
-    std::size_t bytes = 0;
-    ~Memory() { free(); }
-    void free() {
-      if (data) deallocate(data, bytes), data = nullptr;
-    }
-  };
-  thread_local Memory memories[2];
-  Memory& memory = memories[which];
-  const std::size_t wanted = static_cast<std::size_t>(numbers) * sizeof(T);
-  if (wanted > memory.bytes || !memory.data) {
-    memory.free();
-    memory.data = static_cast<T*>(allocate(wanted));
-    memory.bytes = wanted;
-  }
-  return memory.data;
+  struct Packed;
+  return static_cast<T*>(thread_memory<Packed, 2>(which, static_cast<std::size_t>(numbers) * sizeof(T)));
 }
 
 /// Copies in pieces of constant length, which need no call of memcpy. Prefetches from + ahead, an access that

@@ -42,7 +42,7 @@ void set_precision(Precision p);
 ///       PrecisionScope scope(Precision::bf16);
 ///       backward(loss(model(x)));
 ///     }
-struct PrecisionScope : detail::Restored<int> {
+struct [[nodiscard]] PrecisionScope : detail::Restored<int> {
   explicit PrecisionScope(Precision p);
 };
 

@@ -244,8 +244,8 @@ Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
   check_equal("kl_div", log_q, p);
   if (reduction != Reduction::mean) return reduced(formula::KlTerm{}, reduction, log_q, p);
   if (log_q.dtype() == bf16) return detail::in_f32(kl_div, log_q, p, reduction);
-  const int64_t width = log_q.rank() ? log_q.dim(-1) : 1;
-  const double rows = width ? static_cast<double>(log_q.numel() / width) : 0;
+  double rows = 1;
+  for (int64_t d = 0; d + 1 < log_q.rank(); ++d) rows *= static_cast<double>(log_q.dim(d));
   return reduced(formula::KlTerm{}, Reduction::sum, log_q, p) / rows;
 }
 

@@ -21,12 +21,12 @@ Tensor min(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Index (i64) of the first largest or smallest value along dim; a NaN counts as largest and smallest.
 Tensor argmax(const Tensor& x, int64_t dim, bool keep = false);
 Tensor argmin(const Tensor& x, int64_t dim, bool keep = false);
-/// Variance Σ(x − mean)²/(n − correction); std_dev is its root.
+/// Variance Σ(x − mean)²/max(0, n − correction); std_dev is its root.
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keep = false, double correction = 1);
 Tensor std_dev(const Tensor& x, const Shape& dims = {}, bool keep = false, double correction = 1);
 /// log Σ e^x, without overflow; −inf for an empty or all −inf range.
 Tensor logsumexp(const Tensor& x, const Shape& dims = {}, bool keep = false);
-/// Euclidean norm √Σx², of values of any size; the gradient at 0 is 0.
+/// Euclidean norm √Σx², of values of any size, but denormals count as 0; the gradient at 0 is 0.
 Tensor norm(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Product; its gradient is exact at zeros too. 1 for an empty range.
 Tensor prod(const Tensor& x, const Shape& dims = {}, bool keep = false);

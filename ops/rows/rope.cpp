@@ -311,10 +311,15 @@ Tensor detail::t5_buckets_of(const Tensor& distance, const T5BucketOptions& o) {
   return bucket;
 }
 
-Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset, Device device) {
-  if (o.buckets < 4 || o.buckets % 4 != 0 || o.buckets > 1 << 20 || o.max_distance <= o.buckets)
-    fail<ValueError>("t5_buckets: needs buckets divisible by 4, at most 2^20, and max_distance > buckets — got ",
+void detail::check_t5(const char* op, const T5BucketOptions& o) {
+  const int64_t exact = o.buckets / (o.causal ? 2 : 4);  // N of the formula's log(N/exact) / log(max_distance/exact)
+  if (o.buckets < 4 || o.buckets % 4 != 0 || o.buckets > 1 << 20 || o.max_distance <= exact)
+    fail<ValueError>(op, ": T5 needs buckets divisible by 4, at most 2^20, and max_distance > ", exact, " — got ",
                      o.buckets, ", ", o.max_distance);
+}
+
+Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions o, int64_t row_offset, Device device) {
+  detail::check_t5("t5_buckets", o);
   if (row_offset < 0) fail<ValueError>("t5_buckets: row_offset must not be negative — got ", row_offset);
   checked_add("t5_buckets", row_offset, checked_add("t5_buckets", std::max<int64_t>(n, 0), std::max<int64_t>(m, 0)));
   const Tensor out = empty({n, m}, {i64, device}, "t5_buckets");

@@ -90,10 +90,13 @@ struct T5BucketOptions {
 /// buckets is in [1, 2^20] and max_distance >= 1.
 int64_t t5_bucket(int64_t rel, T5BucketOptions options = {});
 /// i64 [n, m]: buckets for queries row_offset … row_offset + n − 1 and keys 0 … m − 1. ValueError unless buckets is a
-/// multiple of 4 in [4, 2^20], max_distance > buckets and row_offset >= 0.
+/// multiple of 4 in [4, 2^20], max_distance exceeds the offsets with a bucket of their own (buckets/2 if causal, else
+/// buckets/4), and row_offset >= 0.
 Tensor t5_buckets(int64_t n, int64_t m, T5BucketOptions options = {}, int64_t row_offset = 0, Device device = cpu);
 
 namespace detail {
+/// Throws ValueError, naming `op`, unless t5_buckets() takes these options.
+void check_t5(const char* op, const T5BucketOptions& options);
 /// The bucket of each distance, an i64 tensor.
 Tensor t5_buckets_of(const Tensor& distance, const T5BucketOptions& options);
 }  // namespace detail

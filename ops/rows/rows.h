@@ -4,6 +4,7 @@
 
 #include <sluice/core/number/math.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/memory/thread_memory.h>
 #include <sluice/core/tensor.h>
 
 #include <algorithm>
@@ -68,10 +69,9 @@ template <class T, class F> void row_map(const T* x, T* y, int64_t n, F f) {
 }
 
 /// Thread-local memory for n floats; `which` (0, 1 or 2) selects one of three.
-[[gnu::noinline]] inline float* row_memory(int which, int64_t n) {
-  thread_local std::vector<float> memory[3];
-  if (static_cast<int64_t>(memory[which].size()) < n) memory[which].resize(static_cast<std::size_t>(n));
-  return memory[which].data();
+inline float* row_memory(int which, int64_t n) {
+  struct Rows;
+  return static_cast<float*>(thread_memory<Rows, 3>(which, static_cast<std::size_t>(n) * sizeof(float)));
 }
 
 /// Reads rows of n numbers of a contiguous tensor: in place, or, from bf16 (T is float), widened into

@@ -308,6 +308,8 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   padded[x.rank() - 2] = checked_add(op, x.dim(-2), width - 1);
   checked_numel(op, padded);
   const bool silu = activation == Act::silu, here = silu || activation == Act::identity;
+  if (!here && x.dtype() == bf16)  // rounded once, after the activation
+    return detail::in_f32(causal_conv1d, x, weight, bias, before, activation);
   if (!here || !serves(kernel::causal_conv, x, weight))
     return activate(activation, here ? composed(x, weight, bias, before) : causal_conv1d(x, weight, bias, before));
   const auto plain = [](const Tensor& t) { return t.defined() ? contiguous(t.detach()) : t; };

@@ -10,8 +10,8 @@ struct CumsumOptions {
   bool reverse = false;    // from the end towards the start
 };
 
-/// y_i = Σ_{j<=i} x_j along dim: cumsum(x, -1, {.exclusive = true, .reverse = true}). Accumulated in f64;
-/// bool counts as i64.
+/// y_i = Σ_{j<=i} x_j along dim: cumsum(x, -1, {.exclusive = true, .reverse = true}). Floats are
+/// accumulated in f64. Integers keep their dtype and wrap around; bool counts as i64.
 Tensor cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
 
 /// y_i = Π_{j<=i} x_j along dim, as ⌈log₂ n⌉ products of whole tensors. Gradients do not divide by x, so they are exact

@@ -37,7 +37,8 @@ template <std::floating_point F> Tensor arange(F end, TensorOptions options = {}
 Tensor linspace(double start, double end, int64_t n, TensorOptions options = {});
 /// The n×m identity matrix; m = −1, the default, stands for n.
 Tensor eye(int64_t n, int64_t m = -1, TensorOptions options = {});
-/// out[..., i] = (x == i): f32 of shape x.shape + [classes], on the device of x; x is i64 or i32, in [0, classes).
+/// out[..., i] = (x == i), of shape x.shape + [classes]; x is i64 or i32, in [0, classes). The result has the dtype of
+/// the options, and lies on the device of x.
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options = {});
 
 /// x converted to `dtype`; x itself if that is its dtype. Floats saturate in integers, and NaN becomes 0; i64 wraps in

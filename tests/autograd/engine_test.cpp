@@ -307,4 +307,11 @@ TEST_CASE("backward: options by name without a gradient, and a list of numbers i
   backward(sum(e), {}, {.retain_graph = true});
   backward(sum(e), 2.0f);
   CHECK(e.grad().to_vector<float>() == std::vector<float>{6, 12});
+  for (DType dtype : {f64, bf16}) {  // a number is of the root's dtype, and of its shape if that has one element
+    Tensor f = to(Tensor({1, 2}), dtype).detach().requires_grad_();
+    backward(sum(f), 2.5);
+    backward(sum(f, {}, true), 1);
+    CHECK(to(f.grad(), f32).to_vector<float>() == std::vector<float>{3.5, 3.5});
+    CHECK_THROWS_AS(backward(f * f, 1), ShapeError);
+  }
 }

@@ -180,3 +180,17 @@ TEST_CASE("observers: one of all threads ends when no thread is telling it", "[p
   other.join();
   CHECK(late == 0);
 }
+
+TEST_CASE("observer: what one throws is thrown by the op, and the next op works", "[observer]") {
+  const Tensor x = ones({3});
+  struct Full final : detail::Observer {
+    Full() : Observer(Of::this_thread) {}
+    void on_call(const detail::KernelCall&) override {
+      if (full) throw std::bad_alloc();
+    }
+    bool full = true;
+  } observer;
+  CHECK_THROWS_AS(x + x, std::bad_alloc);
+  observer.full = false;
+  CHECK((x + x).to_vector() == std::vector<float>{2, 2, 2});
+}

@@ -18,6 +18,10 @@ TEST_CASE("json: what is written is read back", "[json]") {
                               {"deep", Json::List{Json::Object{{"x", Json::List{1, 2.5}}}}}};
   CHECK(parse_json(to_text(j)) == j);
   CHECK(parse_json(to_text(j, 2)) == j);
+  const Json nested = Json::Object{{"a", Json::List{1, Json::List{}, Json::Object{{"b", {}}}}}, {"c", Json::Object{}}};
+  CHECK(to_text(nested) == R"({"a":[1,[],{"b":null}],"c":{}})");
+  CHECK(to_text(nested, 0) == "{\n\"a\": [\n1,\n[],\n{\n\"b\": null\n}\n],\n\"c\": {}\n}");
+  CHECK(to_text(nested, 2) == "{\n  \"a\": [\n    1,\n    [],\n    {\n      \"b\": null\n    }\n  ],\n  \"c\": {}\n}");
   CHECK(to_text(Json::Object{{"b", 1}, {"a", Json::List{1.5, Json("x")}}}) == R"({"b":1,"a":[1.5,"x"]})");
   CHECK(j.find("float")->as<double>() != nullptr);
   CHECK(j.find("float")->as<int64_t>() == nullptr);
@@ -50,6 +54,7 @@ TEST_CASE("json: a copy that finds no memory", "[json]") {
     const MemoryLimit limit(int64_t{32} << 20);
     CHECK_THROWS_AS(Json(text), std::bad_alloc);
     CHECK_THROWS_AS(other = list, std::bad_alloc);
+    CHECK_THROWS_AS(to_text(list), std::bad_alloc);
   }
   CHECK(other == Json("as it was"));
   other = list;

@@ -6,6 +6,7 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/core/kernel/backend.h>
 #include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/train/graphed_step.h>
 #include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>
@@ -14,6 +15,8 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
+
+#include <cmath>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -83,6 +86,24 @@ TEST_CASE("cuda: a step is recorded again when a module is converted, frozen or 
   head = Linear({.in = 4, .out = 2}, rng);  // the optimiser's parameters belong to no model any more
   to(head, gpu);
   CHECK_THROWS_WITH(step({x}), Contains("belongs to no model"));
+}
+
+TEST_CASE("cuda: a step is recorded again in another precision of products", "[graph]") {
+  Rng rng(1);
+  Mlp model({.dim = 64, .hidden = 96}, rng);
+  to(model, gpu);
+  GraphedStep step(model, [&](const std::vector<Tensor>& in) { return mean(square(model(in[0]))); });
+  const Tensor x = to(normal({80, 64}, 0, 1, rng), gpu);
+  const auto loss = [&](Precision p) {
+    const PrecisionScope products(p);
+    return mean(square(model(x))).item();
+  };
+  const float exact = loss(Precision::f32), rounded = loss(Precision::bf16);
+  REQUIRE(std::abs(exact - rounded) > 3e-6f * exact);
+  for (Precision p : {Precision::f32, Precision::bf16, Precision::f32}) {
+    const PrecisionScope products(p);
+    for (int i = 0; i < 3; ++i) CHECK(step({x}).item() == Approx(loss(p)).epsilon(1e-6));
+  }
 }
 
 TEST_CASE("cuda: an optimiser of one's own steps outside the recording", "[graph]") {

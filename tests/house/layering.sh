@@ -27,7 +27,7 @@ rooms+=(
   "layers/linear_attention $core $ops $engines autograd parallel $layers layers/linear_attention"
   "layers/port $core $ops $engines autograd parallel layers/nn layers/port"
   "layers/models $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/port layers/models"
-  "layers/train $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/train"
+  "layers/train $core $ops ops/gemm $engines autograd parallel $layers layers/attention layers/linear_attention layers/train"
   "layers/data $core $ops ops/gemm layers/data"
   "layers/report $core $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/report"
   "layers $core ops/gemm $ops $engines autograd parallel $layers layers/attention layers/linear_attention layers/port layers/models

@@ -66,7 +66,14 @@ TEST_CASE("gau: what is refused, and by which words", "[gau]") {
   CHECK_THROWS_WITH(Gau({.dim = 4, .expansion = 6, .key_dim = 4, .heads = 4}, rng),
                     Contains("heads=4") && Contains("expansion=6"));
   CHECK_THROWS_WITH(Gau({.dim = 4, .key_dim = 4, .bias = GauBias::t5, .t5 = {.buckets = 6}}, rng),
-                    "gau: T5 needs buckets divisible by 4 and max_distance > buckets — got 6, 128");
+                    "gau: T5 needs buckets divisible by 4, at most 2^20, and max_distance > 1 — got 6, 128");
+  const auto t5 = [&](bool causal, int64_t most) {
+    return Gau({.dim = 4, .key_dim = 4, .causal = causal, .bias = GauBias::t5, .t5 = {.max_distance = most}}, rng);
+  };
+  CHECK_NOTHROW(t5(true, 17));
+  CHECK_NOTHROW(t5(false, 9));
+  CHECK_THROWS_WITH(t5(true, 16), Contains("max_distance > 16 — got 32, 16"));
+  CHECK_THROWS_WITH(t5(false, 8), Contains("max_distance > 8 — got 32, 8"));
   CHECK_NOTHROW(Gau({.dim = 4, .key_dim = 4, .t5 = {.buckets = 6}}, rng));
   const Gau table({.dim = 4, .key_dim = 4, .bias = GauBias::toeplitz, .max_length = 5}, rng);
   CHECK_NOTHROW(table(ones_of({1, 5, 4})));

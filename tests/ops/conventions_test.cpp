@@ -6,11 +6,13 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/number/random.h>
 #include <sluice/ops/index/sampling.h>
 #include <sluice/ops/index/sort.h>
 #include <sluice/ops/matmul/einsum.h>
 #include <sluice/ops/rows/loss.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/scan/causal_conv.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/join.h>
 
@@ -35,10 +37,27 @@ TEST_CASE("conventions: NaN of the truth reaches kl_div", "[ops]") {
   CHECK(std::isnan(kl_div(full({1}, -1), full({1}, -0.5)).item()));
 }
 
+TEST_CASE("conventions: the mean of a kl_div of rows without columns is 0", "[ops]") {
+  CHECK(kl_div(zeros({3, 0}), zeros({3, 0})).item() == 0);
+  CHECK(kl_div(full({2, 2, 3}, -1), full({2, 2, 3}, 1)).item() == 3);
+  CHECK(kl_div(Tensor(-1), Tensor(1)).item() == 1);
+}
+
+TEST_CASE("conventions: a causal convolution of bf16 is rounded once, after any activation", "[ops][bf16]") {
+  Rng rng(1);
+  const Tensor x = normal({2, 9, 8}, 0, 1, rng, {bf16}), w = normal({3, 8}, 0, 1, rng, {bf16});
+  for (Act act : {Act::identity, Act::silu, Act::gelu, Act::tanh}) {
+    const Tensor exact = causal_conv1d(to(x, f32), to(w, f32), {}, {}, act);
+    CHECK(testing::same_bits(causal_conv1d(x, w, {}, {}, act), to(exact, bf16)));
+  }
+}
+
 TEST_CASE("conventions: a weight of lerp is not rounded to bf16", "[ops][bf16]") {
   const Tensor a = full({1}, 1000, {bf16}), b = zeros({1}, {bf16});
   CHECK(lerp(a, b, 0.999).item() == to(full({1}, 1000 * 0.001, {f32}), bf16).item());
   CHECK(lerp(a, b, 0.999).dtype() == bf16);
+  CHECK_THROWS_WITH(lerp(ones({1}, {i64}), ones({1}, {i64}), 0.5),
+                    "lerp: needs f32, f64 or bf16 — got i64 of shape [1]");
 }
 
 TEST_CASE("conventions: a mean of integers does not overflow", "[ops]") {

@@ -5,6 +5,7 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/autograd/function.h>
 #include <sluice/layers/gau/flash.h>
 #include <sluice/layers/attention/gated_attention.h>
 #include <sluice/layers/linear_attention/linear_attention.h>
@@ -17,6 +18,7 @@
 
 #include <array>
 #include <mutex>
+#include <optional>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -260,6 +262,40 @@ TEST_CASE("sequence: nothing is cut outside of a scope, in that of one rank, and
       expect(!in_sequence() && same_bits(layer(x).detach(), y), "an empty scope cuts nothing");
     }
     expect(in_sequence(), "the outer scope counts again");
+  });
+}
+
+TEST_CASE("sequence: checkpoint runs again in the scopes of its first run", "[sequence]") {
+  Rng rng(1);
+  const GatedAttention encoder({.dim = 8, .heads = 2, .dtype = f64}, rng);
+  const GatedAttention decoder({.dim = 8, .heads = 2, .causal = true, .dtype = f64}, rng);
+  const Tensor x = normal({1, 12, 8}, 0, 1, rng, {f64}), source = normal({1, 6, 8}, 0, 1, rng, {f64});
+  std::vector<Tensor> weights;
+  for (const GatedAttention* part : {&encoder, &decoder})
+    for (const NamedTensor& p : parameters(*part)) weights.push_back(p.tensor);
+  run_ranks(2, [&](const Communicator& ranks) {
+    const Tensor piece = narrow(x, 1, 6 * ranks.rank(), 6);
+    // The source lies on every rank, and has as many tokens as a piece.
+    const auto gradients = [&](bool again, bool inside) {
+      const auto run = [&](const GatedAttention& layer, const Tensor& t) {
+        return again ? checkpoint([&](const std::vector<Tensor>& in) { return layer(in[0]); }, {t}) : layer(t);
+      };
+      std::optional<SequenceScope> scope(std::in_place, ranks);
+      Tensor memory;
+      {
+        const SequenceScope none;
+        memory = run(encoder, source);
+      }
+      const Tensor loss = sum(square(run(decoder, piece + memory)));
+      if (!inside) scope.reset();
+      return grad({loss}, weights);
+    };
+    const std::vector<Tensor> plain = gradients(false, true);
+    for (bool inside : {true, false}) {
+      const std::vector<Tensor> now = gradients(true, inside);
+      for (std::size_t i = 0; i < now.size(); ++i)
+        expect(max_abs_diff(now[i], plain[i]) <= 1e-12 * (1 + max_abs(plain[i])), "the gradients without checkpoint");
+    }
   });
 }
 

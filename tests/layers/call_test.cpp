@@ -1,0 +1,99 @@
+// What a Call gives layers of one's own in a stream.
+#include <sluice/layers/nn/pass.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/core/kernel/observer.h>
+#include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/shape/view.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <new>
+#include <stdexcept>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+/// A layer that is a function of its call.
+struct Own {
+  static constexpr const char* type = "Own";
+  std::function<Tensor(Call&)> f;
+  Tensor weight = zeros({1}, {f64}).requires_grad_();
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
+    Call call(*this, "own", x, 4, pass);
+    return f(call);
+  }
+  SLUICE_PARTS(weight);
+};
+
+}  // namespace
+
+TEST_CASE("call: what it gives a layer of one's own in a stream is that of the full pass", "[streaming]") {
+  Rng rng(1);
+  const auto attending = [](const AttentionMask& mask) {
+    return [=](Call& call) {
+      const Tensor h = unsqueeze(call.x, 1);
+      return squeeze(call.attend(h, h * 2.0, h + 1.0, {.mask = mask}), 1);
+    };
+  };
+  const auto check = [&](const Own& layer, const Tensor& x, double tolerance) {
+    const Tensor y = layer(x);
+    for (int64_t piece : {1, 3}) {
+      Stream stream;
+      std::vector<Tensor> rows;
+      for (int64_t at = 0; at < x.dim(1); at += piece)
+        rows.push_back(step(layer, narrow(x, 1, at, std::min(piece, x.dim(1) - at)), stream));
+      CHECK(max_abs_diff(cat(rows, 1), y) <= tolerance);
+    }
+  };
+  const Tensor x = normal({2, 13, 4}, 0, 1, rng, {f64});
+  check({attending({.causal = true})}, x, 1e-13);
+  check({attending({.causal = true, .window = 3})}, x, 1e-13);
+  check({attending({.causal = true, .window = 3, .dilation = 2})}, x, 1e-13);
+  check({attending({.causal = true, .window = 2, .global = {0, 5}})}, x, 1e-13);
+  check({[](Call& call) { return call.running_sum(call.x, 1); }}, x, 1e-13);
+  check({[](Call& call) { return call.running_sum(call.x, 1); }}, ones({1, 700, 4}, {bf16}), 0);
+  check({[](Call& call) { return call.running_sum(call.x, 1); }}, full({1, 5000, 4}, 0.1, {f32}), 1e-4);
+  const auto scanning = [](const LinearScanOptions& o) {
+    return [=](Call& call) {
+      const Tensor h = unsqueeze(call.x, 1);
+      return squeeze(call.scan(h, h, h, {}, o), 1);
+    };
+  };
+  check({scanning({})}, x, 1e-12);
+  check({scanning({.exclusive = true})}, x, 1e-12);
+  Stream stream;
+  CHECK_THROWS_WITH(step(Own{scanning({.reverse = true})}, x, stream), Contains("only a causal layer can be streamed"));
+}
+
+TEST_CASE("call: a step that fails, and cannot be taken back, ends its stream", "[streaming]") {
+  struct Full final : detail::Observer {  // memory ends
+    Full() : Observer(Of::this_thread) {}
+    void on_call(const detail::KernelCall&) override {
+      if (now) throw std::bad_alloc();
+    }
+    bool now = false;
+  } full;
+  Rng rng(6);
+  const Tensor x = normal({2, 9, 8}, 0, 1, rng, {f64});
+  const MultiHeadAttention attention({.heads = {.dim = 8, .heads = 2, .causal = true, .dtype = f64}, .window = 4}, rng);
+  const auto model = [&](const Tensor& part, const Pass& pass) {
+    const Tensor y = attention(part, pass);
+    if (full.now = part.dim(1) == 2; full.now) throw std::runtime_error("broken");
+    return y;
+  };
+  Stream stream;
+  step(model, narrow(x, 1, 0, 6), stream);
+  CHECK_THROWS_AS(step(model, narrow(x, 1, 6, 2), stream), std::runtime_error);
+  full.now = false;
+  CHECK_THROWS_WITH(step(model, narrow(x, 1, 6, 1), stream), Contains("no memory to take it back"));
+  CHECK_THROWS_AS(step(model, narrow(x, 1, 6, 1), *std::make_unique<Stream>(stream)), ValueError);
+}
