@@ -273,6 +273,15 @@ StridedRange::Run StridedRange::run(int64_t start) const {
   return r;
 }
 
+bool reads_across(const Layout& l) {
+  constexpr int64_t kLine = 16, kInCache = 1 << 13;  // elements
+  const int last = l.rank() - 1;
+  if (last < 1 || l.numel() < kInCache || l.shape[last] < kLine || std::abs(l.strides[last]) < kLine) return false;
+  for (int d = 0; d < last; ++d)
+    if (l.strides[d] == 1 && l.shape[d] >= kLine) return true;
+  return false;
+}
+
 template <class T>
 void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int64_t start, int64_t n, T* out) {
   dispatch_all(dtype, [&]<class S>() {

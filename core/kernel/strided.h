@@ -50,6 +50,10 @@ struct StridedRange {
   Run run(int64_t start) const;
 };
 
+/// Whether reading in row-major order takes one element of each cache line, as of a transposed matrix: the last dim is
+/// strided, while another one is dense. A copy of the same dtype goes by tiles of both and is many times faster.
+bool reads_across(const Layout& layout);
+
 /// Converts elements [start, start+n) of a range, in row-major order, to T and writes them to out.
 /// `base` is the address of the first element, of type `dtype`.
 template <class T>

@@ -34,15 +34,21 @@ void round_run(const float* from, int64_t n, BFloat16* to) {
   });
 }
 
-/// Runs the loop tile by tile. Operands that cannot be read in place are gathered; undefined results go into a buffer
-/// that is discarded. bf16 results go into a buffer, too, and are rounded while it is in cache.
+/// Runs the loop tile by tile. Operands that cannot be read in place are gathered, transposed ones copied whole before;
+/// undefined results go into a buffer that is discarded. bf16 results go into a buffer, too, and are rounded while it
+/// is in cache.
 template <class T>
 void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T* const* base, T* const* out,
                std::size_t n_results) {
   const bool narrow = p.dtype == bf16;
+  Tensor operands[kMapOperands];
   StridedRange walks[kMapOperands];
-  for (std::size_t k = 0; k < p.count; ++k)
-    if (!p.direct[k] || narrow) walks[k] = StridedRange(p.operands[k]->layout().expanded(p.shape));
+  for (std::size_t k = 0; k < p.count; ++k) {
+    if (p.direct[k] && !narrow) continue;
+    const Tensor& x = *p.operands[k];
+    operands[k] = reads_across(x.layout()) ? contiguous(x.detach()) : x;
+    walks[k] = StridedRange(operands[k].layout().expanded(p.shape));
+  }
   parallel_for(p.shape.numel(), kMapGrain, [&](int64_t begin, int64_t end) {
     alignas(64) T buffer[kMapOperands][kTile], unwanted[kMapOperands][kTile];
     const T* in[kMapOperands];
@@ -53,11 +59,11 @@ void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T*
         in[k] = p.direct[k] && !narrow ? base[k] + i : buffer[k];
         if (p.direct[k] || narrow || p.operands[k]->dtype() != p.dtype) continue;
         const StridedRange::Run run = walks[k].run(i);
-        if (run.count > 0) in[k] = base[k] + run.offset, n = std::min(n, run.count);
+        if (run.count > 0)
+          in[k] = reinterpret_cast<const T*>(operands[k].raw()) + run.offset, n = std::min(n, run.count);
       }
       for (std::size_t k = 0; k < p.count; ++k) {
-        if (in[k] == buffer[k])
-          read_tile(walks[k], reinterpret_cast<const std::byte*>(base[k]), p.operands[k]->dtype(), i, n, buffer[k]);
+        if (in[k] == buffer[k]) read_tile(walks[k], operands[k].raw(), operands[k].dtype(), i, n, buffer[k]);
       }
       for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] && !narrow ? out[k] + i : unwanted[k];
       loop(formula, in, to, n);

@@ -153,7 +153,8 @@ Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
 Tensor to(const Tensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
   Tensor y = empty(x.shape(), {dtype, x.device()});
-  detail::copy_elements(x, y);
+  const bool across = x.device() == cpu && detail::reads_across(x.layout());
+  detail::copy_elements(across ? contiguous(x.detach()) : x, y);
   if (!is_float(dtype)) return y;  // nothing differentiable comes out
   return record("to", std::move(y), {x}, {}, [from = x.dtype()](const Tensor& g) { return to(g, from); });
 }
