@@ -1,5 +1,6 @@
 #include <sluice/layers/nn/moe.h>
 
+#include <sluice/core/node.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/sort.h>
@@ -38,6 +39,26 @@ Tensor activated(const Tensor& u, const Tensor& g, const MoeOptions& o) {
   const Tensor low = clamp(g, {}, o.swiglu_limit);
   return glu((clamp(u, -o.swiglu_limit, o.swiglu_limit) + 1) * low, low * o.swiglu_alpha);
 }
+
+/// The maps of all experts. For a gradient they are views of one op each: of views made one by one each would have a
+/// gradient of the size of all.
+class EachExpert {
+ public:
+  explicit EachExpert(const ExpertMaps& maps) : maps_(maps) {
+    if (!grad_enabled() || !maps.weight.requires_grad()) return;
+    weights_ = unbind(maps.weight, 0);
+    if (maps.bias.defined()) biases_ = unbind(maps.bias, 0);
+  }
+  Tensor operator()(const Tensor& x, int64_t e) const {
+    if (weights_.empty()) return maps_(x, e);
+    const auto i = static_cast<std::size_t>(e);
+    return linear(x, weights_[i], biases_.empty() ? Tensor() : biases_[i]);
+  }
+
+ private:
+  const ExpertMaps& maps_;
+  std::vector<Tensor> weights_, biases_;
+};
 
 }  // namespace
 
@@ -99,12 +120,12 @@ Tensor Moe::operator()(const Tensor& given) const {
   const Tensor choices = contiguous(flatten(r.chosen)), order = argsort(choices),
                rows = index_select(repeat_interleave(arange(tokens, {i64, x.device()}), o.top_k, 0), 0, order),
                taken = index_select(x, 0, rows);
+  const EachExpert of_gate(gate), of_up(up), of_down(down);
   std::vector<Tensor> results;
-  int64_t at = 0, e = 0;
-  for (int64_t count : tokens_of_experts(choices, o.experts)) {
-    const Tensor part = narrow(taken, 0, at, count);
-    if (count > 0 || tokens == 0) results.push_back(down(activated(up(part, e), gate(part, e), o), e));
-    at += count, ++e;
+  int64_t e = 0;
+  for (const Tensor& part : split(taken, tokens_of_experts(choices, o.experts), 0)) {
+    if (part.dim(0) > 0 || tokens == 0) results.push_back(of_down(activated(of_up(part, e), of_gate(part, e), o), e));
+    ++e;
   }
   const Tensor weights = to(index_select(flatten(r.weights), 0, order), x.dtype());
   Tensor y = index_add(zeros(x.shape(), x.options()), 0, rows, cat(results, 0) * unsqueeze(weights, -1));
