@@ -1,6 +1,8 @@
 #include <sluice/layers/nn/heads.h>
 
 #include <sluice/ops/basic.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 
 namespace sluice {
 
@@ -72,7 +74,7 @@ Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tens
   if (!key_mask.defined()) return x;
   if (key_mask.device() != x.device())
     fail<DeviceError>(layer, ": ", mask, " on ", key_mask.device(), ", ", what, " on ", x.device());
-  return masked_fill(x, unsqueeze(logical_not(key_mask), -1) & logical_not(isfinite(x)), 0);
+  return map(formula::FinitePadding{}, x, unsqueeze(key_mask, -1));
 }
 
 Tensor detail::split_heads(const Tensor& x, int64_t heads) {

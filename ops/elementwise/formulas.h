@@ -89,6 +89,10 @@ struct Square {
   static constexpr bool integral = true;
   template <class T> SLUICE_FN T operator()(const T& x) const { return x * x; }
 };
+struct Cube {
+  static constexpr const char* name = "pow";
+  template <class T> SLUICE_FN T operator()(const T& x) const { return x * x * x; }
+};
 /// a − b·⌊a/b⌋, as Python's %.
 struct Remainder {
   static constexpr const char* name = "remainder";

@@ -96,6 +96,14 @@ struct KlTerm {
 };
 
 // -- of layers -------------------------------------------------------------------------------------------
+/// x where `real` ≠ 0, and where x is finite; else 0: padding that may hold NaN.
+struct FinitePadding {
+  static constexpr const char* name = "finite_padding";
+  static constexpr bool selects = true;
+  template <class T> SLUICE_FN T operator()(const T& x, const T& real) const {
+    return select((real != 0.0) | (x - x == 0.0), x, like(x, 0));
+  }
+};
 /// n / (d + eps), the division of linear attention. A denominator of exactly 0 counts as 1.
 struct Quotient {
   static constexpr const char* name = "quotient";
@@ -172,7 +180,8 @@ struct AddGated {
 /// Every formula must be in one list. Backends install kernels for whole lists, and tests iterate over the lists. On a
 /// device without a kernel for it, a formula runs as one op per operation (composed_map() in ops/elementwise/map.h).
 template <std::size_t N, class... F> struct Formulas {};  // of N operands
-using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, Reciprocal, PowScalar, Square, Clamp>;
+using Arithmetic1 =
+    Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, Reciprocal, PowScalar, Square, Cube, Clamp>;
 using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, Maximum, Minimum, MaskedFill>;
 using Arithmetic3 = Formulas<3, Where, Lerp, ScaleOffset>;
 using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf, Sin, Cos,
@@ -182,7 +191,7 @@ using Gates = Formulas<2, Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, NsGlu,
 using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm>;
 using Losses3 = Formulas<3, WeightedBceWithLogits>;
 using Layers1 = Formulas<1, LogDecay, ReluOffset>;
-using Layers2 = Formulas<2, Quotient, FavorFeature, Decayed>;
+using Layers2 = Formulas<2, Quotient, FavorFeature, Decayed, FinitePadding>;
 using Layers3 = Formulas<3, AddScaled, AddGated, SoftplusDecay, BoundedDecay>;
 using Layers4 = Formulas<4, MixedQuotient>;
 

@@ -134,6 +134,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check1("PowScalar", fm::PowScalar{0}, plus);
   check1("PowScalar", fm::PowScalar{3}, minus);
   check1("Square", fm::Square{}, any);
+  check1("Cube", fm::Cube{}, any);
   check2("Maximum", fm::Maximum{}, any, any);
   check2("Minimum", fm::Minimum{}, any, any);
   check1("Clamp", fm::Clamp{-1, 0.75}, any);
@@ -141,6 +142,8 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check3("Where", fm::Where{}, {0, 0}, any, any);
   check2("MaskedFill", fm::MaskedFill{-2}, any, {1, 1});
   check2("MaskedFill", fm::MaskedFill{-2}, any, {0, 0});
+  check2("FinitePadding", fm::FinitePadding{}, any, {1, 1});
+  check2("FinitePadding", fm::FinitePadding{}, any, {0, 0});
   check1("Exp", fm::Exp{}, {-5, 5});
   check1("Expm1", fm::Expm1{}, any);
   check1("Log", fm::Log{}, plus);
