@@ -83,11 +83,16 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
       if (!to.defined()) return;
       const detail::RowsOut<T> result(to, n, 2);
       T* o = result[0];
-      for (int64_t i = 0; i < n; ++i) {
-        double total = 0;
-        for (int64_t s = 0; s < slabs; ++s) total += part[static_cast<std::size_t>(2 * s * n + offset + i)];
-        o[i] = static_cast<T>(total);
-      }
+      constexpr int64_t kColumns = 64;
+      parallel_for(ceil_div(n, kColumns), 16, [&](int64_t begin, int64_t end) {
+        for (int64_t c = begin * kColumns; c < std::min(n, end * kColumns); c += kColumns) {
+          const int64_t some = std::min(kColumns, n - c);
+          double total[kColumns] = {};
+          for (int64_t s = 0; s < slabs; ++s)
+            for (int64_t i = 0; i < some; ++i) total[i] += part[static_cast<std::size_t>(2 * s * n + offset + c + i)];
+          for (int64_t i = 0; i < some; ++i) o[c + i] = static_cast<T>(total[i]);
+        }
+      });
       result.done(0);
     };
     gather(dw, 0), gather(db, n);

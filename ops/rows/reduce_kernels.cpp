@@ -16,7 +16,6 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
-constexpr int kLanes = 64;        // a loop of 16 is unrolled completely, and its selects (max) stay scalar
 
 struct SumOp {
   template <class T> static constexpr T start() { return T(0); }
@@ -50,21 +49,14 @@ template <class T> struct Source {
   }
 };
 
-/// Reduces n numbers from `at` on to kLanes independent partial results at a time, so that the loop vectorises.
+/// Reduces n numbers from `at` on, in blocks.
 template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, int64_t n) {
   auto total = Op::template start<Total<Op, T>>();
   for (int64_t b = 0; b < n; b += kBlock) {
     const int64_t m = std::min(kBlock, n - b);
-    const T* p = x(at + b, m);
-    T lane[kLanes];
-    for (int k = 0; k < kLanes; ++k) lane[k] = Op::template start<T>();
-    int64_t i = 0;
-    for (; i + kLanes <= m; i += kLanes)
-      for (int k = 0; k < kLanes; ++k) lane[k] = Op::apply(lane[k], p[i + k]);
-    for (int k = 0; i < m; ++i, ++k) lane[k] = Op::apply(lane[k], p[i]);
-    for (int width = kLanes / 2; width > 0; width /= 2)
-      for (int k = 0; k < width; ++k) lane[k] = Op::apply(lane[k], lane[k + width]);
-    total = Op::apply(total, static_cast<Total<Op, T>>(lane[0]));
+    const T part = detail::row_joined<!std::is_same_v<Op, SumOp>>(x(at + b, m), m, Op::template start<T>(),
+                                                                  [](T a, T y) { return Op::apply(a, y); });
+    total = Op::apply(total, static_cast<Total<Op, T>>(part));
   }
   return total;
 }

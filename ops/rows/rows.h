@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,13 +26,21 @@ template <class F> void for_each_row(int64_t rows, int64_t width, F f) {
   });
 }
 
-/// Σ term(i), i < n. term may also store what it computes.
+/// Σ term(i), i < n. term may also store what it computes. The rest of a row is cut in halves, so that it vectorises.
 template <class T, class Term> T row_total(int64_t n, Term term) {
   T lane[kRowLanes] = {};
   int64_t i = 0;
   for (; i + kRowLanes <= n; i += kRowLanes)
     for (int k = 0; k < kRowLanes; ++k) lane[k] += term(i + k);
-  for (int k = 0; k < kRowLanes && i < n; ++i, ++k) lane[k] += term(i);
+  if (i + 8 <= n) {
+    for (int k = 0; k < 8; ++k) lane[k] += term(i + k);
+    i += 8;
+  }
+  if (i + 4 <= n) {
+    for (int k = 0; k < 4; ++k) lane[k] += term(i + k);
+    i += 4;
+  }
+  for (int k = 0; i < n; ++i, ++k) lane[k] += term(i);
   for (int width = kRowLanes / 2; width > 0; width /= 2)
     for (int k = 0; k < width; ++k) lane[k] += lane[k + width];
   return lane[0];
@@ -42,19 +51,46 @@ template <class T> T row_sum(const T* x, int64_t n) {
 template <class T> T row_dot(const T* a, const T* b, int64_t n) {
   return row_total<T>(n, [a, b](int64_t i) { return a[i] * b[i]; });
 }
-/// Largest element that is not NaN; −∞ if there is none. (Where NaN matters, the sum of exponentials is NaN.) 64
-/// lanes: a loop of 16 is unrolled completely, and its selects stay scalar.
-template <class T> T row_max(const T* x, int64_t n) {
+/// join(start, x₀, …, x_{n−1}) for n < 64; join(start, x) is x.
+template <class T, class Join> T few_joined(const T* x, int64_t n, T start, Join join) {
+  constexpr int lanes = 16;
+  int64_t i = 0;
+  if (n >= lanes) {
+    T lane[lanes];
+    std::fill_n(lane, lanes, start);
+    for (; i + lanes <= n; i += lanes)
+      for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], x[i + k]);
+    for (int width = lanes / 2; width > 0; width /= 2)
+      for (int k = 0; k < width; ++k) lane[k] = join(lane[k], lane[k + width]);
+    start = lane[0];
+  }
+  for (; i < n; ++i) start = join(start, x[i]);
+  return start;
+}
+/// join(start, x₀, …, x_{n−1}) of an associative join with the neutral `start`, in a fixed order. By 64 lanes, because a
+/// loop of 16 is unrolled completely, and its selects stay scalar. If join(x, x) is x, the rest of a row is taken with
+/// some of what came before.
+template <bool idempotent, class T, class Join> T row_joined(const T* x, int64_t n, T start, Join join) {
   constexpr int lanes = 64;
+  if (n < lanes) return few_joined(x, n, start, join);
   T lane[lanes];
-  std::fill_n(lane, lanes, -std::numeric_limits<T>::infinity());
+  std::fill_n(lane, lanes, start);
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes)
-    for (int k = 0; k < lanes; ++k) lane[k] = x[i + k] > lane[k] ? x[i + k] : lane[k];
-  for (int k = 0; k < lanes && i < n; ++i, ++k) lane[k] = x[i] > lane[k] ? x[i] : lane[k];
+    for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], x[i + k]);
+  if constexpr (idempotent) {
+    if (i < n)
+      for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], x[n - lanes + k]);
+  } else {
+    if (i < n) lane[0] = join(lane[0], few_joined(x + i, n - i, start, join));
+  }
   for (int width = lanes / 2; width > 0; width /= 2)
-    for (int k = 0; k < width; ++k) lane[k] = lane[k + width] > lane[k] ? lane[k + width] : lane[k];
+    for (int k = 0; k < width; ++k) lane[k] = join(lane[k], lane[k + width]);
   return lane[0];
+}
+/// Largest element that is not NaN; −∞ if there is none. (Where NaN matters, the sum of exponentials is NaN.)
+template <class T> T row_max(const T* x, int64_t n) {
+  return row_joined<true>(x, n, -std::numeric_limits<T>::infinity(), [](T top, T y) { return y > top ? y : top; });
 }
 /// Σ e^(x_i − shift) of a row whose largest element is m. Each term passes through keep(i, term), which returns it. The
 /// shift is m, or 0 where m is infinite: there e^x itself is right.
