@@ -71,7 +71,13 @@ Tensor operator/(const Tensor& x, double c) {
 }
 Tensor operator/(double c, const Tensor& x) { return map(fm::DivInto{c}, x); }
 Tensor reciprocal(const Tensor& x) { return map(fm::Reciprocal{}, x); }
-Tensor pow(const Tensor& x, double exponent) { return map(fm::PowScalar{exponent}, x); }
+Tensor pow(const Tensor& x, double exponent) {
+  detail::check_float("pow", x);
+  if (exponent == 2) return square(x);
+  if (exponent == 3) return map(fm::Cube{}, x);
+  if (exponent == -1) return reciprocal(x);
+  return map(fm::PowScalar{exponent}, x);
+}
 Tensor pow(const Tensor& x, const Tensor& exponent) { return map(fm::Pow{}, x, exponent); }
 Tensor square(const Tensor& x) { return map(fm::Square{}, x); }
 Tensor remainder(const Tensor& a, const Tensor& b) { return map(fm::Remainder{}, a, b); }

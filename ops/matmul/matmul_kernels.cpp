@@ -121,8 +121,12 @@ template <class T, class X> struct Matmul {
   /// The product of few rows; of one column by its transpose, which has one row.
   void skinny_matmul(bool column) const {
     const int64_t rows = column ? 1 : n, cols = column ? n : m;
-    const int64_t ld = column ? k : left.ld, ld_many = column ? left.ld : right.ld;
-    const Trans trans = !column ? right.trans : left.trans == Trans::no ? Trans::yes : Trans::no;
+    const int64_t ld = column ? k : left.ld;
+    int64_t ld_many = column ? left.ld : right.ld;
+    Trans trans = !column ? right.trans : left.trans == Trans::no ? Trans::yes : Trans::no;
+    // A vector is a row or a column. Dots run along k, sums along the columns: each needs more of these than one.
+    if (ld_many == 1 && cols == 1) trans = Trans::yes, ld_many = k;
+    else if (ld_many == 1 && k == 1) trans = Trans::no, ld_many = cols;
     const X *few = column ? pb : pa, *many = column ? pa : pb;
     if constexpr (kRounds) {
       const Tensor& x = column ? b : a;

@@ -15,14 +15,16 @@ namespace sluice {
 
 namespace {
 
-/// One run of n entries `step` apart.
-template <class T, class Sum> void scan_run(const T* x, T* y, int64_t n, int64_t step, bool exclusive) {
-  Sum sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const Sum before = sum;
-    sum = detail::sum_of(sum, static_cast<Sum>(x[i * step]));
-    y[i * step] = static_cast<T>(exclusive ? before : sum);
-  }
+/// `runs` runs of n neighbouring entries, n apart, together: a sum waits for the one before it. They go from x and y on
+/// up, or down if step is −1.
+template <int runs, class T, class Sum> void scan_runs(const T* x, T* y, int64_t n, int64_t step, bool exclusive) {
+  Sum sum[runs] = {};
+  for (int64_t i = 0; i < n; ++i)
+    for (int r = 0; r < runs; ++r) {
+      const Sum before = sum[r];
+      sum[r] = detail::sum_of(before, static_cast<Sum>(x[r * n + i * step]));
+      y[r * n + i * step] = static_cast<T>(exclusive ? before : sum[r]);
+    }
 }
 
 /// `width` neighbouring runs side by side, so that memory is read in rows.
@@ -57,9 +59,12 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
     const T* in = x.data<T>();
     T* out = y.mutable_data<T>();
     parallel_for(outer * blocks, std::max<int64_t>(1, (1 << 14) / work), [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
+      int64_t task = begin;
+      for (; inner == 1 && task + 4 <= end; task += 4)
+        scan_runs<4, T, Sum>(in + task * n + start, out + task * n + start, n, step, options.exclusive);
+      for (; task < end; ++task) {
         const int64_t first = task % blocks * kWidth, at = task / blocks * n * inner + start + first;
-        if (inner == 1) scan_run<T, Sum>(in + at, out + at, n, step, options.exclusive);
+        if (inner == 1) scan_runs<1, T, Sum>(in + at, out + at, n, step, options.exclusive);
         else scan_columns<T, Sum>(in + at, out + at, n, step, std::min(kWidth, inner - first), options.exclusive);
       }
     });
