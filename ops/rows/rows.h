@@ -67,9 +67,9 @@ template <class T, class Join> T few_joined(const T* x, int64_t n, T start, Join
   for (; i < n; ++i) start = join(start, x[i]);
   return start;
 }
-/// join(start, x₀, …, x_{n−1}) of an associative join with the neutral `start`, in a fixed order. By 64 lanes, because a
-/// loop of 16 is unrolled completely, and its selects stay scalar. If join(x, x) is x, the rest of a row is taken with
-/// some of what came before.
+/// join(start, x₀, …, x_{n−1}) of an associative join with the neutral `start`, in a fixed order. By 64 lanes, because
+/// a loop of 16 is unrolled completely, and its selects stay scalar. If join(x, x) is x, the rest of a row is taken
+/// with some of what came before.
 template <bool idempotent, class T, class Join> T row_joined(const T* x, int64_t n, T start, Join join) {
   constexpr int lanes = 64;
   if (n < lanes) return few_joined(x, n, start, join);

@@ -1,6 +1,7 @@
 // map(): operands that are slices, or rows repeated, are read where they lie; the results are those of copies.
 #include <sluice/ops/elementwise/map.h>
 
+#include "support/approx.h"
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
@@ -9,6 +10,7 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
 
 #include <cstring>
@@ -55,6 +57,22 @@ TEST_CASE("map: slices of columns equal their copies, whatever the width", "[map
       const std::vector<Tensor> plain = results(clone(heads), clone(part), clone(expand(row, heads.shape())), halves);
       for (std::size_t i = 0; i < mixed.size(); ++i)
         if (i != 2) CHECK(same_bits(mixed[i], plain[i]));
+    }
+}
+
+TEST_CASE("map: transposed operands equal their copies, in every dtype", "[map]") {
+  Rng rng(12);
+  for (const Shape& shape : {Shape{91, 130}, Shape{3, 65, 47}, Shape{16, 2, 600}, Shape{15, 700}})
+    for (DType dtype : {f32, f64, bf16}) {
+      const Tensor whole = normal(shape, 0, 1, rng, {dtype}), x = transpose(whole, 0, -1), other = clone(x) + 1.0;
+      const Tensor copy = clone(x), pair = unsqueeze(x, 0), wide = expand(pair, stack({x, x}, 0).shape());
+      INFO(str(x.shape(), " ", dtype));
+      CHECK(testing::same_bits(gelu(x), gelu(copy)));
+      CHECK(testing::same_bits(x + other, copy + other));
+      CHECK(testing::same_bits(other * x, other * copy));
+      CHECK(testing::same_bits(wide + other, expand(copy + other, wide.shape())));
+      CHECK(testing::same_bits(to(x, dtype == f32 ? bf16 : f32), to(copy, dtype == f32 ? bf16 : f32)));
+      CHECK(testing::same_bits(where(copy > 0.0, x, other), where(copy > 0.0, copy, other)));
     }
 }
 

@@ -1,6 +1,8 @@
 // cumsum beside its rows in support/cases_index.cpp.
 #include <sluice/ops/scan/scan.h>
 
+#include <sluice/core/number/random.h>
+
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
@@ -31,6 +33,25 @@ TEST_CASE("cumsum: the carry of a long f32 sum is f64", "[scan]") {
     const auto y = cumsum(full(shape, 0.1), 0).to_vector();
     CHECK(y.back() == Approx(0.1f * double(n)).epsilon(1e-7));
   }
+}
+
+TEST_CASE("cumsum: rows are summed alike, however many there are", "[scan]") {
+  Rng rng(3);
+  for (int64_t rows : {1, 3, 4, 5, 9})
+    for (int64_t n : {1, 2, 37})
+      for (bool exclusive : {false, true})
+        for (bool reverse : {false, true}) {
+          const Tensor x = normal({rows, n}, 0, 1, rng), whole = cumsum(x, 1, {exclusive, reverse});
+          for (int64_t r = 0; r < rows; ++r) {
+            double sum = 0;
+            for (int64_t i = 0; i < n; ++i) {
+              const int64_t at = reverse ? n - 1 - i : i;
+              const float before = static_cast<float>(sum);
+              sum += select(select(x, 0, r), 0, at).item();
+              CHECK(select(select(whole, 0, r), 0, at).item() == (exclusive ? before : static_cast<float>(sum)));
+            }
+          }
+        }
 }
 
 TEST_CASE("cumsum: empty tensors and errors", "[scan]") {

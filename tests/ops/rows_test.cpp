@@ -1,0 +1,93 @@
+// Rows of every length: what is left over beside the lanes that kernels take at a time.
+#include <sluice/ops/rows/reduce.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/core/number/random.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+std::vector<int64_t> lengths() {
+  std::vector<int64_t> all;
+  for (int64_t n = 1; n <= 150; ++n) all.push_back(n);
+  for (int64_t n : {191, 255, 256, 257, 1000, 1023, 1024, 1025, 1103, 2100}) all.push_back(n);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("rows: sums and extremes of every length", "[rows]") {
+  Rng rng(1);
+  for (DType dtype : {f32, f64, bf16})
+    for (int64_t n : lengths()) {
+      INFO(n << " " << name_of(dtype));
+      const Tensor x = normal({3, n}, 0.5, 1, rng, {dtype});
+      const std::vector<double> values = to(x, f64).to_vector<double>();
+      for (int64_t r = 0; r < 3; ++r) {
+        const auto row = values.begin() + r * n;
+        double total = 0;
+        for (int64_t i = 0; i < n; ++i) total += row[i];
+        const double eps = dtype == bf16 ? 0x1p-8 : dtype == f32 ? 0x1p-22 : 0x1p-50;
+        CHECK(std::abs(to(sum(x, {1}), f64).to_vector<double>()[r] - total) <= eps * (std::abs(total) + double(n)));
+        CHECK(to(max(x, {1}), f64).to_vector<double>()[r] == *std::max_element(row, row + n));
+        CHECK(to(min(x, {1}), f64).to_vector<double>()[r] == *std::min_element(row, row + n));
+      }
+    }
+}
+
+TEST_CASE("rows: a NaN is the largest wherever it stands", "[rows]") {
+  for (int64_t n : {1, 2, 15, 16, 17, 63, 64, 65, 100, 130})
+    for (int64_t at = 0; at < n; ++at) {
+      Tensor x = full({1, n}, 2);
+      Tensor place = narrow(x, 1, at, 1);
+      fill_(place, std::numeric_limits<double>::quiet_NaN());
+      CHECK(std::isnan(max(x, {1}).item()));
+      CHECK(std::isnan(min(x, {1}).item()));
+      CHECK(std::isnan(sum(x, {1}).item()));
+      CHECK(std::isnan(sum(softmax(x, -1)).item()));
+    }
+}
+
+TEST_CASE("rows: softmax and norms of every length", "[rows]") {
+  Rng rng(2);
+  for (int64_t n : lengths()) {
+    INFO(n);
+    const Tensor x = normal({4, n}, 0, 3, rng), exact = to(x, f64);
+    const Tensor e = exp(exact - max(exact, {1}, true)), c = exact - mean(exact, {1}, true);
+    CHECK(max_abs_diff(to(softmax(x, -1), f64), e / sum(e, {1}, true)) < 1e-6);
+    CHECK(max_abs_diff(to(log_softmax(x, -1), f64), log(e / sum(e, {1}, true))) < 1e-5);
+    CHECK(max_abs_diff(to(layer_norm(x, {}, {}, 1e-3), f64), c / sqrt(mean(c * c, {1}, true) + 1e-3)) < 1e-5);
+    CHECK(max_abs_diff(to(rms_norm(x, {}, 1e-3), f64), exact / sqrt(mean(exact * exact, {1}, true) + 1e-3)) < 1e-5);
+  }
+}
+
+TEST_CASE("rows: a dot, and a column times one number", "[rows]") {
+  Rng rng(3);
+  for (DType dtype : {f32, f64, bf16})
+    for (int64_t k : {0, 1, 2, 15, 16, 17, 300, 70001}) {
+      INFO(k << " " << name_of(dtype));
+      const Tensor a = normal({k}, 0, 1, rng, {dtype}), b = normal({k}, 0, 1, rng, {dtype});
+      const double total = sum(to(a, f64) * to(b, f64)).item<double>();
+      const double eps = dtype == bf16 ? 0x1p-8 : dtype == f32 ? 0x1p-21 : 0x1p-48;
+      const double size = 1 + sum(abs(to(a, f64) * to(b, f64))).item<double>();
+      CHECK(std::abs(to(matmul(a, b), f64).item<double>() - total) <= eps * size);
+      const Tensor column = unsqueeze(a, 1), one = full({1, 1}, 0.5, {dtype});
+      CHECK(same_bits(matmul(column, one), column * 0.5));
+      CHECK(same_bits(matmul(one, transpose(column, 0, 1)), transpose(column, 0, 1) * 0.5));
+    }
+}
