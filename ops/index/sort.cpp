@@ -43,18 +43,56 @@ void order_row(const T* x, int64_t n, int64_t k, bool descending, std::vector<En
     if (x[i] != x[i]) order[at++] = i;
 }
 
+constexpr int64_t kFew = 64, kBlock = 32;
+
+/// order_row for k of at most kFew. The first k so far are kept sorted; few later values come before the last of them,
+/// and whole blocks of x are compared with it at a time. An equal value stays behind, for its index is higher. False if
+/// order is unfinished because too many values do come before, as in a row that is sorted the other way round.
+template <class T, class Before> bool order_few(const T* x, int64_t n, int64_t k, Before before, int64_t* order) {
+  using Mask = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;  // as wide as T, so that the loop vectorises
+  T best[kFew];
+  int64_t count = 0, moves = 0, i = 0;
+  const auto insert = [&](int64_t j) {
+    int64_t at = count < k ? count++ : k - 1;
+    for (; at > 0 && before(x[j], best[at - 1]); --at, ++moves) best[at] = best[at - 1], order[at] = order[at - 1];
+    best[at] = x[j], order[at] = j;
+  };
+  for (; i < n && count < k; ++i)
+    if (x[i] == x[i]) insert(i);
+  for (; i < n && moves <= 8 * n; i += kBlock) {
+    const int64_t m = std::min(kBlock, n - i);
+    const T bound = best[k - 1];
+    Mask any = 0;
+    for (int64_t j = i; j < i + m; ++j) any |= before(x[j], bound) ? Mask(1) : Mask(0);
+    for (int64_t j = i; any && j < i + m; ++j)
+      if (before(x[j], best[k - 1])) insert(j);
+  }
+  if (moves > 8 * n) return false;
+  for (i = 0; count < k; ++i)
+    if (x[i] != x[i]) order[count++] = i;
+  return true;
+}
+
 /// Each row of contiguous x [rows…, n] gives a row of index [rows…, k].
 void argsort_cpu(const Tensor& x, Tensor& index, bool descending) {
   const int64_t n = x.dim(-1), k = index.dim(-1);
   const auto levels = static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(n)));
+  const bool few = k <= kFew && k * k <= 4 * n;
   int64_t* out = index.mutable_data<int64_t>();
   dispatch_all(x.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, BFloat16>) {  // widened (core/kernel/kernel.h)
       const T* in = x.data<T>();
       parallel_for(x.numel() / n, std::max<int64_t>(1, (1 << 14) / (n * levels)), [&](int64_t begin, int64_t end) {
         std::vector<Entry<T>> entries;
-        entries.reserve(static_cast<std::size_t>(n));
-        for (int64_t r = begin; r < end; ++r) order_row(in + r * n, n, k, descending, entries, out + r * k);
+        if (!few) entries.reserve(static_cast<std::size_t>(n));
+        const auto higher = [](T a, T b) { return a > b; };
+        const auto lower = [](T a, T b) { return a < b; };
+        for (int64_t r = begin; r < end; ++r) {
+          const T* row = in + r * n;
+          int64_t* to = out + r * k;
+          const bool done = few && (descending ? order_few(row, n, k, higher, to) : order_few(row, n, k, lower, to));
+          if (!done) order_row(row, n, k, descending, entries, to);
+        }
       });
     }
   });

@@ -1,9 +1,8 @@
 #include <sluice/ops/index/sort.h>
 
 #include <sluice/autograd/engine.h>
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
-#include <sluice/ops/shape/view.h>
 
 #include "support/catch.h"
 
@@ -71,6 +70,24 @@ TEST_CASE("sort: ties keep their order and NaN comes last", "[sort]") {
   CHECK(topk(x, 3).indices.to_vector<int64_t>() == Indices{4, 0, 3});
   CHECK(topk(x, 7).indices.to_vector<int64_t>() == Indices{4, 0, 3, 6, 7, 2, 1});
   CHECK(argsort(Tensor({kNan, kNan})).to_vector<int64_t>() == Indices{0, 1});
+}
+
+TEST_CASE("topk: few of a long row are the first of its sort", "[sort]") {
+  const DType dtype = GENERATE(f32, f64, bf16, i64, i32, boolean);
+  const int64_t n = GENERATE(1, 15, 31, 32, 33, 65, 300);
+  std::vector<Tensor> rows{noise({n}, dtype), arange(0, static_cast<double>(n), 1, {dtype}), zeros({n}, {dtype}),
+                           to(arange(static_cast<double>(n), 0, -1), dtype)};
+  if (is_float(dtype)) {  // NaN, both infinities and both zeros among ties
+    const Tensor x = rows[0];
+    rows.push_back(where(x == 1.0, kNan, where(x == 2.0, kInf, where(x == -1.0, -kInf, where(x == 3.0, -0.0, x)))));
+    rows.push_back(where(arange(0, static_cast<double>(n)) < static_cast<double>(n / 2), kNan, x));
+    rows.push_back(full({n}, kNan, {dtype}));
+  }
+  for (const Tensor& x : rows) {
+    const Indices all = argsort(x, 0, true).to_vector<int64_t>();
+    for (int64_t k : {1, 2, 7, 16, 33, 64})
+      if (k <= n) CHECK(topk(x, k).indices.to_vector<int64_t>() == Indices(all.begin(), all.begin() + k));
+  }
 }
 
 TEST_CASE("sort: a gradient returns to where its value came from", "[sort]") {
