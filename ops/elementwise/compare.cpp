@@ -14,17 +14,57 @@ namespace sluice {
 
 namespace {
 
+/// One side of a comparison, read as T: where it lies, if it is of T and its runs are long, else through a buffer. bool
+/// is read as bytes, whose loops vectorise.
+template <class T> class Side {
+  using Stored = std::conditional_t<std::is_same_v<T, uint8_t>, bool, T>;
+
+ public:
+  using Buffer = Stored[detail::kTile];
+  Side(const Tensor& x, const Shape& shape)
+      : walk_(x.layout().expanded(shape)), at_(x.raw()), dtype_(x.dtype()), single_(x.numel() == 1),
+        as_it_is_(dtype_ == dtype_of<Stored>()) {}
+  /// Where elements from i on lie, n of them at most, or null.
+  const T* in_place(int64_t i, int64_t& n) const {
+    if (!as_it_is_ || single_) return nullptr;
+    const T* at = reinterpret_cast<const T*>(at_);
+    if (walk_.contiguous) return at + i;
+    const detail::StridedRange::Run run = walk_.run(i);
+    if (run.count == 0) return nullptr;
+    n = std::min(n, run.count);
+    return at + run.offset;
+  }
+  /// The n elements from i on, in the buffer. A single number fills it once, for the first of its tiles.
+  const T* buffered(int64_t i, int64_t n, bool first, Buffer& buffer) const {
+    if (!single_) {
+      detail::read_tile(walk_, at_, dtype_, i, n, buffer);
+    } else if (first) {
+      detail::read_tile(walk_, at_, dtype_, 0, 1, buffer);
+      std::fill_n(buffer + 1, detail::kTile - 1, buffer[0]);
+    }
+    return reinterpret_cast<const T*>(buffer);
+  }
+
+ private:
+  detail::StridedRange walk_;
+  const std::byte* at_;
+  DType dtype_;
+  bool single_, as_it_is_;
+};
+
 /// y = f(a, b), both sides read as T.
 template <class T, class F> void compare_as(const Tensor& a, const Tensor& b, Tensor& y, F f) {
   bool* out = y.mutable_data<bool>();
-  const detail::StridedRange wa(a.layout().expanded(y.shape())), wb(b.layout().expanded(y.shape()));
+  const Side<T> left(a, y.shape()), right(b, y.shape());
   parallel_for(y.numel(), 32 * detail::kTile, [&](int64_t begin, int64_t end) {
-    T ta[detail::kTile], tb[detail::kTile];
-    for (int64_t i = begin; i < end; i += detail::kTile) {
-      const int64_t n = std::min(detail::kTile, end - i);
-      detail::read_tile(wa, a.raw(), a.dtype(), i, n, ta);
-      detail::read_tile(wb, b.raw(), b.dtype(), i, n, tb);
-      for (int64_t k = 0; k < n; ++k) out[i + k] = f(ta[k], tb[k]);
+    typename Side<T>::Buffer ta, tb;
+    for (int64_t i = begin, n; i < end; i += n) {
+      n = std::min(detail::kTile, end - i);
+      const T *u = left.in_place(i, n), *v = right.in_place(i, n);
+      if (!u) u = left.buffered(i, n, i == begin, ta);
+      if (!v) v = right.buffered(i, n, i == begin, tb);
+      bool* __restrict__ to = out + i;
+      for (int64_t k = 0; k < n; ++k) to[k] = f(u[k], v[k]);
     }
   });
 }
@@ -43,10 +83,12 @@ template <class T> void compare_as(Compare kind, const Tensor& a, const Tensor& 
   }
 }
 
-/// Integers and bool compare as i64, two f32 sides as f32, all else as f64. Only i64 beyond ±2^53 is rounded, to f64.
+/// Two bool sides compare as bytes, other integers as i64, two f32 sides as f32, all else as f64. Only i64 beyond ±2^53
+/// is rounded, to f64.
 void compare_cpu(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
   if (a.dtype() == f32 && b.dtype() == f32) compare_as<float>(kind, a, b, y);
   else if (is_float(a.dtype()) || is_float(b.dtype())) compare_as<double>(kind, a, b, y);
+  else if (a.dtype() == boolean && b.dtype() == boolean) compare_as<uint8_t>(kind, a, b, y);
   else compare_as<int64_t>(kind, a, b, y);
 }
 

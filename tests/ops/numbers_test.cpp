@@ -58,6 +58,49 @@ TEST_CASE("numbers take the dtype of the tensor beside them", "[numbers]") {
   CHECK(masked_fill(i, i == 0, -INFINITY).to_vector<int64_t>() == Whole{-5, std::numeric_limits<int32_t>::min(), 7});
 }
 
+TEST_CASE("comparisons: sides of any layout and dtype, in place, through a buffer or a single number", "[numbers]") {
+  const DType left = GENERATE(f32, f64, bf16, i64, i32, boolean), right = GENERATE(f32, f64, bf16, i64, i32, boolean);
+  if (left != right && is_float(left) != is_float(right)) return;
+  Rng rng(1);
+  const auto noise = [&rng](const Shape& shape, DType dtype) {
+    const Tensor v = randint(-2, 3, shape, rng);
+    if (is_float(dtype)) return to(where(v == -2.0, std::numeric_limits<double>::quiet_NaN(), to(v, f64)), dtype);
+    return to(dtype == boolean ? v > 0.0 : v, dtype);
+  };
+  const int64_t rows = 67, n = 250, step = 3;  // more than one task, none of whole tiles
+  const auto views = [&](DType t) {
+    return std::vector<Tensor>{noise({rows, n}, t),
+                               narrow(noise({rows, n + 5}, t), 1, 3, n),
+                               slice(noise({rows, step * n}, t), 1, 0, step * n, step),
+                               transpose(noise({n, rows}, t), 0, 1),
+                               noise({n}, t),
+                               noise({rows, 1}, t),
+                               noise({}, t),
+                               noise({1, 1}, t)};
+  };
+  for (const Tensor& a : views(left))
+    for (const Tensor& b : views(right)) {
+      const Shape shape = broadcast("", a.shape(), b.shape());
+      const auto u = expand(a, shape).to_vector<double>(), v = expand(b, shape).to_vector<double>();
+      const auto check = [&](const Tensor& y, auto f) {
+        const std::vector<double> got = y.to_vector<double>();
+        int64_t wrong = got.size() != u.size();
+        for (std::size_t i = 0; i < got.size() && !wrong; ++i) wrong += got[i] != f(u[i], v[i]);
+        CHECK(wrong == 0);
+      };
+      check(eq(a, b), [](double x, double y) { return x == y; });
+      check(ne(a, b), [](double x, double y) { return x != y; });
+      check(lt(a, b), [](double x, double y) { return x < y; });
+      check(le(a, b), [](double x, double y) { return x <= y; });
+      check(gt(a, b), [](double x, double y) { return x > y; });
+      check(ge(a, b), [](double x, double y) { return x >= y; });
+      if (left != boolean || right != boolean) continue;
+      check(a & b, [](double x, double y) { return x != 0 && y != 0; });
+      check(a | b, [](double x, double y) { return x != 0 || y != 0; });
+      check(expand(logical_not(a), shape), [](double x, double) { return x == 0; });
+    }
+}
+
 TEST_CASE("whole numbers: remainder has the sign of the divisor, also at the ends", "[numbers]") {
   const Tensor a = Tensor::from<int64_t>({7, -7, 7, -7, 7, INT64_MIN}),
                b = Tensor::from<int64_t>({3, 3, -3, -3, 0, -1});
