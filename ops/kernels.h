@@ -87,6 +87,9 @@ extern Kernel<void(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor&
 extern Kernel<void(const Tensor& x, Tensor& y, bool log)> softmax;
 /// dx from y = softmax(x) or, with log, log_softmax(x).
 extern Kernel<void(const Tensor& y, const Tensor& g, Tensor& dx, bool log)> softmax_backward;
+/// Both along the middle of tensors seen as [outer, n, inner]. Without them operands are transposed.
+extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape, bool log)> softmax_columns;
+extern Kernel<void(const Tensor& y, const Tensor& g, Tensor& dx, ReduceShape shape, bool log)> softmax_columns_backward;
 /// w, b [n] or undefined; stats [rows, 2]: mean (0 unless centred) and 1/√(mean c² + eps) of each row.
 extern Kernel<void(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec)> norm;
 /// dx, and dw and db [n] when defined.

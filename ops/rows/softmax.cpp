@@ -58,21 +58,105 @@ void softmax_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, bool log
   });
 }
 
+/// Columns at a time: long pieces of rows whose distances, powers of two, give them one place in the caches.
+constexpr int64_t kWidth = 128;
+
+/// f(at, m) for blocks of m neighbouring columns of [outer, n, inner], whose first element is `at`, in parallel.
+template <class F> void for_each_block(ReduceShape s, F f) {
+  const int64_t blocks = ceil_div(s.inner, kWidth);
+  detail::for_each_row(s.outer * blocks, s.n * std::min(s.inner, kWidth), [=](int64_t i) {
+    const int64_t first = i % blocks * kWidth;
+    f(i / blocks * s.n * s.inner + first, std::min(kWidth, s.inner - first));
+  });
+}
+
+/// total[k] = Σ_r term(r·inner + k), k < m. Sums of 128 rows are added, so that long columns lose no more digits than
+/// rows. term may also store what it computes.
+template <class T, class Term> void column_totals(ReduceShape s, int64_t m, T* total, Term term) {
+  std::fill_n(total, m, T(0));
+  for (int64_t b = 0; b < s.n; b += 128) {
+    T part[kWidth] = {};
+    for (int64_t r = b; r < std::min(s.n, b + 128); ++r)
+      for (int64_t k = 0; k < m; ++k) part[k] += term(r * s.inner + k, k);
+    for (int64_t k = 0; k < m; ++k) total[k] += part[k];
+  }
+}
+
+/// y_rk = f(x_rk, k) for the rows r of a block of m columns k.
+template <class T, class F> void column_map(ReduceShape s, int64_t m, const T* x, T* y, F f) {
+  for (int64_t r = 0; r < s.n; ++r, x += s.inner, y += s.inner)
+    for (int64_t k = 0; k < m; ++k) y[k] = f(x[k], k);
+}
+
+/// As softmax_cpu(), a block of columns at a time.
+void softmax_columns_cpu(const Tensor& x, Tensor& y, ReduceShape s, bool log) {
+  dispatch_float("softmax", x.dtype(), [&]<class T>() {
+    for_each_block(s, [=, x0 = x.data<T>(), y0 = y.mutable_data<T>()](int64_t at, int64_t m) {
+      constexpr T inf = std::numeric_limits<T>::infinity();
+      const T* __restrict__ p = x0 + at;
+      T* __restrict__ q = y0 + at;
+      T top[kWidth], shift[kWidth], total[kWidth], by[kWidth];
+      std::fill_n(top, m, -inf);
+      for (int64_t r = 0; r < s.n; ++r)
+        for (int64_t k = 0; k < m; ++k) top[k] = p[r * s.inner + k] > top[k] ? p[r * s.inner + k] : top[k];
+      bool infinite = false;
+      for (int64_t k = 0; k < m; ++k) shift[k] = top[k] - top[k] == T(0) ? top[k] : T(0), infinite |= top[k] == inf;
+      const auto add_up = [&](auto exp) {
+        column_totals(s, m, total, [&](int64_t i, int64_t k) { return q[i] = exp(p[i] - shift[k]); });
+      };
+      if (infinite) add_up([](T v) { return math::exp(v); });
+      else add_up([](T v) { return math::exp_low(v); });
+      if (log) {
+        for (int64_t k = 0; k < m; ++k) by[k] = math::log(total[k]);
+        column_map(s, m, p, q, [&](T v, int64_t k) { return by[k] == -inf ? by[k] : (v - shift[k]) - by[k]; });
+      } else {
+        for (int64_t k = 0; k < m; ++k) by[k] = total[k] == T(0) ? T(0) : T(1) / total[k];
+        column_map(s, m, q, q, [&](T v, int64_t k) { return v * by[k]; });
+      }
+    });
+  });
+}
+
+void softmax_columns_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, ReduceShape s, bool log) {
+  dispatch_float("softmax", y.dtype(), [&]<class T>() {
+    for_each_block(s, [=, y0 = y.data<T>(), g0 = g.data<T>(), dx0 = dx.mutable_data<T>()](int64_t at, int64_t m) {
+      const T *a = y0 + at, *b = g0 + at;
+      T* __restrict__ q = dx0 + at;
+      T total[kWidth];
+      if (log) column_totals(s, m, total, [=](int64_t i, int64_t) { return b[i]; });
+      else column_totals(s, m, total, [=](int64_t i, int64_t) { return a[i] * b[i]; });
+      for (int64_t r = 0; r < s.n; ++r, a += s.inner, b += s.inner, q += s.inner)
+        if (log)
+          for (int64_t k = 0; k < m; ++k) q[k] = b[k] - math::exp(a[k]) * total[k];
+        else
+          for (int64_t k = 0; k < m; ++k) q[k] = a[k] * (b[k] - total[k]);
+    });
+  });
+}
+
 Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
-  int d = wrap_dim(op, dim, x.rank());
+  const int d = wrap_dim(op, dim, x.rank()), last = x.rank() - 1;
   detail::check_float(op, x);
   if (x.rank() == 0) return squeeze(softmax_along(op, unsqueeze(x, 0), 0, log), 0);
-  if (d != x.rank() - 1) return transpose(softmax_along(op, transpose(x, d, -1), -1, log), d, -1);
+  ReduceShape s{1, x.shape()[d], 1};
+  for (int i = 0; i <= last; ++i)
+    if (i != d) (i < d ? s.outer : s.inner) *= x.shape()[i];
+  // Few columns, numbers that must be widened, and a transposed x, whose columns lie as rows, are faster as rows.
+  const bool rows = s.inner < 16 || x.dtype() == bf16 || transpose(x.detach(), d, -1).is_contiguous();
+  if (d != last && (rows || !kernel::softmax_columns.installed(x.device())))
+    return transpose(softmax_along(op, transpose(x, d, -1), -1, log), d, -1);
   Tensor y = empty(x.shape(), x.options());
-  if (x.numel() > 0) kernel::softmax(contiguous(x.detach()), y, log);
-  return record(op, y, {x}, {y}, [log](const Node& node, const Tensor& g) {
+  if (x.numel() > 0 && d == last) kernel::softmax(contiguous(x.detach()), y, log);
+  if (x.numel() > 0 && d != last) kernel::softmax_columns(contiguous(x.detach()), y, s, log);
+  return record(op, y, {x}, {y}, [log, d, s](const Node& node, const Tensor& g) {
     const Tensor y = node.saved(0);
     if (grad_enabled()) {
       const Tensor wide = detail::widened(g), p = detail::widened(y);
-      return to(log ? wide - exp(p) * sum(wide, {-1}, keep) : p * (wide - sum(wide * p, {-1}, keep)), y.dtype());
+      return to(log ? wide - exp(p) * sum(wide, {d}, keep) : p * (wide - sum(wide * p, {d}, keep)), y.dtype());
     }
     Tensor dx = empty_like(y);
-    if (y.numel() > 0) kernel::softmax_backward(y, contiguous(g), dx, log);
+    if (y.numel() > 0 && d == y.rank() - 1) kernel::softmax_backward(y, contiguous(g), dx, log);
+    if (y.numel() > 0 && d != y.rank() - 1) kernel::softmax_columns_backward(y, contiguous(g), dx, s, log);
     return dx;
   });
 }
@@ -82,6 +166,9 @@ Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
 constinit decltype(kernel::softmax) kernel::softmax{"softmax", &softmax_cpu, Bf16::native};
 constinit decltype(kernel::softmax_backward) kernel::softmax_backward{"softmax backward", &softmax_backward_cpu,
                                                                       Bf16::native};
+constinit decltype(kernel::softmax_columns) kernel::softmax_columns{"softmax", &softmax_columns_cpu};
+constinit decltype(kernel::softmax_columns_backward) kernel::softmax_columns_backward{"softmax backward",
+                                                                                      &softmax_columns_backward_cpu};
 
 Tensor softmax(const Tensor& x, int64_t dim) { return softmax_along("softmax", x, dim, false); }
 Tensor log_softmax(const Tensor& x, int64_t dim) { return softmax_along("log_softmax", x, dim, true); }
