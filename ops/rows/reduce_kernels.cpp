@@ -61,8 +61,9 @@ template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, in
   return total;
 }
 
-/// y[j] = reduction of column j of x [n, inner] for j in [from, to), row by row.
-template <class Op, class T> void reduce_rows(const T* x, int64_t n, int64_t inner, int64_t from, int64_t to, T* y) {
+/// y[j] = reduction of column j of x [n, inner], which begins at `at`, for j in [from, to), row by row.
+template <class Op, class T>
+void reduce_rows(Source<T> x, int64_t at, int64_t n, int64_t inner, int64_t from, int64_t to, T* y) {
   constexpr int64_t width = 256;
   for (int64_t c = from; c < to; c += width) {
     const int64_t m = std::min(width, to - c);
@@ -73,18 +74,13 @@ template <class Op, class T> void reduce_rows(const T* x, int64_t n, int64_t inn
       std::fill_n(part, m, Op::template start<T>());
       const int64_t end = std::min(n, b + kBlock / 8);
       for (int64_t r = b; r < end; ++r) {
-        const T* row = x + r * inner + c;
+        const T* row = x(at + r * inner + c, m);
         for (int64_t k = 0; k < m; ++k) part[k] = Op::apply(part[k], row[k]);
       }
       for (int64_t k = 0; k < m; ++k) total[k] = Op::apply(total[k], static_cast<Total<Op, T>>(part[k]));
     }
     for (int64_t k = 0; k < m; ++k) y[c + k] = static_cast<T>(total[k]);
   }
-}
-
-/// Whether the reduction reads contiguous pieces of x: whole runs (inner = 1), or slabs of rows of a tall matrix.
-bool in_runs(ReduceShape s) {
-  return s.inner == 1 || (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 << 15 && s.inner < 4096);
 }
 
 template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
@@ -101,24 +97,24 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
     parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) y[i] = static_cast<T>(reduce_run<Op>(x, i * s.n, s.n));
     });
-  } else if (in_runs(s)) {
+  } else if (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 * piece && s.inner < 4096) {
     // A tall matrix summed over its rows (the gradient of a bias): slabs of rows in parallel.
     const int64_t rows = std::max<int64_t>(1, piece / s.inner), slabs = ceil_div(s.n, rows);
     std::vector<T> part(static_cast<std::size_t>(slabs * s.inner));
     parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t some = std::min(rows, s.n - i * rows);
-        reduce_rows<Op>(x(i * rows * s.inner, some * s.inner), some, s.inner, 0, s.inner, part.data() + i * s.inner);
+        reduce_rows<Op>(x, i * rows * s.inner, some, s.inner, 0, s.inner, part.data() + i * s.inner);
       }
     });
-    reduce_rows<Op>(part.data(), slabs, s.inner, 0, s.inner, y);
+    reduce_rows<Op>(Source<T>{part.data()}, 0, slabs, s.inner, 0, s.inner, y);
   } else {
     const int64_t strip = std::min<int64_t>(s.inner, 1024), strips = ceil_div(s.inner, strip);
     const int64_t work = std::max<int64_t>(1, s.n * strip);
     parallel_for(s.outer * strips, std::max<int64_t>(1, piece / work), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t o = i / strips, from = i % strips * strip;
-        reduce_rows<Op>(x.x + o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip), y + o * s.inner);
+        reduce_rows<Op>(x, o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip), y + o * s.inner);
       }
     });
   }
@@ -135,8 +131,7 @@ void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
     return reduce<SumOp, int64_t>({x.data<int64_t>()}, y.mutable_data<int64_t>(), s);
   if (x.dtype() == bf16) {
     Tensor wide = empty(y.shape());
-    if (!in_runs(s)) reduce_cpu(kind, to(x, f32), wide, s);
-    else reduce_as<float>(kind, {nullptr, x.data<BFloat16>()}, wide.mutable_data<float>(), s);
+    reduce_as<float>(kind, {nullptr, x.data<BFloat16>()}, wide.mutable_data<float>(), s);
     return detail::copy_elements(wide, y);
   }
   dispatch_float("reduce", x.dtype(), [&]<class T>() { reduce_as<T>(kind, {x.data<T>()}, y.mutable_data<T>(), s); });
