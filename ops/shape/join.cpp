@@ -150,7 +150,9 @@ Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
   const int64_t n = x.shape()[dim_of("roll", dim, x)];
   const int64_t k = n == 0 ? 0 : ((shift % n) + n) % n;
   if (k == 0) return clone(x);
-  return cat({narrow(x, dim, n - k, k), narrow(x, dim, 0, n - k)}, dim);
+  const Tensor plain = x.detach();
+  Tensor y = cat({narrow(plain, dim, n - k, k), narrow(plain, dim, 0, n - k)}, dim);
+  return record("roll", std::move(y), {x}, {}, [k, dim](const Tensor& g) { return roll(g, -k, dim); });
 }
 
 Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
