@@ -73,6 +73,8 @@ extern Kernel<void(const Tensor& x, Tensor& index, bool descending)> argsort;
 extern Kernel<void(const Tensor& x, int dim, const Tensor& index, Tensor& y)> gather;
 /// y[index] += src along dim; src of the shape of the index; f32, f64, i64, i32.
 extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> scatter_add;
+/// y[index] = src along dim, the last of several; src of the shape of the index. Without it scatter() adds.
+extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> scatter;
 /// y = slices of x along dim, x of any layout. Errors name `op`.
 extern Kernel<void(const char* op, const Tensor& x, int dim, const Tensor& index, Tensor& y)> index_select;
 /// y's slice index[i] += slice i of src; f32, f64, i64, i32.

@@ -95,28 +95,16 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const T
   return added(Places::elements, clone(x.detach()), x, d, index, src);
 }
 
-/// bool, of the shape of the index: true where no later entry along dim names the same place.
+/// bool, of the shape of the index: true where no later entry along dim names the same place of [0, size).
 static Tensor last_writers(const Tensor& index, int dim, int64_t size) {
   if (index.device() == meta) return empty(index.shape(), {boolean, meta});
-  Tensor last = empty(index.shape(), {boolean});
-  const Tensor here = detail::on_cpu("scatter", index);
-  int64_t outer = 1, inner = 1, n = index.shape()[dim];
-  for (int d = 0; d < index.rank(); ++d)
-    if (d != dim) (d < dim ? outer : inner) *= index.shape()[d];
-  const int64_t* at = here.data<int64_t>();
-  bool* out = last.mutable_data<bool>();
-  // The last line that wrote to each place. A Tensor, so that a lack of memory is a MemoryError.
-  Tensor lines = full({index.numel() > 0 ? size : 0}, -1, {i64});
-  int64_t* line_of = lines.mutable_data<int64_t>();
-  for (int64_t line = 0; line < outer * inner; ++line)
-    for (int64_t i = n - 1; i >= 0; --i) {
-      const int64_t k = (line / inner * n + i) * inner + line % inner, place = at[k];
-      if (place < 0 || place >= size)
-        fail<ValueError>("scatter: index ", place, " is out of range for a dim of size ", size);
-      out[k] = line_of[place] != line;
-      line_of[place] = line;
-    }
-  return to(last, index.device());
+  const Tensor here = contiguous(detail::on_cpu("scatter", index));
+  Shape places = index.shape(), line = Shape::filled(index.rank(), 1);
+  line[dim] = index.shape()[dim], places[dim] = size;
+  const Tensor own = contiguous(expand(reshape(arange(line[dim]), line), index.shape()));
+  Tensor writer = zeros(places, {i64});
+  kernel::scatter(writer, dim, here, own);
+  return to(eq(gather(writer, dim, here), own), index.device());
 }
 
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
@@ -127,6 +115,16 @@ Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tenso
   check_fits("scatter", x, d, index);
   if (src.shape() != index.shape())
     fail("scatter: needs a source of the shape of the index — got index=", index, ", src=", src);
+  if (kernel::scatter.installed(x.device())) {
+    Tensor y = clone(x.detach());
+    kernel::scatter(y, d, index, contiguous(src.detach()));
+    // Backward: dx = g, dsrc = g read at index, both 0 where the number was written over.
+    return record("scatter", std::move(y), {x, src}, {index}, [d, size = x.shape()[d]](const Node& n, const Tensor& g) {
+      const Tensor at = n.saved(0);
+      return Tensors{n.needs(0) ? scatter(g, d, at, zeros(at.shape(), g.options())) : Tensor(),
+                     n.needs(1) ? where(last_writers(at, d, size), gather(g, d, at), 0.0) : Tensor()};
+    });
+  }
   if (x.dtype() == boolean) return to(scatter(to(x, i32), d, index, to(src, i32)), boolean);
   const Tensor last = last_writers(index, d, x.shape()[d]);
   const Tensor written = scatter_add(zeros(x.shape(), {i64, x.device()}), d, index, to(last, i64)) > 0.0;

@@ -92,10 +92,9 @@ void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
   });
 }
 
-// A lane is all positions that differ along dim only: lanes have distinct targets, so they run in parallel
-// and each adds in the order of the index.
-void scatter_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
-  check_indices("scatter_add", index, y.shape()[dim]);
+/// put(element of y, element of src) for all positions of the index. A lane is all positions that differ along dim
+/// only: lanes have distinct targets, so they run in parallel and each puts in the order of the index.
+template <class T, class Put> void scatter_lanes(Tensor& y, int dim, const Tensor& index, const Tensor& src, Put put) {
   const Shape& shape = index.shape();
   const Split s(shape, dim);
   if (index.numel() == 0) return;
@@ -105,23 +104,31 @@ void scatter_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src)
   const int64_t along = y.strides()[dim], width = std::min<int64_t>(s.inner, 256);
   const int64_t blocks = ceil_div(s.inner, width);
   const int64_t* at = index.data<int64_t>();
-  dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
-    const T* in = src.data<T>();
-    T* out = y.mutable_data<T>();
-    parallel_for(s.outer * blocks, per_task(s.n * width), [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t o = task / blocks, first = task % blocks * width, stop = std::min(s.inner, first + width);
-        T* base = out + offset_of(o, shape, y.strides(), 0, dim);
-        for (int64_t k = 0; k < s.n; ++k) {
-          const int64_t row = (o * s.n + k) * s.inner;
-          for (int64_t i = first; i < stop; ++i) {
-            T& to = base[lane[static_cast<std::size_t>(i)] + at[row + i] * along];
-            to = detail::sum_of(to, in[row + i]);
-          }
-        }
+  const T* in = src.data<T>();
+  T* out = y.mutable_data<T>();
+  parallel_for(s.outer * blocks, per_task(s.n * width), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t o = task / blocks, first = task % blocks * width, stop = std::min(s.inner, first + width);
+      T* base = out + offset_of(o, shape, y.strides(), 0, dim);
+      for (int64_t k = 0; k < s.n; ++k) {
+        const int64_t row = (o * s.n + k) * s.inner;
+        for (int64_t i = first; i < stop; ++i)
+          put(base[lane[static_cast<std::size_t>(i)] + at[row + i] * along], in[row + i]);
       }
-    });
+    }
   });
+}
+
+void scatter_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
+  check_indices("scatter_add", index, y.shape()[dim]);
+  dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
+    scatter_lanes<T>(y, dim, index, src, [](T& to, T from) { to = detail::sum_of(to, from); });
+  });
+}
+
+void scatter_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
+  check_indices("scatter", index, y.shape()[dim]);
+  dispatch_all(y.dtype(), [&]<class T>() { scatter_lanes<T>(y, dim, index, src, [](T& to, T from) { to = from; }); });
 }
 
 void index_select_cpu(const char* op, const Tensor& x_in, int dim, const Tensor& index, Tensor& y) {
@@ -216,6 +223,7 @@ void causal_mask_cpu(Tensor& y) {
 
 constinit decltype(kernel::gather) kernel::gather{"gather", &gather_cpu, Bf16::native};
 constinit decltype(kernel::scatter_add) kernel::scatter_add{"scatter_add", &scatter_add_cpu, Bf16::updated};
+constinit decltype(kernel::scatter) kernel::scatter{"scatter", &scatter_cpu, Bf16::native};
 constinit decltype(kernel::index_select) kernel::index_select{"index_select", &index_select_cpu, Bf16::native};
 constinit decltype(kernel::index_add) kernel::index_add{"index_add", &index_add_cpu, Bf16::updated};
 constinit decltype(kernel::zero_triangle) kernel::zero_triangle{"triu", &zero_triangle_cpu, Bf16::native};

@@ -45,6 +45,41 @@ TEST_CASE("gather: other dtypes", "[gather]") {
         counts.to_vector<int64_t>());
 }
 
+TEST_CASE("scatter: of several the last counts, in every dtype and dim", "[gather]") {
+  const DType dtype = GENERATE(f32, f64, bf16, i64, i32, boolean);
+  const int dim = GENERATE(0, 1, 2);
+  const Shape shape{7, 9, 300}, part{5, 8, 270};  // the index is smaller than x
+  const Tensor number = noise(shape) * 100.0;
+  const Tensor x = dtype == boolean ? number > 0.0 : to(number, dtype), src = narrow(narrow(x, 0, 2, 5), 1, 1, 8);
+  const Tensor values = clone(narrow(src, 2, 30, 270));
+  const Tensor index = to(abs(noise(part)) * 6.99, i64);  // of 7 places: with many repeats
+  std::vector<double> want = x.to_vector<double>();
+  const std::vector<double> from = values.to_vector<double>();
+  const std::vector<int64_t> to_place = index.to_vector<int64_t>();
+  for (int64_t i = 0, e = 0; i < part[0]; ++i)
+    for (int64_t j = 0; j < part[1]; ++j)
+      for (int64_t k = 0; k < part[2]; ++k, ++e) {
+        int64_t at[] = {i, j, k};
+        at[dim] = to_place[static_cast<std::size_t>(e)];
+        want[static_cast<std::size_t>((at[0] * shape[1] + at[1]) * shape[2] + at[2])] =
+            from[static_cast<std::size_t>(e)];
+      }
+  CHECK(scatter(x, dim, index, values).to_vector<double>() == want);
+  CHECK(scatter(transpose(clone(transpose(x, 0, 2)), 0, 2), dim, to(index, i32), narrow(src, 2, 30, 270))
+            .to_vector<double>() == want);
+}
+
+TEST_CASE("one_hot: rows of one task and of many", "[gather]") {
+  const DType dtype = GENERATE(f32, f64, bf16, i64, i32, boolean);
+  const int64_t classes = GENERATE(1, 3, 40000);
+  const Tensor index = reshape(remainder(arange(6) * int64_t{7919}, static_cast<double>(classes)), {2, 3});
+  const Tensor y = one_hot(to(index, i64), classes, {dtype});
+  CHECK(y.dtype() == dtype);
+  CHECK(sum(to(y, f64), {-1}).to_vector<double>() == std::vector<double>(6, 1.0));
+  CHECK(argmax(to(y, f32), -1).to_vector<int64_t>() == index.to_vector<int64_t>());
+  for (int64_t none : {int64_t{0}, classes}) CHECK(one_hot(zeros({0}, {i64}), none).shape() == Shape{0, none});
+}
+
 TEST_CASE("index_add: a long sum keeps the precision of one rounding", "[gather]") {
   const int64_t n = 300000;
   const Tensor y = index_add(zeros({1, 2}), 0, zeros({n}, {i64}), full({n, 2}, 0.1));
