@@ -48,7 +48,14 @@ void one_hot_cpu(const Tensor& index, Tensor& y) {
   const int64_t classes = y.dim(-1), *p = index.data<int64_t>();
   for (int64_t i = 0; i < index.numel(); ++i)
     if (p[i] < 0 || p[i] >= classes) fail<ValueError>("one_hot: index ", p[i], " is outside [0, ", classes, ")");
-  generate(y, [=](int64_t i) { return p[i / classes] == i % classes ? 1.0 : 0.0; });
+  dispatch_all(y.dtype(), [&]<class T>() {
+    T* out = y.mutable_data<T>();
+    parallel_for(index.numel(), std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, classes)),
+                 [&](int64_t begin, int64_t end) {
+                   std::fill(out + begin * classes, out + end * classes, detail::convert<T>(0.0));
+                   for (int64_t i = begin; i < end; ++i) out[i * classes + p[i]] = detail::convert<T>(1.0);
+                 });
+  });
 }
 
 template <class T> void add_scaled(const void* factor, const T* const* in, T* const* out, int64_t n) {
@@ -218,7 +225,11 @@ void scale_(Tensor& x, double factor) {
   check_in_place("scale_", x);
   detail::check_float("scale_", x);
   NoGrad guard;
-  copy_(x, x.detach() * factor);
+  if (!x.is_contiguous()) return copy_(x, x.detach() * factor);
+  const Tensor* operand = &x;  // the result lies over it: element by element, in place
+  detail::MapKernels<formula::Scale, std::make_index_sequence<1>>::forward(
+      {factor}, detail::plan_map("scale_", &operand, 1, false), x);
+  x.bump_version();
 }
 
 }  // namespace sluice
