@@ -4,6 +4,7 @@
 
 #include <sluice/core/kernel/fn.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
@@ -30,6 +31,37 @@ SLUICE_FN PhiloxWords philox_block(uint64_t seed, uint64_t block) {
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round, k0 += kPhiloxWeyl0, k1 += kPhiloxWeyl1) philox_round(c0, c1, c2, c3, k0, k1);
   return {{c0, c1, c2, c3}};
+}
+
+inline constexpr int64_t kPhiloxBatch = 64;  // most blocks that are computed side by side, for the vectoriser
+/// The words of `count` blocks, at most kPhiloxBatch, from `first` on.
+SLUICE_FN void philox_batch(uint64_t seed, uint64_t first, int64_t count, uint32_t* __restrict__ words) {
+  uint32_t c0[kPhiloxBatch], c1[kPhiloxBatch], c2[kPhiloxBatch], c3[kPhiloxBatch];
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t block = first + static_cast<uint64_t>(i);
+    c0[i] = static_cast<uint32_t>(block), c1[i] = static_cast<uint32_t>(block >> 32), c2[i] = c3[i] = 0;
+  }
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round, k0 += kPhiloxWeyl0, k1 += kPhiloxWeyl1)
+    for (int64_t i = 0; i < count; ++i) philox_round(c0[i], c1[i], c2[i], c3[i], k0, k1);
+  for (int64_t i = 0; i < count; ++i) {
+    words[4 * i] = c0[i], words[4 * i + 1] = c1[i];
+    words[4 * i + 2] = c2[i], words[4 * i + 3] = c3[i];
+  }
+}
+/// Calls use(i, words, count) for runs i … i + count − 1 of the n words that begin `skip` words after block `block`.
+template <class Use> SLUICE_FN void for_philox_words(uint64_t seed, uint64_t block, int64_t skip, int64_t n, Use use) {
+  uint32_t words[4 * kPhiloxBatch];
+  block += static_cast<uint64_t>(skip / 4), skip %= 4;
+  for (int64_t i = 0; i < n;) {
+    const int64_t blocks = std::min(kPhiloxBatch, (skip + n - i + 3) / 4), count = std::min(4 * blocks - skip, n - i);
+    if (blocks < 8)  // too few for the vectors
+      for (int64_t b = 0; b < blocks; ++b)
+        std::copy_n(philox_block(seed, block + static_cast<uint64_t>(b)).word, 4, words + 4 * b);
+    else philox_batch(seed, block, blocks, words);
+    use(i, words + skip, count);
+    i += count, block += kPhiloxBatch, skip = 0;
+  }
 }
 
 SLUICE_FN uint64_t word64(const uint32_t* words, int64_t i) { return uint64_t{words[2 * i + 1]} << 32 | words[2 * i]; }

@@ -16,23 +16,7 @@ namespace {
 
 using namespace detail;  // philox.h
 
-constexpr int64_t kBatch = 64;  // blocks computed side by side, for the vectoriser
-
-/// Blocks first … first+kBatch-1, four words each.
-void philox_batch(uint64_t seed, uint64_t first, uint32_t* words) {
-  uint32_t c0[kBatch], c1[kBatch], c2[kBatch] = {}, c3[kBatch] = {};
-  for (int64_t i = 0; i < kBatch; ++i) {
-    uint64_t block = first + static_cast<uint64_t>(i);
-    c0[i] = static_cast<uint32_t>(block), c1[i] = static_cast<uint32_t>(block >> 32);
-  }
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round, k0 += kPhiloxWeyl0, k1 += kPhiloxWeyl1)
-    for (int64_t i = 0; i < kBatch; ++i) philox_round(c0[i], c1[i], c2[i], c3[i], k0, k1);
-  for (int64_t i = 0; i < kBatch; ++i) {
-    words[4 * i] = c0[i], words[4 * i + 1] = c1[i];
-    words[4 * i + 2] = c2[i], words[4 * i + 3] = c3[i];
-  }
-}
+constexpr int64_t kBatch = kPhiloxBatch;
 
 /// Fills y by emit(words, out), which makes PerBlock values from each block of four words and always converts a whole
 /// batch. The first block is `start`.
@@ -44,7 +28,7 @@ template <int PerBlock, class T, class Emit> void fill(Tensor& y, uint64_t seed,
     uint32_t words[4 * kBatch];
     T tile[kValues];
     for (int64_t b = begin; b < end; b += kBatch) {
-      philox_batch(seed, start + static_cast<uint64_t>(b), words);
+      philox_batch(seed, start + static_cast<uint64_t>(b), kBatch, words);
       const int64_t at = b * PerBlock, count = std::min(kValues, n - at);
       if (count == kValues) {
         emit(words, out + at);
@@ -100,7 +84,7 @@ void fill_permutation(const RandomFill& f, Tensor& y) {
   uint32_t words[4 * kBatch];
   for (int64_t i = 0; i < n; ++i) {
     const int64_t in_batch = i % (2 * kBatch), left = n - i;
-    if (in_batch == 0) philox_batch(f.from.seed, f.from.first + static_cast<uint64_t>(i / 2), words);
+    if (in_batch == 0) philox_batch(f.from.seed, f.from.first + static_cast<uint64_t>(i / 2), kBatch, words);
     std::swap(p[left - 1], p[scaled_word(word64(words, in_batch), static_cast<uint64_t>(left))]);
   }
 }

@@ -10,6 +10,7 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/rows.h>
 
 #include <array>
 #include <cmath>
@@ -97,11 +98,14 @@ static void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
   const uint64_t threshold = detail::keep_threshold(s.p);
   dispatch_float("attention", y.dtype(), [&]<class T>() {
     T* out = y.mutable_data<T>();
-    for (int64_t r = 0; n > 0 && r < y.numel() / n; ++r)
-      for (int64_t j = 0; j < n; ++j) {
-        const uint64_t block = s.from.first + static_cast<uint64_t>(r * per_row + j / 4);
-        out[r * n + j] = detail::philox_block(s.from.seed, block).word[j & 3] >= threshold ? T(1 / (1 - s.p)) : T(0);
-      }
+    const T grow = T(1 / (1 - s.p));
+    for_each_row(y.numel() / std::max<int64_t>(1, n), n, [=](int64_t r) {
+      T* line = out + r * n;
+      for_philox_words(s.from.seed, s.from.first + static_cast<uint64_t>(r * per_row), 0, n,
+                       [=](int64_t j, const uint32_t* word, int64_t count) {
+                         for (int64_t k = 0; k < count; ++k) line[j + k] = word[k] >= threshold ? grow : T(0);
+                       });
+    });
   });
 }
 

@@ -161,16 +161,9 @@ template <class T> struct ScoreTiles {
     const T grow = T(1 / (1 - o.dropout));
     const int64_t row = (t.batch * heads + t.head) * m + t.at(r);
     const uint64_t first = from.first + static_cast<uint64_t>(row * ((n + 3) / 4));
-    for (int64_t j = t.col; j < t.col + t.cols;) {
-      const PhiloxWords block = philox_block(from.seed, first + static_cast<uint64_t>(j / 4));
-      for (; j < t.col + t.cols; ++j) {
-        line[j - t.col] *= block.word[j & 3] >= threshold ? grow : T(0);
-        if ((j & 3) == 3) {
-          ++j;
-          break;
-        }
-      }
-    }
+    for_philox_words(from.seed, first, t.col, t.cols, [=](int64_t j, const uint32_t* word, int64_t count) {
+      for (int64_t k = 0; k < count; ++k) line[j + k] *= word[k] >= threshold ? grow : T(0);
+    });
   }
 };
 

@@ -21,11 +21,13 @@ void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
     const T scale = s.p < 1 ? T(1 / (1 - s.p)) : T(0);
     const int64_t n = x.numel();
     parallel_for((n + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const detail::PhiloxWords block = detail::philox_block(s.from.seed, s.from.first + static_cast<uint64_t>(b));
-        for (int64_t i = 4 * b; i < std::min(n, 4 * b + 4); ++i)
-          out[i] = block.word[i & 3] >= threshold ? in[i] * scale : T(0);
-      }
+      const T* from = in + 4 * begin;
+      T* to = out + 4 * begin;
+      detail::for_philox_words(s.from.seed, s.from.first + static_cast<uint64_t>(begin), 0,
+                               std::min(n, 4 * end) - 4 * begin, [=](int64_t i, const uint32_t* word, int64_t count) {
+                                 for (int64_t k = 0; k < count; ++k)
+                                   to[i + k] = word[k] >= threshold ? from[i + k] * scale : T(0);
+                               });
     });
   });
 }
