@@ -27,7 +27,7 @@ struct AttentionGradients;
 struct ReduceShape {
   int64_t outer, n, inner;
 };
-enum class ReduceKind { sum, max, min };
+enum class ReduceKind { sum, max, min, norm };
 enum class Compare { eq, ne, lt, le, gt, ge, both, either, finite };
 struct NormSpec {
   bool centred;  // layer norm, else rms norm
@@ -59,7 +59,7 @@ extern Kernel<void(Tensor& y, bool upper, int64_t k)> zero_triangle;
 // -- comparing, reducing, ordering -----------------------------------------------------------------------
 /// y = a ⋛ b: operands of any layout and dtype, y bool of their broadcast shape.
 extern Kernel<void(Compare kind, const Tensor& a, const Tensor& b, Tensor& y)> compare;
-/// y [outer, inner] from x [outer, n, inner]; sum also i64.
+/// y [outer, inner] from x [outer, n, inner]; sum also i64; norm, √Σx², not of f64.
 extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
 /// Index of the first largest or smallest value; x of any dtype but bf16.
 extern Kernel<void(bool largest, const Tensor& x, Tensor& index, ReduceShape shape)> arg_extreme;

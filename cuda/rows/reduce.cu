@@ -1,4 +1,4 @@
-// Sums, maxima and minima and their places (cuda/rows/reduce.cuh).
+// Sums, norms, maxima and minima and their places (cuda/rows/reduce.cuh).
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/rows/reduce.cuh>
 
@@ -14,6 +14,19 @@ template <class T, class Total> struct Elements {
 template <class T, class Total> struct StoreAs {
   Numbers<T> y;
   __device__ void operator()(int64_t i, Total total) const { y.set(Place<1>{i}, static_cast<T>(total)); }
+};
+
+/// Gives each element's square, and stores the root of the total: √Σx².
+template <class T> struct Squares {
+  Numbers<T> x;
+  __device__ double operator()(int64_t at, int64_t, int64_t) const {
+    const double v = static_cast<double>(x[at]);
+    return v * v;
+  }
+};
+template <class T> struct StoreRoot {
+  Numbers<T> y;
+  __device__ void operator()(int64_t i, double total) const { y.set(Place<1>{i}, static_cast<T>(::sqrt(total))); }
 };
 
 template <class T, class Op> void reduce_as(const Tensor& x, Tensor& y, ReduceShape s) {
@@ -54,7 +67,8 @@ void reduce(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
   dispatch_float("reduce", computed(x.dtype()), [&]<class T>() {
     if (kind == ReduceKind::sum) reduce_as<T, SumOf<T>>(x, y, s);
     else if (kind == ReduceKind::max) reduce_as<T, MaxOf<T>>(x, y, s);
-    else reduce_as<T, MinOf<T>>(x, y, s);
+    else if (kind == ReduceKind::min) reduce_as<T, MinOf<T>>(x, y, s);
+    else reduce_to<SumOf<T>>(s, Squares<T>{Numbers<T>(x)}, StoreRoot<T>{Numbers<T>(y)});
   });
 }
 

@@ -33,7 +33,7 @@ int64_t count_of(const Shape& s, const Shape& dims) {
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
 /// are apart take one pass per group, the last group first.
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
-  if (dims.empty()) return clone(x.detach());  // a scalar: nothing to reduce, but the result is new
+  if (dims.empty()) return kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach());  // a scalar; a new result
   Tensor y = contiguous(x.detach());
   const auto passes = [&] {
     int n = 1;
@@ -50,7 +50,7 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
     for (int d = first; d <= last; ++d) shape[d] = 1;
     Tensor out = empty(shape, y.options());
     if (y.numel() > 0) kernel::reduce(kind, y, out, s);
-    else fill_(out, kind == ReduceKind::sum ? 0 : std::numeric_limits<double>::quiet_NaN());
+    else fill_(out, kind == ReduceKind::max || kind == ReduceKind::min ? std::numeric_limits<double>::quiet_NaN() : 0);
     y = out;
   }
   y = to(y, x.dtype());
@@ -174,11 +174,13 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   if (x.dtype() == bf16) return detail::in_f32(norm, x, dims_in, keep_dims);
   Shape dims = wrap_dims("norm", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   Tensor y;
-  {
+  if (x.dtype() == f32) {
+    y = reduce_values(ReduceKind::norm, x, dims, keep_dims);
+  } else {
     NoGrad guard;
     Tensor unit = count_of(x.shape(), dims) > 0 ? max(abs(x), dims, keep) : ones(kept, x.options());
     unit = masked_fill(unit, logical_not(isfinite(unit)) | (unit == 0.0), 1);
-    y = sqrt(sum(square(x / unit), dims, keep)) * unit;  // squares of x itself would leave the range of f32 at 10^±19
+    y = sqrt(sum(square(x / unit), dims, keep)) * unit;  // squares of x itself would leave the range of f64 at 10^±154
     if (!keep_dims) y = reshape(y, with_dims_dropped(x.shape(), dims));
   }
   // Backward: dx = g · x/y, 0 where y = 0.

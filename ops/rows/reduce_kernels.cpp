@@ -29,10 +29,26 @@ struct MinOp {
   template <class T> static constexpr T start() { return std::numeric_limits<T>::infinity(); }
   template <class T> static T apply(T a, T b) { return math::min(a, b); }
 };
+/// √Σx². The squares of f32 are exact in f64, and sums of them do not leave its range.
+struct NormOp : SumOp {};
 
 /// Wide type of running totals.
 template <class Op, class T>
-using Total = std::conditional_t<std::is_same_v<Op, SumOp> && std::is_floating_point_v<T>, double, T>;
+using Total = std::conditional_t<std::is_base_of_v<SumOp, Op> && std::is_floating_point_v<T>, double, T>;
+/// Type of partial results.
+template <class Op, class T> using Part = std::conditional_t<std::is_same_v<Op, NormOp>, Total<Op, T>, T>;
+/// What reduces partial results.
+template <class Op> using Join = std::conditional_t<std::is_same_v<Op, NormOp>, SumOp, Op>;
+
+template <class Op, class T> Part<Op, T> term(T x) {
+  const Part<Op, T> v = x;
+  if constexpr (std::is_same_v<Op, NormOp>) return v * v;
+  else return v;
+}
+template <class T, class Op, class Total> T result(Total total) {
+  if constexpr (std::is_same_v<Op, NormOp>) return static_cast<T>(math::sqrt(total));
+  else return static_cast<T>(total);
+}
 
 /// Input of a reduction. operator() returns n numbers from `at` on: in place, or bf16 widened into thread-local memory.
 template <class T> struct Source {
@@ -54,32 +70,36 @@ template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, in
   auto total = Op::template start<Total<Op, T>>();
   for (int64_t b = 0; b < n; b += kBlock) {
     const int64_t m = std::min(kBlock, n - b);
-    const T part = detail::row_joined<!std::is_same_v<Op, SumOp>>(x(at + b, m), m, Op::template start<T>(),
-                                                                  [](T a, T y) { return Op::apply(a, y); });
+    const T* p = x(at + b, m);
+    Part<Op, T> part;
+    if constexpr (std::is_same_v<Op, NormOp>) part = detail::row_total<double>(m, [p](int64_t i) { return term<Op>(p[i]); });
+    else
+      part = detail::row_joined<!std::is_same_v<Op, SumOp>>(p, m, Op::template start<T>(),
+                                                            [](T a, T y) { return Op::apply(a, y); });
     total = Op::apply(total, static_cast<Total<Op, T>>(part));
   }
   return total;
 }
 
-/// y[j] = reduction of column j of x [n, inner], which begins at `at`, for j in [from, to), row by row.
-template <class Op, class T>
-void reduce_rows(Source<T> x, int64_t at, int64_t n, int64_t inner, int64_t from, int64_t to, T* y) {
+/// store(j, reduction of column j of x [n, inner], which begins at `at`) for j in [from, to), row by row.
+template <class Op, class T, class Store>
+void reduce_rows(Source<T> x, int64_t at, int64_t n, int64_t inner, int64_t from, int64_t to, Store store) {
   constexpr int64_t width = 256;
   for (int64_t c = from; c < to; c += width) {
     const int64_t m = std::min(width, to - c);
     Total<Op, T> total[width];
-    T part[width];
+    Part<Op, T> part[width];
     std::fill_n(total, m, Op::template start<Total<Op, T>>());
     for (int64_t b = 0; b < n; b += kBlock / 8) {
-      std::fill_n(part, m, Op::template start<T>());
+      std::fill_n(part, m, Op::template start<Part<Op, T>>());
       const int64_t end = std::min(n, b + kBlock / 8);
       for (int64_t r = b; r < end; ++r) {
         const T* row = x(at + r * inner + c, m);
-        for (int64_t k = 0; k < m; ++k) part[k] = Op::apply(part[k], row[k]);
+        for (int64_t k = 0; k < m; ++k) part[k] = Op::apply(part[k], term<Op>(row[k]));
       }
       for (int64_t k = 0; k < m; ++k) total[k] = Op::apply(total[k], static_cast<Total<Op, T>>(part[k]));
     }
-    for (int64_t k = 0; k < m; ++k) y[c + k] = static_cast<T>(total[k]);
+    for (int64_t k = 0; k < m; ++k) store(c + k, total[k]);
   }
 }
 
@@ -92,29 +112,34 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
       for (int64_t i = begin; i < end; ++i)
         part[static_cast<std::size_t>(i)] = reduce_run<Op>(x, i * piece, std::min(piece, s.n - i * piece));
     });
-    y[0] = static_cast<T>(reduce_run<Op>(Source<Total<Op, T>>{part.data()}, 0, pieces));
+    y[0] = result<T, Op>(reduce_run<Join<Op>>(Source<Total<Op, T>>{part.data()}, 0, pieces));
   } else if (s.inner == 1) {
     parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) y[i] = static_cast<T>(reduce_run<Op>(x, i * s.n, s.n));
+      for (int64_t i = begin; i < end; ++i) y[i] = result<T, Op>(reduce_run<Op>(x, i * s.n, s.n));
     });
   } else if (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 * piece && s.inner < 4096) {
     // A tall matrix summed over its rows (the gradient of a bias): slabs of rows in parallel.
     const int64_t rows = std::max<int64_t>(1, piece / s.inner), slabs = ceil_div(s.n, rows);
-    std::vector<T> part(static_cast<std::size_t>(slabs * s.inner));
+    std::vector<Part<Op, T>> part(static_cast<std::size_t>(slabs * s.inner));
     parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t some = std::min(rows, s.n - i * rows);
-        reduce_rows<Op>(x, i * rows * s.inner, some, s.inner, 0, s.inner, part.data() + i * s.inner);
+        Part<Op, T>* to = part.data() + i * s.inner;
+        reduce_rows<Op>(x, i * rows * s.inner, some, s.inner, 0, s.inner,
+                        [=](int64_t j, auto total) { to[j] = static_cast<Part<Op, T>>(total); });
       }
     });
-    reduce_rows<Op>(Source<T>{part.data()}, 0, slabs, s.inner, 0, s.inner, y);
+    reduce_rows<Join<Op>>(Source<Part<Op, T>>{part.data()}, 0, slabs, s.inner, 0, s.inner,
+                          [=](int64_t j, auto total) { y[j] = result<T, Op>(total); });
   } else {
     const int64_t strip = std::min<int64_t>(s.inner, 1024), strips = ceil_div(s.inner, strip);
     const int64_t work = std::max<int64_t>(1, s.n * strip);
     parallel_for(s.outer * strips, std::max<int64_t>(1, piece / work), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t o = i / strips, from = i % strips * strip;
-        reduce_rows<Op>(x, o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip), y + o * s.inner);
+        T* to = y + o * s.inner;
+        reduce_rows<Op>(x, o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip),
+                        [=](int64_t j, auto total) { to[j] = result<T, Op>(total); });
       }
     });
   }
@@ -123,7 +148,8 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
 template <class T> void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceShape s) {
   if (kind == ReduceKind::sum) reduce<SumOp>(in, out, s);
   else if (kind == ReduceKind::max) reduce<MaxOp>(in, out, s);
-  else reduce<MinOp>(in, out, s);
+  else if (kind == ReduceKind::min) reduce<MinOp>(in, out, s);
+  else reduce<NormOp>(in, out, s);
 }
 
 void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {

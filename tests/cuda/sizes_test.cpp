@@ -142,6 +142,14 @@ TEST_CASE("cuda: reductions of every form") {
             return std::vector{y};
           },
           300);
+    for (double last : {2.0, 1e30, kInf, kNan})
+      check(
+          [&](Device d) {
+            Tensor y = empty({s.outer, s.inner}, {f32, d});
+            kernel::reduce(ReduceKind::norm, values({n}, f32, d, 1, {{n - 1, last}}), y, s);
+            return std::vector{y};
+          },
+          4);
     for (double last : {0.5, 2.0, -2.0, kInf, kNan})
       check([&](Device d) {
         const Tensor x = values({n}, f32, d, 2, {{n - 1, last}});

@@ -86,6 +86,29 @@ TEST_CASE("norm: values of any size", "[ops][reduce]") {
   CHECK(std::isnan(norm(Tensor::from(std::vector<double>{1, std::nan("")})).item()));
   CHECK(norm(zeros({2, 0}), {-1}).to_vector() == std::vector<float>{0, 0});
   CHECK(norm(Tensor::from(std::vector<double>{3e200, 4e200})).item() == Approx(5e200));
+  CHECK(norm(full({}, -3, {f32})).item() == 3);
+}
+
+TEST_CASE("norm: every way through memory, against sums in f64", "[ops][reduce]") {
+  const Tensor wide = [] {
+    Rng rng(3);
+    return normal({3 * 70'001}, 0, 1e30, rng, {f64});
+  }();
+  for (DType t : {f32, bf16})
+    for (const Shape& s : {Shape{1, 1, 1}, {2, 65, 1}, {1, 210'003, 1}, {1, 70'001, 3}, {3, 129, 257}, {2, 3, 5'001}}) {
+      INFO(str(t, " ", s));
+      const Tensor x = to(reshape(narrow(wide, 0, 0, s.numel()), s), t);
+      const auto close = [&](const Shape& dims) {
+        const double error = max(abs(to(norm(x, dims), f64) / sqrt(sum(square(to(x, f64)), dims)) - 1)).item();
+        CHECK(error < (t == f32 ? 1.2e-7 : 4e-3));
+      };
+      close({1}), close({2}), close({0, 2}), close({});
+      for (double odd : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+        const Tensor y = norm(masked_fill(x, reshape(arange(s.numel()) == double(s.numel() - 1), s), odd), {1});
+        CHECK(logical_not(isfinite(y)).to_vector<bool>().back());
+        CHECK(sum(logical_not(isfinite(y))).item() == 1);
+      }
+    }
 }
 
 TEST_CASE("log_softmax, cross_entropy: logits far from 0 cost no digits", "[ops][loss]") {
