@@ -4,6 +4,7 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 
+#include "support/approx.h"
 #include "support/catch.h"
 
 #include <algorithm>
@@ -112,4 +113,43 @@ TEST_CASE("sort: scalars, empty tensors and errors", "[sort]") {
   CHECK_THROWS_AS(topk(Tensor({1, 2}), 3), ValueError);
   CHECK_THROWS_AS(topk(Tensor({1, 2}), -1), ValueError);
   CHECK_THROWS_AS(topk(Tensor(1.f), 1), ShapeError);
+}
+
+TEST_CASE("argmax, argmin: the first best or NaN, every way through memory", "[ops][reduce]") {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const std::vector<double> specials[] = {{}, {inf, -inf}, {nan, inf}, {nan, nan, -inf}, {-0.0, 5, -5}};
+  for (DType t : {f32, f64, bf16, i64, i32, boolean})
+    for (const Shape& s : {Shape{3, 7, 1},
+                           {2, 64, 1},
+                           {2, 127, 1},
+                           {2, 2'050, 1},
+                           {2, 70'001, 1},
+                           {1, 40'007, 3},
+                           {2, 3'001, 70},
+                           {2, 9, 129}})
+      for (const std::vector<double>& special : specials) {
+        if (!special.empty() && !is_float(t)) continue;
+        INFO(str(t, " ", s, " ", special.size()));
+        testing::Rand rand(special.size() + 1);
+        std::vector<double> v(static_cast<std::size_t>(s.numel()));
+        for (double& x : v) x = t == boolean ? double(rand.below(2)) : double(rand.below(9) - 4);
+        for (double x : special)
+          for (int64_t i = 0; i < s.numel(); i += s[1] + 1 + rand.below(2 * s[1])) v[static_cast<std::size_t>(i)] = x;
+        if (!special.empty()) v.back() = 9;  // the best of its column, but for inf and NaN
+        const Tensor x = testing::tensor_of(v, s, t);
+        for (bool largest : {true, false}) {
+          const Indices got = (largest ? argmax(x, 1) : argmin(x, 1)).to_vector<int64_t>();
+          int64_t wrong = 0;
+          for (int64_t i = 0; i < s[0] * s[2]; ++i) {
+            const double* column = v.data() + i / s[2] * s[1] * s[2] + i % s[2];
+            int64_t best = 0;
+            for (int64_t k = 1; k < s[1] && !std::isnan(column[best * s[2]]); ++k) {
+              const double a = column[k * s[2]], b = column[best * s[2]];
+              if (std::isnan(a) || (largest ? a > b : a < b)) best = k;
+            }
+            wrong += got[static_cast<std::size_t>(i)] != best;
+          }
+          CHECK(wrong == 0);
+        }
+      }
 }
