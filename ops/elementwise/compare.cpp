@@ -22,8 +22,8 @@ template <class T> class Side {
  public:
   using Buffer = Stored[detail::kTile];
   Side(const Tensor& x, const Shape& shape)
-      : walk_(x.layout().expanded(shape)), at_(x.raw()), dtype_(x.dtype()), single_(x.numel() == 1),
-        as_it_is_(dtype_ == dtype_of<Stored>()) {}
+      : x_(detail::reads_across(x.layout()) ? contiguous(x.detach()) : x), walk_(x_.layout().expanded(shape)),
+        at_(x_.raw()), dtype_(x.dtype()), single_(x.numel() == 1), as_it_is_(dtype_ == dtype_of<Stored>()) {}
   /// Where elements from i on lie, n of them at most, or null.
   const T* in_place(int64_t i, int64_t& n) const {
     if (!as_it_is_ || single_) return nullptr;
@@ -46,6 +46,7 @@ template <class T> class Side {
   }
 
  private:
+  Tensor x_;
   detail::StridedRange walk_;
   const std::byte* at_;
   DType dtype_;

@@ -73,7 +73,8 @@ template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, in
     const int64_t m = std::min(kBlock, n - b);
     const T* p = x(at + b, m);
     Part<Op, T> part;
-    if constexpr (std::is_same_v<Op, NormOp>) part = detail::row_total<double>(m, [p](int64_t i) { return term<Op>(p[i]); });
+    if constexpr (std::is_same_v<Op, NormOp>)
+      part = detail::row_total<double>(m, [p](int64_t i) { return term<Op>(p[i]); });
     else
       part = detail::row_joined<!std::is_same_v<Op, SumOp>>(p, m, Op::template start<T>(),
                                                             [](T a, T y) { return Op::apply(a, y); });
