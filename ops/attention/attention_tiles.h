@@ -162,7 +162,7 @@ template <class T> struct ScoreTiles {
     const int64_t row = (t.batch * heads + t.head) * m + t.at(r);
     const uint64_t first = from.first + static_cast<uint64_t>(row * ((n + 3) / 4));
     for_philox_words(from.seed, first, t.col, t.cols, [=](int64_t j, const uint32_t* word, int64_t count) {
-      for (int64_t k = 0; k < count; ++k) line[j + k] *= word[k] >= threshold ? grow : T(0);
+      for (int64_t e = 0; e < count; ++e) line[j + e] *= word[e] >= threshold ? grow : T(0);
     });
   }
 };

@@ -101,7 +101,7 @@ struct FinitePadding {
   static constexpr const char* name = "finite_padding";
   static constexpr bool selects = true;
   template <class T> SLUICE_FN T operator()(const T& x, const T& real) const {
-    return select((real != 0.0) | (x - x == 0.0), x, like(x, 0));
+    return select(real != 0.0, x, select(x - x == 0.0, x, like(x, 0)));
   }
 };
 /// n / (d + eps), the division of linear attention. A denominator of exactly 0 counts as 1.
