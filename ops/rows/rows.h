@@ -51,8 +51,9 @@ template <class T> T row_sum(const T* x, int64_t n) {
 template <class T> T row_dot(const T* a, const T* b, int64_t n) {
   return row_total<T>(n, [a, b](int64_t i) { return a[i] * b[i]; });
 }
-/// join(start, x₀, …, x_{n−1}) for n < 64; join(start, x) is x.
-template <class T, class Join> T few_joined(const T* x, int64_t n, T start, Join join) {
+/// Not inlined, so that the loops of long rows keep their registers: join(start, x₀, …, x_{n−1}) for n < 64;
+/// join(start, x) is x.
+template <class T, class Join> [[gnu::noinline]] T few_joined(const T* x, int64_t n, T start, Join join) {
   constexpr int lanes = 16;
   int64_t i = 0;
   if (n >= lanes) {
