@@ -7,7 +7,7 @@
 
 namespace sluice::detail {
 
-/// Memory of this thread for at least `bytes` bytes, aligned as allocate() aligns, with the contents of no call before.
+/// Memory of this thread for at least `bytes` bytes, aligned as allocate() aligns. Its contents are not defined.
 /// It is valid until the thread asks for more of the same Owner and part, 0 <= part < kParts; it is freed when the
 /// thread ends.
 template <class Owner, int kParts> [[gnu::noinline]] void* thread_memory(int part, std::size_t bytes) {
