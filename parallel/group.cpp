@@ -239,7 +239,10 @@ bool Group::linked(Device device) {
   return link_ != nullptr;
 }
 
-void Group::make_link(Device device) {
+/// The making of a link. In both of its steps, to meet and to join, every rank reports whether its attempt succeeded.
+/// If one failed, no rank goes on.
+struct Group::LinkTrial {
+  /// What a rank reports.
   struct Answer {
     bool able = false, waited = false;  // waited: in vain, because another rank was not able
     bool demands = false;               // a link, or an error
@@ -247,74 +250,93 @@ void Group::make_link(Device device) {
     DeviceId device = {};
     char why[200] = "";
   };
-  std::vector<Answer> answers(static_cast<std::size_t>(size()));
-  Answer& mine = answers[static_cast<std::size_t>(rank_)];
-  std::string text;
-  // In both steps every rank reports whether its attempt succeeded; if one failed, no rank goes on.
-  const auto all_able = [&](const std::function<void()>& attempt) {
-    const double until = now() + timeout_ + 2 * kRollCall;  // others may wait in their attempts for as long as they may
-    mine.able = mine.waited = false;
-    try {
-      attempt();
-      mine.able = true;
-    } catch (const DeviceError& e) {
-      mine.waited = dynamic_cast<const NobodyJoined*>(&e) != nullptr;
-      std::snprintf(mine.why, sizeof mine.why, "%s", e.what());
-    }
-    gather_blocks("agreement", "link", bytes_of(answers), sizeof(Answer), std::ceil(until - now()));
-    const auto unable = [&](bool waited) {
-      return std::find_if(answers.begin(), answers.end(),
-                          [&](const Answer& a) { return !a.able && a.waited == waited; });
-    };
-    auto first = unable(false);  // the reason; who waited in vain does not know it
-    if (first == answers.end()) first = unable(true);
-    if (first == answers.end()) return true;
-    const char* const why = first->why;
-    text = str("host: rank ", world_rank(static_cast<int>(first - answers.begin())), ": ", why);
-    return false;
+
+  Group& group;
+  const Device device;
+  std::vector<Answer> answers{static_cast<std::size_t>(group.size())};
+  const DeviceLinks* links = nullptr;
+  std::string text;  // the link's name, or why there is none
+
+  Answer& mine() { return answers[static_cast<std::size_t>(group.rank_)]; }
+  void fail_for(int rank, const auto&... why) { text = str("host: rank ", group.world_rank(rank), why...); }
+  bool all_able(const std::function<void()>& attempt);
+  bool all_apart();
+  void meet();
+  void join();
+};
+
+/// True if the attempt succeeds on all ranks.
+bool Group::LinkTrial::all_able(const std::function<void()>& attempt) {
+  // Other ranks may wait in their attempts for as long as they may.
+  const double until = now() + group.timeout_ + 2 * kRollCall;
+  mine().able = mine().waited = false;
+  try {
+    attempt();
+    mine().able = true;
+  } catch (const DeviceError& e) {
+    mine().waited = dynamic_cast<const NobodyJoined*>(&e) != nullptr;
+    std::snprintf(mine().why, sizeof mine().why, "%s", e.what());
+  }
+  group.gather_blocks("agreement", "link", bytes_of(answers), sizeof(Answer), std::ceil(until - now()));
+  const auto unable = [&](bool waited) {
+    return std::find_if(answers.begin(), answers.end(), [&](const Answer& a) { return !a.able && a.waited == waited; });
   };
-  // No engine links ranks on one device, and NCCL keeps what it took for a link that it refuses: it is not asked.
-  const auto all_apart = [&] {
-    for (std::size_t r = 0; r < answers.size(); ++r)
-      for (std::size_t other = 0; other < r; ++other)
-        if (answers[r].device == answers[other].device) {
-          text = str("host: rank ", world_rank(static_cast<int>(r)), " shares its device with rank ",
-                     world_rank(static_cast<int>(other)));
-          return false;
-        }
-    return true;
-  };
+  auto first = unable(false);  // the reason; who waited in vain does not know it
+  if (first == answers.end()) first = unable(true);
+  if (first == answers.end()) return true;
+  fail_for(static_cast<int>(first - answers.begin()), ": ", std::string(first->why));
+  return false;
+}
+
+/// True if no two ranks share a device. No engine links ranks on one device, and NCCL keeps what it took for a link
+/// that it refuses. Therefore it is not asked.
+bool Group::LinkTrial::all_apart() {
+  for (int r = 0; r < group.size(); ++r)
+    for (int other = 0; other < r; ++other)
+      if (answers[static_cast<std::size_t>(r)].device == answers[static_cast<std::size_t>(other)].device) {
+        fail_for(r, " shares its device with rank ", group.world_rank(other));
+        return false;
+      }
+  return true;
+}
+
+/// Finds the engine of links. Rank 0 makes the id by which the ranks will find each other.
+void Group::LinkTrial::meet() {
   const char* set = std::getenv("SLUICE_NCCL");
   const std::string_view wish = set ? set : "";
-  mine.demands = wish == "on";
-  const DeviceLinks* links = nullptr;
-  const bool made = all_able([&] {
-                      if (!wish.empty() && wish != "off" && wish != "on" && wish != "auto")
-                        fail<DeviceError>("SLUICE_NCCL=", wish, " in the environment, which may be on, off or auto");
-                      if (wish == "off") fail<DeviceError>("SLUICE_NCCL=off in the environment");
-                      backend(device);
-                      links = links_of(device);
-                      if (!links) fail<DeviceError>("its backend has no links");
-                      text = links->name(), mine.device = links->device();
-                      if (rank_ == 0) mine.id = links->new_id();
-                    }) &&
-                    all_apart() && all_able([&] {
-                      const auto via_host = [this](DeviceMessages sends, DeviceMessages receives) {
-                        std::vector<Outgoing> out;
-                        std::vector<Incoming> in;
-                        for (const DeviceMessage& m : sends) out.push_back({world_rank(m.rank), m.data, m.bytes});
-                        for (const DeviceMessage& m : receives) in.push_back({world_rank(m.rank), m.data, m.bytes});
-                        transport_->exchange(tag_, out, in, {"link", timeout_, &cancel_});
-                      };
-                      link_ = links->join({answers[0].id, size(), rank_, watch("link", true), via_host});
-                    });
+  mine().demands = wish == "on";
+  if (!wish.empty() && wish != "off" && wish != "on" && wish != "auto")
+    fail<DeviceError>("SLUICE_NCCL=", wish, " in the environment, which may be on, off or auto");
+  if (wish == "off") fail<DeviceError>("SLUICE_NCCL=off in the environment");
+  backend(device);
+  links = links_of(device);
+  if (!links) fail<DeviceError>("its backend has no links");
+  text = links->name(), mine().device = links->device();
+  if (group.rank_ == 0) mine().id = links->new_id();
+}
+
+void Group::LinkTrial::join() {
+  const auto via_host = [g = &group](DeviceMessages sends, DeviceMessages receives) {  // the link may outlive the trial
+    std::vector<Outgoing> out;
+    std::vector<Incoming> in;
+    for (const DeviceMessage& m : sends) out.push_back({g->world_rank(m.rank), m.data, m.bytes});
+    for (const DeviceMessage& m : receives) in.push_back({g->world_rank(m.rank), m.data, m.bytes});
+    g->transport_->exchange(g->tag_, out, in, {"link", g->timeout_, &g->cancel_});
+  };
+  group.link_ = links->join({answers[0].id, group.size(), group.rank_, group.watch("link", true), via_host});
+}
+
+void Group::make_link(Device device) {
+  LinkTrial trial{*this, device};
+  const bool made = trial.all_able([&] { trial.meet(); }) && trial.all_apart() && trial.all_able([&] { trial.join(); });
   if (!made) link_.reset();
   {
     std::lock_guard lock(mutex_);
-    link_text_ = text;
+    link_text_ = trial.text;
   }
-  link_tried_ = made || std::none_of(answers.begin(), answers.end(), [](const Answer& a) { return a.demands; });
-  if (!link_tried_) fail_together(str("SLUICE_NCCL=on, but the devices of these ranks have no link — ", text));
+  link_tried_ =
+      made || std::none_of(trial.answers.begin(), trial.answers.end(), [](const auto& a) { return a.demands; });
+  if (!link_tried_) fail_together(str("SLUICE_NCCL=on, but the devices of these ranks have no link — ", trial.text));
 }
 
 std::string Group::link_text() const {

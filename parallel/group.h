@@ -87,6 +87,7 @@ class Group : private NoCopy {
   std::shared_ptr<Group> split(int color, int key);
 
  private:
+  struct LinkTrial;
   void move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives,
             Device device, double patience, bool roll_call = false);
   void move_linked(const char* op, const std::vector<Outgoing>& sends, const std::vector<Incoming>& receives);
