@@ -18,7 +18,8 @@ Tensor relative_toeplitz(const Tensor& w, int64_t m, int64_t n) {
     fail("relative_toeplitz: w=", w, "; need [2·n_max − 1] or [heads, 2·n_max − 1]");
   const int64_t n_max = (w.dim(-1) + 1) / 2;
   if (n > n_max || m > n_max || m < 1 || n < 1)
-    fail("relative_toeplitz: w=", w, " is a table for n_max=", n_max, " positions, asked for m=", m, ", n=", n);
+    fail("relative_toeplitz: w=", w, " is a table for n_max=", n_max,
+         " positions (of a layer: max_length, or chunk), asked for m=", m, ", n=", n);
   return narrow(w.rank() == 1 ? unsqueeze(w, 0) : w, 1, n_max - n, n + m - 1);
 }
 

@@ -229,6 +229,8 @@ Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
 std::vector<double> rope_frequencies(int64_t dim, double base) {
   if (dim < 0 || dim % 2 != 0 || dim > 1 << 24)
     fail<ValueError>("rope_frequencies: dim must be even and in [0, 2^24] — got ", dim);
+  if (!(base > 0 && std::isfinite(base)))
+    fail<ValueError>("rope_frequencies: base must be above 0 and finite — got ", base);
   std::vector<double> frequencies;
   for (int64_t c = 0; c < dim / 2; ++c)
     frequencies.push_back(std::pow(base, -static_cast<double>(c) / static_cast<double>(dim / 2)));

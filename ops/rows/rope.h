@@ -60,7 +60,8 @@ Tensor rope(const Tensor& x, RopeOptions options = {});
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions options = {});
 
 /// base^(−c/(dim/2)) for c < dim/2. Dividing the frequencies by s divides positions by s (linear scaling, Chen et al.
-/// 2023). NTK-aware scaling uses the base base · s^(dim/(dim − 2)). ValueError unless dim is even and in [0, 2^24].
+/// 2023). NTK-aware scaling uses the base base · s^(dim/(dim − 2)). ValueError unless dim is even and in [0, 2^24] and
+/// base is above 0 and finite.
 std::vector<double> rope_frequencies(int64_t dim, double base = 10000);
 /// YaRN (Peng et al. 2023): `options` for `scale` times the `length` that a model was trained on. Pairs that turn more
 /// than beta_fast times in `length` keep their frequency. Pairs that turn fewer than beta_slow times have it divided by

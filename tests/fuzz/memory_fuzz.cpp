@@ -11,8 +11,11 @@
 #include <sluice/core/text/file.h>
 #include <sluice/core/node.h>
 #include <sluice/layers/data/csv.h>
+#include <sluice/layers/data/loader.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/parallel/collectives.h>
+#include <sluice/parallel/communicator.h>
 
 #include <fstream>
 #include <optional>
@@ -94,14 +97,36 @@ Work table(const std::string& path) {
             return bytes;
           }};
 }
+/// An epoch of batches that two threads make.
+Work batches(const std::string&) {
+  return {"Loader", [] {
+            std::string bytes;
+            Loader loader({.rows = 40, .batch = 8, .seed = 3, .threads = 2}, [](const Tensor& rows, Rng& rng) {
+              return to(unsqueeze(rows, 1), f32) * normal({8, 64}, 0, 1, rng);
+            });
+            for (const Tensor& batch : loader) append_bytes(bytes, batch);
+            return bytes;
+          }};
+}
+/// A sum over three ranks.
+Work ranks(const std::string&) {
+  return {"run_ranks", [] {
+            std::array<std::string, 3> bytes;
+            run_ranks(3, [&](const Communicator& all) {
+              const Tensor x = full({500}, 0.1 * all.rank());
+              append_bytes(bytes[static_cast<std::size_t>(all.rank())], all_reduce(x, all));
+            });
+            return bytes[0] + bytes[1] + bytes[2];
+          }};
+}
 
 }  // namespace
 
 void draw_memory_limit(Draw& draw, Report& report) {
   static const TempFolder folder;
   const std::string path = folder / "file";
-  constexpr Work (*kWithFile[])(const std::string&) = {training, loading, saving, table};
-  const Work work = draw.chance(0.4) ? kWithFile[draw.below(4)](path) : layer_call(draw);
+  constexpr Work (*kSome[])(const std::string&) = {training, loading, saving, table, batches, ranks};
+  const Work work = draw.chance(0.4) ? kSome[draw.below(6)](path) : layer_call(draw);
   int64_t limit = int64_t{1} << (10 + draw.below(14));
   limit += draw.below(limit);
   const std::string text = str(work.name, ", ", limit, " bytes: ");
