@@ -255,7 +255,7 @@ struct Group::LinkTrial {
   const Device device;
   std::vector<Answer> answers{static_cast<std::size_t>(group.size())};
   const DeviceLinks* links = nullptr;
-  std::string text;  // the link's name, or why there is none
+  std::string text = {};  // the link's name, or why there is none
 
   Answer& mine() { return answers[static_cast<std::size_t>(group.rank_)]; }
   void fail_for(int rank, const auto&... why) { text = str("host: rank ", group.world_rank(rank), why...); }

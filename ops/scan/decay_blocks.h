@@ -81,19 +81,19 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
   bool enter() {
     constexpr double most = 4096;  // of E and 1 / E: so much range is lost
     begin = mild = end, end = std::min(begin + kDecayBlock, count);
-    vectorised([&, columns = columns] {
-      const double* start = sums + (begin - 1) * columns;
+    vectorised([&, width = columns] {
+      const double* start = sums + (begin - 1) * width;
       for (int64_t i = begin; i < end; ++i) {
-        const double* here = sums + i * columns;
-        T *e = factor + (i - begin) * columns, *y = carried + i * columns;
-        for (int64_t c = 0; c < columns; ++c) e[c] = math::exp(T(here[c] - start[c]));
+        const double* here = sums + i * width;
+        T *e = factor + (i - begin) * width, *y = carried + i * width;
+        for (int64_t c = 0; c < width; ++c) e[c] = math::exp(T(here[c] - start[c]));
         int outside = 0;
-        for (int64_t c = 0; c < columns; ++c) outside |= (e[c] < T(1 / most)) | (e[c] > T(most));
+        for (int64_t c = 0; c < width; ++c) outside |= (e[c] < T(1 / most)) | (e[c] > T(most));
         if (mild == i && !outside) {
-          for (int64_t c = 0; c < columns; ++c) y[c] = x[i * columns + c] / e[c];
-          if (all_finite(y, 1, columns, columns)) ++mild;
+          for (int64_t c = 0; c < width; ++c) y[c] = x[i * width + c] / e[c];
+          if (all_finite(y, 1, width, width)) ++mild;
         }
-        if (mild <= i) std::fill_n(y, columns, T(0));
+        if (mild <= i) std::fill_n(y, width, T(0));
       }
     });
     return begin < end;
@@ -118,16 +118,15 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
   void leave(int64_t done) {
     const T* last = factor + (end - begin - 1) * columns;
     const double* there = sums + (end - 1) * columns;
-    vectorised([&, columns = columns] {
+    vectorised([&, width = columns] {
       for (int64_t i = 0; i < end; ++i) {
-        T* y = carried + i * columns;
+        T* y = carried + i * width;
         if (i < done)
-          for (int64_t c = 0; c < columns; ++c) y[c] *= last[c];
+          for (int64_t c = 0; c < width; ++c) y[c] *= last[c];
         else
-          for (int64_t c = 0; c < columns; ++c)
-            y[c] = x[i * columns + c] * math::exp(T(there[c] - sums[i * columns + c]));
+          for (int64_t c = 0; c < width; ++c) y[c] = x[i * width + c] * math::exp(T(there[c] - sums[i * width + c]));
       }
-      for (int64_t c = 0; c < columns; ++c) border[c] *= last[c];
+      for (int64_t c = 0; c < width; ++c) border[c] *= last[c];
     });
   }
 };
@@ -146,17 +145,17 @@ void weights_by_keys(DecayBuffers<T>& w, std::span<const DecayQueries<T>> querie
                      Precision precision) {
   // The terms of the products are those of a_tj: they overflow only if a_tj does.
   for (DecayBlocks<T> b(w, k, m, count); b.enter(); b.leave(b.mild)) {
-    for (const auto& [q, a, decayed] : queries) {
-      vectorised([&b, q = q, decayed = decayed, m] {  // clang 14 captures no structured binding
+    for (const DecayQueries<T>& of : queries) {
+      vectorised([&b, q = of.q, decayed = of.decayed, m] {
         for (int64_t t = b.begin; t < b.end; ++t) {
           const T *query = q + t * m, *e = b.factor + (t - b.begin) * m;
           T *near = b.part + (t - b.begin) * m, *far = decayed + t * m;
           for (int64_t c = 0; c < m; ++c) near[c] = query[c] * e[c], far[c] = near[c] * b.border[c];
         }
       });
-      gemm(Trans::no, Trans::yes, b.end - b.begin, b.end, m, T(1), b.part, m, b.carried, m, T(0), a + b.begin * count,
-           count, precision);
-      for (int64_t t = b.begin; t < b.end; ++t) std::fill(a + t * count + t + 1, a + (t + 1) * count, T(0));
+      gemm(Trans::no, Trans::yes, b.end - b.begin, b.end, m, T(1), b.part, m, b.carried, m, T(0),
+           of.a + b.begin * count, count, precision);
+      for (int64_t t = b.begin; t < b.end; ++t) std::fill(of.a + t * count + t + 1, of.a + (t + 1) * count, T(0));
     }
     vectorised([&] {
       b.each_pair(b.mild, [&](int64_t j, int64_t t, const T* key) {

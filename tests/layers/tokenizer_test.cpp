@@ -204,7 +204,7 @@ TEST_CASE("tokenizer: files that cannot be read", "[tokenizer]") {
   CHECK_THAT(refusal({"model", "vocab", "a"}, 0), Contains("have the same number, 0"));
   CHECK_THAT(refusal({"model", "merges"}, Json::List{"a b", "a zz"}),
              Contains("model.merges[1]: \"zz\" is not in the vocabulary"));
-  CHECK_THAT(refusal({"model", "merges"}, Json::List{Json::List{"q", "Q"}}),
+  CHECK_THAT(refusal({"model", "merges"}, Json::List{Json(Json::List{"q", "Q"})}),
              Contains("model.merges[0]: \"qQ\" is not in the vocabulary"));
   for (const Json& merge :
        {Json("a"), Json("a b c"), Json(" a"), Json(1), Json(Json::List{"a"}), Json(Json::List{"a", 1})})

@@ -72,7 +72,12 @@ TEST_CASE("linear_scan: first gradients equal those of the definition", "[linear
           const std::vector<Tensor> want = run_scan(scan_by_pairs, s);
           const std::string text = s.text() + str(" strength ", static_cast<int>(strength));
           check_scan_close(run_scan(linear_scan, s), want, exact ? 1e-12 : 1e-8, text);
-          check_scan_close(run_scan(linear_scan, s.in(f32)), want, 2e-5, text + " f32");
+          ScanSample each = s;  // a decay for each step
+          if (kind == ScanKind::scalar) each.decay = contiguous(expand(s.decay, Shape{s.q.dim(0), s.q.dim(1), n}));
+          if (kind == ScanKind::keys) each.decay = contiguous(expand(s.decay, s.q.shape()));
+          if (kind == ScanKind::values) each.decay = contiguous(expand(s.decay, s.v.shape()));
+          const double steps = kind == ScanKind::none ? 0 : max_abs(run_scan(scan_by_pairs, each)[4]);
+          check_scan_close(run_scan(linear_scan, s.in(f32)), want, 2e-5, text + " f32", steps);
         }
   });
 }

@@ -31,10 +31,10 @@ void each_sample(const std::function<void(LayerSample&)>& f) {
 }
 
 void check_scan_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
-                      const std::string& text) {
+                      const std::string& text, double decay_steps) {
   REQUIRE(got.size() == want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const double size = std::max(0.1, max_abs(want[i]));
+    const double size = std::max({0.1, max_abs(want[i]), i == 4 ? decay_steps : 0.0});
     const double error = max_abs_diff(to(got[i], f64), to(want[i], f64));
     if (!(error <= tolerance * size)) FAIL_CHECK(text << ": result " << i << " is off by " << error << " of " << size);
   }

@@ -39,8 +39,9 @@ Tensor scan_by_pairs(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 using ScanFunction = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const LinearScanOptions&);
 /// The output, then the gradients of q, k, v and the decay.
 std::vector<Tensor> run_scan(ScanFunction f, const ScanSample& s);
-/// Results within tolerance · the largest.
+/// Results within tolerance · the largest. The gradient of a broadcast decay is a sum over steps, which may nearly
+/// cancel: decay_steps is the largest of what it adds.
 void check_scan_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
-                      const std::string& text);
+                      const std::string& text, double decay_steps = 0);
 
 }  // namespace sluice::testing
