@@ -43,6 +43,8 @@ const bool installed = [] {
 
   put(kernel::softmax, &softmax, Bf16::native);
   put(kernel::softmax_backward, &softmax_backward, Bf16::native);
+  put(kernel::softmax_columns, &softmax_columns, Bf16::native);
+  put(kernel::softmax_columns_backward, &softmax_columns_backward, Bf16::native);
   put(kernel::norm, &norm, Bf16::native);
   put(kernel::norm_backward, &norm_backward, Bf16::native);
   put(kernel::cross_entropy_targets, &cross_entropy_targets);

@@ -56,6 +56,10 @@ decltype(kernel::cross_entropy_targets)::Function cross_entropy_targets;
 decltype(kernel::cross_entropy)::Function cross_entropy;
 decltype(kernel::cross_entropy_backward)::Function cross_entropy_backward;
 
+// softmax_columns.cu
+decltype(kernel::softmax_columns)::Function softmax_columns;
+decltype(kernel::softmax_columns_backward)::Function softmax_columns_backward;
+
 // rope.cu
 decltype(kernel::rope_angles)::Function rope_angles;
 decltype(kernel::rope)::Function rope;

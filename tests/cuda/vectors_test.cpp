@@ -3,6 +3,9 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
+#include "cuda/against_cpu.h"
+
+#include <sluice/autograd/engine.h>
 #include <sluice/core/kernel/observer.h>
 #include <sluice/ops/elementwise/dropout.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -116,6 +119,51 @@ TEST_CASE("cuda: rows by eights and one by one", "[cuda]") {
         same_there(
             "rope", {numbers({2, 3, 37, d}, dtype, 13)}, [&](const auto& t) { return rope(t[0], o); }, 4);
       }
+}
+
+TEST_CASE("cuda: softmax of columns, alone, in blocks and in pieces", "[cuda]") {
+  // One thread's columns, a block's, and those that are cut into pieces; with and without eights, tiles of 32 columns.
+  for (const DType dtype : {f32, bf16, f64})
+    for (const Shape& shape :
+         {Shape{1, 16}, {3, 1, 17}, {2, 32, 24}, {33, 33}, {2, 257, 40}, {520, 19}, {3, 2, 600, 16}})
+      for (const bool log : {false, true}) {
+        const auto along = [=](const Tensor& x) { return log ? log_softmax(x, -2) : softmax(x, -2); };
+        const Tensor x = numbers(shape, dtype, 30), g = numbers(shape, dtype, 31);
+        const double ulps = dtype == f64 ? 0x1p-25 : 8;  // 16 of f64's
+        same_there(
+            "softmax of columns", {x}, [=](const auto& t) { return along(t[0]); }, ulps);
+        same_there(
+            "its gradient", {x, g},
+            [=](const auto& t) {
+              Tensor leaf = t[0].detach();
+              leaf.requires_grad_();
+              return grad({along(leaf)}, {leaf}, {.grad_outputs = {t[1]}})[0];
+            },
+            4 * ulps);
+      }
+  const Tensor x = numbers({2, 40, 24}, bf16, 32);  // not transposed, not widened
+  sluice::detail::WorkCounter counter;
+  const Tensor there = to(x, gpu), y = softmax(there, 1);
+  CHECK(counter.work().widened == 0);
+  CHECK(same_bits(narrow(y, 1, 0, 40), y));
+}
+
+TEST_CASE("cuda: columns with infinities and NaN", "[cuda]") {
+  for (const int64_t n : {5, 40, 600}) {
+    const int64_t m = 24;
+    std::vector<std::pair<int64_t, double>> others = {{m + 1, kInf}, {2, kNan}, {3, -kInf}, {4, kInf}, {m + 4, kNan}};
+    others.insert(others.end(), {{5, kInf}, {(n - 1) * m + 5, kInf}, {6, kInf}, {m + 6, 200}, {7, -kInf}, {8, 3e38}});
+    others.insert(others.end(), {{m + 7, kInf}, {(n - 1) * m + 9, kInf}, {10, kNan}, {m + 10, kInf}});
+    for (int64_t i = 0; i < n; ++i) others.push_back({i * m, -kInf});
+    for (const DType dtype : {f32, f64})
+      for (const bool log : {false, true})
+        check(
+            [&](Device d) {
+              const Tensor x = values({n, m}, dtype, d, 1, others);
+              return std::vector{log ? log_softmax(x, 0) : softmax(x, 0)};
+            },
+            100);
+  }
 }
 
 TEST_CASE("cuda: fills and dropout, at every count and offset", "[cuda]") {
