@@ -36,6 +36,7 @@ const bool installed = [] {
 
   put(kernel::gather, &gather, Bf16::native);
   put(kernel::scatter_add, &scatter_add, Bf16::native);
+  put(kernel::scatter, &scatter, Bf16::native);
   put(kernel::index_select, &index_select, Bf16::native);
   put(kernel::index_add, &index_add, Bf16::native);
 

@@ -41,6 +41,7 @@ decltype(kernel::argsort)::Function argsort;
 // index.cu
 decltype(kernel::gather)::Function gather;
 decltype(kernel::scatter_add)::Function scatter_add;
+decltype(kernel::scatter)::Function scatter;
 decltype(kernel::index_select)::Function index_select;
 decltype(kernel::index_add)::Function index_add;
 

@@ -200,3 +200,8 @@ template <class T> T atomicMin(T* p, T v) {
   *p = v < before ? v : before;
   return before;
 }
+template <class T> T atomicMax(T* p, T v) {
+  const T before = *p;
+  *p = v > before ? v : before;
+  return before;
+}

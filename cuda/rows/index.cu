@@ -1,6 +1,6 @@
-// Gathering and adding at indices. In a gather a thread takes an element, and neighbouring threads read neighbouring
-// elements unless the index scatters them; memory limits it. Sums use no atomics: additions go in the order of the
-// index, as on the CPU.
+// Gathering, writing and adding at indices. In a gather a thread takes an element, and neighbouring threads read
+// neighbouring elements unless the index scatters them; memory limits it. Sums use no atomics: additions go in the
+// order of the index, as on the CPU.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/rows/order.cuh>
 #include <sluice/cuda/rows/rows.cuh>
@@ -175,6 +175,46 @@ template <class T, class Sum = T> void scatter_add_sorted(Tensor& y, int dim, co
   });
 }
 
+/// A thread takes a lane, and writes one number after the other, so that the last of a target stays.
+template <class T> void scatter_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+  const ReduceShape s = split(src.shape(), dim);
+  const StridedRange walk = lanes_of(src, y, dim);
+  const KeysOfLanes keys{index, s};
+  const int64_t along = y.strides()[dim];
+  const T* in = data_of<T>(src);
+  T* out = data_of<T>(y);
+  for_each(s.outer * s.inner, [=] __device__(int64_t lane) {
+    T* const to = out + offset_at(walk, lane);
+    for (int64_t k = 0; k < s.n; ++k) {
+      const int64_t at = keys.place(lane, k);
+      to[index[at] * along] = in[at];
+    }
+  });
+}
+
+/// For few long lanes, which would not fill the device: finds the last number of each target, which then is written.
+/// The largest of some places is the same in any order.
+template <class T> void scatter_last(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+  using Place = unsigned long long;  // in a lane, and 1 more; 0: nothing is written there
+  const ReduceShape s = split(src.shape(), dim);
+  const StridedRange walk = lanes_of(src, y, dim);
+  const int64_t along = y.strides()[dim], size = y.shape()[dim], targets = s.outer * s.inner * size;
+  const Scratch<Place> places(static_cast<std::size_t>(targets));
+  Place* const last = places.get();
+  for_each(targets, [=] __device__(int64_t i) { last[i] = 0; });
+  for_each(src.numel(), [=] __device__(int64_t i) {
+    const int64_t lane = i / s.inner / s.n * s.inner + i % s.inner, k = i / s.inner % s.n;
+    atomicMax(last + lane * size + index[i], static_cast<Place>(k + 1));
+  });
+  const T* in = data_of<T>(src);
+  T* out = data_of<T>(y);
+  for_each(src.numel(), [=] __device__(int64_t i) {
+    const int64_t lane = i / s.inner / s.n * s.inner + i % s.inner, k = i / s.inner % s.n;
+    if (last[lane * size + index[i]] == static_cast<Place>(k + 1))
+      out[offset_at(walk, lane) + index[i] * along] = in[i];
+  });
+}
+
 /// Slices are sorted by target. The first slice of a target adds all of them, a thread for each column, and writes the
 /// sum once. A target of many slices is one long chain of additions: limited by the latency of its reads.
 template <class T, class Sum> struct IndexAdd {
@@ -244,6 +284,17 @@ void scatter_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
       if (n <= kShortLane || lanes >= kManyLanes) scatter_add_lanes<T>(y, dim, at, src);
       else scatter_add_sorted<T>(y, dim, at, src);
     }
+  });
+}
+
+void scatter(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
+  check_indices("scatter", index, y.shape()[dim]);
+  if (index.numel() == 0) return;
+  const int64_t n = src.shape()[dim], lanes = src.numel() / n;
+  const int64_t* at = data_of<int64_t>(index);
+  dispatch_size(y.dtype(), [&]<class T>() {
+    if (n <= kShortLane || lanes >= kManyLanes) scatter_lanes<T>(y, dim, at, src);
+    else scatter_last<T>(y, dim, at, src);
   });
 }
 

@@ -98,11 +98,12 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const T
 /// bool, of the shape of the index: true where no later entry along dim names the same place of [0, size).
 static Tensor last_writers(const Tensor& index, int dim, int64_t size) {
   if (index.device() == meta) return empty(index.shape(), {boolean, meta});
-  const Tensor here = contiguous(detail::on_cpu("scatter", index));
+  const bool there = kernel::scatter.installed(index.device());
+  const Tensor here = there ? index : contiguous(detail::on_cpu("scatter", index));
   Shape places = index.shape(), line = Shape::filled(index.rank(), 1);
   line[dim] = index.shape()[dim], places[dim] = size;
-  const Tensor own = contiguous(expand(reshape(arange(line[dim]), line), index.shape()));
-  Tensor writer = zeros(places, {i64});
+  const Tensor own = contiguous(expand(reshape(arange(line[dim], {i64, here.device()}), line), index.shape()));
+  Tensor writer = zeros(places, {i64, here.device()});
   kernel::scatter(writer, dim, here, own);
   return to(eq(gather(writer, dim, here), own), index.device());
 }

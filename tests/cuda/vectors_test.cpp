@@ -166,6 +166,26 @@ TEST_CASE("cuda: columns with infinities and NaN", "[cuda]") {
   }
 }
 
+TEST_CASE("cuda: of several numbers for a place scatter writes the last, and only that has a gradient", "[cuda]") {
+  for (const DType dtype : {f32, bf16, f64, i64, i32, boolean})
+    for (const int64_t n : {1, 2, 17, 256, 257, 700})
+      for (const int dim : {0, 1, 2}) {
+        Shape shape = {2, 3, 5}, target = {4, 3, 6};
+        shape[dim] = n, target[dim] = 9;
+        const Tensor x = numbers(target, dtype, 33), src = numbers(shape, dtype, 34);
+        const Tensor index = reshape(remainder_of_7(shape.numel()), shape);
+        same_there("scatter", {x, src, index}, [=](const auto& t) { return scatter(t[0], dim, t[2], t[1]); });
+        if (!is_float(dtype)) continue;
+        for (const std::size_t k : {0, 1})
+          same_there("its gradient", {x, src, index, numbers(target, dtype, 35)}, [=](const auto& t) {
+            std::vector<Tensor> leaves{t[0].detach(), t[1].detach()};
+            for (Tensor& leaf : leaves) leaf.requires_grad_();
+            const Tensor y = scatter(leaves[0], dim, t[2], leaves[1]);
+            return grad({y}, leaves, {.grad_outputs = {t[3]}})[k];
+          });
+      }
+}
+
 TEST_CASE("cuda: fills and dropout, at every count and offset", "[cuda]") {
   for (const DType dtype : {f32, bf16, f64, i64})
     for (const int64_t n : {1, 3, 4, 5, 7, 8, 9, 255, 2049, 12289})
