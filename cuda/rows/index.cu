@@ -99,11 +99,11 @@ struct alignas(16) Block16 {
 };
 
 /// A thread takes a lane, and adds one number after the other.
-template <class T> void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+template <class T, class S = T> void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
   const ReduceShape s = split(src.shape(), dim);
   const StridedRange walk = lanes_of(src, y, dim);
   const int64_t along = y.strides()[dim];
-  const T* in = data_of<T>(src);
+  const S* in = data_of<S>(src);
   T* out = data_of<T>(y);
   for_each(s.outer * s.inner, [=] __device__(int64_t lane) {
     T* to = out + offset_at(walk, lane);
@@ -111,7 +111,7 @@ template <class T> void scatter_add_lanes(Tensor& y, int dim, const int64_t* ind
     for (int64_t k = 0; k < s.n; ++k) {
       const int64_t at = first + k * s.inner;
       T& sum = to[index[at] * along];
-      sum = sum_of(sum, in[at]);
+      sum = sum_of(sum, convert<T>(in[at]));
     }
   });
 }
@@ -151,8 +151,8 @@ void scatter_add_by_target(Tensor& y, int dim, const int64_t* index, const Tenso
   });
 }
 
-/// For few long lanes, which would not fill the device, and for long ones of bf16: a lane is sorted by target, and a
-/// thread adds all of a target.
+/// For few long lanes, which would not fill the device, and for large results of bf16, of which a copy in f32 would
+/// cost more: a lane is sorted by target, and a thread adds all of a target.
 template <class T, class Sum = T> void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
   const ReduceShape s = split(src.shape(), dim);
   const StridedRange walk = lanes_of(src, y, dim);
@@ -254,6 +254,7 @@ template <class F> void dispatch_add(const char* op, DType t, F f) {
 constexpr int64_t kShortLane = 256;       // additions up to which a thread takes a lane alone
 constexpr int64_t kShortNarrowLane = 16;  // the same of bf16, whose targets are compared with each other
 constexpr int64_t kManyLanes = 8192;      // lanes from which on a thread takes a lane of any length
+constexpr int64_t kMostCopied = 4;        // numbers of a bf16 result for each added, up to which it is summed in f32
 
 }  // namespace
 
@@ -278,8 +279,11 @@ void scatter_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   const int64_t* at = data_of<int64_t>(index);
   dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
     if constexpr (std::is_same_v<T, BFloat16>) {
-      if (n <= kShortNarrowLane) scatter_add_by_target(y, dim, at, src);
-      else scatter_add_sorted<T, float>(y, dim, at, src);
+      if (n <= kShortNarrowLane) return scatter_add_by_target(y, dim, at, src);
+      const bool narrow = y.numel() > kMostCopied * src.numel();
+      if (narrow || (n > kShortLane && lanes < kManyLanes)) return scatter_add_sorted<T, float>(y, dim, at, src);
+      Tensor sums = empty(y.shape(), {f32, y.device()});
+      copy(y, sums), scatter_add_lanes<float, T>(sums, dim, at, src), copy(sums, y);
     } else {
       if (n <= kShortLane || lanes >= kManyLanes) scatter_add_lanes<T>(y, dim, at, src);
       else scatter_add_sorted<T>(y, dim, at, src);
