@@ -226,7 +226,7 @@ struct Products {
          .y = y});
   }
   static void add(const AddMarked& what) {  // few blocks: nearly always nothing is marked, and they end at once
-    const int64_t blocks = std::min(ceil_div(what.s.count * what.rows, kTeams), kMostBlocks);
+    const int64_t blocks = std::min<int64_t>(ceil_div(what.s.count * what.rows, kTeams), multiprocessors());
     launch(add_marked, grid_of(blocks), dim3(kThreads), 0, what);
   }
 };
