@@ -57,9 +57,18 @@ template <class F> struct Elementwise {
   static __device__ float weight(float s) { return F{}(Value<float>{s, {}}).v; }
   static __device__ Dual<float, 1> weight_and_slope(float s) { return F{}(Dual<float, 1>::variable(s, 0, 1.0f)); }
 };
+/// σ as formula::Sigmoid, with the exact division: the steps in its place need registers that tiles do not have.
+struct ExactSigmoid {
+  static __device__ float of(float x) { return math::logistic<float>(x, math::exp(-math::abs(x))); }
+  __device__ Value<float> operator()(const Value<float>& x) const { return {of(x.v), {}}; }
+  __device__ Dual<float, 1> operator()(const Dual<float, 1>& x) const {
+    const float y = of(x.v);
+    return {y, {x.d[0] * (y * of(-x.v))}};
+  }
+};
 using Relu2 = Elementwise<formula::Relu2>;
 using Laplace = Elementwise<formula::Laplace>;
-using SigmoidWeight = Elementwise<formula::Sigmoid>;
+using SigmoidWeight = Elementwise<ExactSigmoid>;
 using LinearWeight = Elementwise<formula::Identity>;
 
 // -- mask: the keys [begin, end) that a query at a position sees; both ends grow with the position ---------------
@@ -97,7 +106,7 @@ struct NoGate {
 template <bool headwise> struct SigmoidGate {
   static constexpr bool any = true;
   template <class T> static __device__ float factor(const T* gate, std::ptrdiff_t row, int width, int column) {
-    return math::sigmoid(to_float(headwise ? gate[row] : gate[row * width + column]));
+    return ExactSigmoid::of(to_float(headwise ? gate[row] : gate[row * width + column]));
   }
   /// The logits of a lane's pairs of columns 8d + 2t, d < `count`, of a row of 8·count: all loads at once.
   template <int count>
