@@ -8,6 +8,7 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/causal_conv.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
@@ -42,8 +43,16 @@ TEST_CASE("cuda: causal_conv1d in walks of all lengths", "[cuda]") {
     int64_t batch, n, channels;
   };
   int i = 0;
-  for (const auto& [batch, n, channels] :
-       {Sizes{1, 1, 1}, {2, 3, 5}, {1, 8, 3}, {2, 9, 7}, {1, 50, 13}, {1, 205, 12}, {3, 130, 17}, {1, 67, 100}})
+  for (const auto& [batch, n, channels] : {Sizes{1, 1, 1},
+                                           {2, 3, 5},
+                                           {1, 8, 3},
+                                           {2, 9, 7},
+                                           {1, 50, 13},
+                                           {1, 205, 12},
+                                           {3, 130, 17},
+                                           {1, 67, 100},
+                                           {2, 1, 2},
+                                           {3, 9, 6}})
     for (int64_t width : {1, 2, 3, 4}) {
       const bool biased = ++i % 2, continued = i % 3 && width > 1;
       const Act act = i / 4 % 2 ? Act::silu : Act::identity;
@@ -82,5 +91,33 @@ TEST_CASE("cuda: causal_conv1d keeps numbers that are not finite where they belo
     INFO("row " << t);
     CHECK(std::isnan(narrow(got, 1, t, 1).to_vector<float>()[0]) == (t >= 23 && t < 27));
     CHECK(same_bits(narrow(narrow(got, 1, t, 1), 2, 1, 11), narrow(narrow(want, 1, t, 1), 2, 1, 11)));
+  }
+}
+
+TEST_CASE("cuda: causal_conv1d of bf16, channels one by one and in pairs", "[cuda]") {
+  Rand rand(63);
+  const int64_t n = 21, channels = 6;
+  // With `skipped` numbers before it, an odd number of which no pair of channels can be read at once.
+  const auto operand = [&](const Tensor& x, int64_t skipped) {
+    const Tensor all = to(cat({zeros({skipped}, {bf16}), reshape(x, {x.numel()})}, 0), Device::cuda());
+    Tensor y = reshape(narrow(all, 0, skipped, x.numel()), x.shape()).detach();
+    return y.requires_grad_(), y;
+  };
+  const auto random = [&](const Shape& shape) { return to(random_tensor(shape, f32, rand), bf16); };
+  const Tensor g = random({2, n, channels});
+  const std::vector<Tensor> x{random({2, n, channels}), random({4, channels}), random({channels}),
+                              random({2, 3, channels})};
+  std::vector<Tensor> want;
+  for (std::size_t odd = 0; odd <= x.size() + 1; ++odd) {  // 0: none
+    std::vector<Tensor> leaves;
+    for (std::size_t k = 0; k < x.size(); ++k) leaves.push_back(operand(x[k], k + 1 == odd ? 3 : 2));
+    const Tensor y = causal_conv1d(leaves[0], leaves[1], leaves[2], leaves[3], Act::silu);
+    std::vector<Tensor> got = grad({y}, leaves, {.grad_outputs = {operand(g, odd == x.size() + 1 ? 1 : 2).detach()}});
+    got.push_back(y.detach());
+    if (odd == 0) want = got;
+    for (std::size_t k = 0; k < got.size(); ++k) {
+      INFO("odd " << odd << ", result " << k);
+      CHECK(same_bits(to(got[k], cpu), to(want[k], cpu)));
+    }
   }
 }
