@@ -110,6 +110,12 @@ void memory() {
   {
     const Tensor a = to(x, bf16), b = to(y, bf16);
     forward("add, bf16", bytes_of(3, bf16), [&] { return a + b; });
+    forward("silu, bf16", bytes_of(2, bf16), [&] { return silu(a); });
+    const Tensor leaf = a.detach().requires_grad_(), gate = b.detach().requires_grad_();
+    op("swiglu, bf16, both ways", bytes_of(8, bf16), [&] {
+      grad({swiglu(leaf, gate)}, {leaf, gate}, {.grad_outputs = {a}});
+    });
+    forward("softmax of columns, bf16", bytes_of(2, bf16), [&] { return softmax(a, 0); });
     forward("fill, bf16", bytes_of(1, bf16), [&] { return full(a.shape(), 1, {bf16, gpu}); });
     Rng rng(2);
     forward("dropout, bf16", bytes_of(2, bf16), [&] { return dropout(a, 0.1, rng); });
@@ -125,6 +131,8 @@ void memory() {
   forward("transpose", bytes_of(2), [&] { return contiguous(transpose(x, 0, 1)); });
   forward("softmax", bytes_of(2), [&] { return softmax(x); });
   backward("softmax, both ways", 5, [](const Tensor& z) { return softmax(z); });
+  forward("softmax of columns", bytes_of(2), [&] { return softmax(x, 0); });
+  backward("softmax of columns, both ways", 5, [](const Tensor& z) { return softmax(z, 0); });
   forward("layer_norm", bytes_of(2), [&] { return layer_norm(x, w, w); });
   forward("rms_norm", bytes_of(2), [&] { return rms_norm(x, w); });
   backward("layer_norm, both ways", 5, [&](const Tensor& z) { return layer_norm(z, w, w); });
@@ -144,6 +152,8 @@ void memory() {
       return randint(0, table.dim(0), {rows}, rng, gpu);
     }();
     forward("embedding", bytes_of(2), [&] { return embedding(table, index); });
+    const Tensor places = reshape(at, {rows, 1}), some = contiguous(narrow(y, 1, 0, 1));  // one for each row
+    forward("scatter into a copy", bytes_of(2), [&] { return scatter(x, 1, places, some); });
   }
   {
     Tensor p = random({rows, width}).requires_grad_();

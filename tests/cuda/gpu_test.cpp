@@ -84,6 +84,7 @@ TEST_CASE("gpu: signs of life, reductions and rows", "[gpu][life]") {
       64);
   check([](Device d) { return with_gradients({{9, 300}}, d, [](auto& x) { return softmax(x[0]); }); }, 64);
   check([](Device d) { return with_gradients({{9, 3000}}, d, [](auto& x) { return log_softmax(x[0]); }); }, 64);
+  check([](Device d) { return with_gradients({{2, 300, 24}}, d, [](auto& x) { return softmax(x[0], 1); }); }, 64);
   check(
       [](Device d) {
         return with_gradients({{9, 300}, {300}, {300}}, d, [](auto& x) { return layer_norm(x[0], x[1], x[2]); });
@@ -97,6 +98,8 @@ TEST_CASE("gpu: signs of life, indices and losses", "[gpu][life]") {
         const Tensor at = to(Tensor::from(std::vector<int64_t>{3, 0, 3, 4}, {4}), d);
         auto all = with_gradients({{5, 64}}, d, [&](auto& x) { return embedding(x[0], at); });
         for (const Tensor& t : with_gradients({{4, 5}}, d, [&](auto& x) { return cross_entropy(x[0], at); }))
+          all.push_back(t);
+        for (const Tensor& t : with_gradients({{5}, {4}}, d, [&](auto& x) { return scatter(x[0], 0, at, x[1]); }))
           all.push_back(t);
         CHECK_THROWS_AS(embedding(random({4, 8}, d, 1), at), ValueError);
         return all;
@@ -125,6 +128,12 @@ TEST_CASE("gpu: signs of life, attention and scan", "[gpu][life]") {
       [&](Device d) {
         return with_gradients({s, s, s}, d,
                               [](auto& x) { return attention(x[0], x[1], x[2], {.mask = {.causal = true}}); });
+      },
+      4096);
+  check(
+      [](Device d) {
+        return with_gradients({{2, 40, 6}, {4, 6}, {6}}, d,
+                              [](auto& x) { return causal_conv1d(x[0], x[1], x[2], {}, Act::silu); });
       },
       4096);
   check(
