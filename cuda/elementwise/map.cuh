@@ -7,8 +7,32 @@
 #include <sluice/cuda/vectors.cuh>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/shape/create.h>
 
 namespace sluice::cuda {
+
+#ifdef __CUDACC__
+constexpr int64_t kManyAcross = 1 << 20;  // numbers of an operand from which on a copy costs less
+#else
+constexpr int64_t kManyAcross = 1 << 13;
+#endif
+/// A plan whose large transposed operands are copies, made by tiles (make.cu): read in place, a warp would take one
+/// number of each of 32 lines of memory.
+struct Untransposed {
+  sluice::detail::MapPlan plan;
+  std::array<Tensor, sluice::detail::kMapOperands> copies;
+
+  explicit Untransposed(const sluice::detail::MapPlan& given) : plan(given) {
+    for (std::size_t k = 0; k < plan.count; ++k) {
+      const Tensor& x = *plan.operands[k];
+      if (x.numel() < kManyAcross || x.dtype() == boolean || !sluice::detail::reads_across(x.layout())) continue;
+      copies[k] = contiguous(x.detach()), plan.operands[k] = &copies[k];
+      plan.direct[k] = x.shape() == plan.shape && x.dtype() == plan.dtype;
+    }
+  }
+  Untransposed(const Untransposed&) = delete;
+  Untransposed& operator=(const Untransposed&) = delete;
+};
 
 /// The operands of a map, for a kernel. A kernel computes with bf16 operands in f32.
 template <class T, int N> struct Operands {
@@ -91,7 +115,9 @@ template <class F, class T, std::size_t... I> struct MapBackward<F, T, std::inde
   }
 };
 
-template <class F, class Arity> void map_forward(const F& f, const sluice::detail::MapPlan& plan, Tensor& y) {
+template <class F, class Arity> void map_forward(const F& f, const sluice::detail::MapPlan& given, Tensor& y) {
+  const Untransposed readable(given);
+  const sluice::detail::MapPlan& plan = readable.plan;
   const auto run = [&]<class T>() {
     const MapForward<F, T, Arity> body{f, Operands<T, Arity::size()>(plan), address_of(y)};
     if constexpr (std::is_same_v<T, float>)
@@ -106,7 +132,9 @@ template <class F, class Arity> void map_forward(const F& f, const sluice::detai
   }
 }
 
-template <class F, class Arity> void map_backward(const F& f, const sluice::detail::MapPlan& plan, Tensors& grads) {
+template <class F, class Arity> void map_backward(const F& f, const sluice::detail::MapPlan& given, Tensors& grads) {
+  const Untransposed readable(given);
+  const sluice::detail::MapPlan& plan = readable.plan;
   dispatch_float("map", plan.dtype == bf16 ? f32 : plan.dtype, [&]<class T>() {
     MapBackward<F, T, Arity> body{f, Operands<T, Arity::size() + 1>(plan), {}};
     for (std::size_t k = 0; k < Arity::size(); ++k) body.dx[k] = grads[k].defined() ? address_of(grads[k]) : nullptr;

@@ -98,6 +98,21 @@ TEST_CASE("cuda: copies of transposed tensors, beyond a tile in each dim", "[cud
                [=](const auto& x) { return to(transpose(x[0], 0, 1), to_dtype); });
 }
 
+TEST_CASE("cuda: formulas of transposed operands, which are copied if they are large", "[cuda]") {
+  for (const DType dtype : {f32, bf16, f64})
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{8, 9}, {129, 80}, {2, 8192}}) {
+      const Tensor a = numbers({m, n}, dtype, 40), b = numbers({n, m}, dtype, 41), many = numbers({3, m, n}, dtype, 42);
+      same_there("transposed", {a, b}, [](const auto& x) { return x[0] + transpose(x[1], 0, 1); });
+      same_there("repeated", {many, b}, [](const auto& x) { return transpose(x[1], 0, 1) * x[0]; });
+      same_there("mask", {a, b},
+                 [](const auto& x) { return where(transpose(x[1] > 0.0, 0, 1), x[0], transpose(x[1], 0, 1)); });
+      same_there("gradient", {a, b}, [](const auto& x) {
+        const Tensor leaf = transpose(x[1], 0, 1).detach().requires_grad_();
+        return grad({leaf * x[0]}, {leaf}, {.grad_outputs = {transpose(x[1], 0, 1)}})[0];
+      });
+    }
+}
+
 TEST_CASE("cuda: rows by eights and one by one", "[cuda]") {
   for (const DType dtype : {f32, bf16})
     for (const int64_t width : {1, 9, 64, 264, 2049, 2056}) {  // one warp's rows, a block's; with and without eights
