@@ -61,10 +61,16 @@ extern Kernel<void(Tensor& y, bool upper, int64_t k)> zero_triangle;
 extern Kernel<void(Compare kind, const Tensor& a, const Tensor& b, Tensor& y)> compare;
 /// y [outer, inner] from x [outer, n, inner]; sum also i64; norm, √Σx², not of f64.
 extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
+/// y [outer, inner], products of x [outer, n, inner]. Without it they are made of ops.
+extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> prod;
 /// Index of the first largest or smallest value; x of any dtype but bf16.
 extern Kernel<void(bool largest, const Tensor& x, Tensor& index, ReduceShape shape)> arg_extreme;
 /// y = running sums along dim; also i64 and i32.
 extern Kernel<void(const Tensor& x, Tensor& y, int dim, CumsumOptions options)> cumsum;
+/// y = running products along dim; also i64 and i32. Without it they are made of ops.
+extern Kernel<void(const Tensor& x, Tensor& y, int dim)> cumprod;
+/// dx from g, that of y, or, of size 1 along dim, that of the last entries alone.
+extern Kernel<void(const Tensor& x, const Tensor& g, Tensor& dx, int dim)> cumprod_backward;
 /// Each row of x [..., n] gives index [..., k] of its first k values in order; ties by index, NaN last.
 extern Kernel<void(const Tensor& x, Tensor& index, bool descending)> argsort;
 

@@ -4,9 +4,11 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/scan/scan.h>
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace sluice {
 
@@ -30,26 +32,41 @@ int64_t count_of(const Shape& s, const Shape& dims) {
   return n;
 }
 
+/// Neighbouring dims.
+struct DimRun {
+  int first, last;
+  Shape kept(Shape s) const {
+    for (int d = first; d <= last; ++d) s[d] = 1;
+    return s;
+  }
+  ReduceShape of(const Shape& shape) const {
+    ReduceShape s{1, 1, 1};
+    for (int d = 0; d < shape.rank(); ++d) (d < first ? s.outer : d > last ? s.inner : s.n) *= shape[d];
+    return s;
+  }
+};
+/// Sorted dims as runs of neighbours, the last run first.
+std::vector<DimRun> runs_of(const Shape& dims) {
+  std::vector<DimRun> runs;
+  for (int i = dims.rank() - 1; i >= 0;) {
+    const int last = static_cast<int>(dims[i]);
+    int first = last;
+    for (--i; i >= 0 && dims[i] == first - 1; --i) --first;
+    runs.push_back({first, last});
+  }
+  return runs;
+}
+
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
-/// are apart take one pass per group, the last group first.
+/// are apart take one pass per run.
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
   if (dims.empty()) return kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach());  // a scalar; a new result
   Tensor y = contiguous(x.detach());
-  const auto passes = [&] {
-    int n = 1;
-    for (int i = 1; i < dims.rank(); ++i) n += dims[i] != dims[i - 1] + 1;
-    return n;
-  };
-  if (x.dtype() == bf16 && passes() > 1) y = to(y, f32);  // results are rounded once
-  for (int i = dims.rank() - 1; i >= 0;) {
-    int last = static_cast<int>(dims[i]), first = last;
-    for (--i; i >= 0 && dims[i] == first - 1; --i) --first;
-    ReduceShape s{1, 1, 1};
-    Shape shape = y.shape();
-    for (int d = 0; d < shape.rank(); ++d) (d < first ? s.outer : d > last ? s.inner : s.n) *= shape[d];
-    for (int d = first; d <= last; ++d) shape[d] = 1;
-    Tensor out = empty(shape, y.options());
-    if (y.numel() > 0) kernel::reduce(kind, y, out, s);
+  const auto runs = runs_of(dims);
+  if (x.dtype() == bf16 && runs.size() > 1) y = to(y, f32);  // results are rounded once
+  for (const DimRun run : runs) {
+    Tensor out = empty(run.kept(y.shape()), y.options());
+    if (y.numel() > 0) kernel::reduce(kind, y, out, run.of(y.shape()));
     else fill_(out, kind == ReduceKind::max || kind == ReduceKind::min ? std::numeric_limits<double>::quiet_NaN() : 0);
     y = out;
   }
@@ -190,23 +207,40 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   });
 }
 
+namespace {
+/// Products along the middle of x [outer, n, inner].
+Tensor products(const Tensor& x) {
+  const int64_t n = x.dim(1);
+  if (!kernel::prod.installed(x.device())) {  // a tree: halves are multiplied until one entry is left
+    Tensor y = n == 0 ? cat({x, ones({x.dim(0), 1, x.dim(2)}, x.options())}, 1) : clone(x);
+    for (int64_t size = n, half = n / 2; size > 1; size -= half, half = size / 2) {
+      const Tensor p = narrow(y, 1, 0, half) * narrow(y, 1, half, half);
+      y = size % 2 ? cat({p, narrow(y, 1, size - 1, 1)}, 1) : p;
+    }
+    return y;
+  }
+  Tensor y = empty({x.dim(0), 1, x.dim(2)}, x.options());
+  if (x.numel() > 0) kernel::prod(contiguous(x.detach()), y, {x.dim(0), n, x.dim(2)});
+  else fill_(y, 1);
+  // Backward: dx_j = g · Π_{i≠j} x_i, without division.
+  return record("prod", y, {x}, {x},
+                [](const Node& node, const Tensor& g) { return detail::cumprod_vjp(node.saved(0), g, 1); });
+}
+}  // namespace
+
 Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   detail::check_float("prod", x);
+  const Shape dims = wrap_dims("prod", dims_in, x.rank());
+  if (dims.empty()) return clone(x);
+  const auto runs = runs_of(dims);
   // In f64, whose range holds what a part of the factors gives before the others bring it back.
-  if (x.dtype() != f64) return to(prod(to(x, f64), dims_in, keep_dims), x.dtype());
-  Shape dims = wrap_dims("prod", dims_in, x.rank());
-  Tensor y = clone(x);
-  // A tree of multiplications: halves of the dim are multiplied until one entry is left. Its gradient
-  // never divides by x, so zeros need no special case.
-  for (int64_t d : dims) {
-    if (y.dim(d) == 0) y = cat({y, ones(with_dims_kept(y.shape(), {d}), y.options())}, static_cast<int>(d));
-    while (y.dim(d) > 1) {
-      int64_t n = y.dim(d), half = n / 2;
-      Tensor p = narrow(y, d, 0, half) * narrow(y, d, half, half);
-      y = n % 2 ? cat({p, narrow(y, d, n - 1, 1)}, d) : p;
-    }
+  Tensor y = runs.size() > 1 || !kernel::prod.installed(x.device()) ? to(x, f64) : x;
+  for (const DimRun run : runs) {
+    const ReduceShape s = run.of(y.shape());
+    const Shape kept = run.kept(y.shape());
+    y = reshape(products(reshape(y, {s.outer, s.n, s.inner})), kept);
   }
-  return keep_dims ? y : reshape(y, with_dims_dropped(x.shape(), dims));
+  return reshape(to(y, x.dtype()), keep_dims ? y.shape() : with_dims_dropped(x.shape(), dims));
 }
 
 Tensor any(const Tensor& x, const Shape& dims, bool keep_dims) {

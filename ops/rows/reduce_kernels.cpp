@@ -32,12 +32,19 @@ struct MinOp {
 };
 /// √Σx². The squares of f32 are exact in f64, and sums of them do not leave its range.
 struct NormOp : SumOp {};
+/// In f64, whose range holds what a part of the factors gives before the others bring it back.
+struct ProdOp {
+  template <class T> static constexpr T start() { return T(1); }
+  template <class T> static T apply(T a, T b) { return a * b; }
+};
 
+template <class Op> constexpr bool takes_part_in_f64 = std::is_same_v<Op, NormOp> || std::is_same_v<Op, ProdOp>;
 /// Wide type of running totals.
 template <class Op, class T>
-using Total = std::conditional_t<std::is_base_of_v<SumOp, Op> && std::is_floating_point_v<T>, double, T>;
+using Total =
+    std::conditional_t<(std::is_base_of_v<SumOp, Op> || takes_part_in_f64<Op>)&&std::is_floating_point_v<T>, double, T>;
 /// Type of partial results.
-template <class Op, class T> using Part = std::conditional_t<std::is_same_v<Op, NormOp>, Total<Op, T>, T>;
+template <class Op, class T> using Part = std::conditional_t<takes_part_in_f64<Op>, Total<Op, T>, T>;
 /// What reduces partial results.
 template <class Op> using Join = std::conditional_t<std::is_same_v<Op, NormOp>, SumOp, Op>;
 
@@ -76,8 +83,8 @@ template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, in
     if constexpr (std::is_same_v<Op, NormOp>)
       part = detail::row_total<double>(m, [p](int64_t i) { return term<Op>(p[i]); });
     else
-      part = detail::row_joined<!std::is_same_v<Op, SumOp>>(p, m, Op::template start<T>(),
-                                                            [](T a, T y) { return Op::apply(a, y); });
+      part = detail::row_joined < std::is_same_v<Op, MaxOp> || std::is_same_v < Op,
+      MinOp >> (p, m, Op::template start<Part<Op, T>>(), [](Part<Op, T> a, Part<Op, T> y) { return Op::apply(a, y); });
     total = Op::apply(total, static_cast<Total<Op, T>>(part));
   }
   return total;
@@ -163,6 +170,10 @@ void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
     return detail::copy_elements(wide, y);
   }
   dispatch_float("reduce", x.dtype(), [&]<class T>() { reduce_as<T>(kind, {x.data<T>()}, y.mutable_data<T>(), s); });
+}
+
+void prod_cpu(const Tensor& x, Tensor& y, ReduceShape s) {
+  dispatch_float("prod", x.dtype(), [&]<class T>() { reduce<ProdOp, T>({x.data<T>()}, y.mutable_data<T>(), s); });
 }
 
 /// Whether a comes before b: NaN before numbers, then the larger (or smaller). Never of two that are equal.
@@ -273,6 +284,7 @@ void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s
 }  // namespace
 
 constinit decltype(kernel::reduce) kernel::reduce{"reduce", &reduce_cpu, Bf16::native};
+constinit decltype(kernel::prod) kernel::prod{"prod", &prod_cpu};
 constinit decltype(kernel::arg_extreme) kernel::arg_extreme{"arg_extreme", &arg_extreme_cpu};
 
 }  // namespace sluice

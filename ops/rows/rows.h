@@ -53,35 +53,35 @@ template <class T> T row_dot(const T* a, const T* b, int64_t n) {
 }
 /// Not inlined, so that the loops of long rows keep their registers: join(start, x₀, …, x_{n−1}) for n < 64;
 /// join(start, x) is x.
-template <class T, class Join> [[gnu::noinline]] T few_joined(const T* x, int64_t n, T start, Join join) {
+template <class T, class X, class Join> [[gnu::noinline]] T few_joined(const X* x, int64_t n, T start, Join join) {
   constexpr int lanes = 16;
   int64_t i = 0;
   if (n >= lanes) {
     T lane[lanes];
     std::fill_n(lane, lanes, start);
     for (; i + lanes <= n; i += lanes)
-      for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], x[i + k]);
+      for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], T(x[i + k]));
     for (int width = lanes / 2; width > 0; width /= 2)
       for (int k = 0; k < width; ++k) lane[k] = join(lane[k], lane[k + width]);
     start = lane[0];
   }
-  for (; i < n; ++i) start = join(start, x[i]);
+  for (; i < n; ++i) start = join(start, T(x[i]));
   return start;
 }
 /// join(start, x₀, …, x_{n−1}) of an associative join with the neutral `start`, in a fixed order. By 64 lanes, because
 /// a loop of 16 is unrolled completely, and its selects stay scalar. If join(x, x) is x, the rest of a row is taken
 /// with some of what came before.
-template <bool idempotent, class T, class Join> T row_joined(const T* x, int64_t n, T start, Join join) {
+template <bool idempotent, class T, class X, class Join> T row_joined(const X* x, int64_t n, T start, Join join) {
   constexpr int lanes = 64;
   if (n < lanes) return few_joined(x, n, start, join);
   T lane[lanes];
   std::fill_n(lane, lanes, start);
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes)
-    for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], x[i + k]);
+    for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], T(x[i + k]));
   if constexpr (idempotent) {
     if (i < n)
-      for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], x[n - lanes + k]);
+      for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], T(x[n - lanes + k]));
   } else {
     if (i < n) lane[0] = join(lane[0], few_joined(x + i, n - i, start, join));
   }

@@ -14,8 +14,13 @@ struct CumsumOptions {
 /// accumulated in f64. Integers keep their dtype and wrap around; bool counts as i64.
 Tensor cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
 
-/// y_i = Π_{j<=i} x_j along dim, as ⌈log₂ n⌉ products of whole tensors. Gradients do not divide by x, so they are exact
-/// at zeros too. Integers wrap around; bool counts as i64.
+/// y_i = Π_{j<=i} x_j along dim, in f64. Gradients do not divide by x, so they are exact at zeros too. Integers wrap
+/// around; bool counts as i64.
 Tensor cumprod(const Tensor& x, int64_t dim);
+
+namespace detail {
+/// Gradient of cumprod(x, d) from g of its shape; or, with g of size 1 along d, of its last entries: of prod(x, {d}).
+Tensor cumprod_vjp(const Tensor& x, const Tensor& g, int d);
+}  // namespace detail
 
 }  // namespace sluice

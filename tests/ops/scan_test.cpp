@@ -1,13 +1,18 @@
-// cumsum beside its rows in support/cases_index.cpp.
+// cumsum, cumprod and prod beside their rows in support/cases_*.cpp.
 #include <sluice/ops/scan/scan.h>
 
+#include <sluice/autograd/engine.h>
 #include <sluice/core/number/random.h>
-
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
 
+#include "support/approx.h"
 #include "support/catch.h"
+
+#include <algorithm>
+#include <cmath>
 
 using namespace sluice;
 
@@ -38,7 +43,7 @@ TEST_CASE("cumsum: the carry of a long f32 sum is f64", "[scan]") {
 TEST_CASE("cumsum: rows are summed alike, however many there are", "[scan]") {
   Rng rng(3);
   for (int64_t rows : {1, 3, 4, 5, 9})
-    for (int64_t n : {1, 2, 37})
+    for (int64_t n : {1, 2, 37, 300})
       for (bool exclusive : {false, true})
         for (bool reverse : {false, true}) {
           const Tensor x = normal({rows, n}, 0, 1, rng), whole = cumsum(x, 1, {exclusive, reverse});
@@ -52,6 +57,55 @@ TEST_CASE("cumsum: rows are summed alike, however many there are", "[scan]") {
             }
           }
         }
+}
+
+TEST_CASE("cumprod, prod: runs of every kind, with and without zeros, against loops", "[scan]") {
+  testing::Rand rand(5);
+  for (const Shape& shape : {Shape{9, 3, 1}, Shape{6, 256, 1}, Shape{5, 600, 1}, Shape{2, 300, 2}, Shape{1, 520, 3},
+                             Shape{1, 40, 4}, Shape{3, 270, 70}, Shape{70000, 2, 1}})
+    for (const int64_t zeros : {0, 1, 2}) {
+      const int64_t n = shape[1], inner = shape[2], runs = shape[0] * inner;
+      INFO(shape[0] << " x " << n << " x " << inner << " with " << zeros << " zeros");
+      const auto place = [&](int64_t r, int64_t j) { return std::size_t((r / inner * n + j) * inner + r % inner); };
+      auto values = testing::random_tensor(shape, f64, rand, 0.8, 1.25).to_vector<double>();
+      for (int64_t r = 0; r < runs; ++r)
+        for (int64_t k = 0; k < zeros; ++k) values[place(r, rand.below(n))] = 0;
+      Tensor x = to(Tensor::from<double>(values, shape), f32).requires_grad_();
+      values = x.to_vector<double>();
+      const Tensor dy = testing::random_tensor(shape, f32, rand), dp = narrow(dy, 1, 0, 1);
+      const auto g = dy.to_vector<double>();
+      std::vector<double> y(values.size()), dx(values.size()), all, dx_all(values.size()), slack(values.size());
+      for (int64_t r = 0; r < runs; ++r) {
+        double before = 1;
+        for (int64_t j = 0; j < n; ++j) {
+          double others = before, size = 0;  // Π_{k<=i} x_k without x_j
+          for (int64_t i = j; i < n; ++i) {
+            if (i > j) others *= values[place(r, i)];
+            dx[place(r, j)] += others * g[place(r, i)], size += std::abs(others);
+          }
+          dx_all[place(r, j)] = others * g[place(r, 0)], slack[place(r, j)] = 1e-6 * (size + 1e-30);
+          y[place(r, j)] = before *= values[place(r, j)];
+        }
+      }
+      for (int64_t o = 0; o < shape[0]; ++o)
+        for (int64_t c = 0; c < inner; ++c) all.push_back(y[place(o * inner + c, n - 1)]);
+      const auto near = [](const Tensor& got, const std::vector<double>& want, const std::vector<double>& allowed) {
+        const auto close = testing::all_close(got.to_vector<double>(), want, allowed);
+        INFO(close.text);
+        CHECK(close);
+      };
+      const std::vector<double> small(values.size(), 1e-6 * *std::max_element(y.begin(), y.end()) + 1e-30);
+      const Tensor products = cumprod(x, 1), product = prod(x, 1, keep);
+      near(products, y, small);
+      near(product, all, std::vector<double>(all.size(), small[0]));
+      for (const bool again : {false, true}) {
+        const auto of = [&](const Tensor& f, const Tensor& df) {
+          return grad({f}, {x}, {.create_graph = again, .retain_graph = true, .grad_outputs = {df}})[0];
+        };
+        near(of(products, dy), dx, slack);
+        near(of(product, dp), dx_all, slack);
+      }
+    }
 }
 
 TEST_CASE("cumsum: empty tensors and errors", "[scan]") {
