@@ -168,3 +168,41 @@ TEST_CASE("map: constants, ++, ! and select between two numbers mean what they m
   const Tensor a({1, 2}), b = reshape(Tensor({1, 2, 3}), {3, 1});  // a constant has the shape of all operands
   CHECK(map([](auto, auto) { return 1; }, a, b).shape() == Shape{3, 2});
 }
+
+TEST_CASE("remainder: the bits that fmod gives, and slopes, for quotients of any size", "[map]") {
+  testing::Rand rand(3);
+  const auto check = [&rand]<class T>(T) {
+    constexpr int digits = std::numeric_limits<T>::digits;
+    for (const int size : {3, digits - 3, digits + 2, digits + 9}) {  // of quotients, in bits
+      std::vector<T> a, b;
+      for (int i = 0; i < 3000; ++i) {
+        const T divisor = static_cast<T>(std::ldexp(rand.uniform(1, 2), int(rand.below(60)) - 30));
+        const T times = static_cast<T>(std::floor(std::ldexp(rand.uniform(-1, 1), int(rand.below(size)))));
+        T x = times == 0 ? divisor / 2 : divisor * times;  // a multiple, rounded, or beside one, or not
+        if (i % 4 < 2) x = std::nextafter(x, i % 4 ? T(INFINITY) : -T(INFINITY));
+        if (i % 4 == 2) x += divisor * static_cast<T>(rand.uniform(0, 1));
+        a.push_back(x), b.push_back(i % 3 ? divisor : -divisor);
+      }
+      for (T x : {T(0), -T(0), T(1), T(-1), T(INFINITY), T(NAN), std::numeric_limits<T>::min()})
+        for (T y : {T(0), T(3), T(-3), T(INFINITY), -T(INFINITY), T(NAN), 3 * std::numeric_limits<T>::min()})
+          a.push_back(x), b.push_back(y);
+      const Tensor x = Tensor::from<T>(a).requires_grad_(), y = Tensor::from<T>(b).requires_grad_();
+      const Tensor r = remainder(x, y);
+      const auto got = r.template to_vector<T>();
+      const auto slopes = grad({r}, {x, y}, {.grad_outputs = {ones_like(r)}});
+      const auto dx = slopes[0].template to_vector<T>(), dy = slopes[1].template to_vector<T>();
+      int wrong = 0;
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        T want = std::fmod(a[i], b[i]);
+        if (want != 0 && (want < 0) != (b[i] < 0)) want += b[i];
+        const T whole = want == b[i] ? T(-1) : std::rint((a[i] - want) / b[i]);
+        if (std::isnan(want) ? !std::isnan(got[i]) : got[i] != want || std::signbit(got[i]) != std::signbit(want))
+          ++wrong;
+        if (!std::isnan(want) && (dx[i] != 1 || dy[i] != -whole)) ++wrong;
+      }
+      INFO(digits << " digits, quotients of " << size);
+      CHECK(wrong == 0);
+    }
+  };
+  check(1.0f), check(1.0);
+}
