@@ -83,7 +83,7 @@ extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> 
 extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> scatter;
 /// y = slices of x along dim, x of any layout. Errors name `op`.
 extern Kernel<void(const char* op, const Tensor& x, int dim, const Tensor& index, Tensor& y)> index_select;
-/// y's slice index[i] += slice i of src; f32, f64, i64, i32.
+/// y's slice index[i] += slice i of src; f32, f64, bf16, i64, i32.
 extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> index_add;
 
 // -- products ------------------------------------------------------------------------------------------------

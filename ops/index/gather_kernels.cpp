@@ -3,6 +3,7 @@
 
 #include <sluice/core/number/arithmetic.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/strided.h>
 #include <sluice/ops/shape/create.h>
 
 #include <algorithm>
@@ -15,18 +16,26 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kGrain = 1 << 14;  // elements per task
+constexpr int64_t kColumns = 128;    // summed at a time
 
 int64_t per_task(int64_t elements) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, elements)); }
 
-void check_indices(const char* op, const Tensor& index, int64_t size) {
-  const int64_t *p = index.data<int64_t>(), n = index.numel();
+/// Whether n indices lie in [0, size).
+bool all_within(const int64_t* p, int64_t n, int64_t size) {
   uint64_t bad = 0;
   for (int64_t i = 0; i < n; ++i) bad |= static_cast<uint64_t>(p[i]) >= static_cast<uint64_t>(size);
-  if (!bad) return;
-  for (int64_t i = 0; i < n; ++i)
-    if (p[i] < 0 || p[i] >= size)
-      fail<ValueError>(op, ": index ", p[i], " is outside [0, ", size, ") — got it at element ", i,
-                       " of an index of shape ", index);
+  return !bad;
+}
+
+[[noreturn, gnu::noinline, gnu::cold]] void fail_index(const char* op, const Tensor& index, int64_t size) {
+  const int64_t *p = index.data<int64_t>(), *bad = p;
+  while (*bad >= 0 && *bad < size) ++bad;
+  fail<ValueError>(op, ": index ", *bad, " is outside [0, ", size, ") — got it at element ", bad - p,
+                   " of an index of shape ", index);
+}
+
+void check_indices(const char* op, const Tensor& index, int64_t size) {
+  if (!all_within(index.data<int64_t>(), index.numel(), size)) fail_index(op, index, size);
 }
 
 /// Number of positions before, along and after a dim.
@@ -75,18 +84,24 @@ struct Groups {
 };
 
 void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
-  check_indices("gather", index, x.shape()[dim]);
   const int last = y.rank() - 1;
-  const int64_t n = y.shape()[last], rows = n == 0 ? 0 : y.numel() / n;
+  const int64_t size = x.shape()[dim], n = y.shape()[last], rows = n == 0 ? 0 : y.numel() / n;
   const int64_t along = x.strides()[dim], step = dim == last ? 0 : x.strides()[last];
   const int64_t* at = index.data<int64_t>();
   dispatch_all(x.dtype(), [&]<class T>() {
     const T* from = x.data<T>();
     T* out = y.mutable_data<T>();
+    // Rows that are read nearly whole: the next one is fetched ahead, since the processor cannot foresee an index.
+    constexpr int64_t kLine = 64 / sizeof(T);
+    const bool dense = dim == last && along == 1 && n >= size / kLine;
     parallel_for(rows, per_task(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const T* row = from + offset_of(r, y.shape(), x.strides(), 0, last, dim);
-        for (int64_t j = 0; j < n; ++j) out[r * n + j] = row[j * step + at[r * n + j] * along];
+        const int64_t* place = at + r * n;
+        if (!all_within(place, n, size)) fail_index("gather", index, size);
+        if (dense)
+          for (int64_t j = 0; j < size; j += kLine) __builtin_prefetch(row + size + j);
+        for (int64_t j = 0; j < n; ++j) out[r * n + j] = row[j * step + place[j] * along];
       }
     });
   });
@@ -94,14 +109,15 @@ void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
 
 /// put(element of y, element of src) for all positions of the index. A lane is all positions that differ along dim
 /// only: lanes have distinct targets, so they run in parallel and each puts in the order of the index.
-template <class T, class Put> void scatter_lanes(Tensor& y, int dim, const Tensor& index, const Tensor& src, Put put) {
+template <class T, class Put>
+void scatter_lanes(const char* op, Tensor& y, int dim, const Tensor& index, const Tensor& src, Put put) {
   const Shape& shape = index.shape();
   const Split s(shape, dim);
   if (index.numel() == 0) return;
   std::vector<int64_t> lane(static_cast<std::size_t>(s.inner));  // offset of each inner position
   for (int64_t i = 0; i < s.inner; ++i)
     lane[static_cast<std::size_t>(i)] = offset_of(i, shape, y.strides(), dim + 1, shape.rank());
-  const int64_t along = y.strides()[dim], width = std::min<int64_t>(s.inner, 256);
+  const int64_t size = y.shape()[dim], along = y.strides()[dim], width = std::min<int64_t>(s.inner, 256);
   const int64_t blocks = ceil_div(s.inner, width);
   const int64_t* at = index.data<int64_t>();
   const T* in = src.data<T>();
@@ -110,8 +126,15 @@ template <class T, class Put> void scatter_lanes(Tensor& y, int dim, const Tenso
     for (int64_t task = begin; task < end; ++task) {
       const int64_t o = task / blocks, first = task % blocks * width, stop = std::min(s.inner, first + width);
       T* base = out + offset_of(o, shape, y.strides(), 0, dim);
+      if (s.inner == 1) {  // one lane
+        const int64_t row = o * s.n;
+        if (!all_within(at + row, s.n, size)) fail_index(op, index, size);
+        for (int64_t k = 0; k < s.n; ++k) put(base[at[row + k] * along], in[row + k]);
+        continue;
+      }
       for (int64_t k = 0; k < s.n; ++k) {
         const int64_t row = (o * s.n + k) * s.inner;
+        if (!all_within(at + row + first, stop - first, size)) fail_index(op, index, size);
         for (int64_t i = first; i < stop; ++i)
           put(base[lane[static_cast<std::size_t>(i)] + at[row + i] * along], in[row + i]);
       }
@@ -120,15 +143,25 @@ template <class T, class Put> void scatter_lanes(Tensor& y, int dim, const Tenso
 }
 
 void scatter_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
-  check_indices("scatter_add", index, y.shape()[dim]);
   dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
-    scatter_lanes<T>(y, dim, index, src, [](T& to, T from) { to = detail::sum_of(to, from); });
+    scatter_lanes<T>("scatter_add", y, dim, index, src, [](T& to, T from) { to = detail::sum_of(to, from); });
   });
 }
 
 void scatter_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
-  check_indices("scatter", index, y.shape()[dim]);
-  dispatch_all(y.dtype(), [&]<class T>() { scatter_lanes<T>(y, dim, index, src, [](T& to, T from) { to = from; }); });
+  dispatch_all(y.dtype(),
+               [&]<class T>() { scatter_lanes<T>("scatter", y, dim, index, src, [](T& to, T from) { to = from; }); });
+}
+
+/// to[k] = slice at[k] of `base`, k < n: `size` numbers each.
+template <class T>
+void copy_slices(const T* base, int64_t along, const int64_t* at, int64_t n, int64_t size, T* __restrict__ to) {
+  if (size == 1) {
+    for (int64_t k = 0; k < n; ++k) to[k] = base[at[k] * along];
+  } else {
+    for (int64_t k = 0; k < n; ++k)
+      std::memcpy(to + k * size, base + at[k] * along, static_cast<std::size_t>(size) * sizeof(T));
+  }
 }
 
 void index_select_cpu(const char* op, const Tensor& x_in, int dim, const Tensor& index, Tensor& y) {
@@ -146,51 +179,101 @@ void index_select_cpu(const char* op, const Tensor& x_in, int dim, const Tensor&
     const T* from = x.data<T>();
     T* out = y.mutable_data<T>();
     parallel_for(s.outer * s.n, per_task(s.inner), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const T* row = from + offset_of(r / s.n, x.shape(), x.strides(), 0, dim) + at[r % s.n] * along;
-        if (s.inner == 1) out[r] = *row;
-        else std::memcpy(out + r * s.inner, row, static_cast<std::size_t>(s.inner) * sizeof(T));
+      for (int64_t r = begin, stop; r < end; r = stop) {  // the slices of one position before dim
+        const int64_t o = r / s.n;
+        stop = std::min(end, (o + 1) * s.n);
+        const T* base = from + offset_of(o, x.shape(), x.strides(), 0, dim);
+        copy_slices(base, along, at + (r - o * s.n), stop - r, s.inner, out + r * s.inner);
       }
     });
   });
 }
 
-// The index is sorted by target. A task sums a block of columns of all slices of one target, in the order of
-// the index (floats in f64), and writes it once.
+/// Whether each index is above the one before, so that no two name one slice.
+bool ascends(const int64_t* p, int64_t n) {
+  int64_t k = 1;
+  while (k < n && p[k - 1] < p[k]) ++k;
+  return k >= n;
+}
+
+/// target [size] += the rows of base that [m, end) name, one after the other, in Sum.
+template <class Sum, class T>
+[[gnu::always_inline]] inline void add_rows(const T* base, int64_t row, const int64_t* m, const int64_t* end,
+                                            int64_t size, T* target) {
+  const auto add = [](Sum sum, T x) { return detail::sum_of(sum, detail::convert<Sum>(x)); };
+  if (size == 1) {
+    Sum sum = detail::convert<Sum>(*target);
+    for (; m < end; ++m) sum = add(sum, base[*m * row]);
+    *target = detail::convert<T>(sum);
+    return;
+  }
+  Sum sum[kColumns];
+  for (int64_t i = 0; i < size; ++i) sum[i] = detail::convert<Sum>(target[i]);
+  for (; m + 4 <= end; m += 4) {  // loading four rows at once hides the latency of memory
+    const T *a = base + m[0] * row, *b = base + m[1] * row, *c = base + m[2] * row, *d = base + m[3] * row;
+    for (int64_t i = 0; i < size; ++i) sum[i] = add(add(add(add(sum[i], a[i]), b[i]), c[i]), d[i]);
+  }
+  for (; m < end; ++m)
+    for (int64_t i = 0; i < size; ++i) sum[i] = add(sum[i], base[*m * row + i]);
+  for (int64_t i = 0; i < size; ++i) target[i] = detail::convert<T>(sum[i]);
+}
+
+/// y += src where no slice has two sources.
+template <class Sum, class T>
+void add_each(const Split& s, int64_t size, const int64_t* at, const T* __restrict__ in, T* __restrict__ y) {
+  parallel_for(s.outer * s.n, per_task(s.inner), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin, stop; r < end; r = stop) {  // the slices of one position before dim
+      const int64_t o = r / s.n;
+      stop = std::min(end, (o + 1) * s.n);
+      for (int64_t k = r; k < stop; ++k) {
+        T* to = y + (o * size + at[k - o * s.n]) * s.inner;
+        for (int64_t i = 0; i < s.inner; ++i)
+          to[i] = detail::convert<T>(
+              detail::sum_of(detail::convert<Sum>(to[i]), detail::convert<Sum>(in[k * s.inner + i])));
+      }
+    }
+  });
+}
+
+/// The index is sorted by target. A task sums a block of columns of all slices of one target, in the order of
+/// the index, and writes it once.
+template <class Sum, class T> void add_groups(const Split& s, int64_t size, const int64_t* at, const T* in, T* y) {
+  const Groups groups(at, s.n, size);
+  const int64_t blocks = ceil_div(s.inner, kColumns), tasks = groups.count() * blocks;
+  const int64_t work = s.n / groups.count() * std::min(kColumns, s.inner);
+  parallel_for(s.outer * tasks, per_task(work), [&](int64_t begin, int64_t end) {
+    constexpr int64_t kAhead = 8, kLine = 64 / sizeof(T);
+    const int64_t *members = groups.members.data(), *last = members + s.n;
+    for (int64_t task = begin, stop; task < end; task = stop) {  // those of one position before dim
+      const int64_t o = task / tasks, first_task = task - o * tasks;
+      stop = std::min(end, (o + 1) * tasks);
+      auto g = static_cast<std::size_t>(first_task / blocks);
+      int64_t column = first_task % blocks * kColumns;
+      for (int64_t left = stop - task; left > 0; --left) {
+        const int64_t *m = members + groups.starts[g], *end_m = members + groups.starts[g + 1];
+        const int64_t w = std::min(kColumns, s.inner - column);
+        const T* base = in + o * s.n * s.inner + column;
+        if (end_m - m < kAhead && w >= kLine)  // the processor cannot foresee the rows of the next groups
+          for (const int64_t* k = m + kAhead; k < std::min(end_m + kAhead, last); ++k)
+            for (int64_t i = 0; i < w; i += kLine) __builtin_prefetch(base + *k * s.inner + i);
+        add_rows<Sum>(base, s.inner, m, end_m, w, y + (o * size + groups.targets[g]) * s.inner + column);
+        if ((column += kColumns) >= s.inner) column = 0, ++g;
+      }
+    }
+  });
+}
+
+/// Sums of floats are accumulated in f64.
 void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
-  check_indices("index_add", index, y.shape()[dim]);
+  const int64_t size = y.shape()[dim], *at = index.data<int64_t>();
+  check_indices("index_add", index, size);
   if (src.numel() == 0) return;
   const Split s(src.shape(), dim);
-  const int64_t size = y.shape()[dim];
-  const Groups groups(index.data<int64_t>(), s.n, size);
-  constexpr int64_t width = 128;
-  const int64_t blocks = ceil_div(s.inner, width), tasks = groups.count() * blocks;
-  const int64_t work = s.n / groups.count() * std::min(width, s.inner);
-  dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {
-    const T* in = src.data<T>();
-    T* out = y.mutable_data<T>();
-    const auto add = [](Sum sum, T x) { return detail::sum_of(sum, static_cast<Sum>(x)); };
-    parallel_for(s.outer * tasks, per_task(work), [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t o = task / tasks, first = task % blocks * width, w = std::min(width, s.inner - first);
-        const auto g = static_cast<std::size_t>(task % tasks / blocks);
-        T* target = out + (o * size + groups.targets[g]) * s.inner + first;
-        const T* base = in + o * s.n * s.inner + first;
-        Sum sum[width];
-        for (int64_t i = 0; i < w; ++i) sum[i] = target[i];
-        const int64_t *m = groups.members.data() + groups.starts[g],
-                      *end_m = groups.members.data() + groups.starts[g + 1];
-        for (; m + 4 <= end_m; m += 4) {  // loading four rows at once hides the latency of memory
-          const T *a = base + m[0] * s.inner, *b = base + m[1] * s.inner, *c = base + m[2] * s.inner,
-                  *d = base + m[3] * s.inner;
-          for (int64_t i = 0; i < w; ++i) sum[i] = add(add(add(add(sum[i], a[i]), b[i]), c[i]), d[i]);
-        }
-        for (; m < end_m; ++m)
-          for (int64_t i = 0; i < w; ++i) sum[i] = add(sum[i], base[*m * s.inner + i]);
-        for (int64_t i = 0; i < w; ++i) target[i] = static_cast<T>(sum[i]);
-      }
-    });
-  });
+  const auto add = [&]<class T, class Sum>() {
+    (ascends(at, s.n) ? add_each<Sum, T> : add_groups<Sum, T>)(s, size, at, src.data<T>(), y.mutable_data<T>());
+  };
+  if (y.dtype() == bf16) add.operator()<BFloat16, double>();
+  else dispatch_add("index_add", y.dtype(), add);
 }
 
 void zero_triangle_cpu(Tensor& y, bool upper, int64_t k) {
@@ -225,7 +308,7 @@ constinit decltype(kernel::gather) kernel::gather{"gather", &gather_cpu, Bf16::n
 constinit decltype(kernel::scatter_add) kernel::scatter_add{"scatter_add", &scatter_add_cpu, Bf16::updated};
 constinit decltype(kernel::scatter) kernel::scatter{"scatter", &scatter_cpu, Bf16::native};
 constinit decltype(kernel::index_select) kernel::index_select{"index_select", &index_select_cpu, Bf16::native};
-constinit decltype(kernel::index_add) kernel::index_add{"index_add", &index_add_cpu, Bf16::updated};
+constinit decltype(kernel::index_add) kernel::index_add{"index_add", &index_add_cpu, Bf16::native};
 constinit decltype(kernel::zero_triangle) kernel::zero_triangle{"triu", &zero_triangle_cpu, Bf16::native};
 constinit decltype(kernel::causal_mask) kernel::causal_mask{"causal_mask", &causal_mask_cpu};
 

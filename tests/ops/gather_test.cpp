@@ -86,6 +86,47 @@ TEST_CASE("index_add: a long sum keeps the precision of one rounding", "[gather]
   CHECK(y.to_vector()[0] == Approx(0.1f * double(n)).epsilon(1e-7));
 }
 
+TEST_CASE("index_add: each place once and with repeats, in slices of any width and every dtype", "[gather]") {
+  const DType dtype = GENERATE(f32, f64, bf16, i64, i32);
+  const int64_t width = GENERATE(1, 5, 40, 300);
+  const bool once = GENERATE(true, false);
+  const Shape shape{3, 50, width}, part{3, 20, width};
+  const Tensor index = once ? arange(3, 43, 2) : remainder(arange(20) * int64_t{7919}, 6.0);
+  const Tensor x = to(round(noise(shape) * 9.0), dtype), src = to(round(noise(part) * 5.0 + 1.0), dtype);
+  std::vector<double> want = x.to_vector<double>();
+  const std::vector<double> from = src.to_vector<double>();
+  for (int64_t i = 0; i < part.numel(); ++i) {
+    const int64_t place = i / width / 20 * 50 + index.to_vector<int64_t>()[static_cast<std::size_t>(i / width % 20)];
+    want[static_cast<std::size_t>(place * width + i % width)] += from[static_cast<std::size_t>(i)];
+  }
+  CHECK(index_add(x, 1, index, src).to_vector<double>() == want);
+  CHECK(index_select(index_add(x, 1, index, src), 1, index).to_vector<double>() ==
+        index_select(Tensor::from<double>(want, shape), 1, index).to_vector<double>());
+  if (dtype == bf16)
+    CHECK(index_add(full({1, width}, 300, {bf16}), 0, zeros({300}, {i64}), ones({300, width}, {bf16})).to_vector() ==
+          std::vector<float>(static_cast<std::size_t>(width), 600));
+}
+
+TEST_CASE("index_select, index_add: tasks that begin within a row", "[gather]") {
+  const int64_t n = 40000;
+  const Tensor x = reshape(arange(2 * n), {2, n}), up = arange(n), down = flip(up, {0}), back = flip(x, {1});
+  CHECK(index_select(x, 1, down).to_vector<int64_t>() == back.to_vector<int64_t>());
+  CHECK(index_add(x, 1, up, x).to_vector<int64_t>() == (x * 2).to_vector<int64_t>());
+  CHECK(index_add(x, 1, down, x).to_vector<int64_t>() == (x + back).to_vector<int64_t>());
+}
+
+TEST_CASE("gather: the first wrong index is named, wherever it is found", "[gather]") {
+  const Tensor x = noise({400, 300}), y = noise({400, 300});
+  Tensor index = zeros({400, 300}, {i64});
+  index.mutable_data<int64_t>()[299 * 300 + 7] = 300, index.mutable_data<int64_t>()[390 * 300] = -5;
+  const auto says = Contains("index 300 is outside [0, 300) — got it at element 89707");
+  CHECK_THROWS_WITH(gather(x, 1, index), says);
+  CHECK_THROWS_WITH(scatter_add(x, 1, index, y), says);
+  CHECK_THROWS_WITH(scatter(x, 1, index, y), says);
+  index.mutable_data<int64_t>()[299 * 300 + 7] = 400;
+  CHECK_THROWS_WITH(scatter_add(x, 0, index, y), Contains("index 400 is outside [0, 400)"));
+}
+
 TEST_CASE("gather: what does not fit is refused", "[gather]") {
   const Tensor x = noise({3, 4}), i = Tensor::from<int64_t>({0, 4, -1});
   CHECK_THROWS_AS(gather(x, 1, reshape(i, {3, 1})), ValueError);
