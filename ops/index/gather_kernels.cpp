@@ -87,21 +87,29 @@ void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
   const int last = y.rank() - 1;
   const int64_t size = x.shape()[dim], n = y.shape()[last], rows = n == 0 ? 0 : y.numel() / n;
   const int64_t along = x.strides()[dim], step = dim == last ? 0 : x.strides()[last];
+  const int64_t matrix = last > 0 ? y.shape()[last - 1] : 1;  // rows that are evenly far apart
+  const int64_t down = last > 0 && dim != last - 1 ? x.strides()[last - 1] : 0;
   const int64_t* at = index.data<int64_t>();
   dispatch_all(x.dtype(), [&]<class T>() {
     const T* from = x.data<T>();
     T* out = y.mutable_data<T>();
     // Rows that are read nearly whole: the next one is fetched ahead, since the processor cannot foresee an index.
     constexpr int64_t kLine = 64 / sizeof(T);
-    const bool dense = dim == last && along == 1 && n >= size / kLine;
+    const bool dense = dim == last && along == 1 && n > 1 && n >= size / kLine;
     parallel_for(rows, per_task(n), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
+      if (!all_within(at + begin * n, (end - begin) * n, size)) fail_index("gather", index, size);
+      for (int64_t r = begin, stop; r < end; r = stop) {
+        stop = std::min(end, (r / matrix + 1) * matrix);
         const T* row = from + offset_of(r, y.shape(), x.strides(), 0, last, dim);
-        const int64_t* place = at + r * n;
-        if (!all_within(place, n, size)) fail_index("gather", index, size);
-        if (dense)
-          for (int64_t j = 0; j < size; j += kLine) __builtin_prefetch(row + size + j);
-        for (int64_t j = 0; j < n; ++j) out[r * n + j] = row[j * step + place[j] * along];
+        if (n == 1) {
+          for (int64_t k = 0; k < stop - r; ++k) out[r + k] = row[k * down + at[r + k] * along];
+          continue;
+        }
+        for (int64_t k = r; k < stop; ++k, row += down) {
+          if (dense)
+            for (int64_t j = 0; j < size; j += kLine) __builtin_prefetch(row + down + j);
+          for (int64_t j = 0; j < n; ++j) out[k * n + j] = row[j * step + at[k * n + j] * along];
+        }
       }
     });
   });

@@ -161,12 +161,11 @@ Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, con
   const int64_t classes = log_p_in.dim(-1), n = targets.numel();
   const Tensor log_p = reshape(detail::widened(log_p_in), {n, classes}), t = reshape(to(targets, i64), {n});
   const Tensor counted = counted_targets(t, o);
-  const Tensor wrong = where(counted & ((t < 0.0) | (t >= static_cast<double>(classes))), t, 0);
-  for (const Tensor& worst : n > 0 && t.device() != meta ? std::vector{min(wrong), max(wrong)} : std::vector<Tensor>())
+  const Tensor safe = where(counted, t, 0);
+  for (const Tensor& worst : n > 0 && t.device() != meta ? std::vector{min(safe), max(safe)} : std::vector<Tensor>())
     if (worst.item<int64_t>() < 0 || worst.item<int64_t>() >= std::max<int64_t>(classes, 1))
       fail<ValueError>(op, ": target ", worst.item<int64_t>(), " is outside [0, ", classes, ")");
   if (classes == 0 && n > 0) fail(op, ": needs a class — got ", log_p_in);
-  const Tensor safe = where(counted, t, 0);
   const auto of_target = [&](const Tensor& rows) { return squeeze(gather(rows, 1, unsqueeze(safe, 1)), 1); };
   const Tensor weight = o.weight.defined() ? detail::widened(o.weight.detach()) : Tensor();
   const auto times = [](const Tensor& x, const Tensor& w) {  // a class of weight 0 counts nothing, even with −∞
@@ -196,8 +195,10 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
   check_classes("cross_entropy", "logits", logits, targets, o);
   if (o.weight.defined()) {  // what is ignored may be NaN
-    const Tensor ignored = logical_not(counted_targets(to(targets, i64), o)),
-                 rows = masked_fill(detail::widened(logits), unsqueeze(reshape(ignored, targets.shape()), -1), 0);
+    const Tensor ignored = logical_not(counted_targets(to(targets, i64), o));
+    Tensor rows = detail::widened(logits);
+    if (ignored.device() == meta || any(ignored).item() != 0)
+      rows = masked_fill(rows, unsqueeze(reshape(ignored, targets.shape()), -1), 0);
     return to(nll_of("cross_entropy", log_softmax(rows), targets, o), logits.dtype());
   }
   const int64_t classes = logits.dim(-1), n = targets.numel();

@@ -183,6 +183,23 @@ Tensor flip(const Tensor& x, const Shape& dims) {
   return record("flip", alias(x, l), {x}, {}, [dims](const Tensor& g) { return flip(g, dims); });
 }
 
+/// The last two dims, of one size, become one: that of their diagonal.
+static Layout diagonal_of(Layout l) {
+  const int last = l.rank() - 1;
+  l.strides[last - 1] += l.strides[last];
+  l.shape.erase(last), l.strides.erase(last);
+  return l;
+}
+
+/// Matrices with x on their diagonals and 0 elsewhere: y_ij = x_i [i = j].
+static Tensor on_diagonal(const Tensor& x) {
+  Shape shape = x.shape();
+  shape.push_back(x.dim(-1));
+  Tensor y = zeros(shape, x.options()), target = alias(y, diagonal_of(y.layout()));
+  detail::copy_elements(x, target);
+  return record("diagonal", std::move(y), {x}, {}, [](const Tensor& g) { return diagonal(g, -2, -1); });
+}
+
 Tensor diagonal(const Tensor& x, int64_t a, int64_t b) {
   int i = wrap_dim("diagonal", a, x.rank()), j = wrap_dim("diagonal", b, x.rank());
   if (x.rank() < 2 || i == j) fail("diagonal: needs two distinct dims — got ", a, ", ", b, " of x=", x);
@@ -193,14 +210,7 @@ Tensor diagonal(const Tensor& x, int64_t a, int64_t b) {
     if (d != i && d != j) order.push_back(d);
   order.push_back(i), order.push_back(j);
   Tensor p = permute(x, order);
-  Layout l = p.layout();
-  int last = l.rank() - 1;
-  l.strides[last - 1] += l.strides[last];
-  l.shape.erase(last), l.strides.erase(last);
-  // y_i = x_ii. Backward: dx_ij = g_i [i = j].
-  return record("diagonal", alias(p, l), {p}, {}, [](const Tensor& g) {
-    return where(eye(g.dim(-1), -1, {boolean, g.device()}), unsqueeze(g, -1), like(g, 0));
-  });
+  return record("diagonal", alias(p, diagonal_of(p.layout())), {p}, {}, [](const Tensor& g) { return on_diagonal(g); });
 }
 
 }  // namespace sluice
