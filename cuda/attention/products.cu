@@ -91,12 +91,17 @@ __global__ void __launch_bounds__(kThreads) add_marked(AddMarked p) {
        r += int64_t{gridDim.x} * kTeams) {
     const int64_t matrix = p.s.first + r / p.rows, b = matrix / p.kv_heads, kv = matrix % p.kv_heads;
     const BFloat16* const w = p.weights + r / p.rows * p.s.rows * p.s.ld + r % p.rows * p.y_step;
-    for (int64_t c = 0; c < p.cols; ++c) {
-      const float weight = to_float(w[c * p.x_step]);
-      if (weight == 0 || !p.x.marked(b, kv, c)) continue;
-      for (int64_t e = lane; e < p.x.width; e += kWarp)
-        if (const BFloat16 number(p.x.exact.at(b, kv, c, e)); (number.bits & 0x7f80) == 0x7f80)
-          p.y.add(b, kv, r % p.rows, e, weight * to_float(number));
+    for (int64_t first = 0; first < p.cols; first += kWarp) {  // a lane asks for one of 32 columns
+      const unsigned marked =
+          __ballot_sync(kAllLanes, first + lane < p.cols && p.x.marked(b, kv, first + lane) ? 1 : 0);
+      for (int bit = 0; bit < kWarp && marked >> bit; ++bit) {
+        const int64_t c = first + bit;
+        const float weight = marked >> bit & 1 ? to_float(w[c * p.x_step]) : 0.0f;
+        if (weight == 0) continue;
+        for (int64_t e = lane; e < p.x.width; e += kWarp)
+          if (const BFloat16 number(p.x.exact.at(b, kv, c, e)); (number.bits & 0x7f80) == 0x7f80)
+            p.y.add(b, kv, r % p.rows, e, weight * to_float(number));
+      }
     }
   }
 }
