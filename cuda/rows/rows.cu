@@ -92,7 +92,10 @@ template <class T> struct NormRow {
   template <int threads> __device__ void operator()(int64_t row) const {
     const Numbers<T> p = x.from(row * length.n), q = y.from(row * length.n);
     const T n = T(length.n);
-    const T mean = centred ? row_total<threads>(length, [&](auto place) { return p(place); }) / n : T(0);
+    // From the first number on, because r makes an ulp of a row of equal numbers large.
+    const T first = centred ? p[0] : T(0);
+    const T mean =
+        centred ? first + row_total<threads>(length, [&](auto place) { return p(place) - first; }) / n : T(0);
     const T squares = row_total<threads>(length, [&](auto place) {
       const auto v = p(place) - mean;
       return v * v;

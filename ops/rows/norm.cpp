@@ -28,7 +28,10 @@ void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tens
     detail::for_each_row(x.numel() / n, n, [&](int64_t row) {
       const T* __restrict__ p = in[row];
       T* __restrict__ q = out[row];
-      const T mean = spec.centred ? detail::row_sum(p, n) / T(n) : T(0);
+      // From the first number on, because r makes an ulp of a row of equal numbers large.
+      const T first = spec.centred ? p[0] : T(0);
+      const T mean =
+          spec.centred ? first + detail::row_total<T>(n, [=](int64_t i) { return p[i] - first; }) / T(n) : T(0);
       const T ss = detail::row_total<T>(n, [=](int64_t i) { return (p[i] - mean) * (p[i] - mean); });
       const T r = T(1) / std::sqrt(ss / T(n) + T(spec.eps));
       if (pb)

@@ -27,8 +27,8 @@ constexpr int64_t kSegment = 512;         // rows of a task of the backward pass
 template <class T> void add_product(const T* a, const T* b, T* SLUICE_RESTRICT sum, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += a[i] * b[i];
 }
-/// What all sums here are: to(r) += Σ_j w(j) ⊙ x(r + j) for rows of n numbers, r < rows and j < taps. A null x(i) is a
-/// row of zeros. Four by four, the width of published models, reads and writes each row once.
+/// What all sums here are: to(r) += Σ_j w(j) ⊙ x(r + j) for rows of n numbers, r < rows and j < taps. A null x(i) is
+/// left out. Four by four, the width of published models, reads and writes each row once.
 template <class T> void correlate(int64_t rows, int64_t taps, auto&& w, auto&& x, auto&& to, int64_t n) {
   const T *a[4], *b[7];
   bool all = rows == 4 && taps == 4;
@@ -64,11 +64,12 @@ template <class T> struct Convolution {
 
   /// How many of the rows `row` … `end` − 1 come next: those of one sequence.
   int64_t next(int64_t row, int64_t end) const { return std::min({kRows, end - row, n - row % n}); }
-  /// Channels from `first` on of the row that stands `later` rows after `row` in its sequence; null if it is absent.
+  /// Channels from `first` on of the row that stands `later` rows after `row` in its sequence, at most kChannels.
   const T* at(int64_t row, int64_t later, int64_t first) const {
     const int64_t t = row % n + later;
     if (t >= 0) return rows + (row + later) * c + first;
-    return early ? early + ((row / n + 1) * (width - 1) + t) * c + first : nullptr;
+    static constexpr T zeros[kChannels] = {};
+    return early ? early + ((row / n + 1) * (width - 1) + t) * c + first : zeros;
   }
   /// p of `some` rows from `row` on, `count` channels from `first` on.
   void sums(int64_t row, int64_t some, int64_t first, int64_t count, auto&& to) const {

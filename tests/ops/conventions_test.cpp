@@ -52,6 +52,18 @@ TEST_CASE("conventions: a causal convolution of bf16 is rounded once, after any 
   }
 }
 
+TEST_CASE("conventions: rows before the first of a causal convolution are zeros, times NaN, too", "[ops]") {
+  for (DType dtype : {f32, bf16})
+    for (int64_t n : {2, 3, 9}) {
+      const Tensor x = ones({1, n, 1}, {dtype}), w = ones({4, 1}, {dtype});
+      Tensor oldest = w[0];
+      fill_(oldest, std::numeric_limits<double>::quiet_NaN());
+      const Tensor y = causal_conv1d(x, w), z = causal_conv1d(x, w, {}, zeros({1, 3, 1}, {dtype}));
+      CHECK(all(isnan(y)).item() == 1);
+      CHECK(all(isnan(z)).item() == 1);
+    }
+}
+
 TEST_CASE("conventions: a weight of lerp is not rounded to bf16", "[ops][bf16]") {
   const Tensor a = full({1}, 1000, {bf16}), b = zeros({1}, {bf16});
   CHECK(lerp(a, b, 0.999).item() == to(full({1}, 1000 * 0.001, {f32}), bf16).item());

@@ -76,6 +76,15 @@ TEST_CASE("rows: softmax and norms of every length", "[rows]") {
   }
 }
 
+TEST_CASE("rows: of equal numbers nothing is left behind their mean", "[rows]") {
+  for (DType dtype : {f32, f64, bf16})
+    for (int64_t n : {1, 3, 16, 17, 100, 1000})
+      for (double value : {0.1, 123.456, -1000000.125, 3e5}) {
+        INFO(n << " of " << value << " " << name_of(dtype));
+        CHECK(max_abs(layer_norm(full({2, n}, value, {dtype}), {}, {}, 1e-12)) == 0);
+      }
+}
+
 TEST_CASE("rows: a dot, and a column times one number", "[rows]") {
   Rng rng(3);
   for (DType dtype : {f32, f64, bf16})
