@@ -84,6 +84,23 @@ std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::str
   return where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == value; });
 }
 
+std::vector<int64_t> FamilyReader::others_than(const std::vector<int64_t>& some) const {
+  return where([&](int64_t layer) { return std::find(some.begin(), some.end(), layer) == some.end(); });
+}
+
+std::vector<int64_t> FamilyReader::dense_layers(int64_t otherwise) const {
+  const char *const types = "mlp_layer_types", *const count = "first_k_dense_replace";
+  config.must_be<int64_t>("moe_layer_freq", 1);
+  const bool typed_ones = config.has(types), counted = config.has(count);
+  const int64_t first = counted || (otherwise < 0 && !typed_ones) ? config.at<int64_t>(count) : otherwise;
+  std::vector<int64_t> out = where([&](int64_t layer) { return layer < first; });
+  if (!typed_ones) return out;
+  std::vector<int64_t> dense = typed(types, "dense", "sparse");
+  if (counted && dense != out)
+    config.refuse(types, "it must be dense in the first first_k_dense_replace layers and sparse in the others");
+  return dense;
+}
+
 /// Llama 3.1's frequencies: those that turn seldom in the trained `length` are divided by `factor`, between two bounds
 /// the division fades out.
 static std::vector<double> llama3_frequencies(int64_t dim, double base, double factor, double low, double high,

@@ -59,6 +59,11 @@ struct FamilyReader {
   /// Layers whose entry in the list `name` of the configuration is `value`. IOError unless all others are `other`.
   std::vector<int64_t> typed(const std::string& name, const std::string& value,
                              const std::string& other = "full_attention") const;
+  /// All layers but these.
+  std::vector<int64_t> others_than(const std::vector<int64_t>& some) const;
+  /// Those that mlp_layer_types calls dense, or the first first_k_dense_replace ones; IOError where both stand there
+  /// and differ, or neither does and `otherwise` is negative.
+  std::vector<int64_t> dense_layers(int64_t otherwise = -1) const;
   DecoderBlockOptions& block(int64_t layer) { return plan.options.blocks[static_cast<std::size_t>(layer)]; }
   /// The norms' weights in the files are less by one, but for those inside linear_attn.
   void norms_less_one() { rename("(layernorm|[qk]_norm|model\\.norm)\\.weight", "$&", {.add = 1}); }

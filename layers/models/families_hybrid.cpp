@@ -157,16 +157,11 @@ void read_kimi_linear(FamilyReader& r) {
                           {"beta", "b_proj"},
                           {"norm", "o_norm"}});
 
-  const bool typed = c.has("mlp_layer_types");
-  const auto dense =
-      typed ? r.typed("mlp_layer_types", "dense", "sparse")
-            : r.where([first = c.get<int64_t>("first_k_dense_replace", 1)](int64_t i) { return i < first; });
-  const auto is_dense = [&](int64_t layer) { return std::find(dense.begin(), dense.end(), layer) != dense.end(); };
+  const std::vector<int64_t> dense = r.dense_layers(1);
   r.dense(dense);
   MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
   moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   c.must_be("moe_router_activation_func", std::string("sigmoid"));
-  c.must_be<int64_t>("moe_layer_freq", 1);
   c.ignore("use_grouped_topk");
   moe.norm_topk = c.get("moe_renormalize", true, false);
   moe.scale = c.get("routed_scaling_factor", 2.446);
@@ -174,7 +169,7 @@ void read_kimi_linear(FamilyReader& r) {
   moe.group_best = 2;
   moe.shared_hidden = c.get<int64_t>("num_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
   r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
-  r.experts(r.where([&](int64_t layer) { return !is_dense(layer); }), moe, "shared_experts");
+  r.experts(r.others_than(dense), moe, "shared_experts");
   if (r.has("block_sparse_moe")) {
     r.rename("(experts\\.\\d+\\.)gate_proj", "$1w1");
     r.rename("(experts\\.\\d+\\.)down_proj", "$1w2");

@@ -31,8 +31,9 @@ using namespace sluice::testing;
 namespace {
 
 const std::vector<std::string> kFamilies = {
-    "llama",  "qwen2",   "qwen3", "qwen3_moe",   "qwen3_next",  "qwen3_5",     "qwen3_5_moe",  "olmo2", "olmo_hybrid",
-    "gemma2", "gpt_oss", "afmoe", "kimi_linear", "deepseek_v2", "deepseek_v3", "deepseek_v32", "mamba2"};
+    "llama",       "qwen2",        "qwen3",  "qwen3_moe", "qwen3_next",    "qwen3_5",     "qwen3_5_moe",
+    "olmo2",       "olmo_hybrid",  "gemma2", "gpt_oss",   "afmoe",         "kimi_linear", "deepseek_v2",
+    "deepseek_v3", "deepseek_v32", "mamba2", "glm4_moe",  "glm4_moe_lite", "glm_moe_dsa"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 
@@ -250,6 +251,11 @@ TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
   CHECK_THAT(error(), Contains("\"norm_topk_prob\" is true; only false is known"));
   with("kimi_linear", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
   CHECK_THAT(error(), Contains("\"tie_word_embeddings\" is true; only false is known"));
+  with("glm_moe_dsa", "\"full\"", "\"shared\"");  // a layer that has no indexer of its own
+  CHECK_THAT(error(), Contains("\"indexer_types\" is [\"shared\""));
+  with("glm4_moe", "\"first_k_dense_replace\": 1",
+       "\"mlp_layer_types\": [\"sparse\", \"dense\"],\"first_k_dense_replace\": 1");
+  CHECK_THAT(error(), Contains("\"mlp_layer_types\" is"));
   with("gpt_oss", "\"sliding_attention\"", "\"full_attention\"");  // the window of no layer
   CHECK(error().empty());
   with("llama", "{", "");

@@ -45,7 +45,7 @@ def drawn(name, r):
         f["head_dim"] = head_dim
     if name in ("qwen2", "olmo2", "olmo_hybrid"):
         f["hidden_size"] = heads * pick([4, 6])
-    if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe"):
+    if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
@@ -95,8 +95,19 @@ def drawn(name, r):
         f["rope_interleave"] = pick([True, False])
         f["rope_parameters"] = pick([f["rope_parameters"], dict(f["rope_parameters"], mscale=0.707, mscale_all_dim=0.0),
                                      dict(rope_theta=100.0, rope_type="default")])
-    if name == "deepseek_v32":
+    if name in ("deepseek_v32", "glm_moe_dsa"):
         f.update(q_lora_rank=8, index_topk=pick([2, 4, 30]), index_head_dim=pick([6, 8, 10]))
+    if name == "glm4_moe":
+        groups = pick([1, 2])
+        f.update(n_group=groups, topk_group=r.randint(1, groups), first_k_dense_replace=r.randint(0, layers),
+                 num_experts_per_tok=pick([1, 2]), routed_scaling_factor=pick([1.0, 2.5]), use_qk_norm=pick([True, False]),
+                 attention_bias=pick([True, False]), norm_topk_prob=pick([True, False]))
+        f["rope_parameters"]["partial_rotary_factor"] = {4: pick([0.5, 1.0]), 8: pick([0.25, 0.5, 1.0]), 10: 1.0}[head_dim]
+    if name == "glm4_moe_lite":  # which has no first_k_dense_replace
+        del f["first_k_dense_replace"]
+        f.update(rope_interleave=pick([True, False]), mlp_layer_types=[pick(["dense", "sparse"]) for _ in range(layers)],
+                 rope_parameters=pick([f["rope_parameters"], dict(ROPE["yarn"], rope_theta=100.0, rope_type="yarn",
+                                                                  mscale=1.0, mscale_all_dim=0.7)]))
     if name == "kimi_linear":
         del f["first_k_dense_replace"]
         f.update(linear_num_heads=pick([1, 2, 3]), linear_head_dim=pick([4, 6]), tie_word_embeddings=False,

@@ -75,6 +75,14 @@ FAMILIES = {
                                          num_experts_per_tok=2, n_shared_experts=1, q_lora_rank=8, n_group=3,
                                          topk_group=2, first_k_dense_replace=1, index_topk=4, index_n_heads=16,
                                          index_head_dim=6, rope_parameters=rope)),
+    "glm4_moe": ("Glm4Moe", dict(intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6, head_dim=8,
+                                 num_experts_per_tok=2, n_shared_experts=1, n_group=3, topk_group=2, use_qk_norm=True,
+                                 attention_bias=True, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
+    "glm4_moe_lite": ("Glm4MoeLite", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
+                                          num_experts_per_tok=2, q_lora_rank=8, rope_parameters=rope)),
+    "glm_moe_dsa": ("GlmMoeDsa", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
+                                      num_experts_per_tok=2, q_lora_rank=8, first_k_dense_replace=1, index_topk=4,
+                                      index_n_heads=16, index_head_dim=6, rope_parameters=rope)),
     "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
 }
 
