@@ -249,6 +249,14 @@ void FamilyReader::experts(const std::vector<int64_t>& which, const MoeOptions& 
   rename("experts\\.(gate|up|down)_proj$", "", std::move(each));
 }
 
+void FamilyReader::block_sparse_moe(const std::string& which) {
+  if (!has("block_sparse_moe")) return;
+  rename("(experts\\.\\d+\\.)gate_proj", "$1w1");
+  rename("(experts\\.\\d+\\.)down_proj", "$1w2");
+  rename("(experts\\.\\d+\\.)up_proj", "$1w3");
+  rename(which, ".block_sparse_moe.");
+}
+
 }  // namespace detail
 
 }  // namespace sluice

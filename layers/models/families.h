@@ -88,6 +88,9 @@ struct FamilyReader {
   /// Mixtures of experts in the blocks `which`: gate, experts and `shared` of mlp. The experts' maps are one tensor or
   /// one for each expert.
   void experts(const std::vector<int64_t>& which, const MoeOptions& o, const std::string& shared = "shared_expert");
+  /// After experts(): where the files have block_sparse_moe, that is the name of what matches `which`, and w1, w2 and
+  /// w3 those of an expert's maps.
+  void block_sparse_moe(const std::string& which = "\\.mlp\\.");
 };
 
 /// Those whose mixer is softmax attention, and those with a recurrent mixer.

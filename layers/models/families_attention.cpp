@@ -16,12 +16,13 @@ void set_windows(FamilyReader& r, const std::vector<int64_t>& sliding) {
 }
 
 /// Qwen2 and Qwen3 may slide in some layers: layer_types says in which, or those from max_window_layers on. Qwen3 MoE
-/// slides in all.
+/// slides in all; of Qwen2 MoE without layer_types packages disagree.
 void set_qwen_windows(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.config.ignore("max_window_layers sliding_window layer_types");
   if (!r.config.get("use_sliding_window", false)) return;
-  const bool all = c.at<std::string>("model_type") == "qwen3_moe", typed = !all && c.has("layer_types");
+  const std::string type = c.at<std::string>("model_type");
+  const bool all = type == "qwen3_moe", typed = type == "qwen2_moe" || (!all && c.has("layer_types"));
   const int64_t first = all ? 0 : r.config.get("max_window_layers", int64_t{28});
   set_windows(r, typed ? r.typed("layer_types", "sliding_attention") : r.where([&](int64_t i) { return i >= first; }));
 }
@@ -52,15 +53,60 @@ void read_llama(FamilyReader& r) {
   r.dense(all_layers(r));
 }
 
-/// Qwen1.5, Qwen2, Qwen2.5: biases of q, k, v.
-void read_qwen2(FamilyReader& r) {
+/// Mistral, Ministral and Mixtral: all layers slide, or those that layer_types names, or none.
+void read_mistral(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const std::string type = c.at<std::string>("model_type");
+  c.must_be("attention_bias", false);
+  in_all(r, r.attention());
+  if (type == "ministral" && c.has("layer_types")) set_windows(r, r.typed("layer_types", "sliding_attention"));
+  else if (!c.is_null("sliding_window") && (type != "mixtral" || c.has("sliding_window")))
+    set_windows(r, all_layers(r));
+  r.usual_names();
+  if (type != "mixtral") return r.dense(all_layers(r));
+  r.experts(all_layers(r), r.moe({"num_local_experts", "num_experts"}));
+  c.ignore("router_jitter_noise");
+  r.block_sparse_moe();
+}
+
+/// MiniMax-M2: RoPE on a part of a head's channels, norms of all heads' q and k together, experts chosen by σ.
+void read_minimax_m2(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const double rotary = c.has("rotary_dim") ? c.at<double>("rotary_dim") / c.at<double>("head_dim") : 1;
+  r.rotary_share = c.get("rope_parameters.partial_rotary_factor", rotary);
   MultiHeadAttentionOptions o = r.attention();
-  o.heads.qkv_bias = true, o.heads.out_bias = false;
+  o.qk_norm = true, o.qk_norm_over = QkNormOver::width;
+  c.must_be("attention_bias", false);
+  c.must_be("use_qk_norm", true);
+  c.must_be("qk_norm_type", std::string("per_layer"));
+  for (const int64_t full : c.get("attn_type_list", std::vector<int64_t>{}))
+    if (full != 1) c.refuse("attn_type_list", "only 1, softmax attention, is known");
+  for (const std::string of : {"full_attention", "linear_attention", "mlp"})
+    c.must_be("layernorm_" + of + "_beta", 1.0);
+  in_all(r, o);
+  MoeOptions moe = r.moe({"num_local_experts", "num_experts"});
+  moe.router = MoeRouter::sigmoid, moe.router_bias = true;
+  c.must_be("scoring_func", std::string("sigmoid"));
+  c.must_be("use_routing_bias", true);
+  c.must_be("shared_intermediate_size", int64_t{0});
+  c.ignore("router_jitter_noise shared_moe_mode use_mtp num_mtp_modules mtp_transformer_layers");
+  r.usual_names();
+  r.rename("mlp\\.router_bias$", "mlp.e_score_correction_bias");
+  r.experts(all_layers(r), moe);
+  r.block_sparse_moe();
+}
+
+/// Qwen1.5, Qwen2, Qwen2.5, with experts or without: biases of q, k, v.
+void read_qwen2(FamilyReader& r) {
+  const bool sparse = r.config.at<std::string>("model_type") == "qwen2_moe";
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.qkv_bias = !sparse || r.config.get("qkv_bias", true), o.heads.out_bias = false;
   r.config.must_be("use_mrope", false);
   in_all(r, o);
   set_qwen_windows(r);
   r.usual_names();
-  r.dense(all_layers(r));
+  if (sparse) r.dense_or_sparse(false);
+  else r.dense(all_layers(r));
 }
 
 /// Qwen3, dense and with experts: norms of each head's q and k.
@@ -268,6 +314,11 @@ std::span<const ModelFamily> attention_families() {
       {"glm4_moe", read_glm4_moe},
       {"glm4_moe_lite", read_deepseek},
       {"glm_moe_dsa", read_deepseek},
+      {"mistral", read_mistral},
+      {"ministral", read_mistral},
+      {"mixtral", read_mistral},
+      {"minimax_m2", read_minimax_m2},
+      {"qwen2_moe", read_qwen2},
   };
   return all;
 }

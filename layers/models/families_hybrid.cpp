@@ -170,13 +170,8 @@ void read_kimi_linear(FamilyReader& r) {
   moe.shared_hidden = c.get<int64_t>("num_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
   r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
   r.experts(r.others_than(dense), moe, "shared_experts");
-  if (r.has("block_sparse_moe")) {
-    r.rename("(experts\\.\\d+\\.)gate_proj", "$1w1");
-    r.rename("(experts\\.\\d+\\.)down_proj", "$1w2");
-    r.rename("(experts\\.\\d+\\.)up_proj", "$1w3");
-    const bool all = r.has("layers.0.block_sparse_moe");  // transformers' files call dense layers so, too
-    r.rename(all ? "\\.mlp\\." : "\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)", ".block_sparse_moe.");
-  }
+  const bool all = r.has("layers.0.block_sparse_moe");  // transformers' files call dense layers so, too
+  r.block_sparse_moe(all ? "\\.mlp\\." : "\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)");
 }
 
 /// Mamba-2 of transformers.

@@ -41,11 +41,12 @@ def drawn(name, r):
                           ("linear_key_head_dim", [3, 4, 6]), ("linear_value_head_dim", [3, 4, 6])):
         if field in f:
             f[field] = pick(values)
-    if "head_dim" in f or name == "llama":
+    if "head_dim" in f or name in ("llama", "mixtral"):
         f["head_dim"] = head_dim
-    if name in ("qwen2", "olmo2", "olmo_hybrid"):
+    if name in ("qwen2", "qwen2_moe", "olmo2", "olmo_hybrid"):
         f["hidden_size"] = heads * pick([4, 6])
-    if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe"):
+    if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
+                "ministral", "mixtral", "minimax_m2", "qwen2_moe"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
@@ -55,11 +56,13 @@ def drawn(name, r):
         f["attention_bias"] = pick([True, False])
     if name == "llama":
         f["mlp_bias"] = pick([True, False])
-    if name in ("qwen2", "qwen3") and pick([True, False]):
+    if name in ("qwen2", "qwen2_moe", "qwen3") and pick([True, False]):
         f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
+        if name == "qwen2_moe":
+            f["qkv_bias"] = pick([True, False])
         if pick([True, False]):  # says otherwise than max_window_layers
             f["layer_types"] = [pick(["sliding_attention", "full_attention"]) for _ in range(layers)]
-    if name in ("qwen3_moe", "qwen3_next"):
+    if name in ("qwen2_moe", "qwen3_moe", "qwen3_next"):
         f.update(norm_topk_prob=pick([True, False]), decoder_sparse_step=pick([1, 2]),
                  mlp_only_layers=[i for i in range(layers) if pick([True, False, False])])
     if "linear_num_key_heads" in f:
@@ -97,6 +100,12 @@ def drawn(name, r):
                                      dict(rope_theta=100.0, rope_type="default")])
     if name in ("deepseek_v32", "glm_moe_dsa"):
         f.update(q_lora_rank=8, index_topk=pick([2, 4, 30]), index_head_dim=pick([6, 8, 10]))
+    if name in ("mistral", "mixtral"):
+        f["sliding_window"] = pick([None, 3, 5])
+    if name == "ministral":
+        f["layer_types"] = pick([None, [pick(["sliding_attention", "full_attention"]) for _ in range(layers)]])
+    if name == "minimax_m2":
+        f["rotary_dim"] = pick([head_dim // 4 * 2, head_dim])
     if name == "glm4_moe":
         groups = pick([1, 2])
         f.update(n_group=groups, topk_group=r.randint(1, groups), first_k_dense_replace=r.randint(0, layers),

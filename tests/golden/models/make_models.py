@@ -9,6 +9,7 @@ Needs torch and transformers 5. OUT/FAMILY has config.json, model.safetensors (b
   tokens, mask [3, 11]: the first row without padding, the second with padding before, the third with padding after
   logits [3, 11, vocabulary];  stream [1, 20] and stream_logits [1, 20, vocabulary]: of one text
 """
+import copy
 import os
 import sys
 
@@ -83,6 +84,15 @@ FAMILIES = {
     "glm_moe_dsa": ("GlmMoeDsa", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
                                       num_experts_per_tok=2, q_lora_rank=8, first_k_dense_replace=1, index_topk=4,
                                       index_n_heads=16, index_head_dim=6, rope_parameters=rope)),
+    "mistral": ("Mistral", dict(intermediate_size=24, sliding_window=4, head_dim=8, rope_parameters=rope)),
+    "ministral": ("Ministral", dict(intermediate_size=24, sliding_window=4, head_dim=8, rope_parameters=rope,
+                                    layer_types=["sliding_attention", "full_attention"])),
+    "mixtral": ("Mixtral", dict(intermediate_size=8, num_local_experts=5, sliding_window=None, rope_parameters=rope)),
+    "minimax_m2": ("MiniMaxM2", dict(intermediate_size=8, num_local_experts=5, num_experts_per_tok=2, head_dim=8,
+                                     rotary_dim=4, rope_parameters=rope)),
+    "qwen2_moe": ("Qwen2Moe", dict(intermediate_size=24, moe_intermediate_size=8, num_experts=5, num_experts_per_tok=2,
+                                   shared_expert_intermediate_size=12, num_hidden_layers=3, mlp_only_layers=[1],
+                                   rope_parameters=rope)),
     "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
 }
 
@@ -112,7 +122,7 @@ def chat(folder):
 def make(kind, fields, folder, seed):
     """Writes a random model of transformers' class `kind` and what it computes to `folder`; returns its largest logit."""
     torch.manual_seed(seed)
-    config = getattr(transformers, kind + "Config")(**fields)
+    config = getattr(transformers, kind + "Config")(**copy.deepcopy(fields))  # which changes rope_parameters
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
