@@ -25,12 +25,14 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
 }
 
 Tensor Decoder::logits(const Tensor& h) const {
-  const Tensor s = options.tied ? matmul(h, transpose(embedding.weight, 0, 1)) : head(h);
+  Tensor s = options.tied ? matmul(h, transpose(embedding.weight, 0, 1)) : head(h);
+  if (options.logit_scale != 1) s = s * options.logit_scale;
   const double t = options.logit_cap;
   return t > 0 ? t * tanh(s / t) : s;
 }
 
-DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng) {
+DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng)
+    : residual_scale(o.residual_scale) {
   const auto made = [&](auto& member, const auto& branch) {
     const detail::BranchFacts facts = detail::facts_of(branch);
     if (facts.dim != o.dim || facts.adds_input)
@@ -53,7 +55,8 @@ Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass) const {
     return std::visit(
         [&](const auto& l) {
           if constexpr (std::is_same_v<std::decay_t<decltype(l)>, std::monostate>) return h;
-          else return h + after(l(before(h), pass));
+          else if (residual_scale == 1) return h + after(l(before(h), pass));
+          else return h + after(l(before(h), pass)) * residual_scale;
         },
         layer);
   };

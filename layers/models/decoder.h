@@ -1,8 +1,8 @@
 // A language model of blocks, each with its own mixer and feed-forward layer: today's decoders are lists of these.
 //
 //   h = c·E[tokens]
-//   h ← h + N'(mixer(N(h))),  h ← h + N'(feed(N(h)))     for each block; each norm N, N' may be absent
-//   logits = cap(N(h)·W)                                 W = Eᵀ if tied; cap(s) = t·tanh(s/t)
+//   h ← h + r·N'(mixer(N(h))),  h ← h + r·N'(feed(N(h)))     for each block; each norm N, N' may be absent
+//   logits = cap(a·N(h)·W)                                   W = Eᵀ if tied; cap(s) = t·tanh(s/t)
 //
 //   Decoder model = load_model_files("Qwen3-0.6B");      // layers/models/load_model_files.h
 //   Tensor text = generate(model, prompt, {.tokens = 100}, rng);
@@ -44,14 +44,17 @@ struct DecoderOptions {
   NormKind norm = NormKind::rms;            // of all norms of blocks and of the last one
   double norm_eps = 1e-6;                   // their eps
   double embedding_scale = 1;               // c
+  double residual_scale = 1;                // r
   bool tied = false;                        // the head is the embedding
+  double logit_scale = 1;                   // a
   double logit_cap = 0;                     // t; 0: none
   DType dtype = f32;                        // of the embedding, the norms and the head; mixers and feeds have their own
 };
 
-/// h + N'(mixer(N(h))), then the same with the feed.
+/// h + r·N'(mixer(N(h))), then the same with the feed.
 struct DecoderBlock {
   static constexpr const char* type = "DecoderBlock";
+  double residual_scale = 1;  // r
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
   std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2> mixer;
   std::variant<std::monostate, Glu, Moe> feed;

@@ -77,7 +77,9 @@ std::vector<int64_t> FamilyReader::where(const std::function<bool(int64_t)>& wan
 
 std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::string& value,
                                          const std::string& other) const {
-  const auto types = config.at<std::vector<std::string>>(name);
+  auto types = config.at<std::vector<std::string>>(name);
+  std::replace(types.begin(), types.end(), std::string("mamba"), std::string("linear_attention"));  // older names
+  std::replace(types.begin(), types.end(), std::string("attention"), std::string("full_attention"));
   if (static_cast<int64_t>(types.size()) != layers) config.refuse(name, str("need ", layers, " entries"));
   for (const std::string& type : types)
     if (type != value && type != other) config.refuse(name, str("known: ", value, ", ", other));

@@ -1,7 +1,7 @@
 // Families with a recurrent mixer in most or all of their blocks.
 #include <sluice/layers/models/families.h>
 
-#include <algorithm>
+#include <cmath>
 
 namespace sluice::detail {
 
@@ -174,6 +174,11 @@ void read_kimi_linear(FamilyReader& r) {
   r.block_sparse_moe(all ? "\\.mlp\\." : "\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)");
 }
 
+/// Names of Mamba-2's members in `module`.
+void mamba2_names(FamilyReader& r, const std::string& module) {
+  r.members(module, {{"(in|out)", "$1_proj"}, {"conv", "conv1d"}, {"a_log", "A_log"}, {"d", "D"}});
+}
+
 /// Mamba-2 of transformers.
 void read_mamba2(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -194,11 +199,75 @@ void read_mamba2(FamilyReader& r) {
                   {"^norm\\.", "backbone.norm_f."},
                   {"^head\\.", "lm_head."},
                   {"^blocks\\.", "backbone.layers."},
-                  {"mixer_norm\\.", "norm."},
-                  {"mixer\\.(in|out)\\.", "mixer.$1_proj."},
-                  {"mixer\\.conv\\.", "mixer.conv1d."},
-                  {"mixer\\.a_log", "mixer.A_log"},
-                  {"mixer\\.d$", "mixer.D"}};
+                  {"mixer_norm\\.", "norm."}};
+  mamba2_names(r, "mixer");
+}
+
+/// Granite's gate and value stand in one map.
+void granite_feeds(FamilyReader& r, bool shared_expert) {
+  const ModelConfig& c = r.config;
+  const bool sparse = c.at<int64_t>("num_local_experts") > 0;
+  const int64_t shared = shared_expert ? c.at<int64_t>("shared_intermediate_size") : 0;
+  constexpr PyTorchLayout transposed = PyTorchLayout::transposed;
+  if (sparse) {
+    MoeOptions o = r.moe({"num_local_experts"});
+    o.shared_hidden = shared, o.shared_gate = false;
+    for (DecoderBlockOptions& block : r.plan.options.blocks) block.feed = o;
+    const std::string both = "block_sparse_moe.input_linear.";
+    r.rename("mlp\\.router\\.", "block_sparse_moe.router.layer.");
+    r.rename("mlp\\.gate\\.", both, {.part = 0, .axis = 1, .layout = transposed});
+    r.rename("mlp\\.up\\.", both, {.part = 1, .axis = 1, .layout = transposed});
+    r.rename("mlp\\.down\\.", "block_sparse_moe.output_linear.", {.layout = transposed});
+  } else {
+    for (DecoderBlockOptions& block : r.plan.options.blocks)
+      block.feed = GluOptions{.dim = r.plan.options.dim, .hidden = shared};
+    c.ignore("intermediate_size num_experts_per_tok");
+  }
+  r.rename("mlp\\.(shared_gate_proj|gate)\\.", "shared_mlp.input_linear.", {.part = 0});
+  r.rename("mlp\\.(shared_up|value)\\.", "shared_mlp.input_linear.", {.part = 1});
+  r.rename("mlp\\.(shared_down|out)\\.", "shared_mlp.output_linear.");
+}
+
+/// Mamba-2 as Granite 4 calls its options, in the blocks `which`.
+void granite_mamba(FamilyReader& r, const std::vector<int64_t>& which) {
+  const ModelConfig& c = r.config;
+  Mamba2Options o{.dim = r.plan.options.dim, .heads = c.at<int64_t>("mamba_n_heads")};
+  if (o.heads < 1) c.refuse("mamba_n_heads", "it must be at least 1");
+  o.head_dim = c.at<int64_t>("mamba_expand") * o.dim / o.heads;
+  o.state = c.at<int64_t>("mamba_d_state"), o.groups = c.at<int64_t>("mamba_n_groups");
+  o.short_conv = c.at<int64_t>("mamba_d_conv"), o.conv_bias = c.get("mamba_conv_bias", true);
+  o.dt_limit = c.get("time_step_limit", o.dt_limit);
+  o.norm_eps = r.plan.options.norm_eps;
+  c.must_be("mamba_proj_bias", false);
+  c.ignore("mamba_d_head mamba_chunk_size");
+  for (const int64_t layer : which) r.block(layer).mixer = o;
+}
+
+/// Granite 3, dense and with experts, and Granite 4, whose mixers are Mamba-2 in most blocks or in none: factors of the
+/// embedding, the branches, the scores and the logits.
+void read_granite(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const std::string type = c.at<std::string>("model_type");
+  const bool hybrid = type == "granitemoehybrid";
+  DecoderOptions& model = r.plan.options;
+  model.embedding_scale = c.get("embedding_multiplier", 1.0), model.residual_scale = c.get("residual_multiplier", 1.0);
+  model.logit_scale = 1 / c.get("logits_scaling", 1.0);
+  if (!std::isfinite(model.logit_scale)) c.refuse("logits_scaling", "it must not be 0");
+  MultiHeadAttentionOptions full = r.attention();
+  full.scale = c.get("attention_multiplier", 1.0);
+  const std::string position = c.get("position_embedding_type", std::string(hybrid ? "nope" : "rope"));
+  if (position != "rope" && (position != "nope" || !hybrid)) c.refuse("position_embedding_type", "known: rope, nope");
+  full.heads.use_rope = position == "rope";
+  c.must_be("normalization_function", std::string("rmsnorm"));
+  c.must_be("hidden_act", std::string("silu"));
+  c.ignore("init_method");
+  for (DecoderBlockOptions& block : model.blocks) block.mixer = full;
+  const std::vector<int64_t> recurrent = hybrid ? r.typed("layer_types", "linear_attention") : std::vector<int64_t>{};
+  if (hybrid) granite_mamba(r, recurrent);
+  r.usual_names(recurrent, "mamba.");
+  mamba2_names(r, "mamba");
+  if (type == "granite") r.dense(r.others_than({}));
+  else granite_feeds(r, hybrid);
 }
 
 }  // namespace
@@ -207,6 +276,7 @@ std::span<const ModelFamily> hybrid_families() {
   static constexpr ModelFamily all[] = {
       {"qwen3_next", read_qwen3_next},   {"qwen3_5_text", read_qwen3_next}, {"qwen3_5_moe_text", read_qwen3_next},
       {"olmo_hybrid", read_olmo_hybrid}, {"kimi_linear", read_kimi_linear}, {"mamba2", read_mamba2},
+      {"granite", read_granite},         {"granitemoe", read_granite},      {"granitemoehybrid", read_granite},
   };
   return all;
 }

@@ -46,7 +46,7 @@ def drawn(name, r):
     if name in ("qwen2", "qwen2_moe", "olmo2", "olmo_hybrid"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
-                "ministral", "mixtral", "minimax_m2", "qwen2_moe"):
+                "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite", "granitemoe"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
@@ -104,6 +104,20 @@ def drawn(name, r):
         f["sliding_window"] = pick([None, 3, 5])
     if name == "ministral":
         f["layer_types"] = pick([None, [pick(["sliding_attention", "full_attention"]) for _ in range(layers)]])
+    if name.startswith("granite"):
+        f.update(hidden_size=heads * pick([4, 6]), attention_bias=pick([True, False]),
+                 embedding_multiplier=pick([1.0, 12.0]), residual_multiplier=pick([1.0, 0.22]),
+                 attention_multiplier=pick([0.1, 1.0]), logits_scaling=pick([1.0, 8.0]))
+    if name == "granite":
+        f["mlp_bias"] = pick([True, False])
+    if name == "granitemoehybrid":
+        f.update(num_local_experts=pick([0, 4, 6]), position_embedding_type=pick(["rope", "nope", None]),
+                 layer_types=[pick(["linear_attention", "full_attention"]) for _ in range(layers)],
+                 shared_intermediate_size=pick([8, 12]), mamba_d_state=pick([5, 6]), mamba_d_conv=pick([3, 4]),
+                 mamba_conv_bias=pick([True, False]), mamba_chunk_size=pick([4, 8]),
+                 mamba_n_heads=pick([h for h in (2, 4, 6) if 2 * f["hidden_size"] % h == 0]),
+                 time_step_limit=pick([(0.0, float("inf")), (0.01, 0.5)]))
+        f["mamba_n_groups"] = pick([g for g in (1, 2, 3) if f["mamba_n_heads"] % g == 0])
     if name == "minimax_m2":
         f["rotary_dim"] = pick([head_dim // 4 * 2, head_dim])
     if name == "glm4_moe":

@@ -29,6 +29,8 @@ delta = dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads
              linear_value_head_dim=4)
 latent = dict(kv_lora_rank=6, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6, num_key_value_heads=4)
 types = ["linear_attention"] * 3 + ["full_attention"]
+multipliers = dict(embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.3, logits_scaling=2.0)
+sliding = ["sliding_attention", "full_attention"]
 rope = dict(rope_theta=1000.0, rope_type="default")
 
 FAMILIES = {
@@ -85,14 +87,20 @@ FAMILIES = {
                                       num_experts_per_tok=2, q_lora_rank=8, first_k_dense_replace=1, index_topk=4,
                                       index_n_heads=16, index_head_dim=6, rope_parameters=rope)),
     "mistral": ("Mistral", dict(intermediate_size=24, sliding_window=4, head_dim=8, rope_parameters=rope)),
-    "ministral": ("Ministral", dict(intermediate_size=24, sliding_window=4, head_dim=8, rope_parameters=rope,
-                                    layer_types=["sliding_attention", "full_attention"])),
+    "ministral": ("Ministral", dict(intermediate_size=24, sliding_window=4, head_dim=8, layer_types=sliding,
+                                    rope_parameters=rope)),
     "mixtral": ("Mixtral", dict(intermediate_size=8, num_local_experts=5, sliding_window=None, rope_parameters=rope)),
     "minimax_m2": ("MiniMaxM2", dict(intermediate_size=8, num_local_experts=5, num_experts_per_tok=2, head_dim=8,
                                      rotary_dim=4, rope_parameters=rope)),
     "qwen2_moe": ("Qwen2Moe", dict(intermediate_size=24, moe_intermediate_size=8, num_experts=5, num_experts_per_tok=2,
                                    shared_expert_intermediate_size=12, num_hidden_layers=3, mlp_only_layers=[1],
                                    rope_parameters=rope)),
+    "granite": ("Granite", dict(multipliers, intermediate_size=24, rope_parameters=rope)),
+    "granitemoe": ("GraniteMoe", dict(multipliers, intermediate_size=8, num_local_experts=5, rope_parameters=rope)),
+    "granitemoehybrid": ("GraniteMoeHybrid", dict(multipliers, num_hidden_layers=3, intermediate_size=8,
+                                                  num_local_experts=5, shared_intermediate_size=12, mamba_n_heads=4,
+                                                  mamba_d_state=6, mamba_n_groups=2, mamba_chunk_size=8,
+                                                  layer_types=types[:1] + types[3:] + types[:1])),
     "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
 }
 
