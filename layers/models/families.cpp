@@ -116,11 +116,11 @@ static std::vector<double> llama3_frequencies(int64_t dim, double base, double f
   return out;
 }
 
-RopeOptions FamilyReader::rope(int64_t head_dim) const {
+RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const {
   const ModelConfig& c = config;
-  const std::string at = c.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
-  RopeOptions o{.base = c.has("rope_parameters.rope_theta") ? c.at<double>("rope_parameters.rope_theta")
-                                                            : c.get("rope_theta", 10000.0)};
+  const bool fresh = !under.empty() || c.has("rope_parameters.rope_theta");
+  const std::string at = !under.empty() ? under + "." : fresh ? "rope_parameters." : "rope_scaling.";
+  RopeOptions o{.base = fresh ? c.at<double>(at + "rope_theta") : c.get("rope_theta", 10000.0)};
   const std::string partial =
       c.has(at + "partial_rotary_factor") ? at + "partial_rotary_factor" : "partial_rotary_factor";
   if (rotary_share == 1) c.must_be(partial, 1.0);  // transformers reads it for some kinds of RoPE alone

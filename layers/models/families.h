@@ -68,8 +68,8 @@ struct FamilyReader {
   /// The norms' weights in the files are less by one, but for those inside linear_attn.
   void norms_less_one() { rename("(layernorm|[qk]_norm|model\\.norm)\\.weight", "$&", {.add = 1}); }
 
-  /// rope_parameters, or rope_theta and rope_scaling, of heads of `head_dim` channels.
-  RopeOptions rope(int64_t head_dim) const;
+  /// rope_parameters, or rope_theta and rope_scaling, of heads of `head_dim` channels; or those in the object `under`.
+  RopeOptions rope(int64_t head_dim, const std::string& under = {}) const;
   /// Softmax attention: heads, RoPE, biases.
   MultiHeadAttentionOptions attention() const;
   /// Multi-head latent attention and its names.

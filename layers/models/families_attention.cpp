@@ -35,6 +35,18 @@ std::vector<int64_t> all_layers(const FamilyReader& r) {
   return r.where([](int64_t) { return true; });
 }
 
+/// Attention `o` in all blocks, with windows and a RoPE of its own in those that slide: `local`, where the file has
+/// none for each of the two.
+void two_ropes(FamilyReader& r, MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local) {
+  const auto rope = [&](const std::string& kind) { return r.rope(o.heads.head_dim, "rope_parameters." + kind); };
+  const bool apart = r.config.has("rope_parameters.full_attention.rope_theta");
+  if (apart) o.heads.rope = rope("full_attention");
+  in_all(r, o);
+  o.heads.rope = apart ? rope("sliding_attention") : RopeOptions{.base = local};
+  for (const int64_t layer : sliding) r.block(layer).mixer = o;
+  set_windows(r, sliding);
+}
+
 /// Norms on both sides of both branches, under these names.
 void norms_around(FamilyReader& r, const std::string& feed_before, const std::string& feed_after) {
   for (DecoderBlockOptions& block : r.plan.options.blocks)
@@ -119,11 +131,44 @@ void read_qwen3(FamilyReader& r) {
   r.dense_or_sparse(false);
 }
 
-/// OLMo 2: norms behind the branches instead of before, and of all heads' q and k together.
+/// SmolLM3: Llama with blocks without RoPE between.
+void read_smollm3(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.tied = c.get("tie_word_embeddings", true);
+  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
+  MultiHeadAttentionOptions o = r.attention();
+  in_all(r, o);
+  std::vector<int64_t> rotates = c.get("no_rope_layers", std::vector<int64_t>{});  // 0: no RoPE
+  const auto turn = c.get<int64_t>("no_rope_layer_interval", 4);
+  if (turn < 1) c.refuse("no_rope_layer_interval", "it must be positive");
+  for (int64_t i = 0; i < r.layers && !c.has("no_rope_layers"); ++i) rotates.push_back((i + 1) % turn);
+  if (std::ssize(rotates) < r.layers) c.refuse("no_rope_layers", str("need ", r.layers, " entries"));
+  o.heads.use_rope = false;
+  for (int64_t i = 0; i < r.layers; ++i)
+    if (rotates[static_cast<std::size_t>(i)] == 0) r.block(i).mixer = o;
+  const bool slides = c.get("use_sliding_window", false);
+  std::vector<int64_t> sliding;
+  if (slides || c.has("layer_types")) sliding = r.typed("layer_types", "sliding_attention");
+  if (!slides && !sliding.empty()) c.refuse("layer_types", "no layer may slide where use_sliding_window is false");
+  set_windows(r, sliding);
+  c.ignore("max_window_layers");
+  r.usual_names();
+  r.dense(all_layers(r));
+}
+
+/// OLMo 2 and 3: norms behind the branches instead of before, and of all heads' q and k together. OLMo 3 slides in
+/// three layers of four, without the other layers' stretched RoPE.
 void read_olmo2(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true, o.qk_norm_over = QkNormOver::width;
   in_all(r, o);
+  if (r.config.at<std::string>("model_type") == "olmo3") {
+    // Without rope_parameters transformers takes 500000 for layers that slide, whatever rope_theta is.
+    const ModelConfig& c = r.config;
+    if (!c.has("rope_parameters.full_attention.rope_theta") && c.at<double>("rope_theta") != 500000)
+      c.refuse("rope_theta", "only 500000 is known");
+    two_ropes(r, o, r.typed("layer_types", "sliding_attention"), 500000);
+  }
   for (DecoderBlockOptions& block : r.plan.options.blocks)
     block.mixer_norms = block.feed_norms = {.before = false, .after = true};
   r.rename("mixer_post_norm\\.", "post_attention_layernorm.");
@@ -132,22 +177,33 @@ void read_olmo2(FamilyReader& r) {
   r.dense(all_layers(r));
 }
 
-/// Gemma 2: norms around both branches that hold w − 1, capped scores and logits, every other layer slides.
+/// Gemma 2 and 3: norms around both branches that hold w − 1, and windows; capped scores and logits in Gemma 2, norms
+/// of each head's q and k in Gemma 3.
 void read_gemma2(FamilyReader& r) {
   const ModelConfig& c = r.config;
+  const bool third = c.at<std::string>("model_type") == "gemma3_text";
   r.plan.options.tied = c.get("tie_word_embeddings", true);
   r.plan.options.embedding_scale = std::sqrt(static_cast<double>(r.plan.options.dim));
-  r.plan.options.logit_cap = c.get("final_logit_softcapping", 30.0, 0.0);
+  r.plan.options.logit_cap = c.get("final_logit_softcapping", third ? 0.0 : 30.0, 0.0);
   if (r.plan.options.logit_cap < 0) c.refuse("final_logit_softcapping", "it must not be negative");
   MultiHeadAttentionOptions o = r.attention();
   o.scale = 1 / std::sqrt(c.at<double>("query_pre_attn_scalar"));
-  o.softcap = c.get("attn_logit_softcapping", 50.0, 0.0);
+  o.softcap = c.get("attn_logit_softcapping", third ? 0.0 : 50.0, 0.0);
+  if (third && o.softcap != 0) c.refuse("attn_logit_softcapping", "transformers caps no scores of Gemma 3");
+  o.qk_norm = third;
   c.must_be("use_bidirectional_attention", false);
-  in_all(r, o);
-  set_windows(r, c.has("layer_types") ? r.typed("layer_types", "sliding_attention")
-                                      : r.where([](int64_t layer) { return layer % 2 == 0; }));
+  const int64_t turn = third ? c.get<int64_t>("sliding_window_pattern", 6) : 2;  // of these blocks the last is full
+  const auto sliding = c.has("layer_types") ? r.typed("layer_types", "sliding_attention")
+                                            : r.where([&](int64_t i) { return turn < 1 || (i + 1) % turn != 0; });
+  if (third) {
+    c.any_of<double>({"rope_theta", "rope_parameters.full_attention.rope_theta"});
+    two_ropes(r, o, sliding, c.get("rope_local_base_freq", 10000.0));
+  } else {
+    in_all(r, o);
+    set_windows(r, sliding);
+  }
   c.must_be("sliding_window_size", c.get<int64_t>("sliding_window", 0));
-  c.ignore("cache_implementation hidden_act");
+  c.ignore("cache_implementation hidden_act _sliding_window_pattern");
   norms_around(r, "pre_feedforward_layernorm.", "post_feedforward_layernorm.");
   r.usual_names();
   r.dense(all_layers(r), "hidden_activation", "gelu_pytorch_tanh");
@@ -315,6 +371,9 @@ std::span<const ModelFamily> attention_families() {
       {"glm4_moe_lite", read_deepseek},
       {"glm_moe_dsa", read_deepseek},
       {"mistral", read_mistral},
+      {"olmo3", read_olmo2},
+      {"gemma3_text", read_gemma2},
+      {"smollm3", read_smollm3},
       {"ministral", read_mistral},
       {"mixtral", read_mistral},
       {"minimax_m2", read_minimax_m2},

@@ -34,7 +34,8 @@ const std::vector<std::string> kFamilies = {
     "llama",       "qwen2",        "qwen3",      "qwen3_moe", "qwen3_next",    "qwen3_5",     "qwen3_5_moe",
     "olmo2",       "olmo_hybrid",  "gemma2",     "gpt_oss",   "afmoe",         "kimi_linear", "deepseek_v2",
     "deepseek_v3", "deepseek_v32", "mamba2",     "glm4_moe",  "glm4_moe_lite", "glm_moe_dsa", "mistral",
-    "ministral",   "mixtral",      "minimax_m2", "qwen2_moe", "granite",       "granitemoe",  "granitemoehybrid"};
+    "ministral",   "mixtral",      "minimax_m2", "qwen2_moe", "granite",       "granitemoe",  "granitemoehybrid",
+    "olmo3",       "gemma3_text",  "smollm3"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 

@@ -43,18 +43,18 @@ def drawn(name, r):
             f[field] = pick(values)
     if "head_dim" in f or name in ("llama", "mixtral"):
         f["head_dim"] = head_dim
-    if name in ("qwen2", "qwen2_moe", "olmo2", "olmo_hybrid"):
+    if name in ("qwen2", "qwen2_moe", "olmo2", "olmo3", "olmo_hybrid", "smollm3"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
-                "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite", "granitemoe"):
+                "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
             f["rope_parameters"].update(pick([{}, dict(beta_fast=8.0, beta_slow=2.0), dict(attention_factor=1.3),
                                               dict(truncate=False)]))
-    if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "gemma2", "gpt_oss"):
+    if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text", "gpt_oss", "smollm3"):
         f["attention_bias"] = pick([True, False])
-    if name == "llama":
+    if name in ("llama", "smollm3"):
         f["mlp_bias"] = pick([True, False])
     if name in ("qwen2", "qwen2_moe", "qwen3") and pick([True, False]):
         f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
@@ -76,7 +76,7 @@ def drawn(name, r):
         else:
             f["rope_parameters"] = dict(rope_theta=pick([100.0, 10000.0]), rope_type="default",
                                         partial_rotary_factor={4: 0.5, 8: pick([0.25, 0.5, 1.0]), 10: 1.0}[head_dim])
-    if name == "gemma2":
+    if name in ("gemma2", "gemma3_text"):
         f.update(query_pre_attn_scalar=pick([4, 9, 16]), final_logit_softcapping=pick([3.0, None]),
                  attn_logit_softcapping=pick([2.0, None]), hidden_activation=pick(["gelu_pytorch_tanh", "gelu"]))
     if name == "gpt_oss":
@@ -100,6 +100,16 @@ def drawn(name, r):
                                      dict(rope_theta=100.0, rope_type="default")])
     if name in ("deepseek_v32", "glm_moe_dsa"):
         f.update(q_lora_rank=8, index_topk=pick([2, 4, 30]), index_head_dim=pick([6, 8, 10]))
+    if name in ("olmo3", "gemma3_text"):
+        rope = lambda kind: dict(ROPE[kind], rope_type=kind, rope_theta=pick([100.0, 10000.0, 500000.0]))
+        f.update(rope_parameters=dict(full_attention=rope(pick(list(ROPE))), sliding_attention=rope("default")),
+                 layer_types=[pick(["sliding_attention", "full_attention"]) for _ in range(layers)])
+    if name == "gemma3_text":  # which transformers wants to be a multiple
+        f.update(hidden_size=heads * pick([3, 4, 5]), attn_logit_softcapping=None)
+    if name == "smollm3":
+        rotates = [pick([0, 1]) for _ in range(layers)]
+        f.update(no_rope_layers=pick([None, rotates]), no_rope_layer_interval=pick([1, 2, 4]),
+                 use_sliding_window=pick([True, False]), sliding_window=pick([3, 5]))
     if name in ("mistral", "mixtral"):
         f["sliding_window"] = pick([None, 3, 5])
     if name == "ministral":

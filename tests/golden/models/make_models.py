@@ -32,6 +32,8 @@ types = ["linear_attention"] * 3 + ["full_attention"]
 multipliers = dict(embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.3, logits_scaling=2.0)
 sliding = ["sliding_attention", "full_attention"]
 rope = dict(rope_theta=1000.0, rope_type="default")
+two_ropes = dict(sliding_attention=dict(rope_theta=100.0, rope_type="default"),
+                 full_attention=dict(rope_theta=1000.0, rope_type="linear", factor=8.0))
 
 FAMILIES = {
     "llama": ("Llama", dict(intermediate_size=24, tie_word_embeddings=True,
@@ -101,6 +103,10 @@ FAMILIES = {
                                                   num_local_experts=5, shared_intermediate_size=12, mamba_n_heads=4,
                                                   mamba_d_state=6, mamba_n_groups=2, mamba_chunk_size=8,
                                                   layer_types=types[:1] + types[3:] + types[:1])),
+    "olmo3": ("Olmo3", dict(intermediate_size=24, sliding_window=4, layer_types=sliding, rope_parameters=two_ropes)),
+    "gemma3_text": ("Gemma3Text", dict(intermediate_size=24, head_dim=8, sliding_window=4, query_pre_attn_scalar=9,
+                                       layer_types=sliding, rope_parameters=two_ropes)),
+    "smollm3": ("SmolLM3", dict(intermediate_size=24, no_rope_layers=[1, 0], rope_parameters=rope)),
     "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
 }
 
