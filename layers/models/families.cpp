@@ -7,7 +7,7 @@ namespace sluice {
 
 std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> all;
-  for (const auto& some : {detail::attention_families(), detail::hybrid_families()})
+  for (const auto& some : {detail::attention_families(), detail::latent_families(), detail::hybrid_families()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -180,6 +180,15 @@ MlaOptions FamilyReader::latent_attention() {
   return o;
 }
 
+void FamilyReader::latent_rope(MlaOptions& o) const {
+  o.rope = rope(o.rope_dim);
+  o.rope.pairing = RopePairing::interleaved;
+  const std::string at = config.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
+  const bool scaled = config.get(at + "rope_type", config.get(at + "type", std::string("default"))) != "default";
+  if (const double mscale = config.get(at + "mscale_all_dim", 0.0); mscale != 0 && scaled)
+    o.scale = yarn_mla(o, config.at<double>(at + "factor"), 1, mscale).scale;
+}
+
 void FamilyReader::usual_names(const std::vector<int64_t>& others, const std::string& linear) {
   rename_in(others, "mixer\\.", linear);
   rename("(layers\\.\\d+\\.)mixer\\.", "$1self_attn.");
@@ -188,6 +197,14 @@ void FamilyReader::usual_names(const std::vector<int64_t>& others, const std::st
   rename("feed_norm\\.", "post_attention_layernorm.");
   rename("self_attn\\.([qkv])\\.", "self_attn.$1_proj.");
   rename("self_attn\\.out\\.", "self_attn.o_proj.");
+}
+
+void FamilyReader::convolution(const std::string& module, int64_t keys, int64_t values) {
+  if (!has("q_conv1d")) return members(module, {{"conv", "conv1d"}});
+  PyTorchStorage three;
+  const std::string at = module + ".";
+  three.pieces = {{at + "q_conv1d.", keys}, {at + "k_conv1d.", keys}, {at + "v_conv1d.", values}};
+  rename(module + "\\.conv\\.", "", std::move(three));
 }
 
 void FamilyReader::dense(const std::vector<int64_t>& which, const std::string& field, const std::string& otherwise) {

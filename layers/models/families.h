@@ -74,8 +74,12 @@ struct FamilyReader {
   MultiHeadAttentionOptions attention() const;
   /// Multi-head latent attention and its names.
   MlaOptions latent_attention();
+  /// Its RoPE, of neighbouring channels, and the scale of the scores that belongs to it.
+  void latent_rope(MlaOptions& o) const;
   /// The usual names of a block's members: self_attn (`linear` in the blocks `others`), mlp, and the two norms before.
   void usual_names(const std::vector<int64_t>& others = {}, const std::string& linear = "linear_attn.");
+  /// The name of the convolution of `module`, over q | k | v; the files may have one of each.
+  void convolution(const std::string& module, int64_t keys, int64_t values);
   /// Dense feed-forward layers in the blocks `which`: gate_proj, up_proj, down_proj of mlp. `field` names the
   /// activation; `otherwise` is that of a file that does not.
   void dense(const std::vector<int64_t>& which, const std::string& field = "hidden_act",
@@ -93,8 +97,9 @@ struct FamilyReader {
   void block_sparse_moe(const std::string& which = "\\.mlp\\.");
 };
 
-/// Those whose mixer is softmax attention, and those with a recurrent mixer.
+/// Those whose mixer is softmax attention; those with latent attention, and GLM; those with a recurrent mixer.
 std::span<const ModelFamily> attention_families();
+std::span<const ModelFamily> latent_families();
 std::span<const ModelFamily> hybrid_families();
 
 }  // namespace detail

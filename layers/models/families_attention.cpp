@@ -276,107 +276,15 @@ void read_afmoe(FamilyReader& r) {
   r.rename("mlp\\.gate\\.weight", "mlp.router.gate.weight");
 }
 
-/// Feeds of DeepSeek and GLM: dense ones first, then experts by groups with shared ones.
-void deepseek_feeds(FamilyReader& r) {
-  const ModelConfig& c = r.config;
-  const std::string type = c.at<std::string>("model_type");
-  const bool v2 = type == "deepseek_v2", glm = type.starts_with("glm");
-  const std::vector<int64_t> dense = glm ? r.dense_layers() : r.dense_layers(0);
-  c.must_be("scoring_func", std::string(v2 ? "softmax" : "sigmoid"));
-  r.dense(dense);
-  MoeOptions moe = r.moe({"n_routed_experts", "num_local_experts"});
-  const std::string method = c.get("topk_method", std::string(v2 ? "greedy" : "noaux_tc"));
-  if (method != (v2 ? "greedy" : "noaux_tc") && method != "group_limited_greedy")
-    c.refuse("topk_method", v2 ? "known: greedy, group_limited_greedy" : "known: noaux_tc");
-  if (!v2 || method != "greedy") {
-    const bool eight = !v2 && !glm;
-    moe.groups = c.get<int64_t>("n_group", eight ? 8 : 1, 1),
-    moe.top_groups = c.get<int64_t>("topk_group", eight ? 4 : 1, 1);
-    moe.group_best = v2 ? 1 : 2;
-  } else {
-    c.ignore("n_group topk_group");
-  }
-  if (!v2) moe.router = MoeRouter::sigmoid, moe.router_bias = true;
-  moe.norm_topk = c.get("norm_topk_prob", !v2, false);
-  if (v2) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
-  moe.scale = glm ? c.at<double>("routed_scaling_factor") : c.get("routed_scaling_factor", v2 ? 1.0 : 2.5);
-  moe.shared_hidden = c.get<int64_t>("n_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
-  c.ignore("ep_size");
-  r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
-  r.experts(r.others_than(dense), moe, "shared_experts");
-}
-
-/// DeepSeek-V2, V3, R1, GLM-4.7-Flash, and DeepSeek-V3.2 and GLM-5, whose queries attend to the keys that an indexer
-/// chooses.
-void read_deepseek(FamilyReader& r) {
-  const ModelConfig& c = r.config;
-  MlaOptions o = r.latent_attention();
-  o.rope = r.rope(o.rope_dim);
-  const std::string type = c.at<std::string>("model_type");
-  const bool indexed = type == "deepseek_v32" || type == "glm_moe_dsa";
-  const bool always = indexed || type == "deepseek_v2";  // where transformers ignores the field
-  if (type == "glm_moe_dsa") c.must_be("rope_interleave", true);
-  else if (always) c.ignore("rope_interleave");
-  o.rope.pairing = always || c.get("rope_interleave", true, false) ? RopePairing::interleaved : RopePairing::half;
-  const std::string at = c.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
-  const bool scaled = c.get(at + "rope_type", c.get(at + "type", std::string("default"))) != "default";
-  if (const double mscale = c.get(at + "mscale_all_dim", 0.0); mscale != 0 && scaled)
-    o.scale = yarn_mla(o, c.at<double>(at + "factor"), 1, mscale).scale;
-  if (indexed) {
-    o.topk = c.at<int64_t>("index_topk");
-    o.index_heads = c.at<int64_t>("index_n_heads"), o.index_dim = c.at<int64_t>("index_head_dim");
-    r.members("indexer", {{"q", "wq_b"}, {"k", "wk"}, {"weights", "weights_proj"}});
-    c.ignore("layer_types");
-  }
-  if (type == "glm_moe_dsa") {
-    o.index_pairing = RopePairing::interleaved;
-    c.must_be("indexer_rope_interleave", true);
-    // Layers of the type "shared" have no indexer: they attend to the keys of the layer before.
-    c.must_be("index_topk_freq", int64_t{1});
-    c.ignore("index_skip_topk_offset");
-    if (c.has("indexer_types")) r.typed("indexer_types", "full", "full");
-  }
-  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = o;
-  r.usual_names();
-  deepseek_feeds(r);
-}
-
-/// GLM-4.5 to 4.7: attention with RoPE on half of a head's channels, DeepSeek-V3's experts.
-void read_glm4_moe(FamilyReader& r) {
-  r.rotary_share = 0.5;
-  MultiHeadAttentionOptions o = r.attention();
-  o.heads.out_bias = false;
-  o.qk_norm = r.config.get("use_qk_norm", false);
-  in_all(r, o);
-  r.usual_names();
-  deepseek_feeds(r);
-}
-
 }  // namespace
 
 std::span<const ModelFamily> attention_families() {
   static constexpr ModelFamily all[] = {
-      {"llama", read_llama},
-      {"qwen2", read_qwen2},
-      {"qwen3", read_qwen3},
-      {"qwen3_moe", read_qwen3},
-      {"olmo2", read_olmo2},
-      {"gemma2", read_gemma2},
-      {"gpt_oss", read_gpt_oss},
-      {"afmoe", read_afmoe},
-      {"deepseek_v2", read_deepseek},
-      {"deepseek_v3", read_deepseek},
-      {"deepseek_v32", read_deepseek},
-      {"glm4_moe", read_glm4_moe},
-      {"glm4_moe_lite", read_deepseek},
-      {"glm_moe_dsa", read_deepseek},
-      {"mistral", read_mistral},
-      {"olmo3", read_olmo2},
-      {"gemma3_text", read_gemma2},
-      {"smollm3", read_smollm3},
-      {"ministral", read_mistral},
-      {"mixtral", read_mistral},
-      {"minimax_m2", read_minimax_m2},
+      {"llama", read_llama},        {"qwen2", read_qwen2},     {"qwen3", read_qwen3},
+      {"qwen3_moe", read_qwen3},    {"olmo2", read_olmo2},     {"gemma2", read_gemma2},
+      {"gpt_oss", read_gpt_oss},    {"afmoe", read_afmoe},     {"olmo3", read_olmo2},
+      {"gemma3_text", read_gemma2}, {"smollm3", read_smollm3}, {"mistral", read_mistral},
+      {"ministral", read_mistral},  {"mixtral", read_mistral}, {"minimax_m2", read_minimax_m2},
       {"qwen2_moe", read_qwen2},
   };
   return all;

@@ -18,13 +18,6 @@ DeltaOptions delta_sizes(const ModelConfig& c, const DecoderOptions& o) {
   return d;
 }
 
-/// The channels q | k | v of a convolution that the files keep as three.
-PyTorchStorage three_convolutions(const std::string& before, int64_t keys, int64_t values) {
-  PyTorchStorage stored;
-  stored.pieces = {{before + "q_conv1d.", keys}, {before + "k_conv1d.", keys}, {before + "v_conv1d.", values}};
-  return stored;
-}
-
 /// Qwen3-Next and Qwen3.5: three blocks of Gated DeltaNet for one of gated attention; norms hold w − 1.
 void read_qwen3_next(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -101,11 +94,8 @@ void read_olmo_hybrid(FamilyReader& r) {
   r.rename("feed_post_norm\\.", "post_feedforward_layernorm.");
   r.usual_names(recurrent);
   const DeltaOptions& d = linear.heads;
-  if (r.has("q_conv1d"))
-    r.rename("linear_attn\\.conv\\.", "",
-             three_convolutions("linear_attn.", d.heads * d.key_dim, d.value_heads * d.value_dim));
-  r.members("linear_attn", {{"conv", "conv1d"},
-                            {"([qkv])", "$1_proj"},
+  r.convolution("linear_attn", d.heads * d.key_dim, d.value_heads * d.value_dim);
+  r.members("linear_attn", {{"([qkv])", "$1_proj"},
                             {"out", "o_proj"},
                             {"norm", "o_norm"},
                             {"decay", "a_proj"},
@@ -113,65 +103,6 @@ void read_olmo_hybrid(FamilyReader& r) {
                             {"output_gate", "g_proj"},
                             {"a_log", "A_log"}});
   r.dense(r.where([](int64_t) { return true; }));
-}
-
-/// Kimi Linear: Kimi Delta Attention with latent attention without RoPE between, experts as DeepSeek-V3's.
-void read_kimi_linear(FamilyReader& r) {
-  const ModelConfig& c = r.config;
-  MlaOptions full = r.latent_attention();
-  full.use_rope = false;
-  c.must_be("mla_use_nope", true);
-  c.must_be("tie_word_embeddings", false);
-  c.ignore("rope_theta");
-  const bool published = c.has("linear_attn_config.num_heads");  // else as transformers writes it
-  KdaOptions linear{.heads = {.dim = r.plan.options.dim}};
-  DeltaOptions& d = linear.heads;
-  d.heads = d.value_heads = c.at<int64_t>(published ? "linear_attn_config.num_heads" : "linear_num_heads");
-  d.key_dim = d.value_dim = c.at<int64_t>(published ? "linear_attn_config.head_dim" : "linear_head_dim");
-  d.short_conv = c.at<int64_t>(published ? "linear_attn_config.short_conv_kernel_size" : "linear_conv_kernel_dim");
-  d.norm_eps = r.plan.options.norm_eps;
-  std::vector<int64_t> recurrent;
-  if (published) {
-    for (const int64_t layer : c.at<std::vector<int64_t>>("linear_attn_config.kda_layers")) {  // counted from 1
-      if (layer < 1 || layer > r.layers) c.refuse("linear_attn_config.kda_layers", "no such layer");
-      recurrent.push_back(layer - 1);
-    }
-    c.ignore("linear_attn_config.full_attn_layers");
-  } else {
-    recurrent = r.typed("layer_types", "linear_attention");
-  }
-  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = full;
-  for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
-
-  r.usual_names();
-  if (r.has("q_conv1d"))
-    r.rename("self_attn\\.conv\\.", "", three_convolutions("self_attn.", d.heads * d.key_dim, d.heads * d.key_dim));
-  const std::string forget = r.has("forget_gate.") ? "forget_gate." : "";
-  r.members("self_attn", {{"conv", "conv1d"},
-                          {"decay_down", forget + "f_a_proj"},
-                          {"decay_up", forget + "f_b_proj"},
-                          {"a_log", forget + "A_log"},
-                          {"dt_bias", forget + "dt_bias"},
-                          {"output_gate_down", "g_a_proj"},
-                          {"output_gate_up", "g_b_proj"},
-                          {"beta", "b_proj"},
-                          {"norm", "o_norm"}});
-
-  const std::vector<int64_t> dense = r.dense_layers(1);
-  r.dense(dense);
-  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
-  moe.router = MoeRouter::sigmoid, moe.router_bias = true;
-  c.must_be("moe_router_activation_func", std::string("sigmoid"));
-  c.ignore("use_grouped_topk");
-  moe.norm_topk = c.get("moe_renormalize", true, false);
-  moe.scale = c.get("routed_scaling_factor", 2.446);
-  moe.groups = c.get<int64_t>("num_expert_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
-  moe.group_best = 2;
-  moe.shared_hidden = c.get<int64_t>("num_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
-  r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
-  r.experts(r.others_than(dense), moe, "shared_experts");
-  const bool all = r.has("layers.0.block_sparse_moe");  // transformers' files call dense layers so, too
-  r.block_sparse_moe(all ? "\\.mlp\\." : "\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)");
 }
 
 /// Names of Mamba-2's members in `module`.
@@ -274,9 +205,14 @@ void read_granite(FamilyReader& r) {
 
 std::span<const ModelFamily> hybrid_families() {
   static constexpr ModelFamily all[] = {
-      {"qwen3_next", read_qwen3_next},   {"qwen3_5_text", read_qwen3_next}, {"qwen3_5_moe_text", read_qwen3_next},
-      {"olmo_hybrid", read_olmo_hybrid}, {"kimi_linear", read_kimi_linear}, {"mamba2", read_mamba2},
-      {"granite", read_granite},         {"granitemoe", read_granite},      {"granitemoehybrid", read_granite},
+      {"qwen3_next", read_qwen3_next},
+      {"qwen3_5_text", read_qwen3_next},
+      {"qwen3_5_moe_text", read_qwen3_next},
+      {"olmo_hybrid", read_olmo_hybrid},
+      {"mamba2", read_mamba2},
+      {"granite", read_granite},
+      {"granitemoe", read_granite},
+      {"granitemoehybrid", read_granite},
   };
   return all;
 }

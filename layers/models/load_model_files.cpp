@@ -24,7 +24,9 @@ struct Checkpoint {
 };
 
 bool of_embedding(std::string_view name) {
-  return name.ends_with("embed_tokens.weight") || name.ends_with("backbone.embeddings.weight");  // the latter: Mamba-2
+  for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight"})
+    if (name.ends_with(end)) return true;  // the second: Mamba-2, the third: Ling
+  return false;
 }
 
 Checkpoint look(const char* op, const std::string& folder) {

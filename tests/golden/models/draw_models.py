@@ -133,12 +133,21 @@ def drawn(name, r):
     if name == "glm4_moe":
         groups = pick([1, 2])
         f.update(n_group=groups, topk_group=r.randint(1, groups), first_k_dense_replace=r.randint(0, layers),
-                 num_experts_per_tok=pick([1, 2]), routed_scaling_factor=pick([1.0, 2.5]), use_qk_norm=pick([True, False]),
+                 num_experts_per_tok=pick([1, 2]), routed_scaling_factor=pick([1.0, 2.5]),
+                 use_qk_norm=pick([True, False]),
                  attention_bias=pick([True, False]), norm_topk_prob=pick([True, False]))
-        f["rope_parameters"]["partial_rotary_factor"] = {4: pick([0.5, 1.0]), 8: pick([0.25, 0.5, 1.0]), 10: 1.0}[head_dim]
+        share = {4: pick([0.5, 1.0]), 8: pick([0.25, 0.5, 1.0]), 10: 1.0}[head_dim]
+        f["rope_parameters"]["partial_rotary_factor"] = share
+    if name == "bailing_hybrid":  # what it has written transformers reads again if head_dim is qk_rope_head_dim
+        f.update(num_local_experts=f["num_local_experts"] // 2 * 2, q_lora_rank=pick([None, 8]),
+                 head_dim=pick([f["qk_rope_head_dim"], 5]), layer_group_size=pick([1, 2, 3]),
+                 layer_types=pick([None, [pick(["linear_attention", "full_attention"]) for _ in range(layers)]]),
+                 short_conv_kernel_size=pick([3, 4]), kda_safe_gate=pick([True, False]),
+                 kda_lower_bound=pick([-5.0, -1.0]), tie_word_embeddings=False)
     if name == "glm4_moe_lite":  # which has no first_k_dense_replace
         del f["first_k_dense_replace"]
-        f.update(rope_interleave=pick([True, False]), mlp_layer_types=[pick(["dense", "sparse"]) for _ in range(layers)],
+        f.update(rope_interleave=pick([True, False]),
+                 mlp_layer_types=[pick(["dense", "sparse"]) for _ in range(layers)],
                  rope_parameters=pick([f["rope_parameters"], dict(ROPE["yarn"], rope_theta=100.0, rope_type="yarn",
                                                                   mscale=1.0, mscale_all_dim=0.7)]))
     if name == "kimi_linear":

@@ -107,6 +107,10 @@ FAMILIES = {
     "gemma3_text": ("Gemma3Text", dict(intermediate_size=24, head_dim=8, sliding_window=4, query_pre_attn_scalar=9,
                                        layer_types=sliding, rope_parameters=two_ropes)),
     "smollm3": ("SmolLM3", dict(intermediate_size=24, no_rope_layers=[1, 0], rope_parameters=rope)),
+    "bailing_hybrid": ("BailingHybrid", dict(latent, num_hidden_layers=3, intermediate_size=24, moe_intermediate_size=8,
+                                             num_local_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2,
+                                             first_k_dense_replace=1, head_dim=4, layer_group_size=2,
+                                             rope_theta=1000.0)),
     "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
 }
 

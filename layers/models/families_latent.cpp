@@ -1,0 +1,197 @@
+// Families with latent attention, and GLM-4.5, whose experts are DeepSeek's.
+#include <sluice/layers/models/families.h>
+
+namespace sluice::detail {
+
+namespace {
+
+/// Feeds of DeepSeek and GLM: dense ones first, then experts by groups with shared ones.
+void deepseek_feeds(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const std::string type = c.at<std::string>("model_type");
+  const bool v2 = type == "deepseek_v2", glm = type.starts_with("glm");
+  const std::vector<int64_t> dense = glm ? r.dense_layers() : r.dense_layers(0);
+  c.must_be("scoring_func", std::string(v2 ? "softmax" : "sigmoid"));
+  r.dense(dense);
+  MoeOptions moe = r.moe({"n_routed_experts", "num_local_experts"});
+  const std::string method = c.get("topk_method", std::string(v2 ? "greedy" : "noaux_tc"));
+  if (method != (v2 ? "greedy" : "noaux_tc") && method != "group_limited_greedy")
+    c.refuse("topk_method", v2 ? "known: greedy, group_limited_greedy" : "known: noaux_tc");
+  if (!v2 || method != "greedy") {
+    const bool eight = !v2 && !glm;
+    moe.groups = c.get<int64_t>("n_group", eight ? 8 : 1, 1),
+    moe.top_groups = c.get<int64_t>("topk_group", eight ? 4 : 1, 1);
+    moe.group_best = v2 ? 1 : 2;
+  } else {
+    c.ignore("n_group topk_group");
+  }
+  if (!v2) moe.router = MoeRouter::sigmoid, moe.router_bias = true;
+  moe.norm_topk = c.get("norm_topk_prob", !v2, false);
+  if (v2) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
+  moe.scale = glm ? c.at<double>("routed_scaling_factor") : c.get("routed_scaling_factor", v2 ? 1.0 : 2.5);
+  moe.shared_hidden = c.get<int64_t>("n_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
+  c.ignore("ep_size");
+  r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
+  r.experts(r.others_than(dense), moe, "shared_experts");
+}
+
+/// DeepSeek-V2, V3, R1, GLM-4.7-Flash, and DeepSeek-V3.2 and GLM-5, whose queries attend to the keys that an indexer
+/// chooses.
+void read_deepseek(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  MlaOptions o = r.latent_attention();
+  r.latent_rope(o);
+  const std::string type = c.at<std::string>("model_type");
+  const bool indexed = type == "deepseek_v32" || type == "glm_moe_dsa";
+  const bool always = indexed || type == "deepseek_v2";  // where transformers ignores the field
+  if (type == "glm_moe_dsa") c.must_be("rope_interleave", true);
+  else if (always) c.ignore("rope_interleave");
+  o.rope.pairing = always || c.get("rope_interleave", true, false) ? RopePairing::interleaved : RopePairing::half;
+  if (indexed) {
+    o.topk = c.at<int64_t>("index_topk");
+    o.index_heads = c.at<int64_t>("index_n_heads"), o.index_dim = c.at<int64_t>("index_head_dim");
+    r.members("indexer", {{"q", "wq_b"}, {"k", "wk"}, {"weights", "weights_proj"}});
+    c.ignore("layer_types");
+  }
+  if (type == "glm_moe_dsa") {
+    o.index_pairing = RopePairing::interleaved;
+    c.must_be("indexer_rope_interleave", true);
+    // Layers of the type "shared" have no indexer: they attend to the keys of the layer before.
+    c.must_be("index_topk_freq", int64_t{1});
+    c.ignore("index_skip_topk_offset");
+    if (c.has("indexer_types")) r.typed("indexer_types", "full", "full");
+  }
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = o;
+  r.usual_names();
+  deepseek_feeds(r);
+}
+
+/// GLM-4.5 to 4.7: attention with RoPE on half of a head's channels, DeepSeek-V3's experts.
+void read_glm4_moe(FamilyReader& r) {
+  r.rotary_share = 0.5;
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.out_bias = false;
+  o.qk_norm = r.config.get("use_qk_norm", false);
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = o;
+  r.usual_names();
+  deepseek_feeds(r);
+}
+
+/// Experts of Kimi Linear and Ling, by groups, in all layers but the `dense` ones. Ling's fields may have DeepSeek's
+/// names, and none has a default.
+void kimi_feeds(FamilyReader& r, const std::vector<int64_t>& dense) {
+  const ModelConfig& c = r.config;
+  const bool kimi = c.at<std::string>("model_type") == "kimi_linear";
+  const auto count = [&](const std::string& name, const std::string& deepseeks, int64_t otherwise) {
+    return kimi ? c.get(name, otherwise) : c.any_of<int64_t>({name, deepseeks});
+  };
+  r.dense(dense);
+  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  moe.router = MoeRouter::sigmoid, moe.router_bias = true;
+  c.must_be("moe_router_activation_func", std::string("sigmoid"));
+  c.ignore("use_grouped_topk");
+  moe.norm_topk = kimi ? c.get("moe_renormalize", true, false) : c.any_of<bool>({"moe_renormalize", "norm_topk_prob"});
+  moe.scale = kimi ? c.get("routed_scaling_factor", 2.446) : c.at<double>("routed_scaling_factor");
+  moe.groups = count("num_expert_group", "n_group", 1), moe.top_groups = count("topk_group", "topk_group", 1);
+  moe.group_best = 2;
+  moe.shared_hidden = count("num_shared_experts", "n_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
+  r.rename("mlp\\.router_bias$",
+           r.has("gate.expert_bias") ? "mlp.gate.expert_bias" : "mlp.gate.e_score_correction_bias");
+  r.experts(r.others_than(dense), moe, "shared_experts");
+  const bool all = r.has("layers.0.block_sparse_moe");  // transformers' files call dense layers so, too
+  r.block_sparse_moe(all ? "\\.mlp\\." : "\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)");
+}
+
+/// Names of Kimi Delta Attention in self_attn, whose keys and values have `width` channels.
+void kimi_names(FamilyReader& r, int64_t width) {
+  r.convolution("self_attn", width, width);
+  const std::string forget = r.has("forget_gate.") ? "forget_gate." : "";
+  r.members("self_attn", {{"decay_down", forget + "f_a_proj"},
+                          {"decay_up", forget + (r.has("f_proj.") ? "f_proj" : "f_b_proj")},
+                          {"a_log", forget + "A_log"},
+                          {"dt_bias", forget + "dt_bias"},
+                          {"output_gate_down", "g_a_proj"},
+                          {"output_gate_up", r.has("g_b_proj.") ? "g_b_proj" : "g_proj"},
+                          {"beta", "b_proj"},
+                          {"norm", "o_norm"}});
+}
+
+/// Kimi Linear: Kimi Delta Attention with latent attention without RoPE between, experts as DeepSeek-V3's.
+void read_kimi_linear(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  MlaOptions full = r.latent_attention();
+  full.use_rope = false;
+  c.must_be("mla_use_nope", true);
+  c.must_be("tie_word_embeddings", false);
+  c.ignore("rope_theta");
+  const bool published = c.has("linear_attn_config.num_heads");  // else as transformers writes it
+  KdaOptions linear{.heads = {.dim = r.plan.options.dim}};
+  DeltaOptions& d = linear.heads;
+  d.heads = d.value_heads = c.at<int64_t>(published ? "linear_attn_config.num_heads" : "linear_num_heads");
+  d.key_dim = d.value_dim = c.at<int64_t>(published ? "linear_attn_config.head_dim" : "linear_head_dim");
+  d.short_conv = c.at<int64_t>(published ? "linear_attn_config.short_conv_kernel_size" : "linear_conv_kernel_dim");
+  d.norm_eps = r.plan.options.norm_eps;
+  std::vector<int64_t> recurrent;
+  if (published) {
+    for (const int64_t layer : c.at<std::vector<int64_t>>("linear_attn_config.kda_layers")) {  // counted from 1
+      if (layer < 1 || layer > r.layers) c.refuse("linear_attn_config.kda_layers", "no such layer");
+      recurrent.push_back(layer - 1);
+    }
+    c.ignore("linear_attn_config.full_attn_layers");
+  } else {
+    recurrent = r.typed("layer_types", "linear_attention");
+  }
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = full;
+  for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
+
+  r.usual_names();
+  kimi_names(r, d.heads * d.key_dim);
+  kimi_feeds(r, r.dense_layers(1));
+}
+
+/// Ling 3: Kimi Delta Attention with a bounded decay and maps of full rank, latent attention with a gate for each head.
+void read_ling(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  MlaOptions full = r.latent_attention();
+  r.latent_rope(full);
+  if (c.has("rope_parameters.rope_theta")) c.ignore("rope_theta");
+  full.gate = MlaGate::headwise;
+  c.must_be("tie_word_embeddings", false);
+  KdaOptions linear{.heads = {.dim = r.plan.options.dim}};
+  DeltaOptions& d = linear.heads;
+  d.heads = d.value_heads = full.heads;
+  // Written by transformers, head_dim is latent attention's.
+  d.key_dim = d.value_dim = c.any_of<int64_t>({"linear_head_dim", "head_dim"});
+  d.short_conv = c.any_of<int64_t>({"short_conv_kernel_size", "linear_conv_kernel_dim"});
+  d.norm_eps = r.plan.options.norm_eps;
+  linear.full_rank = true;
+  if (c.at<bool>("kda_safe_gate")) linear.lower_bound = c.at<double>("kda_lower_bound");
+  c.must_be("linear_num_heads", d.heads);
+  c.ignore("linear_conv_kernel_dim layer_group_size kda_lower_bound mtp_loss_scaling_factor");
+  const int64_t turn = c.has("layer_types") ? 1 : c.at<int64_t>("layer_group_size");
+  if (turn < 1) c.refuse("layer_group_size", "it must be positive");
+  const auto recurrent = c.has("layer_types") ? r.typed("layer_types", "linear_attention")
+                                              : r.where([&](int64_t layer) { return (layer + 1) % turn != 0; });
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = full;
+  for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
+  r.usual_names();
+  kimi_names(r, d.heads * d.key_dim);
+  r.members("self_attn", {{"gate", "g_proj"}});
+  kimi_feeds(r, r.dense_layers());
+  if (r.has("word_embeddings.")) r.rename("embed_tokens\\.", "word_embeddings.");
+  if (r.has(".attention."))
+    r.rename("self_attn\\.o_proj\\.", "attention.dense."), r.rename("self_attn\\.", "attention.");
+}
+
+}  // namespace
+
+std::span<const ModelFamily> latent_families() {
+  static constexpr ModelFamily all[] = {
+      {"kimi_linear", read_kimi_linear}, {"bailing_hybrid", read_ling},   {"deepseek_v2", read_deepseek},
+      {"deepseek_v3", read_deepseek},    {"deepseek_v32", read_deepseek}, {"glm4_moe", read_glm4_moe},
+      {"glm4_moe_lite", read_deepseek},  {"glm_moe_dsa", read_deepseek},
+  };
+  return all;
+}
+
+}  // namespace sluice::detail
