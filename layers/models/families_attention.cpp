@@ -108,6 +108,43 @@ void read_minimax_m2(FamilyReader& r) {
   r.block_sparse_moe();
 }
 
+/// Phi-3 and Phi-4 with the usual RoPE: one map makes q, k and v, and one gate and value.
+void read_phi3(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  // Another kind, whatever its name, is longrope in transformers: other frequencies for a long text than for a short
+  // one.
+  for (const std::string at : {"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"})
+    c.must_be(at, std::string("default"));
+  r.rotary_share = c.get("rope_parameters.partial_rotary_factor", c.get("partial_rotary_factor", 1.0));
+  c.must_be("attention_bias", false);
+  c.ignore("embd_pdrop resid_pdrop original_max_position_embeddings");
+  in_all(r, r.attention());
+  if (c.has("sliding_window")) set_windows(r, all_layers(r));
+  r.usual_names();
+  r.dense(all_layers(r));
+  const std::vector<std::string> qkv = {"q", "k", "v"}, both = {"gate", "up"};
+  for (int64_t i = 0; i < 3; ++i)
+    r.rename("self_attn\\." + qkv[static_cast<std::size_t>(i)] + "_proj", "self_attn.qkv_proj", {.part = i});
+  for (int64_t i = 0; i < 2; ++i)
+    r.rename("mlp\\." + both[static_cast<std::size_t>(i)] + "_proj", "mlp.gate_up_proj", {.part = i});
+}
+
+/// ERNIE 4.5, dense: RoPE of neighbouring channels, biases everywhere or nowhere.
+void read_ernie(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.tied = c.get("tie_word_embeddings", true);
+  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.rope.pairing = RopePairing::interleaved;
+  const bool biases = o.heads.qkv_bias = o.heads.out_bias = c.get("use_bias", false);
+  c.must_be("attention_bias", biases);
+  c.must_be("mlp_bias", biases);
+  in_all(r, o);
+  r.usual_names();
+  r.dense(all_layers(r));
+  for (DecoderBlockOptions& block : r.plan.options.blocks) std::get<GluOptions>(block.feed).bias = biases;
+}
+
 /// Qwen1.5, Qwen2, Qwen2.5, with experts or without: biases of q, k, v.
 void read_qwen2(FamilyReader& r) {
   const bool sparse = r.config.at<std::string>("model_type") == "qwen2_moe";
@@ -280,12 +317,12 @@ void read_afmoe(FamilyReader& r) {
 
 std::span<const ModelFamily> attention_families() {
   static constexpr ModelFamily all[] = {
-      {"llama", read_llama},        {"qwen2", read_qwen2},     {"qwen3", read_qwen3},
-      {"qwen3_moe", read_qwen3},    {"olmo2", read_olmo2},     {"gemma2", read_gemma2},
-      {"gpt_oss", read_gpt_oss},    {"afmoe", read_afmoe},     {"olmo3", read_olmo2},
-      {"gemma3_text", read_gemma2}, {"smollm3", read_smollm3}, {"mistral", read_mistral},
-      {"ministral", read_mistral},  {"mixtral", read_mistral}, {"minimax_m2", read_minimax_m2},
-      {"qwen2_moe", read_qwen2},
+      {"llama", read_llama},        {"qwen2", read_qwen2},           {"qwen3", read_qwen3},
+      {"qwen3_moe", read_qwen3},    {"olmo2", read_olmo2},           {"gemma2", read_gemma2},
+      {"gpt_oss", read_gpt_oss},    {"afmoe", read_afmoe},           {"olmo3", read_olmo2},
+      {"gemma3_text", read_gemma2}, {"smollm3", read_smollm3},       {"phi3", read_phi3},
+      {"ernie4_5", read_ernie},     {"mistral", read_mistral},       {"ministral", read_mistral},
+      {"mixtral", read_mistral},    {"minimax_m2", read_minimax_m2}, {"qwen2_moe", read_qwen2},
   };
   return all;
 }

@@ -31,11 +31,11 @@ using namespace sluice::testing;
 namespace {
 
 const std::vector<std::string> kFamilies = {
-    "llama",       "qwen2",        "qwen3",      "qwen3_moe",     "qwen3_next",    "qwen3_5",     "qwen3_5_moe",
-    "olmo2",       "olmo_hybrid",  "gemma2",     "gpt_oss",       "afmoe",         "kimi_linear", "deepseek_v2",
-    "deepseek_v3", "deepseek_v32", "mamba2",     "glm4_moe",      "glm4_moe_lite", "glm_moe_dsa", "mistral",
-    "ministral",   "mixtral",      "minimax_m2", "qwen2_moe",     "granite",       "granitemoe",  "granitemoehybrid",
-    "olmo3",       "gemma3_text",  "smollm3",    "bailing_hybrid"};
+    "llama",       "qwen2",        "qwen3",      "qwen3_moe",      "qwen3_next",    "qwen3_5",     "qwen3_5_moe",
+    "olmo2",       "olmo_hybrid",  "gemma2",     "gpt_oss",        "afmoe",         "kimi_linear", "deepseek_v2",
+    "deepseek_v3", "deepseek_v32", "mamba2",     "glm4_moe",       "glm4_moe_lite", "glm_moe_dsa", "mistral",
+    "ministral",   "mixtral",      "minimax_m2", "qwen2_moe",      "granite",       "granitemoe",  "granitemoehybrid",
+    "olmo3",       "gemma3_text",  "smollm3",    "bailing_hybrid", "phi3",          "ernie4_5"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 
@@ -259,6 +259,8 @@ TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
   with("glm4_moe", "\"first_k_dense_replace\": 1",
        "\"mlp_layer_types\": [\"sparse\", \"dense\"],\"first_k_dense_replace\": 1");
   CHECK_THAT(error(), Contains("\"mlp_layer_types\" is"));
+  with("phi3", "\"rope_type\": \"default\"", "\"rope_type\": \"longrope\"");
+  CHECK_THAT(error(), Contains("rope_type\" is \"longrope\"; only default is known"));
   with("gpt_oss", "\"sliding_attention\"", "\"full_attention\"");  // the window of no layer
   CHECK(error().empty());
   with("llama", "{", "");

@@ -46,7 +46,7 @@ def drawn(name, r):
     if name in ("qwen2", "qwen2_moe", "olmo2", "olmo3", "olmo_hybrid", "smollm3"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
-                "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3"):
+                "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
@@ -144,6 +144,12 @@ def drawn(name, r):
                  layer_types=pick([None, [pick(["linear_attention", "full_attention"]) for _ in range(layers)]]),
                  short_conv_kernel_size=pick([3, 4]), kda_safe_gate=pick([True, False]),
                  kda_lower_bound=pick([-5.0, -1.0]), tie_word_embeddings=False)
+    if name == "phi3":
+        f.update(hidden_size=heads * pick([4, 8]), sliding_window=pick([None, 3, 5]))
+        share = pick([0.5, 1.0])
+        f["rope_parameters"] = dict(rope_theta=pick([100.0, 10000.0]), rope_type="default", partial_rotary_factor=share)
+    if name == "ernie4_5":
+        f["use_bias"] = pick([True, False])
     if name == "glm4_moe_lite":  # which has no first_k_dense_replace
         del f["first_k_dense_replace"]
         f.update(rope_interleave=pick([True, False]),

@@ -111,6 +111,8 @@ FAMILIES = {
                                              num_local_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2,
                                              first_k_dense_replace=1, head_dim=4, layer_group_size=2,
                                              rope_theta=1000.0)),
+    "phi3": ("Phi3", dict(intermediate_size=24, sliding_window=4, rope_parameters=rope)),
+    "ernie4_5": ("Ernie4_5", dict(intermediate_size=24, head_dim=8, use_bias=True, rope_parameters=rope)),
     "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
 }
 
