@@ -81,11 +81,36 @@ const std::string kQwen3Next = kCommon + R"("model_type": "qwen3_next", "decoder
   "num_experts_per_tok": 2, "output_router_logits": false, "partial_rotary_factor": 0.25, "rope_scaling": null,
   "rope_theta": 10000000, "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 8,
   "tie_word_embeddings": false, "use_sliding_window": false})";
+const std::string kGemma3 = kCommon + R"("model_type": "gemma3_text", "attention_bias": false,
+  "attn_logit_softcapping": null, "cache_implementation": "hybrid", "final_logit_softcapping": null, "head_dim": 8,
+  "hidden_activation": "gelu_pytorch_tanh", "pad_token_id": 0, "query_pre_attn_scalar": 8,
+  "rope_local_base_freq": 10000, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "rope_theta": 1000000,
+  "sliding_window": 32, "sliding_window_pattern": 2})";
+const std::string kOlmo3 = kCommon + R"("model_type": "olmo3", "attention_bias": false, "hidden_act": "silu",
+  "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": 0,
+  "rope_scaling": {"attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1, "factor": 8.0,
+  "original_max_position_embeddings": 8192, "rope_type": "yarn"}, "rope_theta": 500000, "sliding_window": 32,
+  "tie_word_embeddings": false})";
+const std::string kMiniMaxM2 = kCommon + R"("model_type": "minimax_m2", "attn_type_list": [1, 1], "head_dim": 8,
+  "hidden_act": "silu", "layernorm_full_attention_beta": 1.0, "layernorm_linear_attention_beta": 1.0,
+  "layernorm_mlp_beta": 1.0, "mtp_transformer_layers": 1, "num_experts_per_tok": 2, "num_local_experts": 4,
+  "num_mtp_modules": 3, "qk_norm_type": "per_layer", "rope_theta": 5000000, "rotary_dim": 4,
+  "router_jitter_noise": 0.0, "scoring_func": "sigmoid", "shared_intermediate_size": 0, "shared_moe_mode": "sigmoid",
+  "sliding_window": null, "tie_word_embeddings": false, "use_mtp": true, "use_qk_norm": true,
+  "use_routing_bias": true})";
+const std::string kGranite4 = kCommon + R"("model_type": "granitemoehybrid", "attention_bias": false,
+  "attention_multiplier": 0.0078125, "embedding_multiplier": 12, "hidden_act": "silu", "init_method": "mup",
+  "layer_types": ["mamba", "attention"], "logits_scaling": 6, "mamba_chunk_size": 256, "mamba_conv_bias": true,
+  "mamba_d_conv": 4, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_expand": 2, "mamba_n_groups": 1,
+  "mamba_n_heads": 4, "mamba_proj_bias": false, "normalization_function": "rmsnorm", "num_experts_per_tok": 2,
+  "num_local_experts": 4, "position_embedding_type": "nope", "residual_multiplier": 0.22, "rope_scaling": null,
+  "rope_theta": 10000, "shared_intermediate_size": 12, "tie_word_embeddings": true})";
 
 }  // namespace
 
 TEST_CASE("models: config.json as published models have it", "[models]") {
-  for (const std::string* text : {&kQwen25, &kSmol135M, &kSmolInstruct, &kGemma2, &kTrinity, &kQwen3Next}) {
+  for (const std::string* text : {&kQwen25, &kSmol135M, &kSmolInstruct, &kGemma2, &kTrinity, &kQwen3Next, &kGemma3,
+                                  &kOlmo3, &kMiniMaxM2, &kGranite4}) {
     INFO(*text);
     CHECK(refusal(*text) == "");
   }
@@ -104,6 +129,31 @@ TEST_CASE("models: config.json as published models have it", "[models]") {
         std::tuple(kQwen3Next, "\"use_sliding_window\": false", "\"use_sliding_window\": true",
                    "\"use_sliding_window\" is true")})
     CHECK_THAT(refusal(with(text, from, to)), Contains(why));
+
+  for (const auto& [text, from, to, why] :
+       {std::tuple(kGemma3, "\"attn_logit_softcapping\": null", "\"attn_logit_softcapping\": 50.0",
+                   "\"attn_logit_soft"),
+        std::tuple(kOlmo3, "\"rope_theta\": 500000", "\"rope_theta\": 10000", "\"rope_theta\" is 10000; only 500000"),
+        std::tuple(kMiniMaxM2, "[1, 1]", "[1, 0]", "\"attn_type_list\" is [1,0]"),
+        std::tuple(kMiniMaxM2, "\"layernorm_mlp_beta\": 1.0", "\"layernorm_mlp_beta\": 3.5", "\"layernorm_mlp_beta\""),
+        std::tuple(kGranite4, "\"nope\"", "\"alibi\"", "\"position_embedding_type\" is \"alibi\""),
+        std::tuple(kGranite4, "\"logits_scaling\": 6", "\"logits_scaling\": 0", "\"logits_scaling\" is 0")})
+    CHECK_THAT(refusal(with(text, from, to)), Contains(why));
+
+  // Layers that slide have a RoPE of their own, by the file's fields of before rope_parameters too.
+  for (const auto& [text, base] : {std::pair(kGemma3, 10000.0), std::pair(kOlmo3, 500000.0)}) {
+    const ModelPlan made = plan(text);
+    const auto of = [&](std::size_t i) { return std::get<MultiHeadAttentionOptions>(made.options.blocks[i].mixer); };
+    CHECK(of(0).window == 32);
+    CHECK(of(0).heads.rope.base == base);
+    CHECK(of(0).heads.rope.frequencies.empty());
+    CHECK(of(1).window == 0);
+    CHECK_FALSE(of(1).heads.rope.frequencies.empty());
+  }
+  const auto mixer = [](const std::string& text, std::size_t i) { return plan(text).options.blocks[i].mixer; };
+  CHECK(std::get<MultiHeadAttentionOptions>(mixer(kMiniMaxM2, 0)).heads.rope.rot_dim == 4);
+  CHECK(std::get<Mamba2Options>(mixer(kGranite4, 0)).head_dim == 8);
+  CHECK_FALSE(std::get<MultiHeadAttentionOptions>(mixer(kGranite4, 1)).heads.use_rope);
 
   // What a file leaves out is what transformers takes; null is none.
   const auto caps = [](const std::string& text) {
