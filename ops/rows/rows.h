@@ -26,6 +26,15 @@ template <class F> void for_each_row(int64_t rows, int64_t width, F f) {
   });
 }
 
+/// join of all lanes, by halves. Unrolled for certain: loops over each half would take longer than short rows.
+template <int lanes, class T, class Join> T lanes_joined(T* lane, Join join) {
+  if constexpr (lanes == 1) return lane[0];
+  else {
+    for (int k = 0; k < lanes / 2; ++k) lane[k] = join(lane[k], lane[k + lanes / 2]);
+    return lanes_joined<lanes / 2>(lane, join);
+  }
+}
+
 /// Σ term(i), i < n. term may also store what it computes. The rest of a row is cut in halves, so that it vectorises.
 template <class T, class Term> T row_total(int64_t n, Term term) {
   T lane[kRowLanes] = {};
@@ -41,9 +50,7 @@ template <class T, class Term> T row_total(int64_t n, Term term) {
     i += 4;
   }
   for (int k = 0; i < n; ++i, ++k) lane[k] += term(i);
-  for (int width = kRowLanes / 2; width > 0; width /= 2)
-    for (int k = 0; k < width; ++k) lane[k] += lane[k + width];
-  return lane[0];
+  return lanes_joined<kRowLanes>(lane, [](T a, T b) { return a + b; });
 }
 template <class T> T row_sum(const T* x, int64_t n) {
   return row_total<T>(n, [x](int64_t i) { return x[i]; });
@@ -61,16 +68,14 @@ template <class T, class X, class Join> [[gnu::noinline]] T few_joined(const X* 
     std::fill_n(lane, lanes, start);
     for (; i + lanes <= n; i += lanes)
       for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], T(x[i + k]));
-    for (int width = lanes / 2; width > 0; width /= 2)
-      for (int k = 0; k < width; ++k) lane[k] = join(lane[k], lane[k + width]);
-    start = lane[0];
+    start = lanes_joined<lanes>(lane, join);
   }
   for (; i < n; ++i) start = join(start, T(x[i]));
   return start;
 }
 /// join(start, x₀, …, x_{n−1}) of an associative join with the neutral `start`, in a fixed order. By 64 lanes, because
-/// a loop of 16 is unrolled completely, and its selects stay scalar. If join(x, x) is x, the rest of a row is taken
-/// with some of what came before.
+/// a loop of 16 is unrolled completely, and its selects stay scalar. The rest of a row is taken with some of what came
+/// before, which counts as `start`, or, if join(x, x) is x, again.
 template <bool idempotent, class T, class X, class Join> T row_joined(const X* x, int64_t n, T start, Join join) {
   constexpr int lanes = 64;
   if (n < lanes) return few_joined(x, n, start, join);
@@ -79,15 +84,15 @@ template <bool idempotent, class T, class X, class Join> T row_joined(const X* x
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes)
     for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], T(x[i + k]));
-  if constexpr (idempotent) {
-    if (i < n)
-      for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], T(x[n - lanes + k]));
-  } else {
-    if (i < n) lane[0] = join(lane[0], few_joined(x + i, n - i, start, join));
+  if (i < n) {
+    const int before = static_cast<int>(lanes - (n - i));
+    x += n - lanes;
+    for (int k = 0; k < lanes; ++k) {
+      const T v = T(x[k]);
+      lane[k] = join(lane[k], idempotent || k >= before ? v : start);
+    }
   }
-  for (int width = lanes / 2; width > 0; width /= 2)
-    for (int k = 0; k < width; ++k) lane[k] = join(lane[k], lane[k + width]);
-  return lane[0];
+  return lanes_joined<lanes>(lane, join);
 }
 /// Largest element that is not NaN; −∞ if there is none. (Where NaN matters, the sum of exponentials is NaN.)
 template <class T> T row_max(const T* x, int64_t n) {
