@@ -4,7 +4,6 @@
 #include <sluice/core/number/math.h>
 
 #include <cmath>
-#include <limits>
 #include <type_traits>
 
 namespace sluice::detail {
@@ -34,18 +33,6 @@ template <class T> SLUICE_FN T remainder_of(const T& a, const T& b) {
   } else {
     return remainder(a, b);
   }
-}
-/// remainder_of() for loops in vectors; NaN where the quotient is so large, or b so small, that it takes fmod().
-template <class T> SLUICE_FN T quick_remainder_of(T a, T b) {
-  // Up to 2^digits(T) the floor of the rounded quotient is ⌊a/b⌋ or, where it was rounded up to a whole number, one
-  // more. Then `part` is exact, because |part| < |b|, and b has no digit behind the last of a: b is added as above.
-  constexpr T largest = T(int64_t{1} << (std::numeric_limits<T>::digits - 2));
-  constexpr T smallest = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();  // part is no denormal
-  const T q = a / b, whole = math::floor(q), part = std::fma(-whole, b, a);
-  const T r = math::select(whole == T(0), a, math::select(part == T(0), math::copysign(T(0), a), part));
-  const T y = math::select((r != T(0)) & ((r < T(0)) != (b < T(0))), r + b, r);
-  constexpr T nan = std::numeric_limits<T>::quiet_NaN();
-  return math::select(math::abs(q) < largest, math::select(math::abs(b) > smallest, y, nan), nan);
 }
 template <class A> SLUICE_FN auto negated(const A& a) {
   if constexpr (std::is_integral_v<A>) return difference_of(A(0), a);

@@ -233,20 +233,15 @@ template <class T, std::size_t N> SLUICE_FN Dual<T, N> min(const Dual<T, N>& a, 
   else return detail::one_of(a, b, y, (a.v < b.v) | (a.v != a.v));
 }
 
-namespace detail {
-/// a − b·⌊a/b⌋ = y, which has the sign of b: slopes 1 and −⌊a/b⌋. It is b itself where b is infinite and a has the
-/// other sign, so that ⌊a/b⌋ is −1.
-template <class T, std::size_t N>
-SLUICE_FN Dual<T, N> remainder_with(const T& y, const Dual<T, N>& a, const Dual<T, N>& b) {
+/// a − b·⌊a/b⌋, which has the sign of b: slopes 1 and −⌊a/b⌋. It is b itself where b is infinite and a has the other
+/// sign, so that ⌊a/b⌋ is −1.
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> remainder(const Dual<T, N>& a, const Dual<T, N>& b) {
+  T y = detail::remainder_of(a.v, b.v);
   using math::round;
   if constexpr (N == 0) return {y, {}};
   else {
     const T one = like(Value<T>{a.v, {}}, 1).v;
-    return chain(a, b, y, one, T(PartialOps<T>::select(y == b.v, one, T(-round(T((a.v - y) / b.v))))));
+    return detail::chain(a, b, y, one, T(PartialOps<T>::select(y == b.v, one, T(-round(T((a.v - y) / b.v))))));
   }
-}
-}  // namespace detail
-template <class T, std::size_t N> SLUICE_FN Dual<T, N> remainder(const Dual<T, N>& a, const Dual<T, N>& b) {
-  return detail::remainder_with(detail::remainder_of(a.v, b.v), a, b);
 }
 }  // namespace sluice

@@ -7,8 +7,6 @@
 // numbers; the convention at a kink is stated beside the formula. `affine` marks formulas whose slopes are
 // constants: nothing is saved for their backward. `integral` marks formulas that also serve i64 and i32. `selects`
 // marks formulas that do not depend on an operand wherever its slope is 0: there even an infinite gradient ends.
-// `quick` is the formula without a call, for the CPU's vectors. Where it does not know, its value is NaN, and so is a
-// slope; blocks of numbers with a NaN are computed again.
 #pragma once
 
 #include <sluice/core/number/dual_operators.h>
@@ -100,9 +98,6 @@ struct Remainder {
   static constexpr const char* name = "remainder";
   static constexpr bool integral = true;
   template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return remainder(a, b); }
-  template <class T, std::size_t N> SLUICE_FN Dual<T, N> quick(const Dual<T, N>& a, const Dual<T, N>& b) const {
-    return detail::remainder_with(detail::quick_remainder_of(a.v, b.v), a, b);
-  }
 };
 struct Maximum {  // a tie splits the gradient in halves
   static constexpr const char* name = "maximum";

@@ -120,52 +120,13 @@ SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* co
   }
 }
 
-/// A formula's `quick` (ops/elementwise/formulas.h), as a formula.
-template <class F> struct Quick {
-  F f;
-  template <class... X> SLUICE_FN auto operator()(const X&... x) const { return f.quick(x...); }
-};
-template <class F, class T>
-concept HasQuick = std::is_floating_point_v<T> && requires {
-  &F::template quick<T, 0>;
-};
-
-/// loop(f, in, out, n) in tiles: with the quick formula, and again with f where a result is NaN.
-template <std::size_t inputs, std::size_t outputs, class F, class T, class Loop>
-SLUICE_LOOP void quick_loop(const F& f, const T* const* in, T* const* out, int64_t n, Loop loop) {
-  const Quick<F> quick{f};
-  for (int64_t first = 0; first < n; first += kTile) {
-    const int64_t m = first + kTile < n ? kTile : n - first;
-    const T* x[inputs];
-    T* y[outputs];
-    for (std::size_t k = 0; k < inputs; ++k) x[k] = in[k] + first;
-    for (std::size_t k = 0; k < outputs; ++k) y[k] = out[k] + first;
-    loop(quick, x, y, m);
-    int unknown = 0;
-    for (const T* results : y)
-      for (int64_t i = 0; i < m; ++i) unknown |= results[i] != results[i];
-    if (unknown) loop(f, x, y, m);
-  }
-}
-
 template <class F, class T, std::size_t... I>
 void apply_formula(const void* formula, const T* const* in, T* const* out, int64_t n) {
-  vectorised([=] {
-    if constexpr (HasQuick<F, T>)
-      quick_loop<sizeof...(I), 1>(*static_cast<const F*>(formula), in, out, n,
-                                  []<class G>(const G& g, auto... of) { formula_loop<G, T, I...>(&g, of...); });
-    else formula_loop<F, T, I...>(formula, in, out, n);
-  });
+  vectorised([=] { formula_loop<F, T, I...>(formula, in, out, n); });
 }
 template <class F, class T, std::size_t... I>
 void apply_formula_vjp(const void* formula, const T* const* in, T* const* out, int64_t n) {
-  vectorised([=] {
-    if constexpr (HasQuick<F, T>)
-      quick_loop<sizeof...(I) + 1, sizeof...(I)>(
-          *static_cast<const F*>(formula), in, out, n,
-          []<class G>(const G& g, auto... of) { formula_vjp_loop<G, T, I...>(&g, of...); });
-    else formula_vjp_loop<F, T, I...>(formula, in, out, n);
-  });
+  vectorised([=] { formula_vjp_loop<F, T, I...>(formula, in, out, n); });
 }
 
 #if defined(__clang__)
