@@ -4,7 +4,7 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/scan/scan.h>
+#include <sluice/ops/rows/products.h>
 
 #include <cmath>
 #include <limits>

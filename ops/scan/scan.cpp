@@ -9,6 +9,7 @@
 #include <sluice/core/memory/thread_memory.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/rows/products.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -221,45 +222,11 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
   });
 }
 
-namespace {
-
-/// Fractions in f64, whose range holds what some factors give before the others bring it back.
-Tensor in_wide_range(const Tensor& x) { return is_float(x.dtype()) ? to(x, f64) : x; }
-
-/// Running products in ops: after the step of s, y_i is the product of the last 2s entries up to i (Hillis & Steele
-/// 1986).
-Tensor composed_cumprod(Tensor y, int d) {
-  for (int64_t s = 1, n = y.shape()[d]; s < n; s *= 2) y = y * pad(narrow(y, d, 0, n - s), d, s, 0, 1);
-  return y;
-}
-
-/// dx in ops. After the step of s, r_j has the terms of g_j to g_{j+2s−1}, and a_j is x_{j+1} ⋯ x_{j+2s}.
-Tensor composed_cumprod_vjp(const Tensor& x, const Tensor& g, int d) {
-  const int64_t n = x.shape()[d];
-  Tensor r = pad(g, d, n - g.shape()[d], 0), a = narrow(x, d, 1, n - 1);
-  for (int64_t s = 1; s < n; s *= 2) {
-    r = cat({narrow(r, d, 0, n - s) + a * narrow(r, d, s, n - s), narrow(r, d, n - s, s)}, d);
-    if (2 * s < n) a = narrow(a, d, 0, n - 2 * s) * narrow(a, d, s, n - 2 * s);
-  }
-  return pad(composed_cumprod(narrow(x, d, 0, n - 1), d), d, 1, 0, 1) * r;
-}
-
-}  // namespace
-
-Tensor detail::cumprod_vjp(const Tensor& x, const Tensor& g, int d) {
-  if (x.numel() == 0) return zeros_like(x);
-  if (grad_enabled() || !kernel::cumprod_backward.installed(x.device()))
-    return to(composed_cumprod_vjp(in_wide_range(x), in_wide_range(g), d), x.dtype());
-  Tensor dx = empty(x.shape(), x.options());
-  kernel::cumprod_backward(contiguous(x), contiguous(g), dx, d);
-  return dx;
-}
-
 Tensor cumprod(const Tensor& x_in, int64_t dim) {
   const int d = dim_of("cumprod", dim, x_in);
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
   if (!kernel::cumprod.installed(x.device()))
-    return to(composed_cumprod(x.dtype() == f32 || x.dtype() == bf16 ? to(x, f64) : clone(x), d), x.dtype());
+    return to(detail::composed_cumprod(x.dtype() == f32 || x.dtype() == bf16 ? to(x, f64) : clone(x), d), x.dtype());
   Tensor y = empty_like(x);
   if (y.numel() > 0) kernel::cumprod(contiguous(x.detach()), y, d);
   return record("cumprod", std::move(y), {x}, {x},

@@ -18,9 +18,4 @@ Tensor cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
 /// around; bool counts as i64.
 Tensor cumprod(const Tensor& x, int64_t dim);
 
-namespace detail {
-/// Gradient of cumprod(x, d) from g of its shape; or, with g of size 1 along d, of its last entries: of prod(x, {d}).
-Tensor cumprod_vjp(const Tensor& x, const Tensor& g, int d);
-}  // namespace detail
-
 }  // namespace sluice
