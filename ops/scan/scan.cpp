@@ -1,6 +1,6 @@
 // y_i = Σ_{j<=i} x_j (exclusive: j < i).   dx_j = Σ_{i>=j} g_i (exclusive: i > j): the same scan of g, run
 // in the other direction.
-// y_i = Π_{j<=i} x_j.   dx_j = y_{j−1} R_j with R_j = g_j + x_{j+1} R_{j+1}: no division, so zeros are no special case.
+// y_i = Π_{j<=i} x_j; its gradient is in ops/rows/products.cpp.
 #include <sluice/ops/scan/scan.h>
 
 #include <sluice/core/number/arithmetic.h>
