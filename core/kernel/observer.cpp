@@ -1,9 +1,11 @@
 #include <sluice/core/kernel/observer.h>
 
 #include <chrono>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <utility>
 #include <vector>
@@ -121,8 +123,11 @@ ObservedCall::~ObservedCall() noexcept(false) {
 }  // namespace detail
 
 std::shared_ptr<detail::Sequence>& detail::this_sequence() {
-  static thread_local std::shared_ptr<Sequence> current;
-  return current;
+  // SequenceScopes put back what was there before, so it needs no destructor (thread_end.h says what one would cost).
+  alignas(std::shared_ptr<Sequence>) static thread_local std::byte place[sizeof(std::shared_ptr<Sequence>)];
+  constinit static thread_local std::shared_ptr<Sequence>* current = nullptr;
+  if (!current) current = ::new (place) std::shared_ptr<Sequence>;
+  return *current;
 }
 
 // Here, because the names of modules are asked of the observers.

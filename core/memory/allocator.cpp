@@ -2,6 +2,7 @@
 
 #include <sluice/core/error.h>
 #include <sluice/core/memory/heap.h>
+#include <sluice/core/memory/thread_end.h>
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -322,23 +323,17 @@ SharedLists& shared_lists() {
 /// visit the shared lists at each call.
 struct ThreadCache {
   FreeList current[kSmallClasses], spare[kSmallClasses];
-  ~ThreadCache();
   void empty() noexcept {
     for (int c = 0; c < kSmallClasses; ++c)
       for (FreeList* list : {&current[c], &spare[c]})
         if (list->count) shared_lists().give(c, std::exchange(*list, {}));
   }
 };
-thread_local ThreadCache cache;
-constinit thread_local bool cache_alive = true;  // trivially destructible, so readable to the thread's end
-
-ThreadCache::~ThreadCache() {
-  cache_alive = false;
-  empty();
-}
+constinit thread_local ThreadCache cache;
+constinit thread_local detail::ThreadEnd emptied{[]() noexcept { cache.empty(); }};
 
 void* take_small(int c) {
-  if (!cache_alive) {  // the thread is ending: the rest of the batch goes back
+  if (!detail::at_thread_end(emptied)) {  // no cache then: the rest of the batch goes back
     FreeList batch = shared_lists().take(c);
     void* p = batch.pop();
     if (batch.count) shared_lists().give(c, batch);
@@ -353,7 +348,7 @@ void* take_small(int c) {
 }
 
 void give_small(int c, void* p) noexcept {
-  if (!cache_alive) {
+  if (!detail::at_thread_end(emptied)) {
     FreeList one;
     one.push(p);
     return shared_lists().give(c, one);
@@ -375,7 +370,7 @@ void reset_peak_memory() { peak_bytes.store(live_bytes.load()); }
 
 void release_cached_memory() {
   pool().trim(0);
-  if (cache_alive) cache.empty();
+  cache.empty();
   shared_lists().trim();
 #if defined(__GLIBC__)  // malloc keeps some, too
   ::malloc_trim(0);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sluice/core/memory/allocator.h>
+#include <sluice/core/memory/thread_end.h>
 
 #include <cstddef>
 
@@ -15,21 +16,21 @@ template <class Owner, int kParts> [[gnu::noinline]] void* thread_memory(int par
     void* data;
     std::size_t bytes;
   };
-  // No destructor: destructors of global objects, which run later than those of the thread, may compute, too.
   constinit static thread_local Memory memory[kParts] = {};
   struct Freed {
-    ~Freed() {
-      for (Memory& m : memory) free(m);
+    static void all() noexcept {
+      for (Memory& m : memory) one(m);
     }
-    static void free(Memory& m) {
+    static void one(Memory& m) noexcept {
       if (m.data) deallocate(m.data, m.bytes), m = {};
     }
   };
+  constinit static thread_local ThreadEnd freed{Freed::all};
   Memory& mine = memory[part];
   if (bytes > mine.bytes || !mine.data) {
-    [[maybe_unused]] static thread_local Freed at_end;
-    Freed::free(mine);
+    Freed::one(mine);
     mine = {allocate(bytes), bytes};
+    at_thread_end(freed);
   }
   return mine.data;
 }

@@ -1,6 +1,5 @@
 // The allocator: alignment, exact statistics, reuse, and blocks that change threads.
 #include <sluice/core/memory/allocator.h>
-#include <sluice/core/memory/thread_memory.h>
 #include <sluice/core/kernel/backend.h>
 #include <sluice/core/memory/heap.h>
 
@@ -14,7 +13,6 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/rows/softmax.h>
 
 #include <unistd.h>
 
@@ -24,6 +22,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -232,33 +231,6 @@ TEST_CASE("allocator: the last tensors of a thread are freed, and made, when its
   CHECK(sum.to_vector() == std::vector<float>{2, 2, 2});
   sum = Tensor();
   CHECK(memory_stats().live == start);
-}
-
-TEST_CASE("thread_memory: is the thread's own, grows, and is there again when the thread's objects are gone",
-          "[allocator]") {
-  struct Here;
-  const auto part = [](int which, std::size_t bytes) { return detail::thread_memory<Here, 2>(which, bytes); };
-  struct Last {
-    Tensor x, *y = nullptr;
-    ~Last() {
-      if (y) *y = softmax(x);
-    }
-  };
-  const Tensor x = to(linspace(0, 3, 300), bf16);
-  Tensor y;
-  std::thread([&] {
-    thread_local Last last;  // made before the thread's memory for rows, so that it goes after that
-    last.x = x, last.y = &y;
-    softmax(x);
-    void *const first = part(0, 100), *const second = part(1, 100);
-    CHECK(first != second);
-    CHECK(part(0, 50) == first);
-    std::memset(part(0, 100000), 1, 100000);
-    std::memset(part(1, 100), 2, 100);
-    CHECK(static_cast<const unsigned char*>(part(0, 100000))[99999] == 1);
-    CHECK(part(1, 1) == second);
-  }).join();
-  CHECK(y.to_vector<float>() == softmax(x).to_vector<float>());
 }
 
 TEST_CASE("allocator: a refused allocation returns the cache, then is a MemoryError and loses nothing", "[allocator]") {
