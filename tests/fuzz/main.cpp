@@ -26,6 +26,9 @@
 
 #include <signal.h>
 #include <unistd.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -88,6 +91,9 @@ void prepare_device(Device device) {
 /// Signals, and a bound on memory, so that a careless allocation fails instead of filling the machine.
 void prepare() {
   set_num_threads(2);
+#if defined(__GLIBC__)
+  ::mallopt(M_ARENA_MAX, 2);  // each takes 64 MB of addresses, and threads of loaders and ranks would take one each
+#endif
   ::signal(SIGALRM, on_signal);
   if (test_device() != cpu) prepare_device(test_device());
   if (__sanitizer_set_death_callback) return __sanitizer_set_death_callback(say);
