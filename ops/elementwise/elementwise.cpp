@@ -76,6 +76,8 @@ Tensor pow(const Tensor& x, double exponent) {
   if (exponent == 2) return square(x);
   if (exponent == 3) return map(fm::Cube{}, x);
   if (exponent == -1) return reciprocal(x);
+  if (exponent == 0.5) return map(fm::PowHalf{}, x);
+  if (exponent == -0.5) return map(fm::PowMinusHalf{}, x);
   return map(fm::PowScalar{exponent}, x);
 }
 Tensor pow(const Tensor& x, const Tensor& exponent) { return map(fm::Pow{}, x, exponent); }

@@ -180,8 +180,8 @@ struct AddGated {
 /// Every formula must be in one list. Backends install kernels for whole lists, and tests iterate over the lists. On a
 /// device without a kernel for it, a formula runs as one op per operation (composed_map() in ops/elementwise/map.h).
 template <std::size_t N, class... F> struct Formulas {};  // of N operands
-using Arithmetic1 =
-    Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, Reciprocal, PowScalar, Square, Cube, Clamp>;
+using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, Reciprocal, PowScalar, PowHalf,
+                             PowMinusHalf, Square, Cube, Clamp>;
 using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, Maximum, Minimum, MaskedFill>;
 using Arithmetic3 = Formulas<3, Where, Lerp, ScaleOffset>;
 using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf, Sin, Cos,

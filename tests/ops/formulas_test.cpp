@@ -133,6 +133,8 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   for (double c : {-2.0, -0.5, 0.5, 1.0, 2.0, 3.0}) check1("PowScalar", fm::PowScalar{c}, plus);
   check1("PowScalar", fm::PowScalar{0}, plus);
   check1("PowScalar", fm::PowScalar{3}, minus);
+  check1("PowHalf", fm::PowHalf{}, plus);
+  check1("PowMinusHalf", fm::PowMinusHalf{}, plus);
   check1("Square", fm::Square{}, any);
   check1("Cube", fm::Cube{}, any);
   check2("Maximum", fm::Maximum{}, any, any);
@@ -283,6 +285,19 @@ TEST_CASE("formulas: conventions at kinks", "[formulas]") {
   CHECK(slope_at(fm::PowScalar{0}, 0) == 0);
   CHECK(slope_at(fm::PowScalar{1}, 0) == 1);
   CHECK(slope_at(fm::PowScalar{2}, 0) == 0);
+  // Roots, as powers.
+  for (double x : {0.0, -0.0, kInf, -kInf, -1.0, kNan, 4.0}) {
+    const auto same = [](double y, double want) {
+      return std::bit_cast<uint64_t>(y) == std::bit_cast<uint64_t>(want) || (y != y && want != want);
+    };
+    const auto agree = [&](auto root, double c) {
+      INFO(x << " ^ " << c);
+      CHECK(same(value_at(root, x), std::pow(x, c)));
+      CHECK(same(static_cast<double>(value32(root, x)), std::pow(x, c)));
+      CHECK(same(slope_at(root, x), slope_at(fm::PowScalar{c}, x)));
+    };
+    agree(fm::PowHalf{}, 0.5), agree(fm::PowMinusHalf{}, -0.5);
+  }
   // p·log p is 0 at p = 0.
   CHECK(on_dual<double, 2>(fm::KlTerm{}, {-1, 0}).v == 0);
 }
@@ -336,6 +351,8 @@ TEST_CASE("formulas: the exponential of what is at most 50 is the exponential, t
   for (uint64_t b = 0; b < (uint64_t{1} << 32); b += 4099)  // all signs and exponents, denormals and NaN among them
     if (const float x = std::bit_cast<float>(static_cast<uint32_t>(b)); !(x > 50)) different += differs(x);
   for (float x = -110; x <= 50; x += 0x1p-12f) different += differs(x);
+  CHECK(different == 0);
+  for (double x = -750; x <= 50; x += 0x1.01p-6) different += !(math::exp_low(x) == math::exp(x));
   CHECK(different == 0);
   CHECK_FALSE(differs(-std::numeric_limits<float>::infinity()));
   CHECK(std::isnan(math::exp_low(std::numeric_limits<float>::quiet_NaN())));

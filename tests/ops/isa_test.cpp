@@ -9,6 +9,8 @@
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/sluice.h>
 
+#include <bit>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 
@@ -79,6 +81,68 @@ template <std::size_t N, class F> void check(const F& f, double lo, double hi) {
   }
 }
 
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+/// How far `got` is from `want`, in units of the last place of a double at `want`; infinitely, if what libm calls
+/// special differs.
+double ulps(double got, long double want) {
+  const double nearest = static_cast<double>(want);
+  if (std::isnan(nearest) || std::isnan(got)) return std::isnan(nearest) == std::isnan(got) ? 0 : kInf;
+  if (got == nearest) return std::signbit(got) == std::signbit(nearest) ? 0 : kInf;
+  if (std::isinf(nearest) || std::isinf(got)) return kInf;
+  int exponent = 0;
+  std::frexp(nearest, &exponent);
+  return static_cast<double>(std::abs(got - want) / std::ldexp(1.0L, std::max(exponent - 53, -1074)));
+}
+
+/// Special numbers, where functions overflow, underflow and change their formula, powers of 2, all with neighbours; and
+/// `random` numbers in [lo, hi] and as many of any size.
+std::vector<double> doubles(double lo, double hi, int random) {
+  std::vector<double> x;
+  const auto around = [&x](double v) {
+    for (double end : {kInf, -kInf}) {
+      double at = v;
+      for (int i = 0; i < 20; ++i, at = std::nextafter(at, end)) x.push_back(at), x.push_back(-at);
+    }
+  };
+  for (double v : {0.0, DBL_MIN, DBL_MAX, kInf, 709.782712893384, 745.1332191019412, 708.3964185322641, 37.43, 0.5,
+                   0.75, 1.5, 0.7, 1.0, 6.0, 39.0, 0.8660254037844386, 1.224744871391589})
+    around(v);
+  for (int e = -1074; e < 1024; e += 7) x.push_back(std::ldexp(1, e)), x.push_back(-std::ldexp(1.3, e));
+  Rand rand(21);
+  for (int i = 0; i < random; ++i)
+    x.push_back(rand.uniform(lo, hi)), x.push_back(std::bit_cast<double>(rand.bits())),
+        x.push_back(rand.uniform(-2, 2));
+  return x;
+}
+
+struct Function {
+  const char* name;
+  Tensor (*f)(const Tensor&);
+  long double (*want)(long double);
+  double lo, hi, ulps;
+};
+template <class F> Tensor mine(const Tensor& x) { return map(Mine<F>{}, x); }
+
+const Function kFunctions[] = {
+    {"exp", mine<fm::Exp>, std::exp, -750, 710, 1.1},
+    {"expm1", mine<fm::Expm1>, std::expm1, -40, 40, 1.35},
+    {"log", mine<fm::Log>, std::log, 0, 1e3, 1},
+    {"log1p", mine<fm::Log1p>, std::log1p, -1, 20, 1},
+    {"tanh", mine<fm::Tanh>, std::tanh, -20, 20, 1.4},
+    {"erf", mine<fm::Erf>, std::erf, -6, 6, 1.6},
+    {"sigmoid", mine<fm::Sigmoid>,
+     [](long double x) { return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x)); }, -745, 60, 2.5},
+    {"softplus", mine<fm::Softplus>, [](long double x) { return (x < 0 ? 0 : x) + std::log1p(std::exp(-std::abs(x))); },
+     -745, 60, 1.6},
+    {"normal_cdf", mine<fm::NormalCdf>, [](long double x) { return std::erfc(x * -0.70710678118654752440L) / 2; }, -39,
+     9, 8},
+    {"pow 1.7", [](const Tensor& x) { return map(Mine<fm::PowScalar>{{1.7}}, x); },
+     [](long double x) { return std::pow(x, static_cast<long double>(1.7)); }, 0, 20, 1},
+    {"pow 7", [](const Tensor& x) { return map(Mine<fm::PowScalar>{{7}}, x); },
+     [](long double x) { return std::pow(x, 7.0L); }, -20, 20, 1},
+};
+
 }  // namespace
 
 // Each elementary function and each kind of select, some in one formula: what takes time to compile is the loops.
@@ -96,6 +160,39 @@ TEST_CASE("instruction sets: a formula's loops, each set in turn", "[isa]") {
            0.2, 3);
   check<2>(fm::SwiGlu{}, -3, 3);
   check<3>(fm::Lerp{}, -3, 3);
+}
+
+TEST_CASE("instruction sets: functions of f64 are as near to long double as core/number/math.h says", "[isa]") {
+  if (LDBL_MANT_DIG < 64) return;
+  const bool flush = flush_denormals();
+  set_flush_denormals(false);
+  for_each_isa([] {
+    for (const Function& f : kFunctions) {
+      const std::vector<double> x = doubles(f.lo, f.hi, 20000);
+      const std::vector<double> y = f.f(Tensor::from<double>(x)).to_vector<double>();
+      double worst = 0, at = 0;
+      for (std::size_t i = 0; i < x.size(); ++i)
+        if (const double u = ulps(y[i], f.want(x[i])); !(u <= worst)) worst = u, at = x[i];
+      INFO(f.name << ": " << worst << " ulp at " << str(at));
+      CHECK(worst <= f.ulps);
+    }
+    std::vector<double> base, exponent;
+    for (double b : doubles(-3, 3, 100))
+      for (double e : {0.0, -0.0, 1.0, -1.0, 3.0, 4.0, 0.5, -2.5, 1e-300, 0x1p52 + 1, 0x1p53 + 2, -0x1p54, 1e308, kInf,
+                       -kInf, std::nan(""), 700.5, -1100.25})
+        base.push_back(b), exponent.push_back(e);
+    const std::vector<double> y =
+        map(Mine<fm::Pow>{}, Tensor::from<double>(base), Tensor::from<double>(exponent)).to_vector<double>();
+    double worst = 0, b = 0, e = 0;
+    for (std::size_t i = 0; i < y.size(); ++i)
+      if (const double u =
+              ulps(y[i], std::pow(static_cast<long double>(base[i]), static_cast<long double>(exponent[i])));
+          !(u <= worst))
+        worst = u, b = base[i], e = exponent[i];
+    INFO(b << " ^ " << e << ": " << worst << " ulp");
+    CHECK(worst <= 1);
+  });
+  set_flush_denormals(flush);
 }
 
 TEST_CASE("instruction sets: another one is other code, and the same for any number of threads", "[isa]") {
