@@ -28,48 +28,103 @@ DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool 
   return common;
 }
 
-void round_run(const float* from, int64_t n, BFloat16* to) {
-  vectorised([=] {
-    for (int64_t i = 0; i < n; ++i) to[i] = BFloat16(from[i]);
-  });
-}
-
-/// Runs the loop tile by tile. Operands that cannot be read in place are gathered, transposed ones copied whole before;
-/// undefined results go into a buffer that is discarded. bf16 results go into a buffer, too, and are rounded while it
-/// is in cache.
-template <class T>
-void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, const T* const* base, T* const* out,
-               std::size_t n_results) {
-  const bool narrow = p.dtype == bf16;
-  Tensor operands[kMapOperands];
-  StridedRange walks[kMapOperands];
-  for (std::size_t k = 0; k < p.count; ++k) {
-    if (p.direct[k] && !narrow) continue;
-    const Tensor& x = *p.operands[k];
-    operands[k] = reads_across(x.layout()) ? contiguous(x.detach()) : x;
-    walks[k] = StridedRange(operands[k].layout().expanded(p.shape));
+/// An operand, read tile by tile. An operand that repeats a few elements is read once, one that repeats a number many
+/// times once for each number.
+template <class T> class TileOperand {
+ public:
+  static constexpr int64_t kLength = 4096 / sizeof(T);  // shorter tiles are too much overhead for short formulas
+  static constexpr int64_t kBuffer = kLength + kTile;   // and the longest period
+  TileOperand() = default;
+  /// A transposed operand is copied whole before.
+  TileOperand(const Tensor& x, const MapPlan& p) : x_(reads_across(x.layout()) ? contiguous(x.detach()) : x) {
+    walk_ = StridedRange(x_.layout().expanded(p.shape));
+    at_ = x_.raw(), as_it_is_ = x.dtype() == dtype_of<T>();
+    bf16_run_ = x.dtype() == bf16 && walk_.contiguous;
+    if (walk_.rank == 0 || walk_.contiguous) return;
+    const int last = walk_.rank - 1;
+    numel_ = p.shape.numel();
+    if (walk_.strides[0] == 0 && numel_ / walk_.shape[0] <= kTile) period_ = numel_ / walk_.shape[0];
+    else if (walk_.strides[last] == 0 && walk_.shape[last] >= kTile) constant_ = walk_.shape[last];
   }
+
+  /// Where the elements from i on lie, or null; n becomes the number of them that lie there.
+  const T* in_place(int64_t i, int64_t& n) const {
+    if (constant_ > 0) n = std::min(n, constant_ - i % constant_);
+    if (!as_it_is_ || period_ > 0) return nullptr;
+    const T* at = reinterpret_cast<const T*>(at_);
+    if (walk_.contiguous) return at + i;
+    const StridedRange::Run run = walk_.run(i);
+    if (run.count == 0) return nullptr;
+    n = std::min(n, run.count);
+    return at + run.offset;
+  }
+  /// Whether every tile is read, if not in place.
+  bool varies() const { return period_ == 0 && constant_ == 0; }
+  /// The n elements from i on, in the buffer; `held`, −1 at first, tells what it holds.
+  const T* buffered(int64_t i, int64_t n, T* buffer, int64_t& held) const {
+    if (period_ > 0) {
+      const int64_t all = std::min(numel_, kLength + period_);
+      if (held < 0) read_tile(walk_, at_, x_.dtype(), 0, period_, buffer);
+      for (int64_t have = period_; held < 0 && have < all; have *= 2)
+        std::copy_n(buffer, std::min(have, all - have), buffer + have);
+      held = 0;
+      return buffer + i % period_;  // a tile begins anywhere in the period
+    }
+    if (constant_ > 0) {
+      if (held == i / constant_) return buffer;
+      held = i / constant_;
+      T number;
+      read_tile(walk_, at_, x_.dtype(), i, 1, &number);
+      std::fill_n(buffer, kLength, number);
+    } else if (bf16_run_) {
+      const BFloat16* at = reinterpret_cast<const BFloat16*>(at_) + i;
+      for (int64_t j = 0; j < n; ++j) buffer[j] = convert<T>(at[j]);
+    } else {
+      read_tile(walk_, at_, x_.dtype(), i, n, buffer);
+    }
+    return buffer;
+  }
+
+ private:
+  Tensor x_;
+  StridedRange walk_;
+  const std::byte* at_ = nullptr;
+  int64_t numel_ = 0, period_ = 0, constant_ = 0;  // repeats every so many elements; one number so many times
+  bool as_it_is_ = false, bf16_run_ = false;
+};
+
+/// Runs the loop tile by tile. Undefined results go into a buffer that is discarded. bf16 results go into a buffer,
+/// too, and are rounded while it is in cache.
+template <class T>
+void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, T* const* out, std::size_t n_results) {
+  const bool narrow = p.dtype == bf16;
+  constexpr int64_t kLength = TileOperand<T>::kLength, kLine = 64 / sizeof(T);
+  TileOperand<T> operands[kMapOperands];
+  for (std::size_t k = 0; k < p.count; ++k) operands[k] = TileOperand<T>(*p.operands[k], p);
   parallel_for(p.shape.numel(), kMapGrain, [&](int64_t begin, int64_t end) {
-    alignas(64) T buffer[kMapOperands][kTile], unwanted[kMapOperands][kTile];
+    alignas(64) T buffer[kMapOperands][TileOperand<T>::kBuffer], unwanted[kMapOperands][kLength];
     const T* in[kMapOperands];
     T* to[kMapOperands];
+    int64_t held[kMapOperands];
+    std::fill_n(held, p.count, -1);
     for (int64_t i = begin, n; i < end; i += n) {
-      n = std::min(kTile, end - i);
-      for (std::size_t k = 0; k < p.count; ++k) {  // rows of a slice and repeated rows are read in place
-        in[k] = p.direct[k] && !narrow ? base[k] + i : buffer[k];
-        if (p.direct[k] || narrow || p.operands[k]->dtype() != p.dtype) continue;
-        const StridedRange::Run run = walks[k].run(i);
-        if (run.count > 0)
-          in[k] = reinterpret_cast<const T*>(operands[k].raw()) + run.offset, n = std::min(n, run.count);
-      }
+      n = std::min(kLength, end - i);
+      bool busy = false;
       for (std::size_t k = 0; k < p.count; ++k) {
-        if (in[k] == buffer[k]) read_tile(walks[k], operands[k].raw(), operands[k].dtype(), i, n, buffer[k]);
+        in[k] = operands[k].in_place(i, n);
+        busy |= !in[k] && operands[k].varies();
       }
+      for (std::size_t k = 0; busy && k < p.count; ++k)  // arrives while the others are read
+        for (int64_t j = 0; in[k] && j < n; j += kLine) __builtin_prefetch(in[k] + j);
+      for (std::size_t k = 0; k < p.count; ++k)
+        if (!in[k]) in[k] = operands[k].buffered(i, n, buffer[k], held[k]);
       for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] && !narrow ? out[k] + i : unwanted[k];
       loop(formula, in, to, n);
       if constexpr (std::is_same_v<T, float>)
-        for (std::size_t k = 0; narrow && k < n_results; ++k)
-          if (out[k]) round_run(unwanted[k], n, reinterpret_cast<BFloat16*>(out[k]) + i);
+        for (std::size_t k = 0; narrow && k < n_results; ++k) {
+          BFloat16* rounded = reinterpret_cast<BFloat16*>(out[k]) + i;
+          for (int64_t j = 0; out[k] && j < n; ++j) rounded[j] = BFloat16(unwanted[k][j]);
+        }
     }
   });
 }
@@ -88,7 +143,7 @@ void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* result
     whole = whole && out[k];
   }
   whole = whole && p.dtype != bf16;
-  if (!whole) return run_tiles(p, loop, formula, base, out, n_results);
+  if (!whole) return run_tiles(p, loop, formula, out, n_results);
   const int64_t n = p.shape.numel();
   if (n <= kMapGrain) return n > 0 ? loop(formula, base, out, n) : void();
   parallel_for(n, kMapGrain, [&](int64_t begin, int64_t end) {

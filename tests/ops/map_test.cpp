@@ -60,6 +60,19 @@ TEST_CASE("map: slices of columns equal their copies, whatever the width", "[map
     }
 }
 
+TEST_CASE("map: repeated operands equal their copies, whatever repeats how often", "[map]") {
+  const DType dtype = GENERATE(f32, f64, bf16, i64, i32);
+  const Shape of = GENERATE(Shape{}, Shape{3}, Shape{1, 1, 511}, Shape{512}, Shape{513}, Shape{60, 1}, Shape{4, 1, 1},
+                            Shape{4, 60, 1}, Shape{60, 513}, Shape{1});
+  const int64_t last = of.rank() > 0 ? of[of.rank() - 1] : 1, width = last > 1 ? last : GENERATE(3, 700);
+  Rng rng(12);
+  const auto some = [&](const Shape& shape) { return to(uniform(shape, -100, 100, rng), dtype); };
+  const Tensor x = some({4, 60, width}), y = some(of), z = some({60, 1}), mask = uniform(of, -1, 1, rng) > 0.0;
+  const auto copied = [&](const Tensor& t) { return clone(expand(t, x.shape())); };
+  CHECK(all(x + y == x + copied(y)).item() != 0);
+  CHECK(all(where(mask, x, y * z) == where(copied(mask), x, copied(y) * copied(z))).item() != 0);
+}
+
 TEST_CASE("map: transposed operands equal their copies, in every dtype", "[map]") {
   Rng rng(12);
   for (const Shape& shape : {Shape{91, 130}, Shape{3, 65, 47}, Shape{16, 2, 600}, Shape{15, 700}})
