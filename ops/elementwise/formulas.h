@@ -11,8 +11,6 @@
 
 #include <sluice/core/number/dual_operators.h>
 
-#include <limits>
-
 namespace sluice::formula {
 
 // -- arithmetic ------------------------------------------------------------------------------------
@@ -85,21 +83,6 @@ struct PowScalar {
   static constexpr const char* name = "pow";
   double c;
   template <class T> SLUICE_FN T operator()(const T& x) const { return pow(x, c); }
-};
-/// x^½ and x^−½, as roots. +∞ in place of −∞ and 0 in place of −0, whose powers C defines.
-struct PowHalf {
-  static constexpr const char* name = "pow";
-  template <class T> SLUICE_FN T operator()(const T& x) const {
-    constexpr double inf = std::numeric_limits<double>::infinity();
-    return sqrt(select(x == -inf, like(x, inf), x) + 0.0);
-  }
-};
-struct PowMinusHalf {
-  static constexpr const char* name = "pow";
-  template <class T> SLUICE_FN T operator()(const T& x) const {
-    constexpr double inf = std::numeric_limits<double>::infinity();
-    return rsqrt(select(x == -inf, like(x, inf), x) + 0.0);
-  }
 };
 struct Square {
   static constexpr const char* name = "square";

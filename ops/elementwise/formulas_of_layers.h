@@ -1,10 +1,27 @@
-// The formulas of gates, losses and single layers, by the rules of ops/elementwise/formulas.h; and the lists of all
-// formulas.
+// The formulas of roots, gates, losses and single layers, by the rules of ops/elementwise/formulas.h; and the lists of
+// all formulas.
 #pragma once
 
 #include <sluice/ops/elementwise/formulas.h>
 
+#include <limits>
+
 namespace sluice::formula {
+
+// -- powers that are roots ---------------------------------------------------------------------------
+/// What C's pow takes a root of: of −∞ that of ∞, of −0 that of 0.
+template <class T> SLUICE_FN T root_operand(const T& x) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  return select(x == -inf, like(x, inf), x) + 0.0;
+}
+struct PowHalf {  // x^½
+  static constexpr const char* name = "pow";
+  template <class T> SLUICE_FN T operator()(const T& x) const { return sqrt(root_operand(x)); }
+};
+struct PowMinusHalf {  // x^−½
+  static constexpr const char* name = "pow";
+  template <class T> SLUICE_FN T operator()(const T& x) const { return rsqrt(root_operand(x)); }
+};
 
 // -- gates: x ⊙ φ(g) ---------------------------------------------------------------------------------
 template <class Phi> struct Gated {
