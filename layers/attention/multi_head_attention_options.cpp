@@ -10,11 +10,12 @@ MultiHeadAttentionOptions detail::checked(const char* layer, MultiHeadAttentionO
   o = checked_layer(layer, std::move(o), {.cross = true});
   std::sort(o.global.begin(), o.global.end());
   o.global.erase(std::unique(o.global.begin(), o.global.end()), o.global.end());
-  if (o.heads.context_dim > 0 && (o.heads.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() ||
-                                  o.heads.use_rope || o.position_bias != PositionBias::none))
+  if (o.heads.context_dim > 0 &&
+      (o.heads.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() || o.separate_global_projections ||
+       o.heads.use_rope || o.position_bias != PositionBias::none))
     fail<ValueError>(layer,
                      ": cross attention has no common positions; it takes neither causal, window, "
-                     "dilation, global, RoPE nor a position bias");
+                     "dilation, global, separate_global_projections, RoPE nor a position bias");
   auto gate_at = [&](GatePosition p) {
     return std::any_of(o.gates.begin(), o.gates.end(), [p](const AttentionGateOptions& g) { return g.position == p; });
   };

@@ -143,6 +143,8 @@ TEST_CASE("multi_head_attention: what is refused, and by which words", "[attenti
                       o.global = {0}, o.separate_global_projections = true, o.gates = {{.position = GatePosition::g2}};
                     }),
                     Contains("G1"));
+  CHECK_THROWS_WITH(make([](O& o) { o.heads.context_dim = 8, o.separate_global_projections = true; }),
+                    Contains("no common positions") && Contains("separate_global_projections"));
   CHECK_THROWS_WITH(make([](O& o) { o.sandwich_norm = true; }), Contains("sandwich_norm"));
   CHECK_THROWS_WITH(make([](O& o) { o.ablation = SdpaAblationKind::silu, o.gates = {AttentionGateOptions{}}; }),
                     Contains("G1"));
