@@ -111,6 +111,14 @@ struct KlTerm {
     return select(none, like(p, 0), p * (log(select(none, like(p, 1), p)) - log_q));
   }
 };
+/// −q·log p of a distribution q, 0 where q = 0, even at log p = −∞.
+struct CrossEntropyTerm {
+  static constexpr const char* name = "cross_entropy";
+  template <class T> SLUICE_FN T operator()(const T& q, const T& log_p) const {
+    constexpr double inf = std::numeric_limits<double>::infinity();
+    return -(q * select(q == 0.0, select(log_p == -inf, like(log_p, 0), log_p), log_p));
+  }
+};
 
 // -- of layers -------------------------------------------------------------------------------------------
 /// x where `real` ≠ 0, and where x is finite; else 0: padding that may hold NaN.
@@ -205,7 +213,7 @@ using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmo
                              Abs, Sign, Floor, Ceil, Round, Trunc>;
 using Activations = Formulas<1, Identity, Relu, Relu2, Elu, Elu1, Silu, Gelu, GeluTanh, Laplace, LeakyRelu, NsSigmoid>;
 using Gates = Formulas<2, Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, NsGlu, SiluGlu>;
-using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm>;
+using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm, CrossEntropyTerm>;
 using Losses3 = Formulas<3, WeightedBceWithLogits>;
 using Layers1 = Formulas<1, LogDecay, ReluOffset>;
 using Layers2 = Formulas<2, Quotient, FavorFeature, Decayed, FinitePadding>;

@@ -131,22 +131,44 @@ constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backwar
 
 namespace {
 
-void check_classes(const char* op, const char* what, const Tensor& x, const Tensor& targets,
-                   const CrossEntropyOptions& o) {
-  detail::check_float(op, x);
-  if (!is_integer(targets.dtype())) fail<DTypeError>(op, ": targets must be i64 or i32 — got ", targets.dtype());
-  if (x.rank() < 1 || Shape(std::span(x.shape().begin(), x.rank() - 1)) != targets.shape())
-    fail(op, ": ", what, "=", x, " and targets=", targets, " do not fit; need [..., C] and [...]");
+/// Throws unless y, which goes with x, is on x's device and of its dtype; bf16 goes with f32.
+void check_beside(const char* op, const char* name, const Tensor& x, const char* of_y, const Tensor& y) {
+  if (detail::widened(y.dtype()) != detail::widened(x.dtype()))
+    fail<DTypeError>(op, ": dtypes differ — got ", name, "=", x.dtype(), ", ", of_y, "=", y.dtype());
+  if (y.device() != x.device())
+    fail<DeviceError>(op, ": operands on two devices — got ", name, " on ", x.device(), ", ", of_y, " on ", y.device());
+}
+
+void check_options(const char* op, const char* name, const Tensor& x, const CrossEntropyOptions& o) {
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
     fail<ValueError>(op, ": label_smoothing ", o.label_smoothing, " is outside [0, 1]");
   if (!o.weight.defined()) return;
   if (o.weight.shape() != Shape{x.dim(-1)})
-    fail(op, ": weight=", o.weight, " does not fit ", what, "=", x, "; need [C]");
-  if (o.weight.dtype() != x.dtype())
-    fail<DTypeError>(op, ": dtypes differ — got ", what, "=", x.dtype(), ", weight=", o.weight.dtype());
-  if (o.weight.device() != x.device())
-    fail<DeviceError>(op, ": operands on two devices — got ", what, " on ", x.device(), ", weight on ",
-                      o.weight.device());
+    fail(op, ": weight=", o.weight, " does not fit ", name, "=", x, "; need [C]");
+  check_beside(op, name, x, "weight", o.weight);
+}
+
+void check_classes(const char* op, const char* name, const Tensor& x, const Tensor& targets,
+                   const CrossEntropyOptions& o) {
+  detail::check_float(op, x);
+  if (!is_integer(targets.dtype())) fail<DTypeError>(op, ": targets must be i64 or i32 — got ", targets.dtype());
+  if (x.rank() < 1 || Shape(std::span(x.shape().begin(), x.rank() - 1)) != targets.shape())
+    fail(op, ": ", name, "=", x, " and targets=", targets, " do not fit; need [..., C] and [...]");
+  check_options(op, name, x, o);
+}
+
+void check_probabilities(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& o) {
+  constexpr const char* op = "cross_entropy";
+  detail::check_float(op, logits);
+  if (logits.rank() < 1 || logits.shape() != targets.shape())
+    fail(op, ": logits=", logits, " and probabilities ", targets.dtype(), targets,
+         " do not fit; need [..., C] of both, or classes [...] of i64 or i32");
+  if (logits.dim(-1) == 0 && targets.rank() > 1) fail(op, ": needs a class — got ", logits);
+  if (o.ignore_index >= 0)
+    fail<ValueError>(op, ": ignore_index ", o.ignore_index, " is for classes, but targets ", targets,
+                     " are probabilities");
+  check_beside(op, "logits", logits, "targets", targets);
+  check_options(op, "logits", logits, o);
 }
 
 /// Which of the targets, i64, count; bool.
@@ -192,7 +214,24 @@ Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions 
   return nll_of("nll_loss", log_p, targets, o);
 }
 
+/// The mean is over rows, whatever the weights.
+static Tensor cross_entropy_of_probabilities(const Tensor& logits, const Tensor& targets,
+                                             const CrossEntropyOptions& o) {
+  const auto classes = static_cast<double>(logits.dim(-1));
+  Tensor q = detail::widened(targets);
+  if (o.label_smoothing > 0) q = q * (1 - o.label_smoothing) + o.label_smoothing / classes;
+  if (o.weight.defined()) q = q * detail::widened(o.weight.detach());
+  const Tensor loss = sum(map(formula::CrossEntropyTerm{}, q, log_softmax(detail::widened(logits))), {-1});
+  if (o.reduction == Reduction::none) return to(loss, logits.dtype());
+  const double rows = o.reduction == Reduction::mean ? static_cast<double>(std::max<int64_t>(1, loss.numel())) : 1;
+  return to(sum(loss) / rows, logits.dtype());
+}
+
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
+  if (is_float(targets.dtype())) {
+    check_probabilities(logits, targets, o);
+    return cross_entropy_of_probabilities(logits, targets, o);
+  }
   check_classes("cross_entropy", "logits", logits, targets, o);
   if (o.weight.defined()) {  // what is ignored may be NaN
     const Tensor ignored = logical_not(counted_targets(to(targets, i64), o));

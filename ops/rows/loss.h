@@ -9,17 +9,21 @@ namespace sluice {
 enum class Reduction { mean, sum, none };
 
 struct CrossEntropyOptions {
-  int64_t ignore_index = -100;            // targets with this value are left out
+  int64_t ignore_index = -100;            // classes with this value are left out; < 0 beside probabilities
   double label_smoothing = 0;             // ε: the target distribution is (1−ε)·one-hot + ε/C
   Reduction reduction = Reduction::mean;  // mean over the targets that are not ignored
-  Tensor weight = {};  // [C], constant: q_c counts weight_c times, and the mean divides by Σ weight of the targets
+  Tensor weight = {};  // [C], constant: q_c counts weight_c times, and the mean divides by Σ weight of the classes
 };
-/// −Σ_c q_c log softmax(logits)_c over the last dim, in nats. logits [..., C]; targets [...] i64 or i32
-/// in [0, C). If no target counts, the mean is 0 with zero gradient. A logit of −∞ is a class of probability 0:
-/// where q_c > 0 for that class, the loss is +∞, but its gradient, softmax(logits) − q, is finite.
+/// −Σ_c q_c log softmax(logits)_c over the last dim, in nats. logits [..., C]; targets are classes, [...] i64 or i32
+/// in [0, C), or probabilities q [..., C], whose sum need not be 1. The mean is over rows, of probabilities whatever
+/// their weight. If no target counts, the mean is 0 with zero gradient. A logit of −∞ is a class of probability 0:
+/// where q_c > 0 for that class, the loss is +∞, but its gradient, softmax(logits) − q, is finite. The loss has the
+/// dtype of the logits; weight and probabilities too, or f32 beside bf16. Throws ShapeError, DTypeError, DeviceError,
+/// and ValueError for a class outside [0, C), a label_smoothing outside [0, 1], and ignore_index >= 0 beside
+/// probabilities.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options = {});
 
-/// Cross entropy of log-probabilities [..., C]: −Σ_c q_c log_p_c, with the targets and options of cross_entropy().
+/// Cross entropy of log-probabilities [..., C]: −Σ_c q_c log_p_c, with the classes and options of cross_entropy().
 Tensor nll_loss(const Tensor& log_p, const Tensor& targets, CrossEntropyOptions options = {});
 
 /// |x − y|

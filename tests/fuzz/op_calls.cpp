@@ -238,8 +238,8 @@ OpCalls make_calls() {
   });
   add_call("cross_entropy", [](Draw& d) {
     const int64_t rows = d.size(), classes = d.size() + 2;
-    const Tensor x = d.tensor({rows, classes}, f32), targets = d.tensor({rows}, i64);
-    return outputs(cross_entropy(x, targets, d.get<CrossEntropyOptions>()));
+    const Tensor x = d.tensor({rows, classes}, f32), t = d.chance(0.5) ? d.tensor({rows}, i64) : d.tensor({rows, classes}, f32);
+    return outputs(cross_entropy(x, t, d.get<CrossEntropyOptions>()));
   });
   add_call("nll_loss", [](Draw& d) {
     const int64_t rows = d.size(), classes = d.size() + 2;

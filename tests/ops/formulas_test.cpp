@@ -202,6 +202,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check2("SquaredError", fm::SquaredError{}, any, any);
   check2("BceWithLogits", fm::BceWithLogits{}, {-6, 6}, {0, 1});
   check2("KlTerm", fm::KlTerm{}, {-3, 0}, {0.05, 1});
+  check2("CrossEntropyTerm", fm::CrossEntropyTerm{}, {0, 1}, {-3, 0});
   check2("Quotient", fm::Quotient{0.1}, any, plus);
   check2("Quotient", fm::Quotient{0.1}, any, minus, 16);
   check4("MixedQuotient", fm::MixedQuotient{0.1}, any, any, plus, {0, 1});

@@ -47,6 +47,27 @@ Reference ref_cross_entropy(CrossEntropyOptions o, bool of_logits = true) {
   };
 }
 
+/// With distributions as targets; with a third input, the weights of classes.
+Reference ref_cross_entropy_of_probabilities(CrossEntropyOptions o) {
+  return [o](const Arrays& xs) {
+    const Array &x = xs[0], &q = xs[1];
+    const int64_t classes = x.shape.back();
+    Array terms(Dims(x.shape.begin(), x.shape.end() - 1));
+    each_index(terms.shape, [&](const Dims& i) {
+      Dims at = i;
+      at.push_back(0);
+      double total = 0;
+      for (int64_t k = 0; k < classes; ++k) at.back() = k, total += std::exp(x(at));
+      for (int64_t k = 0; k < classes; ++k) {
+        at.back() = k;
+        const double smooth = (1 - o.label_smoothing) * q(at) + o.label_smoothing / static_cast<double>(classes);
+        terms(i) -= (xs.size() > 2 ? xs[2]({k}) : 1) * smooth * (x(at) - std::log(total));
+      }
+    });
+    return ref_reduced(terms, o.reduction, std::max(1.0, static_cast<double>(terms.v.size())));
+  };
+}
+
 /// Philox4x32-10, for dropout's mask.
 std::array<uint32_t, 4> ref_philox(uint64_t block, uint64_t seed) {
   std::array<uint32_t, 4> c{uint32_t(block), uint32_t(block >> 32), 0, 0};
@@ -150,6 +171,25 @@ void add_loss_cases(Cases& c) {
     nll("one row", {4}, true, {});
     nll("all ignored", {3, 1}, true, {.ignore_index = 0});
     if (r != Reduction::none) nll("no rows", {0, 3}, true, {});
+
+    auto soft = [&](const char* variant, Dims shape, bool weighted, double smoothing) {
+      const CrossEntropyOptions o{.label_smoothing = smoothing, .reduction = r};
+      OpCase row{.op = "cross_entropy", .variant = variant, .inputs = {real(shape, -3, 3), positive(shape)},
+                 .call = [o](const In& x) {
+                   CrossEntropyOptions with = o;
+                   if (x.size() > 2) with.weight = x[2];
+                   return cross_entropy(x[0], x[1], with);
+                 },
+                 .reference = ref_cross_entropy_of_probabilities(o), .ulps = 8};
+      if (weighted) row.inputs.push_back(constant(positive({shape.back()})));
+      else row.shapes = {{{1, 1}, {1, 1}}, {{3, 257}, {3, 257}}}, row.large = {{127, 257}, {127, 257}};
+      c.push_back(row);
+    };
+    soft("probabilities", {5, 3}, false, 0);
+    soft("probabilities, smoothing", {4, 3}, false, 0.2);
+    soft("probabilities, weights", {2, 3, 5}, true, 0);
+    soft("probabilities, weights and smoothing", {4}, true, 0.1);
+    if (r != Reduction::none) soft("probabilities, no rows", {0, 3}, true, 0.1);
 
     ce(name, {5, 3}, {});
     ce("three dims", {2, 3, 17}, {});
