@@ -112,9 +112,11 @@ void check_equal(const char* op, const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) fail(op, ": shapes must be equal — got ", a, " and ", b);
 }
 
-/// f(x, more…) of each element, reduced. Sums of bf16 are f32, and rounded once.
+/// f(x, more…) of each element, reduced. Sums of bf16 are f32, and rounded once. Beside f32, bf16 counts as f32.
 template <class F, class... More> Tensor reduced(F f, Reduction reduction, const Tensor& x, const More&... more) {
-  if (reduction != Reduction::none && x.dtype() == bf16)
+  const auto one_is = [&](DType t) { return x.dtype() == t || ((more.dtype() == t) || ...); };
+  if (one_is(f32) && one_is(bf16)) return reduced(f, reduction, detail::widened(x), detail::widened(more)...);
+  if (reduction != Reduction::none && one_is(bf16))
     return detail::in_f32([&](const auto&... xs) { return reduced(f, reduction, xs...); }, x, more...);
   const Tensor each = map(f, x, more...);
   if (reduction == Reduction::none) return each;
@@ -283,7 +285,7 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reducti
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
   check_equal("kl_div", log_q, p);
   if (reduction != Reduction::mean) return reduced(formula::KlTerm{}, reduction, log_q, p);
-  if (log_q.dtype() == bf16) return detail::in_f32(kl_div, log_q, p, reduction);
+  if (log_q.dtype() == bf16 && p.dtype() != f32) return detail::in_f32(kl_div, log_q, p, reduction);
   double rows = 1;
   for (int64_t d = 0; d + 1 < log_q.rank(); ++d) rows *= static_cast<double>(log_q.dim(d));
   return reduced(formula::KlTerm{}, Reduction::sum, log_q, p) / rows;

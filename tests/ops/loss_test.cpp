@@ -1,15 +1,17 @@
-// Losses: probabilities as targets.
+// Losses: probabilities as targets, and operands of bf16 beside f32.
 #include <sluice/ops/rows/loss.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/number/random.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
 
 #include <cmath>
+#include <functional>
 
 using namespace sluice;
 
@@ -43,4 +45,46 @@ TEST_CASE("cross_entropy: probabilities that do not fit are refused", "[loss]") 
   CHECK_THROWS_WITH(cross_entropy(x, q, {.weight = ones({2})}),
                     "cross_entropy: weight=[2] does not fit logits=[2,3]; need [C]");
   CHECK_THROWS_AS(nll_loss(x, q), DTypeError);
+}
+
+TEST_CASE("losses: bf16 goes with f32, on either side", "[loss][bf16]") {
+  Rng rng(2);
+  const Tensor wide = uniform({4, 3}, 0.2, 0.9, rng), narrow = uniform({4, 3}, 0.2, 0.9, rng, {bf16});
+  using Loss = std::function<Tensor(const Tensor&, const Tensor&)>;
+  for (const Reduction r : {Reduction::mean, Reduction::sum, Reduction::none}) {
+    const Loss losses[] = {[r](auto& x, auto& y) { return mse_loss(x, y, r); },
+                           [r](auto& x, auto& y) { return l1_loss(x, y, r); },
+                           [r](auto& x, auto& y) { return huber_loss(x, y, 0.3, r); },
+                           [r](auto& x, auto& y) { return kl_div(x, y, r); },
+                           [r](auto& x, auto& y) { return bce_with_logits(x, y, r); },
+                           [r](auto& x, auto& y) { return bce_with_logits(x, y, r, full({3}, 0.7)); }};
+    for (std::size_t i = 0; i < std::size(losses); ++i)
+      for (const bool first_is_wide : {true, false}) {
+        INFO("loss " << i << (first_is_wide ? ", f32 and bf16" : ", bf16 and f32"));
+        Tensor x = first_is_wide ? wide : narrow, y = first_is_wide ? narrow : wide;
+        Tensor wx = to(x, f32).detach(), wy = to(y, f32).detach();
+        x = x.detach().requires_grad_(), y = y.detach().requires_grad_();
+        wx.requires_grad_(), wy.requires_grad_();
+        const Tensor loss = losses[i](x, y), want = losses[i](wx, wy);
+        CHECK(testing::same_bits(loss, want));
+        backward(sum(loss)), backward(sum(want));
+        CHECK(testing::same_bits(x.grad(), to(wx.grad(), x.dtype())));
+        CHECK(testing::same_bits(y.grad(), to(wy.grad(), y.dtype())));
+      }
+    CHECK(mse_loss(narrow, narrow, r).dtype() == bf16);
+    CHECK(kl_div(narrow, narrow > 0, r).dtype() == bf16);
+    CHECK_THROWS_AS(mse_loss(narrow, to(wide, f64), r), DTypeError);
+    // Weights and probabilities: the loss has the dtype of the logits.
+    const Tensor targets = Tensor::from<int64_t>({0, 2, 1, 1}), weight = Tensor({0.3f, 1.7f, 0.9f});
+    for (const auto& loss : {cross_entropy, nll_loss}) {
+      CHECK(testing::same_bits(loss(narrow, targets, {.reduction = r, .weight = weight}),
+                               to(loss(to(narrow, f32), targets, {.reduction = r, .weight = weight}), bf16)));
+      CHECK(testing::same_bits(loss(wide, targets, {.reduction = r, .weight = to(weight, bf16)}),
+                               loss(wide, targets, {.reduction = r, .weight = to(to(weight, bf16), f32)})));
+    }
+    CHECK(testing::same_bits(cross_entropy(narrow, wide, {.reduction = r}),
+                             to(cross_entropy(to(narrow, f32), wide, {.reduction = r}), bf16)));
+    CHECK(testing::same_bits(cross_entropy(wide, narrow, {.reduction = r}),
+                             cross_entropy(wide, to(narrow, f32), {.reduction = r})));
+  }
 }
