@@ -1,9 +1,10 @@
-// Sums, differences, products and remainders of elements of any dtype.
+// Sums, differences, products and remainders of elements of any dtype; magnitudes and signs of integers.
 #pragma once
 
 #include <sluice/core/number/math.h>
 
 #include <cmath>
+#include <concepts>
 #include <type_traits>
 
 namespace sluice::detail {
@@ -40,3 +41,13 @@ template <class A> SLUICE_FN auto negated(const A& a) {
 }
 
 }  // namespace sluice::detail
+
+// Of integers what core/number/select.h has of floats. The lowest one has no magnitude and stays.
+namespace sluice::math {
+template <std::integral T> SLUICE_FN T abs(T x) { return x < 0 ? detail::negated(x) : x; }
+template <std::integral T> SLUICE_FN T sign(T x) { return static_cast<T>((x > 0) - (x < 0)); }
+template <std::integral T> SLUICE_FN T floor(T x) { return x; }
+template <std::integral T> SLUICE_FN T ceil(T x) { return x; }
+template <std::integral T> SLUICE_FN T round(T x) { return x; }
+template <std::integral T> SLUICE_FN T trunc(T x) { return x; }
+}  // namespace sluice::math

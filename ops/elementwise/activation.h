@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-/// max(x, 0); slope 0 at 0.
+/// max(x, 0), also of i64 and i32; slope 0 at 0.
 Tensor relu(const Tensor& x);
 /// relu(x)²
 Tensor relu2(const Tensor& x);

@@ -14,7 +14,7 @@ namespace sluice {
 // saturates elsewhere.
 
 // -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, remainder, maximum, minimum, clamp, where and
-// masked_fill also i64, i32; the last two also bool -------------------------------------------------------
+// masked_fill also i64, i32; the last two also bool. Integers are divided as to(a, f32) / to(b, f32) -----------
 
 /// a + b, a − b, a·b, a/b, −x: also as operators.
 Tensor add(const Tensor& a, const Tensor& b);
@@ -55,7 +55,7 @@ Tensor like(const Tensor& x, double c);
 /// x with `value` where mask is true.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-// -- mathematics ------------------------------------------------------------------------------------------
+// -- mathematics: f32, f64, bf16; abs, sign and the roundings also i64, i32 ---------------------------------
 /// e^x
 Tensor exp(const Tensor& x);
 /// e^x − 1, accurate near 0
@@ -82,9 +82,10 @@ Tensor normal_cdf(const Tensor& x);
 /// 2.6·10^7 on.
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
-/// Slope sign(x): 0 at 0.
+/// Slope sign(x): 0 at 0. Of the lowest integer itself.
 Tensor abs(const Tensor& x);
-/// −1, 0 or 1. Its gradient and those of the four roundings below are 0. round() rounds halves to even.
+/// −1, 0 or 1. Its gradient and those of the four roundings below are 0. round() rounds halves to even. Integers stay
+/// what they are.
 Tensor sign(const Tensor& x);
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);

@@ -136,11 +136,11 @@ struct MaskedFill {
   }
 };
 
-// -- unary mathematics: primitives, with their slopes in core/number/dual.h; `flat`: slope 0 ---------------
+// -- unary mathematics: primitives, with their slopes in core/number/dual.h; `flat`: slope 0, and of integers, too ---
 #define SLUICE_UNARY_FORMULA(Type, f, flat)                                      \
   struct Type {                                                                  \
     static constexpr const char* name = #f;                                      \
-    static constexpr bool selects = flat;                                        \
+    static constexpr bool selects = flat, integral = flat;                       \
     template <class T> SLUICE_FN T operator()(const T& x) const { return f(x); } \
   };
 SLUICE_UNARY_FORMULA(Exp, exp, false)
@@ -156,13 +156,17 @@ SLUICE_UNARY_FORMULA(Erf, erf, false)
 SLUICE_UNARY_FORMULA(NormalCdf, normal_cdf, false)
 SLUICE_UNARY_FORMULA(Sin, sin, false)
 SLUICE_UNARY_FORMULA(Cos, cos, false)
-SLUICE_UNARY_FORMULA(Abs, abs, false)
 SLUICE_UNARY_FORMULA(Sign, sign, true)
 SLUICE_UNARY_FORMULA(Floor, floor, true)
 SLUICE_UNARY_FORMULA(Ceil, ceil, true)
 SLUICE_UNARY_FORMULA(Round, round, true)
 SLUICE_UNARY_FORMULA(Trunc, trunc, true)
 #undef SLUICE_UNARY_FORMULA
+struct Abs {
+  static constexpr const char* name = "abs";
+  static constexpr bool integral = true;
+  template <class T> SLUICE_FN T operator()(const T& x) const { return abs(x); }
+};
 
 // -- activations -------------------------------------------------------------------------------------
 struct Identity {  // x
@@ -172,7 +176,7 @@ struct Identity {  // x
 };
 struct Relu {  // relu'(0) = 0
   static constexpr const char* name = "relu";
-  static constexpr bool selects = true;
+  static constexpr bool integral = true, selects = true;
   template <class T> SLUICE_FN T operator()(const T& x) const {
     return select(x <= 0.0, like(x, 0), x);  // this way round NaN stays NaN
   }

@@ -24,7 +24,7 @@ DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool 
   }
   if (!is_float(common) && !(integral && is_integer(common)))
     fail<DTypeError>(op, ": needs ", integral ? "f32, f64, bf16, i64 or i32" : "f32, f64 or bf16", " — got ", common,
-                     " of shape ", *xs[0]);
+                     " of shape ", *xs[0], "; convert with to(x, f32)");
   return common;
 }
 

@@ -313,6 +313,30 @@ TEST_CASE("losses: weights and options that do not fit are refused", "[numbers]"
         Approx(cross_entropy(logits, targets, {.label_smoothing = 0.1}).item()).epsilon(1e-14));
 }
 
+TEST_CASE("the lowest and the highest integer: magnitude, sign, roundings, and a quotient that is refused",
+          "[numbers]") {
+  const auto check = [](auto lowest, auto highest) {
+    const Tensor x = Tensor::from<decltype(lowest)>({lowest, highest});
+    const Whole same{lowest, highest};
+    CHECK(abs(x).to_vector<int64_t>() == same);  // the lowest has no magnitude
+    CHECK(sign(x).to_vector<int64_t>() == Whole{-1, 1});
+    CHECK(relu(x).to_vector<int64_t>() == Whole{0, highest});
+    Tensor (*const roundings[])(const Tensor&) = {sluice::floor, sluice::ceil, sluice::round, sluice::trunc};
+    for (const auto f : roundings) {
+      const Tensor y = f(x);
+      CHECK(y.to_vector<int64_t>() == same);
+      CHECK(y.dtype() == x.dtype());
+      CHECK_FALSE(y.shares_storage(x));
+    }
+    CHECK_THROWS_WITH(x / x,
+                      str("div: needs f32, f64 or bf16 — got ", x.dtype(), " of shape [2]; convert with to(x, f32)"));
+    CHECK_THROWS_WITH(1.0 / x, Contains("div: ") && Contains("convert with to(x, f32)"));
+  };
+  check(std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+  check(std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());
+  CHECK_THROWS_WITH(abs(ones({2}, {boolean})), Contains("abs: needs f32, f64, bf16, i64 or i32 — got bool"));
+}
+
 TEST_CASE("map: every function that ops/elementwise/map.h lists, with derivatives of both orders", "[numbers][map]") {
   Rng rng(3);
   const Tensor x = uniform({7}, 0.2, 0.9, rng, {f64}), y = uniform({7}, 1.1, 1.9, rng, {f64});

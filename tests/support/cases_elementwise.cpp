@@ -1,6 +1,7 @@
 // Rows: ops/elementwise/elementwise.h, arithmetic; ops/elementwise/map.h.
 #include "support/op_cases.h"
 
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/elementwise/map.h>
@@ -146,6 +147,13 @@ void add_elementwise_cases(Cases& c) {
     integers("minimum", static_cast<Binary>(minimum), [](double a, double b) { return a < b ? a : b; });
     integers("maximum", [](const Tensor& a, const Tensor& b) { return maximum(a - b, 3); }, [](double a, double b) { return std::max(a - b, 3.0); });
     integers("minimum", [](const Tensor& a, const Tensor& b) { return minimum(a - b, 3); }, [](double a, double b) { return std::min(a - b, 3.0); });
+    integers("abs", [](const Tensor& a, const Tensor& b) { return abs(a - b); }, [](double a, double b) { return std::abs(a - b); });
+    integers("sign", [](const Tensor& a, const Tensor& b) { return sign(a - b); }, [](double a, double b) { return double(a > b) - double(a < b); });
+    integers("relu", [](const Tensor& a, const Tensor& b) { return relu(a - b); }, [](double a, double b) { return std::max(a - b, 0.0); });
+    integers("floor", [](const Tensor& a, const Tensor& b) { return floor(a - b); }, [](double a, double b) { return a - b; });
+    integers("ceil", [](const Tensor& a, const Tensor& b) { return ceil(a - b); }, [](double a, double b) { return a - b; });
+    integers("round", [](const Tensor& a, const Tensor& b) { return round(a - b); }, [](double a, double b) { return a - b; });
+    integers("trunc", [](const Tensor& a, const Tensor& b) { return trunc(a - b); }, [](double a, double b) { return a - b; });
     integers("clamp", [](const Tensor& a, const Tensor& b) { return clamp(a - b, -4); }, [](double a, double b) { return std::max(a - b, -4.0); });
     integers("where", [](const Tensor& a, const Tensor& b) { return where(a < b, a, b + 9); }, [](double a, double b) { return a < b ? a : b + 9; });
     integers("masked_fill", [](const Tensor& a, const Tensor& b) { return masked_fill(a + b, a < b, -3); }, [](double a, double b) { return a < b ? -3 : a + b; });
