@@ -213,7 +213,8 @@ constinit decltype(kernel::cumprod) kernel::cumprod{"cumprod", &cumprod_cpu};
 constinit decltype(kernel::cumprod_backward) kernel::cumprod_backward{"cumprod backward", &cumprod_backward_cpu};
 
 Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
-  const int d = dim_of("cumsum", dim, x_in);
+  const int d = wrap_dim("cumsum", dim, x_in.rank());
+  if (x_in.rank() == 0) return squeeze(cumsum(unsqueeze(x_in, 0), 0, options), 0);
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
   Tensor y = empty_like(x);
   if (y.numel() > 0) kernel::cumsum(contiguous(x.detach()), y, d, options);
@@ -223,7 +224,8 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
 }
 
 Tensor cumprod(const Tensor& x_in, int64_t dim) {
-  const int d = dim_of("cumprod", dim, x_in);
+  const int d = wrap_dim("cumprod", dim, x_in.rank());
+  if (x_in.rank() == 0) return squeeze(cumprod(unsqueeze(x_in, 0), 0), 0);
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
   if (!kernel::cumprod.installed(x.device()))
     return to(detail::composed_cumprod(x.dtype() == f32 || x.dtype() == bf16 ? to(x, f64) : clone(x), d), x.dtype());

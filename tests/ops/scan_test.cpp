@@ -112,6 +112,21 @@ TEST_CASE("cumsum: empty tensors and errors", "[scan]") {
   CHECK(cumsum(empty({0}), 0).shape() == Shape{0});
   CHECK(cumsum(empty({3, 0}), 0).shape() == Shape{3, 0});
   CHECK(cumsum(empty({3, 0}), 1, {.reverse = true}).shape() == Shape{3, 0});
-  CHECK_THROWS_AS(cumsum(Tensor(1.f), 0), ShapeError);
   CHECK_THROWS_AS(cumsum(Tensor({1, 2}), 1), ShapeError);
+}
+
+TEST_CASE("cumsum, cumprod: a scalar has one entry", "[scan]") {
+  Tensor x = Tensor(3.f).requires_grad_();
+  for (const int64_t dim : {0, -1})
+    for (const Tensor& y : {cumsum(x, dim), cumsum(x, dim, {.reverse = true}), cumprod(x, dim)}) {
+      CHECK(y.shape() == Shape{});
+      CHECK(y.item() == 3);
+      CHECK(grad(y, x).item() == 1);
+    }
+  CHECK(cumsum(x, 0, {.exclusive = true}).item() == 0);
+  CHECK(grad(cumsum(x, 0, {.exclusive = true}), x).item() == 0);
+  const Tensor yes = ones({}, {boolean});
+  for (const Tensor& y : {cumsum(yes, 0), cumprod(yes, 0)}) CHECK(y.dtype() == i64);
+  CHECK_THROWS_WITH(cumsum(x, 1), "cumsum: dim 1 is out of range for rank 0; need -1 <= dim < 1");
+  CHECK_THROWS_WITH(cumprod(x, -2), "cumprod: dim -2 is out of range for rank 0; need -1 <= dim < 1");
 }
