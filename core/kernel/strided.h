@@ -6,6 +6,7 @@
 #include <sluice/core/dtype.h>
 #include <sluice/core/layout.h>
 
+#include <bit>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
@@ -20,7 +21,11 @@ template <class T, class S> SLUICE_FN T convert(S x) {
   if constexpr (std::is_same_v<T, S>) return x;
   else if constexpr (std::is_same_v<S, BFloat16>) return convert<T>(static_cast<float>(x));
   else if constexpr (std::is_same_v<T, BFloat16>) return BFloat16(static_cast<float>(x));
-  else if constexpr (std::is_same_v<T, bool>) return x != S(0);
+  else if constexpr (std::is_same_v<T, bool> && std::is_floating_point_v<S>) {
+    // All bits but the sign: a comparison takes a denormal for 0 where denormals are flushed.
+    using Bits = std::conditional_t<sizeof(S) == 4, uint32_t, uint64_t>;
+    return std::bit_cast<Bits>(x) << 1 != 0;
+  } else if constexpr (std::is_same_v<T, bool>) return x != S(0);
   else if constexpr (std::is_floating_point_v<S> && std::is_integral_v<T>) {
     // Saturates, and NaN becomes 0: a plain cast would be undefined behaviour.
     constexpr double lo = static_cast<double>(std::numeric_limits<T>::min());

@@ -42,7 +42,7 @@ Tensor eye(int64_t n, int64_t m = -1, TensorOptions options = {});
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options = {});
 
 /// x converted to `dtype`; x itself if that is its dtype. Floats saturate in integers, and NaN becomes 0; i64 wraps in
-/// i32. Gradients convert back; none flow through integers and bool.
+/// i32. Of bool only ±0 is false, not a denormal. Gradients convert back; none flow through integers and bool.
 Tensor to(const Tensor& x, DType dtype);
 /// x on `device`; x itself if it is there already. Gradients move back. Moving to meta drops the values; moving from
 /// meta is a DeviceError.

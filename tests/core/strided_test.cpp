@@ -242,11 +242,17 @@ TEST_CASE("strided: conversions at the borders of a type", "[strided]") {
   CHECK(wide[2] == 0);
   CHECK(wide[6] == 2147483648);
   CHECK(to(x, f32).to_vector<int32_t>()[5] == INT32_MAX);  // 2^31 in f32
-  const Tensor small = Tensor::from<double>({nan, 0.0, -0.0, 1e-320, 1e-307, 0.5});
-  CHECK(small.to_vector<bool>() == std::vector<bool>{true, false, false, false, true, true});  // 1e-320 is denormal
-  set_flush_denormals(false);
-  CHECK(small.to_vector<bool>() == std::vector<bool>{true, false, false, true, true, true});
+  // Of bool only 0 is false, even where denormals are flushed.
+  const Tensor small = Tensor::from<double>({nan, 0.0, -0.0, 1e-320, -1e-320, 1e-307, 0.5});
+  const Tensor narrow = Tensor({NAN, 0.f, -0.f, 0x1p-133f, -0x1p-133f, 1e-37f, 0.5f});  // 2^-133: least of bf16
+  for (const Tensor& numbers : {small, narrow, to(narrow, bf16)})
+    for (const bool flush : {true, false}) {
+      set_flush_denormals(flush);
+      CHECK(numbers.to_vector<bool>() == std::vector<bool>{true, false, false, true, true, true, true});
+      CHECK(flip(numbers, {0}).to_vector<bool>() == std::vector<bool>{true, true, true, true, false, false, true});
+    }
   set_flush_denormals(true);
+  CHECK(full({1}, 1e-320, {boolean}).item() == 1);
   CHECK(std::isnan(to(to(x, bf16), f64).to_vector<double>()[2]));
   CHECK(std::isinf(to(to(x, bf16), f64).to_vector<double>()[3]));
   // bf16 rounds to nearest, ties to even.
