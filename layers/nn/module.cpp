@@ -173,7 +173,7 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
                   "load_pytorch()");
   std::map<std::string, Tensor> state = with_prefix(weights_of(file), prefix);
   take_former_names(m, state);
-  load_state(m, state, strict, str("load: '", path, "'"));
+  load_state(m, state, strict, str("load: '", path, "'", prefix.empty() ? "" : str(", prefix \"", prefix, '"')));
   std::map<std::string, std::string> metadata = file.metadata;
   std::erase_if(metadata, [](const auto& e) { return e.first == "format" && e.second == "sluice"; });  // save()'s own
   return metadata;

@@ -68,6 +68,18 @@ TEST_CASE("messages: files of another size, or of another kind", "[messages]") {
                     Contains(weights) && Contains("load() reads weights"));
 }
 
+TEST_CASE("messages: a tensor that does not fit is named with the path of its module", "[messages]") {
+  Rng rng(1);
+  const TempFolder folder;
+  const std::string file = folder / "weights";
+  const std::vector<Mlp> small(2, Mlp({.dim = 3, .hidden = 4}, rng)), large(2, Mlp({.dim = 3, .hidden = 5}, rng));
+  save(small, file);
+  const std::string wrong = "has shape [3,4], the model needs [3,5]";
+  CHECK_THROWS_WITH(load(large, file), Contains("tensor \"0.in.weight\" " + wrong));
+  CHECK_THROWS_WITH(load(large[1], file, {.prefix = "1."}),
+                    Contains("load: '" + file + "', prefix \"1.\": tensor \"in.weight\" " + wrong));
+}
+
 TEST_CASE("messages: a table without the column", "[messages]") {
   const TempFolder folder;
   std::ofstream(folder / "a.csv") << "rooms,area\n1,2\n";
