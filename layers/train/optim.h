@@ -1,11 +1,12 @@
-// Optimisers: SGD, Adam(W), LAMB and Muon.
+// Optimisers: SGD, RMSprop, Adam(W), LAMB, Lion and Muon.
 //
 //   Adam adam(parameters(model), {.lr = 3e-4, .weight_decay = 0.1});
 //   adam.zero_grad(); backward(loss); clip_grad_norm(adam.parameters(), 1); adam.step();
 //
 // An update is one pass over memory that reads gradients, parameters and moments, and writes parameters and moments.
-// LAMB needs a second pass for its norms. On a GPU few launches update all parameters. Scalars are computed in f64 and
-// rounded once to the parameter's dtype. Results do not depend on the number of threads.
+// LAMB needs a second pass for its norms. On a GPU few launches update all parameters. RMSprop, Lion and Muon are made
+// of ops, some for each parameter. Scalars are computed in f64 and rounded once to the parameter's dtype. Results do
+// not depend on the number of threads.
 //
 // Updates of a bf16 parameter would be lost by rounding. Therefore it gets a master copy in f32. The optimiser updates
 // the master, with moments in f32, and the parameter is the rounded master.
@@ -46,7 +47,7 @@ struct ParameterGroup {
 /// Groups, in order: the first group that chooses a parameter has it.
 using ParameterGroups = std::vector<ParameterGroup>;
 
-/// The common part of Sgd, Adam, Lamb and Muon.
+/// The common part of Sgd, RmsProp, Adam, Lamb, Lion and Muon.
 class Optimizer : private NoCopy {
  public:
   virtual ~Optimizer() = default;
@@ -80,9 +81,10 @@ class Optimizer : private NoCopy {
   /// The parameters that step() updates.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
 
-  /// Returns a snapshot (copies): "steps"; for each parameter w "w.updates" and its moments, "w.momentum" (Sgd with
-  /// momentum) or "w.m" and "w.v" (Adam, Lamb, Muon; "w.m" alone for Muon's matrices); for a bf16 parameter also
-  /// "w.master". Counts are i64 scalars. Options and lr are not part of the state: they belong to the program.
+  /// Returns a snapshot (copies): "steps"; for each parameter w "w.updates" and its moments, "w.momentum" (Sgd and
+  /// RmsProp with momentum), "w.m" (all but Sgd; RmsProp if centered) and "w.v" (RmsProp, Adam, Lamb, Muon but for its
+  /// matrices); for a bf16 parameter also "w.master". Counts are i64 scalars. Options and lr are not part of the state:
+  /// they belong to the program.
   std::map<std::string, Tensor> state() const;
   /// Calls f with the entries of state(), one at a time: the optimiser's own tensors without shard(), else copies, of
   /// which a rank need not keep any.
@@ -197,6 +199,41 @@ class Sgd final : public Optimizer {
   SgdOptions options_;
 };
 
+struct RmsPropOptions {
+  double lr = 1e-2;
+  double alpha = 0.99;  // of both means
+  double eps = 1e-8;
+  double momentum = 0;
+  bool centered = false;  // divide by the deviation of gradients from their mean
+  double weight_decay = 0;
+  ParameterFilter decay = {};   // which parameters decay; empty: all
+  ParameterGroups groups = {};  // parameters with their own rates
+
+  static void describe(auto& o, auto& f) {
+    f("lr", o.lr, at_least(0), "learning rate");
+    f("alpha", o.alpha, probability(), "of the means of gradients and of their squares");
+    f("eps", o.eps, at_least(0), "added to the root");
+    f("momentum", o.momentum, probability(), "of the mean of updates");
+    f("centered", o.centered, "divide by the deviation of gradients from their mean");
+    f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
+  }
+};
+
+/// RMSprop (Tieleman & Hinton 2012) as PyTorch has it:
+///   d = g + weight_decay·w;  v ← alpha·v + (1−alpha)·d²;  u = d/(√v + eps);  b ← momentum·b + u;  w ← w − lr·b
+/// If centered, m ← alpha·m + (1−alpha)·d, and √(v − m²) is in place of √v. Throws ValueError unless 0 <= alpha < 1,
+/// 0 <= momentum < 1, eps >= 0 and weight_decay >= 0.
+class RmsProp final : public Optimizer {
+ public:
+  RmsProp(std::vector<NamedTensor> parameters, RmsPropOptions options = {});
+  RmsProp(std::vector<Tensor> parameters, RmsPropOptions options = {})
+      : RmsProp(numbered(std::move(parameters)), std::move(options)) {}
+
+ private:
+  void update(const std::vector<Due>& due) override;
+  RmsPropOptions options_;
+};
+
 namespace detail {
 /// The options that Adam and LAMB share.
 void describe_moments(auto& o, auto& f) {
@@ -272,6 +309,36 @@ class Lamb final : public Optimizer {
   bool recordable() const override { return true; }
   LambOptions options_;
   std::vector<bool> adapted_;
+};
+
+struct LionOptions {
+  double lr = 1e-4;
+  double beta1 = 0.9;   // of the update
+  double beta2 = 0.99;  // of the mean of gradients
+  double weight_decay = 0;
+  ParameterFilter decay = is_matrix;  // which parameters decay
+  ParameterGroups groups = {};        // parameters with their own rates
+
+  static void describe(auto& o, auto& f) {
+    f("lr", o.lr, at_least(0), "learning rate");
+    f("beta1", o.beta1, probability(), "of the update");
+    f("beta2", o.beta2, probability(), "of the mean of gradients");
+    f("weight_decay", o.weight_decay, at_least(0), "pulls weights to 0");
+  }
+};
+
+/// Lion (Chen et al. 2023), whose updates are signs, so that its lr is a third to a tenth of Adam's:
+///   u = sign(β1·m + (1−β1)·g);  w ← (1 − lr·weight_decay)·w − lr·u;  m ← β2·m + (1−β2)·g
+/// Throws ValueError unless 0 <= beta < 1 and weight_decay >= 0.
+class Lion final : public Optimizer {
+ public:
+  Lion(std::vector<NamedTensor> parameters, LionOptions options = {});
+  Lion(std::vector<Tensor> parameters, LionOptions options = {})
+      : Lion(numbered(std::move(parameters)), std::move(options)) {}
+
+ private:
+  void update(const std::vector<Due>& due) override;
+  LionOptions options_;
 };
 
 struct MuonOptions {

@@ -2,6 +2,7 @@
 #include <sluice/layers/train/optim.h>
 
 #include <sluice/ops/basic.h>
+#include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/optim_kernels.h>
 
 #include <algorithm>
@@ -55,6 +56,17 @@ void adam_steps(const std::vector<Due>& due, const Options& o, bool decoupled, d
       kernel::adam);
 }
 
+/// Writes what an update of ops has computed: last, so that without memory the parameter stays as it was.
+template <class Due> void write_step(const Due& d, const Tensor& next, const std::vector<Tensor>& moments) {
+  Tensor w = d.w, rounded = d.rounded;
+  if (rounded.defined()) copy_(rounded, to(next, bf16));
+  for (std::size_t k = 0; k < moments.size(); ++k) {
+    Tensor moment = d.slot->moments[k];
+    copy_(moment, moments[k]);
+  }
+  copy_(w, next);
+}
+
 }  // namespace
 
 Sgd::Sgd(std::vector<NamedTensor> parameters, SgdOptions o)
@@ -72,6 +84,41 @@ void Sgd::update(const std::vector<Due>& due) {
         return SgdRule{lr() * d.slot->lr_factor, options_.momentum, d.slot->weight_decay, options_.nesterov};
       },
       kernel::sgd);
+}
+
+static std::vector<const char*> moments_of(const RmsPropOptions& o) {
+  std::vector<const char*> names{"v"};
+  if (o.centered) names.push_back("m");
+  if (o.momentum != 0) names.push_back("momentum");
+  return names;
+}
+
+RmsProp::RmsProp(std::vector<NamedTensor> parameters, RmsPropOptions o)
+    : Optimizer("rmsprop", std::move(parameters), moments_of(o), o.lr, o.weight_decay, o.decay, o.groups),
+      options_(std::move(o)) {
+  check_options("rmsprop", options_);
+}
+
+void RmsProp::update(const std::vector<Due>& due) {
+  for (const Due& d : due) {
+    const std::vector<Tensor>& before = d.slot->moments;
+    const double l2 = d.slot->weight_decay, a = options_.alpha, eps = options_.eps, mu = options_.momentum;
+    const double rate = lr() * d.slot->lr_factor;
+    const Tensor g = map([=](auto x, auto w) { return x + w * l2; }, to(d.g, d.w.dtype()), d.w);
+    std::vector<Tensor> now{map([=](auto v, auto x) { return v * a + x * x * (1 - a); }, before[0], g)};
+    Tensor u;
+    if (options_.centered) {
+      now.push_back(map([=](auto m, auto x) { return m * a + x * (1 - a); }, before[1], g));
+      const auto centred = [=](auto x, auto v, auto m) {  // what is left of v may be rounded to below 0
+        return x / (sqrt(max(v - m * m, like(v, 0))) + eps);
+      };
+      u = map(centred, g, now[0], now[1]);
+    } else {
+      u = map([=](auto x, auto v) { return x / (sqrt(v) + eps); }, g, now[0]);
+    }
+    if (mu != 0) now.push_back(u = map([=](auto b, auto x) { return b * mu + x; }, before.back(), u));
+    write_step(d, map([=](auto w, auto x) { return w - x * rate; }, d.w, u), now);
+  }
 }
 
 Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
@@ -107,6 +154,24 @@ void Lamb::update(const std::vector<Due>& due) {
       kernel::lamb);
 }
 
+Lion::Lion(std::vector<NamedTensor> parameters, LionOptions o)
+    : Optimizer("lion", std::move(parameters), {"m"}, o.lr, o.weight_decay, o.decay, o.groups), options_(std::move(o)) {
+  check_options("lion", options_);
+}
+
+void Lion::update(const std::vector<Due>& due) {
+  for (const Due& d : due) {
+    const double b1 = options_.beta1, b2 = options_.beta2, rate = lr() * d.slot->lr_factor;
+    const double shrink = rate * d.slot->weight_decay;
+    const Tensor g = to(d.g, d.w.dtype()), m = d.slot->moments[0];
+    const auto stepped = [=](auto w, auto x, auto v) {  // the decay is added to the update, as Adam's
+      return w - (w * shrink + sign(v * b1 + x * (1 - b1)) * rate);
+    };
+    const Tensor next = map(stepped, d.w, g, m);
+    write_step(d, next, {map([=](auto x, auto v) { return v * b2 + x * (1 - b2); }, g, m)});
+  }
+}
+
 Muon::Muon(std::vector<NamedTensor> parameters, MuonOptions o)
     : Optimizer("muon", std::move(parameters), {"m", "v"}, o.lr, o.weight_decay, o.decay, o.groups, o.matrices),
       options_(std::move(o)) {
@@ -128,12 +193,9 @@ void Muon::update(const std::vector<Due>& due) {
     const double rate = lr() * d.slot->lr_factor, mu = options_.momentum;
     const auto longer = static_cast<double>(std::max(d.w.dim(-1), d.w.dim(-2)));
     const Tensor g = to(d.g, d.w.dtype());
-    Tensor m = d.slot->moments[0], w = d.w, rounded = d.rounded;
-    const Tensor moment = m * mu + g;
+    const Tensor moment = d.slot->moments[0] * mu + g;
     const Tensor u = newton_schulz(options_.nesterov ? moment * mu + g : moment, options_.iterations);
-    const Tensor next = w * (1 - rate * d.slot->weight_decay) - u * (rate * options_.rms * std::sqrt(longer));
-    if (rounded.defined()) copy_(rounded, to(next, bf16));
-    copy_(m, moment), copy_(w, next);  // last, so that without memory the matrix stays as it was
+    write_step(d, d.w * (1 - rate * d.slot->weight_decay) - u * (rate * options_.rms * std::sqrt(longer)), {moment});
   }
   if (!others.empty()) adam_steps(others, options_, true, lr());
 }

@@ -86,6 +86,8 @@ TEST_CASE("optim: a bf16 parameter follows a master copy in f32", "[optim][bf16]
   each([](Tensor w) { return std::make_unique<Adam>(T{w}, AdamOptions{.lr = 1e-3, .weight_decay = 0.1}); });
   each([](Tensor w) { return std::make_unique<Lamb>(T{w}, LambOptions{.lr = 1e-3}); });
   each([](Tensor w) { return std::make_unique<Muon>(T{w}, MuonOptions{.lr = 1e-3}); });
+  each([](Tensor w) { return std::make_unique<RmsProp>(T{w}, RmsPropOptions{.momentum = 0.9, .centered = true}); });
+  each([](Tensor w) { return std::make_unique<Lion>(T{w}, LionOptions{.lr = 1e-3, .weight_decay = 0.1}); });
 }
 
 TEST_CASE("optim: every bf16 weight resumes with its own master copy", "[optim][bf16]") {

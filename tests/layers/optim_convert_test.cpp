@@ -60,7 +60,12 @@ const std::vector<std::pair<const char*, Make>> kOptimizers = {
     {"adam",
      [](const Net& m) { return std::make_unique<Adam>(parameters(m), AdamOptions{.lr = 0.01, .weight_decay = 0.1}); }},
     {"lamb", [](const Net& m) { return std::make_unique<Lamb>(parameters(m), LambOptions{.lr = 0.01}); }},
-    {"muon", [](const Net& m) { return std::make_unique<Muon>(parameters(m), MuonOptions{.lr = 0.01}); }}};
+    {"muon", [](const Net& m) { return std::make_unique<Muon>(parameters(m), MuonOptions{.lr = 0.01}); }},
+    {"rmsprop",
+     [](const Net& m) {
+       return std::make_unique<RmsProp>(parameters(m), RmsPropOptions{.momentum = 0.5, .centered = true});
+     }},
+    {"lion", [](const Net& m) { return std::make_unique<Lion>(parameters(m), LionOptions{.lr = 0.01}); }}};
 
 }  // namespace
 

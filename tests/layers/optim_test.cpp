@@ -86,6 +86,50 @@ TEST_CASE("optim: sgd equals its definition", "[optim]") {
          });
 }
 
+TEST_CASE("optim: rmsprop equals its definition", "[optim]") {
+  const double momentum = GENERATE(0.0, 0.9), decay = GENERATE(0.0, 0.03);
+  const bool centered = GENERATE(false, true);
+  CAPTURE(momentum, decay, centered);
+  agrees(maker<RmsProp>(RmsPropOptions{
+             .lr = 0.02, .alpha = 0.9, .eps = 1e-3, .momentum = momentum, .centered = centered, .weight_decay = decay}),
+         [=](int, double lr, bool, Doubles& w, const Doubles& g, Doubles& v, Doubles& b) {
+           const std::size_t n = w.size();
+           v.resize(2 * n);  // and the mean of gradients
+           for (std::size_t i = 0; i < n; ++i) {
+             const double d = g[i] + decay * w[i];
+             v[i] = 0.9 * v[i] + 0.1 * d * d;
+             v[n + i] = 0.9 * v[n + i] + 0.1 * d;
+             b[i] = momentum * b[i] + d / (std::sqrt(v[i] - (centered ? v[n + i] * v[n + i] : 0)) + 1e-3);
+             w[i] -= lr * b[i];
+           }
+         });
+}
+
+TEST_CASE("optim: a centered rmsprop divides by eps where gradients have not changed for long", "[optim]") {
+  Tensor w = leaf({0, 0}, {2}, f32);
+  RmsProp rmsprop({w}, {.lr = 1, .alpha = 0.5, .eps = 1, .centered = true});
+  for (int i = 0; i < 60; ++i) w.set_grad(Tensor({0.1f, -0.7f})), rmsprop.step();
+  const Tensor before = clone(w.detach());
+  rmsprop.step();
+  CHECK((w - before).to_vector()[0] == Approx(-0.1).epsilon(1e-3));
+  CHECK((w - before).to_vector()[1] == Approx(0.7).epsilon(1e-3));
+}
+
+TEST_CASE("optim: lion equals its definition", "[optim]") {
+  const double decay = GENERATE(0.0, 0.1);
+  const bool all = GENERATE(false, true);
+  CAPTURE(decay, all);
+  LionOptions options{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = decay};
+  if (all) options.decay = {};
+  agrees(maker<Lion>(options), [=](int, double lr, bool matrix, Doubles& w, const Doubles& g, Doubles& m, Doubles&) {
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double c = 0.8 * m[i] + 0.2 * g[i], sign = c > 0 ? 1 : c < 0 ? -1 : 0;
+      m[i] = 0.95 * m[i] + 0.05 * g[i];
+      w[i] = (1 - lr * (matrix || all ? decay : 0)) * w[i] - lr * sign;
+    }
+  });
+}
+
 TEST_CASE("optim: adam and adamw equal their definition", "[optim]") {
   const double decay = GENERATE(0.0, 0.1);
   const bool decoupled = GENERATE(true, false), all = GENERATE(false, true);
@@ -165,9 +209,11 @@ TEST_CASE("optim: many parameters step as each by itself, in one call of a kerne
 }
 
 TEST_CASE("optim: a resumed run continues bit for bit", "[optim]") {
-  const Make make = GENERATE(maker<Sgd>(SgdOptions{.lr = 0.1}), maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
-                             maker<Adam>(AdamOptions{.weight_decay = 0.1}),
-                             maker<Lamb>(LambOptions{.weight_decay = 0.1}), maker<Muon>(MuonOptions{}));
+  const Make make =
+      GENERATE(maker<Sgd>(SgdOptions{.lr = 0.1}), maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
+               maker<Adam>(AdamOptions{.weight_decay = 0.1}), maker<Lamb>(LambOptions{.weight_decay = 0.1}),
+               maker<Muon>(MuonOptions{}), maker<RmsProp>(RmsPropOptions{.momentum = 0.9, .centered = true}),
+               maker<RmsProp>(RmsPropOptions{}), maker<Lion>(LionOptions{.weight_decay = 0.1}));
   const DType dtype = GENERATE(f32, f64);
   const Made straight = make(weight_and_bias(dtype));
   for (int t = 1; t <= 7; ++t) one_step(*straight, t);
@@ -247,6 +293,8 @@ TEST_CASE("optim: groups have their own rate and decay", "[optim]") {
   splits_into_groups<Adam>(AdamOptions{.lr = 0.01, .decoupled = false});
   splits_into_groups<Lamb>(LambOptions{.lr = 0.01});
   splits_into_groups<Muon>(MuonOptions{.lr = 0.01});
+  splits_into_groups<RmsProp>(RmsPropOptions{.lr = 0.01, .momentum = 0.5, .centered = true});
+  splits_into_groups<Lion>(LionOptions{.lr = 0.01});
 
   const ParameterFilter none = [](const NamedTensor&) { return false; };
   const auto with = [&](ParameterGroups groups) { return Adam(weight_and_bias(), {.groups = std::move(groups)}), 0; };
@@ -280,6 +328,9 @@ TEST_CASE("optim: lists and options that cannot be right are refused", "[optim]"
   CHECK_THROWS_AS(Adam({w}, {.beta2 = 1}), ValueError);
   CHECK_THROWS_AS(Adam({w}, {.eps = -1}), ValueError);
   CHECK_THROWS_AS(Lamb({w}, {.weight_decay = NAN}), ValueError);
+  CHECK_THROWS_AS(RmsProp({w}, {.alpha = 1}), ValueError);
+  CHECK_THROWS_AS(RmsProp({w}, {.momentum = -0.5}), ValueError);
+  CHECK_THROWS_AS(Lion({w}, {.beta1 = 1}), ValueError);
   Adam adam({w});
   CHECK_THROWS_AS(adam.set_lr(INFINITY), ValueError);
   CHECK(adam.lr() == 1e-3);
@@ -324,7 +375,8 @@ TEST_CASE("optim: gradients that are views", "[optim]") {
 
 TEST_CASE("optim: results do not depend on the number of threads", "[optim]") {
   const Make make = GENERATE(maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}), maker<Adam>(AdamOptions{}),
-                             maker<Lamb>(LambOptions{}));
+                             maker<Lamb>(LambOptions{}), maker<RmsProp>(RmsPropOptions{.centered = true}),
+                             maker<Lion>(LionOptions{}));
   std::vector<Tensor> results;
   Doubles norms;
   for (int threads : {1, 4}) {
