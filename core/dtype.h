@@ -77,6 +77,14 @@ template <class F> decltype(auto) dispatch_float(std::string_view op, DType t, F
   fail<DTypeError>(op, ": needs f32 or f64 — got ", t);
 }
 
+/// Calls `f<T, Sum>` for a kernel that adds elements T up: floats in f64, integers in their own type, wrapping around.
+/// Throws DTypeError for bf16 and bool, as dispatch_float() does.
+template <class F> void dispatch_sum(std::string_view op, DType t, F&& f) {
+  if (t == i64) f.template operator()<int64_t, int64_t>();
+  else if (t == i32) f.template operator()<int32_t, int32_t>();
+  else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
+}
+
 /// Calls `f<T>` with the C++ type T of any dtype.
 template <class F> decltype(auto) dispatch_all(DType t, F&& f) {
   switch (t) {

@@ -26,6 +26,12 @@ struct AttentionGradients;
 /// A reduction sees its input as [outer, n, inner] and reduces the middle.
 struct ReduceShape {
   int64_t outer, n, inner;
+  /// `shape` with dim as the middle.
+  static ReduceShape along(const Shape& shape, int dim) {
+    ReduceShape s{1, 1, 1};
+    for (int d = 0; d < shape.rank(); ++d) (d < dim ? s.outer : d > dim ? s.inner : s.n) *= shape[d];
+    return s;
+  }
 };
 enum class ReduceKind { sum, max, min, norm };
 enum class Compare { eq, ne, lt, le, gt, ge, both, either, finite };

@@ -112,13 +112,11 @@ template <class T, class Sum> void scan(const Tensor& x, Tensor& y, ReduceShape 
 }  // namespace
 
 void cumsum(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
-  ReduceShape s{1, x.shape()[dim], 1};
-  for (int d = 0; d < x.rank(); ++d)
-    if (d != dim) (d < dim ? s.outer : s.inner) *= x.shape()[d];
-  if (x.dtype() == i64) scan<int64_t, int64_t>(x, y, s, options);
-  else if (x.dtype() == i32) scan<int32_t, int32_t>(x, y, s, options);
-  else if (x.dtype() == bf16) scan<BFloat16, double>(x, y, s, options);
-  else dispatch_float("cumsum", x.dtype(), [&]<class T>() { scan<T, double>(x, y, s, options); });
+  const auto run = [&, s = ReduceShape::along(x.shape(), dim)]<class T, class Sum>() {
+    scan<T, Sum>(x, y, s, options);
+  };
+  if (x.dtype() == bf16) run.operator()<BFloat16, double>();
+  else dispatch_sum("cumsum", x.dtype(), run);
 }
 
 }  // namespace sluice::cuda

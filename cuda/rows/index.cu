@@ -20,13 +20,6 @@ void check_indices(const char* op, const Tensor& index, int64_t size) {
                      " of an index of shape ", index);
 }
 
-/// Numbers of positions before, along and after a dim.
-ReduceShape split(const Shape& s, int dim) {
-  ReduceShape r{1, 1, 1};
-  for (int d = 0; d < s.rank(); ++d) (d < dim ? r.outer : d > dim ? r.inner : r.n) *= s[d];
-  return r;
-}
-
 /// Offsets in x of the elements of `box`, all at position 0 of dim.
 StridedRange walk_of(const Shape& box, const Tensor& x, int dim) {
   Layout layout(box, x.strides(), 0);
@@ -56,7 +49,7 @@ template <class F> void dispatch_size(DType t, F f) {
 template <class T> void gather_as(const Tensor& x, int dim, const int64_t* index, Tensor& y, bool slices) {
   const StridedRange walk = walk_of(y.shape(), x, dim);
   const int64_t along = x.strides()[dim];
-  const ReduceShape s = split(y.shape(), dim);
+  const ReduceShape s = ReduceShape::along(y.shape(), dim);
   const T* in = data_of<T>(x);
   T* out = data_of<T>(y);
   for_each(y.numel(), [=] __device__(int64_t i) {
@@ -79,7 +72,7 @@ template <class T> struct CopySlice {
 };
 /// False if slices are short, not contiguous, or not aligned to T.
 template <class T> bool copy_slices(const Tensor& x, int dim, const int64_t* index, Tensor& y) {
-  const ReduceShape s = split(y.shape(), dim);
+  const ReduceShape s = ReduceShape::along(y.shape(), dim);
   const int64_t unit = static_cast<int64_t>(sizeof(T)) / size_of(x.dtype());
   Layout slice, outer;
   for (int d = dim + 1; d < x.rank(); ++d) slice.shape.push_back(x.shape()[d]), slice.strides.push_back(x.strides()[d]);
@@ -100,7 +93,7 @@ struct alignas(16) Block16 {
 
 /// A thread takes a lane, and adds one number after the other.
 template <class T, class S = T> void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
-  const ReduceShape s = split(src.shape(), dim);
+  const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const StridedRange walk = lanes_of(src, y, dim);
   const int64_t along = y.strides()[dim];
   const S* in = data_of<S>(src);
@@ -129,7 +122,7 @@ struct KeysOfLanes {
 /// For short lanes of bf16, whose sums are f32: a thread takes a lane, and adds all of a target where it first meets
 /// it. It reads the index of a lane again for each of them.
 void scatter_add_by_target(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
-  const ReduceShape s = split(src.shape(), dim);
+  const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const StridedRange walk = lanes_of(src, y, dim);
   const KeysOfLanes keys{index, s};
   const int64_t along = y.strides()[dim];
@@ -154,7 +147,7 @@ void scatter_add_by_target(Tensor& y, int dim, const int64_t* index, const Tenso
 /// For few long lanes, which would not fill the device, and for large results of bf16, of which a copy in f32 would
 /// cost more: a lane is sorted by target, and a thread adds all of a target.
 template <class T, class Sum = T> void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
-  const ReduceShape s = split(src.shape(), dim);
+  const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const StridedRange walk = lanes_of(src, y, dim);
   const KeysOfLanes keys{index, s};
   const int64_t along = y.strides()[dim], lanes = s.outer * s.inner;
@@ -177,7 +170,7 @@ template <class T, class Sum = T> void scatter_add_sorted(Tensor& y, int dim, co
 
 /// A thread takes a lane, and writes one number after the other, so that the last of a target stays.
 template <class T> void scatter_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
-  const ReduceShape s = split(src.shape(), dim);
+  const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const StridedRange walk = lanes_of(src, y, dim);
   const KeysOfLanes keys{index, s};
   const int64_t along = y.strides()[dim];
@@ -196,7 +189,7 @@ template <class T> void scatter_lanes(Tensor& y, int dim, const int64_t* index, 
 /// The largest of some places is the same in any order.
 template <class T> void scatter_last(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
   using Place = unsigned long long;  // in a lane, and 1 more; 0: nothing is written there
-  const ReduceShape s = split(src.shape(), dim);
+  const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const StridedRange walk = lanes_of(src, y, dim);
   const int64_t along = y.strides()[dim], size = y.shape()[dim], targets = s.outer * s.inner * size;
   const Scratch<Place> places(static_cast<std::size_t>(targets));
@@ -245,10 +238,8 @@ template <class T, class Sum> struct IndexAdd {
 };
 
 template <class F> void dispatch_add(const char* op, DType t, F f) {
-  if (t == i64) f.template operator()<int64_t, int64_t>();
-  else if (t == i32) f.template operator()<int32_t, int32_t>();
-  else if (t == bf16) f.template operator()<BFloat16, double>();
-  else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
+  if (t == bf16) f.template operator()<BFloat16, double>();
+  else dispatch_sum(op, t, f);
 }
 
 constexpr int64_t kShortLane = 256;       // additions up to which a thread takes a lane alone
@@ -305,7 +296,7 @@ void scatter(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
 void index_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   check_indices("index_add", index, y.shape()[dim]);
   if (src.numel() == 0) return;
-  const ReduceShape s = split(src.shape(), dim);
+  const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const Scratch<Entry> sorted(static_cast<std::size_t>(s.n));
   sort_rows(1, s.n, KeysOfLanes{data_of<int64_t>(index), {1, s.n, 1}}, StoreEntry{sorted.get(), s.n});
   dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {

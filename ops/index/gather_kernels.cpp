@@ -38,14 +38,6 @@ void check_indices(const char* op, const Tensor& index, int64_t size) {
   if (!all_within(index.data<int64_t>(), index.numel(), size)) fail_index(op, index, size);
 }
 
-/// Number of positions before, along and after a dim.
-struct Split {
-  int64_t outer = 1, n = 1, inner = 1;
-  Split(const Shape& s, int dim) {
-    for (int d = 0; d < s.rank(); ++d) (d < dim ? outer : d > dim ? inner : n) *= s[d];
-  }
-};
-
 /// Offset of position i of the row-major box shape[first…last) under `strides`, without the share of dim `skip`.
 int64_t offset_of(int64_t i, const Shape& shape, const Shape& strides, int first, int last, int skip = -1) {
   int64_t offset = 0;
@@ -54,12 +46,6 @@ int64_t offset_of(int64_t i, const Shape& shape, const Shape& strides, int first
     i /= shape[d];
   }
   return offset;
-}
-
-template <class F> void dispatch_add(const char* op, DType t, F f) {
-  if (t == i64) f.template operator()<int64_t, int64_t>();
-  else if (t == i32) f.template operator()<int32_t, int32_t>();
-  else dispatch_float(op, t, [&]<class T>() { f.template operator()<T, double>(); });
 }
 
 /// The positions of an index sorted by target and then by position: a counting sort.
@@ -120,7 +106,7 @@ void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
 template <class T, class Put>
 void scatter_lanes(const char* op, Tensor& y, int dim, const Tensor& index, const Tensor& src, Put put) {
   const Shape& shape = index.shape();
-  const Split s(shape, dim);
+  const ReduceShape s = ReduceShape::along(shape, dim);
   if (index.numel() == 0) return;
   std::vector<int64_t> lane(static_cast<std::size_t>(s.inner));  // offset of each inner position
   for (int64_t i = 0; i < s.inner; ++i)
@@ -151,7 +137,7 @@ void scatter_lanes(const char* op, Tensor& y, int dim, const Tensor& index, cons
 }
 
 void scatter_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
-  dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
+  dispatch_sum("scatter_add", y.dtype(), [&]<class T, class>() {
     scatter_lanes<T>("scatter_add", y, dim, index, src, [](T& to, T from) { to = detail::sum_of(to, from); });
   });
 }
@@ -180,7 +166,7 @@ void index_select_cpu(const char* op, const Tensor& x_in, int dim, const Tensor&
   for (int d = dim + 1; d < x_in.rank(); ++d)
     slice.shape.push_back(x_in.shape()[d]), slice.strides.push_back(x_in.strides()[d]);
   const Tensor x = slice.is_contiguous() ? x_in : clone(x_in);
-  const Split s(y.shape(), dim);
+  const ReduceShape s = ReduceShape::along(y.shape(), dim);
   const int64_t along = x.strides()[dim];
   const int64_t* at = index.data<int64_t>();
   dispatch_all(x.dtype(), [&]<class T>() {
@@ -228,7 +214,7 @@ template <class Sum, class T>
 
 /// y += src where no slice has two sources.
 template <class Sum, class T>
-void add_each(const Split& s, int64_t size, const int64_t* at, const T* __restrict__ in, T* __restrict__ y) {
+void add_each(const ReduceShape& s, int64_t size, const int64_t* at, const T* __restrict__ in, T* __restrict__ y) {
   parallel_for(s.outer * s.n, per_task(s.inner), [=](int64_t begin, int64_t end) {
     for (int64_t r = begin, stop; r < end; r = stop) {  // the slices of one position before dim
       const int64_t o = r / s.n;
@@ -245,7 +231,8 @@ void add_each(const Split& s, int64_t size, const int64_t* at, const T* __restri
 
 /// The index is sorted by target. A task sums a block of columns of all slices of one target, in the order of
 /// the index, and writes it once.
-template <class Sum, class T> void add_groups(const Split& s, int64_t size, const int64_t* at, const T* in, T* y) {
+template <class Sum, class T>
+void add_groups(const ReduceShape& s, int64_t size, const int64_t* at, const T* in, T* y) {
   const Groups groups(at, s.n, size);
   const int64_t blocks = ceil_div(s.inner, kColumns), tasks = groups.count() * blocks;
   const int64_t work = s.n / groups.count() * std::min(kColumns, s.inner);
@@ -276,12 +263,12 @@ void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   const int64_t size = y.shape()[dim], *at = index.data<int64_t>();
   check_indices("index_add", index, size);
   if (src.numel() == 0) return;
-  const Split s(src.shape(), dim);
+  const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const auto add = [&]<class T, class Sum>() {
     (ascends(at, s.n) ? add_each<Sum, T> : add_groups<Sum, T>)(s, size, at, src.data<T>(), y.mutable_data<T>());
   };
   if (y.dtype() == bf16) add.operator()<BFloat16, double>();
-  else dispatch_add("index_add", y.dtype(), add);
+  else dispatch_sum("index_add", y.dtype(), add);
 }
 
 void zero_triangle_cpu(Tensor& y, bool upper, int64_t k) {

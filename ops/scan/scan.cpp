@@ -29,13 +29,6 @@ struct Products {
   template <class T> static T join(T a, T x) { return detail::product_of(a, x); }
 };
 
-ReduceShape shape_along(const Tensor& x, int dim) {
-  ReduceShape s{1, x.shape()[dim], 1};
-  for (int d = 0; d < x.rank(); ++d)
-    if (d != dim) (d < dim ? s.outer : s.inner) *= x.shape()[d];
-  return s;
-}
-
 constexpr int64_t kWidth = 64;
 template <int64_t k> using Fixed = std::integral_constant<int64_t, k>;
 
@@ -117,12 +110,9 @@ template <class Op, class T, class Total> void scan(const T* x0, T* y0, ReduceSh
 }
 
 template <class Op> void scan_cpu(const char* op, const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
-  const auto run = [&, s = shape_along(x, dim)]<class T, class Total>() {
+  dispatch_sum(op, x.dtype(), [&, s = ReduceShape::along(x.shape(), dim)]<class T, class Total>() {
     scan<Op, T, Total>(x.data<T>(), y.mutable_data<T>(), s, options);
-  };
-  if (x.dtype() == i64) run.template operator()<int64_t, int64_t>();
-  else if (x.dtype() == i32) run.template operator()<int32_t, int32_t>();
-  else dispatch_float(op, x.dtype(), [&]<class T>() { run.template operator()<T, double>(); });
+  });
 }
 void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
   scan_cpu<Sums>("cumsum", x, y, dim, options);
@@ -199,7 +189,7 @@ template <bool each, class T> void cumprod_backward(const T* x0, const T* g0, T*
 }
 
 void cumprod_backward_cpu(const Tensor& x, const Tensor& g, Tensor& dx, int dim) {
-  const ReduceShape s = shape_along(x, dim);
+  const ReduceShape s = ReduceShape::along(x.shape(), dim);
   dispatch_float("cumprod", x.dtype(), [&]<class T>() {
     if (g.shape()[dim] == s.n) cumprod_backward<true>(x.data<T>(), g.data<T>(), dx.mutable_data<T>(), s);
     else cumprod_backward<false>(x.data<T>(), g.data<T>(), dx.mutable_data<T>(), s);
