@@ -27,13 +27,6 @@ StridedRange walk_of(const Shape& box, const Tensor& x, int dim) {
   return StridedRange(layout);
 }
 
-/// Where the lanes of src begin in y. A lane is the positions that differ only along dim.
-StridedRange lanes_of(const Tensor& src, const Tensor& y, int dim) {
-  Shape lanes = src.shape();
-  lanes[dim] = 1;
-  return walk_of(lanes, y, dim);
-}
-
 /// Calls f.operator()<T>() with the unsigned type of an element's size; copies need only the size.
 template <class F> void dispatch_size(DType t, F f) {
   switch (size_of(t)) {
@@ -91,54 +84,66 @@ struct alignas(16) Block16 {
   uint32_t words[4];
 };
 
-/// A thread takes a lane, and adds one number after the other.
-template <class T, class S = T> void scatter_add_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
-  const ReduceShape s = ReduceShape::along(src.shape(), dim);
-  const StridedRange walk = lanes_of(src, y, dim);
-  const int64_t along = y.strides()[dim];
-  const S* in = data_of<S>(src);
-  T* out = data_of<T>(y);
-  for_each(s.outer * s.inner, [=] __device__(int64_t lane) {
-    T* to = out + offset_at(walk, lane);
-    const int64_t first = lane / s.inner * s.n * s.inner + lane % s.inner;
-    for (int64_t k = 0; k < s.n; ++k) {
-      const int64_t at = first + k * s.inner;
-      T& sum = to[index[at] * along];
-      sum = sum_of(sum, convert<T>(in[at]));
-    }
-  });
-}
-
-/// The targets of lanes, as keys to sort by.
-struct KeysOfLanes {
+/// An index [outer, n, inner] in lanes. A lane is the positions that differ only in the middle: n of them.
+struct LaneIndex {
   const int64_t* index;
   ReduceShape s;
+  int64_t count() const { return s.outer * s.inner; }
+  /// Where the k-th number of a lane lies.
   __device__ int64_t place(int64_t lane, int64_t k) const {
     return (lane / s.inner * s.n + k) * s.inner + lane % s.inner;
   }
-  __device__ uint64_t operator()(int64_t lane, int64_t k) const { return static_cast<uint64_t>(index[place(lane, k)]); }
+  __device__ int64_t target(int64_t lane, int64_t k) const { return index[place(lane, k)]; }
+  /// The targets as keys to sort by.
+  __device__ uint64_t operator()(int64_t lane, int64_t k) const { return static_cast<uint64_t>(target(lane, k)); }
+};
+/// What a scatter along dim reads, src of elements S, and writes, y. Lanes have distinct targets.
+template <class T, class S = T> struct Lanes : LaneIndex {
+  StridedRange starts;  // of the lanes in y
+  int64_t along, size;  // of y
+  const S* in;
+  T* out;
+  Lanes(Tensor& y, int dim, const Tensor& at, const Tensor& src)
+      : LaneIndex{data_of<int64_t>(at), ReduceShape::along(src.shape(), dim)}, along(y.strides()[dim]),
+        size(y.shape()[dim]), in(data_of<S>(src)), out(data_of<T>(y)) {
+    Shape lanes = src.shape();
+    lanes[dim] = 1;
+    starts = walk_of(lanes, y, dim);
+  }
+  __device__ T* start(int64_t lane) const { return out + offset_at(starts, lane); }
+};
+
+/// put(element of y, element of src) for all positions of the index: a thread takes a lane, one number after the other.
+template <class T, class S, class Put> void put_lanes(const Lanes<T, S>& x, Put put) {
+  for_each(x.count(), [=] __device__(int64_t lane) {
+    T* const to = x.start(lane);
+    for (int64_t k = 0; k < x.s.n; ++k) {
+      const int64_t at = x.place(lane, k);
+      put(to[x.index[at] * x.along], x.in[at]);
+    }
+  });
+}
+struct AddNumber {
+  template <class T, class S> __device__ void operator()(T& to, S from) const { to = sum_of(to, convert<T>(from)); }
+};
+struct WriteNumber {
+  template <class T> __device__ void operator()(T& to, T from) const { to = from; }
 };
 
 /// For short lanes of bf16, whose sums are f32: a thread takes a lane, and adds all of a target where it first meets
 /// it. It reads the index of a lane again for each of them.
-void scatter_add_by_target(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
-  const ReduceShape s = ReduceShape::along(src.shape(), dim);
-  const StridedRange walk = lanes_of(src, y, dim);
-  const KeysOfLanes keys{index, s};
-  const int64_t along = y.strides()[dim];
-  const BFloat16* in = data_of<BFloat16>(src);
-  BFloat16* out = data_of<BFloat16>(y);
-  for_each(s.outer * s.inner, [=] __device__(int64_t lane) {
-    BFloat16* const first = out + offset_at(walk, lane);
-    for (int64_t k = 0; k < s.n; ++k) {
-      const uint64_t target = keys(lane, k);
+void scatter_add_by_target(const Lanes<BFloat16>& x) {
+  for_each(x.count(), [=] __device__(int64_t lane) {
+    BFloat16* const first = x.start(lane);
+    for (int64_t k = 0; k < x.s.n; ++k) {
+      const int64_t target = x.target(lane, k);
       int64_t met = 0;
-      while (keys(lane, met) != target) ++met;
+      while (x.target(lane, met) != target) ++met;
       if (met < k) continue;
-      BFloat16& to = first[static_cast<int64_t>(target) * along];
+      BFloat16& to = first[target * x.along];
       float sum = convert<float>(to);
-      for (int64_t j = k; j < s.n; ++j)
-        if (keys(lane, j) == target) sum = sum_of(sum, convert<float>(in[keys.place(lane, j)]));
+      for (int64_t j = k; j < x.s.n; ++j)
+        if (x.target(lane, j) == target) sum = sum_of(sum, convert<float>(x.in[x.place(lane, j)]));
       to = convert<BFloat16>(sum);
     }
   });
@@ -146,65 +151,38 @@ void scatter_add_by_target(Tensor& y, int dim, const int64_t* index, const Tenso
 
 /// For few long lanes, which would not fill the device, and for large results of bf16, of which a copy in f32 would
 /// cost more: a lane is sorted by target, and a thread adds all of a target.
-template <class T, class Sum = T> void scatter_add_sorted(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
-  const ReduceShape s = ReduceShape::along(src.shape(), dim);
-  const StridedRange walk = lanes_of(src, y, dim);
-  const KeysOfLanes keys{index, s};
-  const int64_t along = y.strides()[dim], lanes = s.outer * s.inner;
-  const Scratch<Entry> sorted(static_cast<std::size_t>(lanes * s.n));
+template <class Sum, class T> void scatter_add_sorted(const Lanes<T>& x) {
+  const int64_t n = x.s.n;
+  const Scratch<Entry> sorted(static_cast<std::size_t>(x.count() * n));
   const Entry* entries = sorted.get();
-  sort_rows(lanes, s.n, keys, StoreEntry{sorted.get(), s.n});
-  const T* in = data_of<T>(src);
-  T* out = data_of<T>(y);
-  for_each(lanes * s.n, [=] __device__(int64_t i) {
-    const int64_t lane = i / s.n, at = i % s.n;
+  sort_rows(x.count(), n, LaneIndex(x), StoreEntry{sorted.get(), n});
+  for_each(x.count() * n, [=] __device__(int64_t i) {
+    const int64_t lane = i / n;
     const uint64_t target = entries[i].key;
-    if (at > 0 && entries[i - 1].key == target) return;  // only the first entry of a target adds
-    T& to = out[offset_at(walk, lane) + static_cast<int64_t>(target) * along];
+    if (i % n > 0 && entries[i - 1].key == target) return;  // only the first entry of a target adds
+    T& to = x.start(lane)[static_cast<int64_t>(target) * x.along];
     Sum sum = convert<Sum>(to);
-    for (int64_t k = i; k < lane * s.n + s.n && entries[k].key == target; ++k)
-      sum = sum_of(sum, convert<Sum>(in[keys.place(lane, entries[k].place)]));
+    for (int64_t k = i; k < lane * n + n && entries[k].key == target; ++k)
+      sum = sum_of(sum, convert<Sum>(x.in[x.place(lane, entries[k].place)]));
     to = convert<T>(sum);
-  });
-}
-
-/// A thread takes a lane, and writes one number after the other, so that the last of a target stays.
-template <class T> void scatter_lanes(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
-  const ReduceShape s = ReduceShape::along(src.shape(), dim);
-  const StridedRange walk = lanes_of(src, y, dim);
-  const KeysOfLanes keys{index, s};
-  const int64_t along = y.strides()[dim];
-  const T* in = data_of<T>(src);
-  T* out = data_of<T>(y);
-  for_each(s.outer * s.inner, [=] __device__(int64_t lane) {
-    T* const to = out + offset_at(walk, lane);
-    for (int64_t k = 0; k < s.n; ++k) {
-      const int64_t at = keys.place(lane, k);
-      to[index[at] * along] = in[at];
-    }
   });
 }
 
 /// For few long lanes, which would not fill the device: finds the last number of each target, which then is written.
 /// The largest of some places is the same in any order.
-template <class T> void scatter_last(Tensor& y, int dim, const int64_t* index, const Tensor& src) {
+template <class T> void scatter_last(const Lanes<T>& x) {
   using Place = unsigned long long;  // in a lane, and 1 more; 0: nothing is written there
-  const ReduceShape s = ReduceShape::along(src.shape(), dim);
-  const StridedRange walk = lanes_of(src, y, dim);
-  const int64_t along = y.strides()[dim], size = y.shape()[dim], targets = s.outer * s.inner * size;
+  const int64_t targets = x.count() * x.size, numbers = x.count() * x.s.n;
   const Scratch<Place> places(static_cast<std::size_t>(targets));
   Place* const last = places.get();
   for_each(targets, [=] __device__(int64_t i) { last[i] = 0; });
-  for_each(src.numel(), [=] __device__(int64_t i) {
-    const int64_t lane = i / s.inner / s.n * s.inner + i % s.inner, k = i / s.inner % s.n;
-    atomicMax(last + lane * size + index[i], static_cast<Place>(k + 1));
+  for_each(numbers, [=] __device__(int64_t i) {
+    const int64_t lane = i / x.s.inner / x.s.n * x.s.inner + i % x.s.inner, k = i / x.s.inner % x.s.n;
+    atomicMax(last + lane * x.size + x.index[i], static_cast<Place>(k + 1));
   });
-  const T* in = data_of<T>(src);
-  T* out = data_of<T>(y);
-  for_each(src.numel(), [=] __device__(int64_t i) {
-    const int64_t lane = i / s.inner / s.n * s.inner + i % s.inner, k = i / s.inner % s.n;
-    if (last[lane * size + index[i]] == static_cast<Place>(k + 1))
-      out[offset_at(walk, lane) + index[i] * along] = in[i];
+  for_each(numbers, [=] __device__(int64_t i) {
+    const int64_t lane = i / x.s.inner / x.s.n * x.s.inner + i % x.s.inner, k = i / x.s.inner % x.s.n;
+    if (last[lane * x.size + x.index[i]] == static_cast<Place>(k + 1)) x.start(lane)[x.index[i] * x.along] = x.in[i];
   });
 }
 
@@ -266,18 +244,18 @@ void index_select(const char* op, const Tensor& x, int dim, const Tensor& index,
 void scatter_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   check_indices("scatter_add", index, y.shape()[dim]);
   if (index.numel() == 0) return;
-  const int64_t n = src.shape()[dim], lanes = src.numel() / n;
-  const int64_t* at = data_of<int64_t>(index);
+  const int64_t n = src.shape()[dim];
+  const bool alone = n <= kShortLane || src.numel() / n >= kManyLanes;
   dispatch_add("scatter_add", y.dtype(), [&]<class T, class>() {
+    const Lanes<T> x(y, dim, index, src);
     if constexpr (std::is_same_v<T, BFloat16>) {
-      if (n <= kShortNarrowLane) return scatter_add_by_target(y, dim, at, src);
-      const bool narrow = y.numel() > kMostCopied * src.numel();
-      if (narrow || (n > kShortLane && lanes < kManyLanes)) return scatter_add_sorted<T, float>(y, dim, at, src);
+      if (n <= kShortNarrowLane) return scatter_add_by_target(x);
+      if (!alone || y.numel() > kMostCopied * src.numel()) return scatter_add_sorted<float>(x);
       Tensor sums = empty(y.shape(), {f32, y.device()});
-      copy(y, sums), scatter_add_lanes<float, T>(sums, dim, at, src), copy(sums, y);
+      copy(y, sums), put_lanes(Lanes<float, T>(sums, dim, index, src), AddNumber()), copy(sums, y);
     } else {
-      if (n <= kShortLane || lanes >= kManyLanes) scatter_add_lanes<T>(y, dim, at, src);
-      else scatter_add_sorted<T>(y, dim, at, src);
+      if (alone) put_lanes(x, AddNumber());
+      else scatter_add_sorted<T>(x);
     }
   });
 }
@@ -285,11 +263,12 @@ void scatter_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
 void scatter(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   check_indices("scatter", index, y.shape()[dim]);
   if (index.numel() == 0) return;
-  const int64_t n = src.shape()[dim], lanes = src.numel() / n;
-  const int64_t* at = data_of<int64_t>(index);
+  const int64_t n = src.shape()[dim];
+  const bool alone = n <= kShortLane || src.numel() / n >= kManyLanes;
   dispatch_size(y.dtype(), [&]<class T>() {
-    if (n <= kShortLane || lanes >= kManyLanes) scatter_lanes<T>(y, dim, at, src);
-    else scatter_last<T>(y, dim, at, src);
+    const Lanes<T> x(y, dim, index, src);
+    if (alone) put_lanes(x, WriteNumber());  // the last of a target stays
+    else scatter_last(x);
   });
 }
 
@@ -298,7 +277,7 @@ void index_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   if (src.numel() == 0) return;
   const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const Scratch<Entry> sorted(static_cast<std::size_t>(s.n));
-  sort_rows(1, s.n, KeysOfLanes{data_of<int64_t>(index), {1, s.n, 1}}, StoreEntry{sorted.get(), s.n});
+  sort_rows(1, s.n, LaneIndex{data_of<int64_t>(index), {1, s.n, 1}}, StoreEntry{sorted.get(), s.n});
   dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {
     const IndexAdd<T, Sum> add{sorted.get(), data_of<T>(src), data_of<T>(y), s, y.shape()[dim]};
     if (s.inner < kWarp) for_each(src.numel(), add);
