@@ -112,12 +112,7 @@ void delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Ten
     return k.dtype() == bf16
                ? on_tensor_cores<BFloat16>(q, k, erase, write, converted(g, f32), chunk, out, state, states)
                : on_tensor_cores<float>(q, k, erase, write, g, chunk, out, state, states);
-  if (k.dtype() == bf16) {
-    Tensor wide = empty(out.shape(), {f32, out.device()});
-    delta_scan(converted(q, f32), converted(k, f32), converted(erase, f32), converted(write, f32), converted(g, f32),
-               chunk, wide, state, states);
-    return copy(wide, out);
-  }
+  if (k.dtype() == bf16) return call_widened(&delta_scan, false, q, k, erase, write, g, chunk, out, state, states);
   if (k.dim(2) <= kFewSteps)
     return dispatch_float("delta_scan", k.dtype(),
                           [&]<class T>() { by_steps<T>(q, k, erase, write, g, chunk, out, state, states); });

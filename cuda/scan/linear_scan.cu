@@ -73,8 +73,8 @@ void run_tile(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
   }
 }
 
-void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
-              Tensor& y) {
+void simt_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+               Tensor& y) {
   if (q.dtype() == f64) run_tile<double, 32>(q, k, v, g, o, y);
   else if (q.dim(3) <= 32 && v.dim(3) <= 32) run_tile<float, 32>(q, k, v, g, o, y);
   else run_tile<float, 64>(q, k, v, g, o, y);
@@ -135,11 +135,7 @@ void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
 void exclusive_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, LinearScanOptions o,
                     Tensor& y) {
   NoGrad guard;
-  if (q.dtype() == bf16) {  // e^g keeps its digits
-    Tensor wide = empty(y.shape(), {f32, y.device()});
-    exclusive_scan(converted(q, f32), converted(k, f32), converted(v, f32), converted(g, f32), o, wide);
-    return copy(wide, y);
-  }
+  if (q.dtype() == bf16) return call_widened(&exclusive_scan, false, q, k, v, g, o, y);  // e^g keeps its digits
   o.exclusive = false;
   const int64_t n = q.dim(2);
   const auto without = [n](const Tensor& x, bool last) { return narrow(x, 2, last ? 0 : 1, n - 1); };
@@ -163,10 +159,7 @@ void linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   if (o.exclusive) return exclusive_scan(q, k, v, g, o, y);
   if (on_tensor_cores(q, v, g))
     return y.dtype() == bf16 ? run_mma<BFloat16>(q, k, v, converted(g, f32), o, y) : run_mma<float>(q, k, v, g, o, y);
-  if (q.dtype() != bf16) return run_simt(q, k, v, g, o, y);
-  Tensor wide = empty(y.shape(), {f32, y.device()});
-  run_simt(converted(q, f32), converted(k, f32), converted(v, f32), converted(g, f32), o, wide);
-  copy(wide, y);
+  q.dtype() == bf16 ? call_widened(&simt_scan, false, q, k, v, g, o, y) : simt_scan(q, k, v, g, o, y);
 }
 
 }  // namespace sluice::cuda

@@ -272,7 +272,7 @@ struct CausalConv final : Op<"causal_conv1d"> {
             needs(2) ? in_dtype(sum(flatten(h, 0, -2), {0})) : Tensor(),
             needs(3) ? in_dtype(narrow(drows, -2, 0, early)) : Tensor()};
   }
-  /// g ⊙ silu'(p)
+  /// g ⊙ silu'(p) in one pass. The slope of formula::Silu on tensors is the same in six ops, half as fast.
   static Tensor pulled_back(const Tensor& p, const Tensor& g) {
     return map(
         [](auto at, auto slope_of) {
