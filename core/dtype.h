@@ -69,6 +69,11 @@ template <class T> constexpr DType dtype_of() {
 
 inline void append_text(std::string& s, DType t) { s += name_of(t); }
 
+namespace detail {
+/// What elements T are computed in.
+template <class T> using Computed = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+}  // namespace detail
+
 /// Calls `f<float>` or `f<double>`. Throws DTypeError for other dtypes. For kernels that get bf16 as f32
 /// (core/kernel/kernel.h).
 template <class F> decltype(auto) dispatch_float(std::string_view op, DType t, F&& f) {

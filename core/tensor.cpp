@@ -51,7 +51,7 @@ template <class To> To Tensor::item() const {
   const Tensor here = detail::on_cpu("item", *this);
   return dispatch_all(dtype(), [&]<class T>() -> To {
     const T stored = *reinterpret_cast<const T*>(here.raw());
-    using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+    using Wide = detail::Computed<T>;
     const auto v = static_cast<Wide>(stored);
     if constexpr (std::is_floating_point_v<To> == std::is_floating_point_v<Wide>) {
       return static_cast<To>(v);

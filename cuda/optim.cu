@@ -6,6 +6,7 @@
 namespace sluice::cuda {
 
 using sluice::detail::AdamStep;
+using sluice::detail::convert;
 using sluice::detail::LambStep;
 using sluice::detail::SgdStep;
 
@@ -14,14 +15,15 @@ namespace {
 constexpr int kTogether = 64;          // tensors of a launch; kernel arguments have at most 4 KiB
 constexpr int64_t kOptimPiece = 4096;  // elements of a piece
 
+enum List { kW, kG, kM, kV, kRounded, kOnly = 0 };
 /// Some tensors of a call: their addresses in each of its lists, their lengths, and the numbers of their pieces.
 struct Together {
-  void* at[5][kTogether];  // lists in the order of List
+  void* at[5][kTogether];  // by List
   int64_t n[kTogether];
   int first_piece[kTogether + 1];
   int count;
+  template <class T> __device__ T* of(List list, int k) const { return static_cast<T*>(at[list][k]); }
 };
-enum List { kW, kG, kM, kV, kRounded };
 
 /// Calls start(x) with up to kTogether tensors at a time until all are done. The first list gives the lengths.
 template <class Start> void in_launches(std::initializer_list<const std::vector<Tensor>*> lists, Start start) {
@@ -63,11 +65,6 @@ template <class Body> void for_each_piece(const Together& x, Body body) {
   launch(pieces_kernel<Body>, grid_of(blocks), dim3(kThreads), 0, x, body);
 }
 
-template <class T, class G> __device__ T widened(G g) {
-  if constexpr (std::is_same_v<G, BFloat16>) return T(to_float(g));
-  else return static_cast<T>(g);
-}
-
 /// step(w, g, m, v) for the elements of a piece; missing moments are 0. A thread reads four elements before it writes
 /// one, to hide the latency of memory.
 template <int moments, class T, class G, class Element, class Rule> struct StepPiece {
@@ -75,10 +72,9 @@ template <int moments, class T, class G, class Element, class Rule> struct StepP
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
     if (rule.stopped()) return;
     const Element step{rule.get()};
-    T *const w = static_cast<T*>(x.at[kW][k]), *const m = static_cast<T*>(x.at[kM][k]),
-             *const v = static_cast<T*>(x.at[kV][k]);
-    const G* const g = static_cast<const G*>(x.at[kG][k]);
-    BFloat16* const rounded = static_cast<BFloat16*>(x.at[kRounded][k]);
+    T *const w = x.of<T>(kW, k), *const m = x.of<T>(kM, k), *const v = x.of<T>(kV, k);
+    const G* const g = x.of<const G>(kG, k);
+    BFloat16* const rounded = x.of<BFloat16>(kRounded, k);
     constexpr int together = 4;
     for (int64_t first = begin + threadIdx.x; first < end; first += together * kThreads) {
       T wi[together] = {}, gi[together] = {}, mi[together] = {}, vi[together] = {};
@@ -86,7 +82,7 @@ template <int moments, class T, class G, class Element, class Rule> struct StepP
       for (int e = 0; e < together; ++e) {
         const int64_t i = first + e * kThreads;
         if (i >= end) continue;
-        wi[e] = w[i], gi[e] = widened<T>(g[i]);
+        wi[e] = w[i], gi[e] = convert<T>(g[i]);
         if constexpr (moments > 0) mi[e] = m[i];
         if constexpr (moments > 1) vi[e] = v[i];
       }
@@ -133,12 +129,12 @@ template <class T, class G> struct LambMoments {
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int piece) const {
     if (rule.stopped()) return;
     const LambStep<T> lamb = rule.get();
-    const T* const w = static_cast<const T*>(x.at[kW][k]);
-    const G* const g = static_cast<const G*>(x.at[kG][k]);
-    T *const m = static_cast<T*>(x.at[kM][k]), *const v = static_cast<T*>(x.at[kV][k]);
+    const T* const w = x.of<const T>(kW, k);
+    const G* const g = x.of<const G>(kG, k);
+    T *const m = x.of<T>(kM, k), *const v = x.of<T>(kV, k);
     Norms total = SumNorms::start();
     for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-      lamb.moments(widened<T>(g[i]), m[i], v[i]);
+      lamb.moments(convert<T>(g[i]), m[i], v[i]);
       const double own = static_cast<double>(w[i]), u = static_cast<double>(lamb.direction(w[i], m[i], v[i]));
       total = SumNorms()(total, {own * own, u * u});
     }
@@ -164,9 +160,9 @@ template <class T> struct LambPiece {
     if (rule.stopped()) return;
     const LambStep<T> lamb = rule.get();
     const T own = static_cast<T>(rate[k]);
-    T* const w = static_cast<T*>(x.at[kW][k]);
-    const T *const m = static_cast<const T*>(x.at[kM][k]), *const v = static_cast<const T*>(x.at[kV][k]);
-    BFloat16* const rounded = static_cast<BFloat16*>(x.at[kRounded][k]);
+    T* const w = x.of<T>(kW, k);
+    const T *const m = x.of<const T>(kM, k), *const v = x.of<const T>(kV, k);
+    BFloat16* const rounded = x.of<BFloat16>(kRounded, k);
     for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
       w[i] -= own * lamb.direction(w[i], m[i], v[i]);
       if (rounded) rounded[i] = BFloat16(static_cast<float>(w[i]));
@@ -177,11 +173,11 @@ template <class T> struct LambPiece {
 template <class T> struct Squares {
   double* part;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int piece) const {
-    const T* const p = static_cast<const T*>(x.at[0][k]);
+    const T* const p = x.of<const T>(kOnly, k);
     double total = 0;
 #pragma unroll 4
     for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
-      total += widened<double>(p[i]) * widened<double>(p[i]);
+      total += convert<double>(p[i]) * convert<double>(p[i]);
     total = over_team<kThreads>(total, Add());
     if (threadIdx.x == 0) part[piece] = total;
   }
@@ -191,16 +187,16 @@ struct AddTotal {
   __device__ void operator()(int64_t, double sum) const { *total += sum; }
 };
 template <class T> struct LimitPiece {
-  using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+  using Wide = sluice::detail::Computed<T>;
   const double* squares;  // null: no clipping by norm
   double norm;
   Wide limit;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
-    T* const p = static_cast<T*>(x.at[0][k]);
+    T* const p = x.of<T>(kOnly, k);
     const Wide factor = squares ? static_cast<Wide>(sluice::detail::clip_factor(*squares, norm)) : Wide(1);
 #pragma unroll 4
     for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
-      p[i] = T(sluice::detail::limited(factor * widened<Wide>(p[i]), limit));
+      p[i] = T(sluice::detail::limited(factor * convert<Wide>(p[i]), limit));
   }
 };
 

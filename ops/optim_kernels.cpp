@@ -181,7 +181,7 @@ void clip_grad_cpu(std::vector<Tensor>& x, const Tensor& squares, double norm, d
   const double factor = squares.defined() ? detail::clip_factor(*squares.data<double>(), norm) : 1;
   Pieces(x).each([&](Piece piece, std::size_t) {
     with_floats("clip_grad", x[piece.tensor], [&]<class T>(const T* elements) {
-      using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+      using Wide = detail::Computed<T>;
       T* p = const_cast<T*>(elements);
       const Wide f = static_cast<Wide>(factor), hi = static_cast<Wide>(limit);
       for (int64_t i = piece.begin; i < piece.end; ++i) p[i] = T(limited(f * Wide(p[i]), hi));

@@ -10,6 +10,7 @@
 
 namespace sluice::cuda {
 
+using sluice::detail::Computed;
 using sluice::detail::convert;
 using sluice::detail::kPerBlock;
 using sluice::detail::StridedRange;
@@ -147,9 +148,6 @@ template <class T> void zero_triangle_as(Tensor& y, bool upper, int64_t k) {
     if (upper ? distance < k : distance > k) p[i] = convert<T>(0.0);
   });
 }
-
-/// What a kernel computes numbers of T in.
-template <class T> using Computed = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
 
 template <class T> struct AddTo {
   T* x;

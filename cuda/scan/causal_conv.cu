@@ -9,6 +9,8 @@
 
 namespace sluice::cuda {
 
+using sluice::detail::Computed;
+
 namespace {
 
 constexpr int kAhead = 8;          // loads under way in a thread: one, of 2 bytes in bf16, would leave memory idle
@@ -20,8 +22,6 @@ constexpr int64_t kWalks = 100;  // so that small tests have walks of all length
 #endif
 static_assert(kAhead >= kernel::kCausalConvWidth);  // rows before a walk are all of x, or none is
 
-/// What numbers stored as S are computed in.
-template <class S> using Computed = std::conditional_t<std::is_same_v<S, BFloat16>, float, S>;
 /// The numbers of a thread's channels in one row, as they are stored; one instruction reads or writes them.
 template <class S, int channels> struct alignas(sizeof(S) * channels) Stored { S x[channels]; };
 /// The same, as they are computed with.
