@@ -25,6 +25,13 @@ template <class A, class F> void each_tensor(const A& a, F&& f) {
       for (const auto& x : a) each_tensor(x, f);
   }
 }
+/// Calls f(tensor), which may change it, for all tensors of a struct with such a member, undefined ones too.
+template <class A, class F> void change_tensors(A& a, F&& f) {
+  a.each_tensor([&]<class X>(const X& x) {
+    if constexpr (std::is_same_v<X, Tensor>) f(const_cast<Tensor&>(x));
+    else change_tensors(const_cast<X&>(x), f);
+  });
+}
 template <class A> constexpr bool holds_tensors() {
   using T = std::remove_cvref_t<A>;
   if constexpr (std::is_same_v<T, Tensor> || std::is_convertible_v<T, const Tensor*>) return true;

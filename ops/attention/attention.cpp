@@ -12,7 +12,6 @@
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/rows/rows.h>
 
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -129,16 +128,10 @@ DType lse_dtype(DType t) { return t == bf16 ? f32 : t; }
 Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o, RngBlocks random,
                      Tensor g, const Tensor& g_lse);
 
-/// The tensors of o, in the order in which a node saves them.
-std::array<Tensor*, 9> tensors_of(AttentionOptions& o) {
-  AttentionMask& m = o.mask;
-  return {&o.bias,           &o.relative_bias, &o.sink,   &o.row_scale, &m.keys,
-          &m.query_segments, &m.key_segments,  &m.blocks, &m.dense};
-}
-
-/// What a node keeps: lse for softmax; out for softmax or, gated, with the gate's logits; then tensors_of().
+/// What a node keeps: the nine tensors of the options; lse for softmax; out for softmax or, gated, with the gate's
+/// logits.
 namespace kept {
-enum : std::size_t { q, k, v, lse, out, logits, tensors };
+enum : std::size_t { options, q = 9, k, v, lse, out, logits };
 }
 /// The inputs of a node, in the order of its gradients.
 namespace input {
@@ -149,7 +142,7 @@ struct Attention final : Op<"attention"> {
   AttentionOptions options;  // without tensors: see given()
   RngBlocks random;
   Attention(AttentionOptions o, RngBlocks r) : options(std::move(o)), random(r) {
-    for (Tensor* x : tensors_of(options)) *x = Tensor();
+    detail::change_tensors(options, [this](Tensor& x) { save(x), x = Tensor(); });
   }
 
   Tensors vjp_all(const Tensors& gs) override {
@@ -161,8 +154,7 @@ struct Attention final : Op<"attention"> {
   /// The options of the forward pass.
   AttentionOptions given() const {
     AttentionOptions o = options;
-    std::size_t i = kept::tensors;
-    for (Tensor* x : tensors_of(o)) *x = saved(i++);
+    detail::change_tensors(o, [this, i = std::size_t{kept::options}](Tensor& x) mutable { x = saved(i++); });
     return o;
   }
 
@@ -310,10 +302,8 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   if (gates && !*gates) gate = Tensor();
   const Tensor kept_lse = softmax ? alias(lse, lse.layout()) : Tensor(),
                kept = softmax || gate.defined() ? out : Tensor();
-  out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink, gate},
-                          {q, k, v, kept_lse, kept, gate, o.bias, o.relative_bias, o.sink, o.row_scale, o.mask.keys,
-                           o.mask.query_segments, o.mask.key_segments, o.mask.blocks, o.mask.dense},
-                          o, random);
+  out = record<Attention>(out, {q, k, v, o.bias, o.relative_bias, o.sink, gate}, {q, k, v, kept_lse, kept, gate}, o,
+                          random);
   if (lse_out) {
     if (out.requires_grad()) out.impl().history->add_output(lse);
     *lse_out = detail::restore_rank(lse, rank);

@@ -322,8 +322,7 @@ constinit decltype(kernel::visible_pairs) kernel::visible_pairs{"visible_pairs",
 constinit decltype(kernel::visible_count) kernel::visible_count{"visible_count", &visible_count_cpu};
 
 AttentionMask to(AttentionMask mask, Device device) {
-  for (Tensor* x : {&mask.keys, &mask.query_segments, &mask.key_segments, &mask.blocks, &mask.dense})
-    if (x->defined()) *x = to(*x, device);
+  detail::change_tensors(mask, [device](Tensor& x) { x = x.defined() ? to(x, device) : x; });
   return mask;
 }
 

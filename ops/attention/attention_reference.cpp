@@ -1,6 +1,7 @@
 // The definition of attention(), composed of ops, with the m×n weights in full.
 //
 //   s = ρ (cap(scale·q kᵀ) + bias)      w = weighting(s) behind the mask      o = dropout(w) v
+#include <sluice/core/kernel/kernel_arguments.h>
 #include <sluice/ops/attention/attention_reference.h>
 
 #include <sluice/ops/attention/heads.h>
@@ -17,7 +18,7 @@ namespace sluice {
 namespace detail {
 
 AttentionOptions widened(AttentionOptions o) {
-  for (Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale}) *x = widened(*x);
+  change_tensors(o, [](Tensor& x) { x = widened(x); });
   return o;
 }
 
