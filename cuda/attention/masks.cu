@@ -11,12 +11,9 @@ namespace sluice::cuda {
 DeviceMask::DeviceMask(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n) : view{} {
   MaskView& v = view;
   v.m = m, v.n = n, v.causal = mask.causal, v.dilation = mask.dilation, v.block = v.block_rows = mask.block;
-  v.banded = mask.window > 0 || mask.dilation > 1;
-  // `far` exceeds every distance, and positions can be added to it without overflow.
-  constexpr int64_t far = 4 * kMaxElements;
-  v.reach = far;
-  if (mask.window > 0 && mask.window - 1 <= far / mask.dilation) v.reach = (mask.window - 1) * mask.dilation;
-  if (v.banded && !mask.global.empty()) {
+  const sluice::detail::DistanceRules rules(mask);
+  v.banded = rules.banded, v.reach = rules.reach, v.only_span = rules.only_span;
+  if (rules.globals) {
     const int64_t positions = std::max<int64_t>(1, std::max(n, m));
     const auto table = std::make_unique<bool[]>(static_cast<std::size_t>(positions));
     for (int64_t g : mask.global)
@@ -25,9 +22,7 @@ DeviceMask::DeviceMask(const AttentionMask& mask, int64_t batch, int64_t heads, 
     copy_to_device(global_->get(), table.get(), static_cast<std::size_t>(positions));
     v.global = global_->get();
   }
-  v.windowed = mask.window > 0 && !v.global;
-  v.only_span = mask.dilation == 1 && !v.global && !mask.keys.defined() && !mask.query_segments.defined() &&
-                !mask.blocks.defined() && !mask.dense.defined();
+  v.windowed = mask.window > 0 && !rules.globals;
   const Tensor& keys = mask.keys;
   if (keys.defined()) {
     v.keys = {keys, keys.rank() == 3 ? Shape{batch, heads, n} : Shape{1, batch, n}};

@@ -74,19 +74,16 @@ static Tensor row_major(const Tensor& x) {
   return y;
 }
 
+DistanceRules::DistanceRules(const AttentionMask& mask)
+    : reach(4 * kMaxElements), banded(mask.window > 0 || mask.dilation > 1), globals(banded && !mask.global.empty()),
+      only_span(mask.dilation == 1 && !globals) {
+  if (mask.window > 0 && mask.window - 1 <= reach / mask.dilation) reach = (mask.window - 1) * mask.dilation;
+  each_tensor(mask, [this](const Tensor&) { only_span = false; });
+}
+
 Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t m, int64_t n)
-    : mask_(mask), m_(m), n_(n) {
-  banded_ = mask.window > 0 || mask.dilation > 1;
-  by_query_ = mask.blocks.defined() && mask.blocks.rank() == 4;
-  // Beyond every distance, and far enough from the end of int64 that positions can be added.
-  constexpr int64_t far = 4 * kMaxElements;
-  if (mask.window > 0 && !__builtin_mul_overflow(mask.window - 1, mask.dilation, &reach_))
-    reach_ = std::min(reach_, far);
-  else reach_ = far;
-  if (!banded_) mask_.global.clear();
-  only_span_ = mask.dilation == 1 && mask_.global.empty() && !mask.keys.defined() && !mask.query_segments.defined() &&
-               !mask.blocks.defined() && !mask.dense.defined();
-  if (!mask_.global.empty()) {
+    : mask_(mask), rules_(mask), m_(m), n_(n), by_query_(mask.blocks.defined() && mask.blocks.rank() == 4) {
+  if (rules_.globals) {
     const int64_t positions = std::max(n, m);
     is_global_.assign(static_cast<std::size_t>(positions), 0);
     for (int64_t g : mask_.global)
@@ -128,8 +125,8 @@ Visibility::Span Visibility::span(int64_t row) const {
   Span s{0, n_};
   if (mask_.causal) s.end = std::min(n_, p + 1);
   if (mask_.window > 0 && is_global_.empty()) {
-    s.begin = std::max<int64_t>(0, p - reach_);
-    s.end = std::min(s.end, p + reach_ + 1);
+    s.begin = std::max<int64_t>(0, p - rules_.reach);
+    s.end = std::min(s.end, p + rules_.reach + 1);
   }
   s.begin = std::min(s.begin, n_);
   s.end = std::max(s.end, s.begin);
@@ -162,11 +159,11 @@ Visibility::Sees Visibility::classify(int64_t batch, int64_t head, int64_t row, 
     if (col > last) return Sees::none;
     if (end > first) all = false;
   }
-  if (banded_) {
+  if (rules_.banded) {
     bool in_band = true, band_full = mask_.dilation == 1;
     if (mask_.window > 0) {
-      if (col - last > reach_ || first - end > reach_) in_band = false;
-      if (end - first > reach_ || last - col > reach_) band_full = false;
+      if (col - last > rules_.reach || first - end > rules_.reach) in_band = false;
+      if (end - first > rules_.reach || last - col > rules_.reach) band_full = false;
     }
     if (!in_band) {
       if (is_global_.empty()) return Sees::none;
@@ -225,13 +222,13 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
                 end = std::clamp<int64_t>(s.end - col, begin, cols);
   std::memset(out, 0, static_cast<std::size_t>(cols));
   std::memset(out + begin, 1, static_cast<std::size_t>(end - begin));
-  if (only_span_) return;
+  if (rules_.only_span) return;
   const bool row_global = !is_global_.empty() && p >= 0 && is_global_[static_cast<std::size_t>(p)];
-  if (banded_ && !row_global) {
+  if (rules_.banded && !row_global) {
     if (mask_.dilation > 1 || !is_global_.empty())
       for (int64_t j = begin; j < end; ++j) {
         const int64_t distance = std::llabs(p - (col + j));
-        const bool near = distance <= reach_ && distance % mask_.dilation == 0;
+        const bool near = distance <= rules_.reach && distance % mask_.dilation == 0;
         out[j] = near || (!is_global_.empty() && is_global_[static_cast<std::size_t>(col + j)]);
       }
   }
@@ -261,10 +258,10 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
 int64_t counted_pairs(const AttentionCall& c) {
   const AttentionMask& mask = c.options.mask;
   const int64_t m = c.q.dim(2), n = c.k.dim(2);
-  const bool banded = mask.window > 0 || mask.dilation > 1;
   int64_t seen = n > 0 ? (n - 1) / mask.dilation + 1 : 0, global = 0;
   if (mask.window > 0 && mask.window <= n) seen = std::min(seen, mask.causal ? mask.window : 2 * mask.window - 1);
-  if (banded) global = std::count_if(mask.global.begin(), mask.global.end(), [n](int64_t p) { return p < n; });
+  if (DistanceRules(mask).globals)
+    global = std::count_if(mask.global.begin(), mask.global.end(), [n](int64_t p) { return p < n; });
   const int64_t all = std::min(global, m);  // queries that see everything
   const int64_t rows = checked_add("attention", checked_mul("attention", m - all, std::min(seen + global, n)),
                                    checked_mul("attention", all, n));

@@ -56,6 +56,15 @@ void check_mask(const char* op, const AttentionMask& mask, int64_t batch, int64_
 /// True if heads may see different pairs.
 bool varies_by_head(const AttentionMask& mask);
 
+/// The rules of a mask that need no tensors, as kernels ask for them.
+struct DistanceRules {
+  int64_t reach;   // (window − 1)·dilation; without a window beyond every distance, yet positions can be added to it
+  bool banded;     // window or dilation bind pairs
+  bool globals;    // but not those of global positions
+  bool only_span;  // causality and the window are the whole mask: each row sees one interval
+  explicit DistanceRules(const AttentionMask& mask);
+};
+
 /// A mask prepared for questions about single rows and whole tiles.
 class Visibility {
  public:
@@ -80,16 +89,16 @@ class Visibility {
   };
   Span span(int64_t row) const;
   /// True if span() is the whole rule, so that fill_row() is not needed.
-  bool only_span() const { return only_span_; }
+  bool only_span() const { return rules_.only_span; }
 
  private:
   const uint8_t* blocks_of(int64_t batch, int64_t head, int64_t row) const;
   Sees classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols, bool blocks) const;
 
   AttentionMask mask_;
+  DistanceRules rules_;
   int64_t m_, n_;
-  bool only_span_, banded_, by_query_;
-  int64_t reach_;                       // (window − 1)·dilation; without a window, greater than every distance
+  bool by_query_;
   std::vector<uint8_t> is_global_;      // by position; empty if there are none
   std::vector<int64_t> global_before_;  // number of global positions < p
   // strides of the broadcast tensors
