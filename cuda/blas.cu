@@ -11,6 +11,7 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <optional>
 
 namespace sluice::cuda {
 
@@ -85,6 +86,21 @@ struct MatrixLayout {
   ~MatrixLayout() { l.layout_destroy(it); }
 };
 
+/// The library's description of how a product is computed; null if the library refuses it.
+struct MatmulDesc {
+  const Library& l;
+  cublasLtMatmulDesc_t it = nullptr;
+  MatmulDesc(const Library& l, cublasComputeType_t compute, cudaDataType scale) : l(l) {
+    if (l.desc_create(&it, compute, scale) != CUBLAS_STATUS_SUCCESS) it = nullptr;
+  }
+  ~MatmulDesc() {
+    if (it) l.desc_destroy(it);
+  }
+  template <class V> void set(cublasLtMatmulDescAttributes_t what, V value) {
+    l.desc_set(it, what, &value, sizeof value);
+  }
+};
+
 /// The alignment in bytes, at most 256, of matrices that lie `stride` bytes apart. The library assumes 256 unless it is
 /// told otherwise, and would read a view that begins elsewhere by 16 bytes at once.
 uint32_t alignment(const void* p, int64_t stride = 0) {
@@ -92,9 +108,41 @@ uint32_t alignment(const void* p, int64_t stride = 0) {
   return static_cast<uint32_t>(at & (~at + 1));
 }
 
+/// Of all matrices of a product. As in PyTorch, the alignment of the result, d, includes that of the bias.
+struct Alignments {
+  uint32_t a, b, c, d;
+  explicit Alignments(const BlasProduct& p) {
+    const auto of = [&](const void* at, int64_t stride, DType dtype) {
+      return alignment(at, p.batch > 1 ? stride * size_of(dtype) : 0);
+    };
+    a = of(p.a, p.a_stride, p.dtype), b = of(p.b, p.b_stride, p.dtype), c = of(p.c, p.c_stride, p.result);
+    d = p.bias ? std::min(c, alignment(p.bias)) : c;
+  }
+};
+
 using Key = std::array<int64_t, 19>;
 std::mutex choosing;
 std::map<Key, cublasLtMatmulAlgo_t> chosen;  // kept, because the heuristic takes tens of microseconds
+/// The library's kernel for a product with this key; nothing if it has none. b comes first: see blas().
+std::optional<cublasLtMatmulAlgo_t> algorithm_for(const Key& key, const MatmulDesc& desc, const MatrixLayout& b,
+                                                  const MatrixLayout& a, const MatrixLayout& c,
+                                                  const Alignments& align) {
+  const std::lock_guard lock(choosing);
+  if (const auto known = chosen.find(key); known != chosen.end()) return known->second;
+  const Library& l = desc.l;
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, uint32_t bytes) {
+    l.preference_set(l.preference, what, &bytes, sizeof bytes);
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align.b);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align.a);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align.c);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align.d);
+  cublasLtMatmulHeuristicResult_t best{};
+  int count = 0;
+  const cublasStatus_t status = l.heuristic(l.handle, desc.it, b.it, a.it, c.it, c.it, l.preference, 1, &best, &count);
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0) return std::nullopt;
+  return chosen[key] = best.algo;
+}
 
 }  // namespace
 
@@ -105,89 +153,42 @@ bool blas(const BlasProduct& p) {
   if (!l || p.batch > INT32_MAX) return false;
   const auto type_of = [](DType t) { return t == f64 ? CUDA_R_64F : t == bf16 ? CUDA_R_16BF : CUDA_R_32F; };
   const cudaDataType type = type_of(p.dtype), result = type_of(p.result);
-  const cublasComputeType_t compute = p.dtype == f64                                     ? CUBLAS_COMPUTE_64F
-                                      : p.dtype == f32 && p.precision == Precision::bf16 ? CUBLAS_COMPUTE_32F_FAST_16BF
-                                                                                         : CUBLAS_COMPUTE_32F;
+  const bool wide = p.dtype == f64, fast = p.dtype == f32 && p.precision == Precision::bf16;
+  const cublasComputeType_t compute = wide   ? CUBLAS_COMPUTE_64F
+                                      : fast ? CUBLAS_COMPUTE_32F_FAST_16BF
+                                             : CUBLAS_COMPUTE_32F;
   const auto plain = [](const sluice::detail::Operand& o) { return o.trans == sluice::detail::Trans::no; };
   const cublasOperation_t first = plain(p.right) ? CUBLAS_OP_N : CUBLAS_OP_T,
                           second = plain(p.left) ? CUBLAS_OP_N : CUBLAS_OP_T;
-  cublasLtMatmulDesc_t desc = nullptr;
-  if (l->desc_create(&desc, compute, p.dtype == f64 ? CUDA_R_64F : CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return false;
-  l->desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
-  l->desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+  MatmulDesc desc(*l, compute, wide ? CUDA_R_64F : CUDA_R_32F);
+  if (!desc.it) return false;
+  desc.set(CUBLASLT_MATMUL_DESC_TRANSA, first), desc.set(CUBLASLT_MATMUL_DESC_TRANSB, second);
   if (p.bias) {
-    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    l->desc_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    l->desc_set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof p.bias);
+    desc.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    desc.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
+  const int64_t c_ld = p.c_ld ? p.c_ld : p.m;
   const MatrixLayout b(*l, type, plain(p.right) ? p.m : p.k, plain(p.right) ? p.k : p.m, p.right.ld, p.batch,
                        p.b_stride);
   const MatrixLayout a(*l, type, plain(p.left) ? p.k : p.n, plain(p.left) ? p.n : p.k, p.left.ld, p.batch, p.a_stride);
-  const int64_t c_ld = p.c_ld ? p.c_ld : p.m;
   const MatrixLayout c(*l, result, p.m, p.n, c_ld, p.batch, p.c_stride);
-
-  // As in PyTorch, the alignment of the result includes that of the bias.
-  const auto of = [&](const void* at, int64_t stride, DType dtype) {
-    return alignment(at, p.batch > 1 ? stride * size_of(dtype) : 0);
-  };
-  const uint32_t align_a = of(p.a, p.a_stride, p.dtype), align_b = of(p.b, p.b_stride, p.dtype),
-                 align_c = of(p.c, p.c_stride, p.result);
-  const uint32_t align_d = p.bias ? std::min(align_c, alignment(p.bias)) : align_c;
-  const Key key{type,
-                result,
-                static_cast<int64_t>(compute),
-                first,
-                second,
-                p.n,
-                p.m,
-                p.k,
-                p.left.ld,
-                p.right.ld,
-                c_ld,
-                p.batch,
-                p.a_stride,
-                p.b_stride,
-                p.c_stride,
-                align_a << 16 | align_b,
-                align_c << 16 | align_d,
-                p.bias != nullptr,
-                p.accumulate};
-  bool found = true;
-  cublasLtMatmulAlgo_t algorithm;
-  {
-    const std::lock_guard lock(choosing);
-    if (const auto known = chosen.find(key); known != chosen.end()) {
-      algorithm = known->second;
-    } else {
-      const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, uint32_t bytes) {
-        l->preference_set(l->preference, what, &bytes, sizeof bytes);
-      };
-      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_b),
-          prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
-      prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_c),
-          prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_d);
-      cublasLtMatmulHeuristicResult_t best{};
-      int count = 0;
-      found = l->heuristic(l->handle, desc, b.it, a.it, c.it, c.it, l->preference, 1, &best, &count) ==
-                  CUBLAS_STATUS_SUCCESS &&
-              count > 0;
-      if (found) algorithm = chosen[key] = best.algo;
-    }
-  }
-  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-  if (found) {
-    const double one = 1, zero = 0;
-    const float onef = 1, zerof = 0;
-    const bool wide = p.dtype == f64;
-    const void* const alpha = wide ? static_cast<const void*>(&one) : &onef;
-    const void* const beta = p.accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zerof;
-    status = l->matmul(l->handle, desc, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it, &algorithm,
-                       l->workspace, kWorkspace, stream());
-  }
-  l->desc_destroy(desc);
+  const Alignments align(p);
+  // clang-format off
+  const Key key{type, result, static_cast<int64_t>(compute), first, second, p.n, p.m, p.k, p.left.ld, p.right.ld, c_ld,
+                p.batch, p.a_stride, p.b_stride, p.c_stride, align.a << 16 | align.b, align.c << 16 | align.d,
+                p.bias != nullptr, p.accumulate};
+  // clang-format on
+  const auto algorithm = algorithm_for(key, desc, b, a, c, align);
+  if (!algorithm) return false;
+  const double one = 1, zero = 0;
+  const float onef = 1, zerof = 0;
+  const void* const alpha = wide ? static_cast<const void*>(&one) : &onef;
+  const void* const beta = p.accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zerof;
+  const cublasStatus_t status = l->matmul(l->handle, desc.it, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it,
+                                          &*algorithm, l->workspace, kWorkspace, stream());
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;  // matmul may refuse the heuristic's choice for huge batches
   if (status != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("matmul: cuBLASLt failed with status ", int{status});
-  return found;
+  return true;
 }
 
 }  // namespace sluice::cuda
