@@ -3,7 +3,6 @@
 #include <sluice/cuda/attention/mask.cuh>
 #include <sluice/cuda/kernels.h>
 
-#include <cmath>
 #include <memory>
 
 namespace sluice::cuda {
@@ -49,7 +48,7 @@ __global__ void __launch_bounds__(kWarp) count_kernel(MaskView mask, int64_t hea
     if (!mask.only_span)
       for (int64_t j = span.begin + lane; j < span.end; j += kWarp)
         count += mask.allowed(r / mask.m / heads, r / mask.m % heads, r % mask.m, j);
-    for (int step = kWarp / 2; step > 0; step /= 2) count += __shfl_xor_sync(kAllLanes, count, step);
+    count = sum_over_lanes(count);
     if (lane == 0) y[r] = count;
   }
 }

@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <optional>
-#include <vector>
 
 namespace sluice::cuda {
 

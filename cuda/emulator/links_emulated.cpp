@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <utility>
 
 namespace sluice::cuda {
 

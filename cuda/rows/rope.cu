@@ -4,8 +4,6 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/rope.h>
 
-#include <cmath>
-
 namespace sluice::cuda {
 
 namespace {

@@ -2,7 +2,6 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/number/philox.h>
-#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/gated.h>

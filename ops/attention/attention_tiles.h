@@ -14,7 +14,6 @@
 #include <sluice/ops/gemm/gemm.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <vector>
 

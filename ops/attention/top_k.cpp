@@ -8,7 +8,6 @@
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/index/sort.h>
 
-#include <algorithm>
 #include <limits>
 
 namespace sluice {

@@ -7,8 +7,6 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/kernels.h>
 
-#include <cmath>
-
 namespace sluice {
 
 namespace {

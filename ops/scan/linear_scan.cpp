@@ -5,7 +5,6 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/index/gather.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/scan/scan.h>

@@ -19,8 +19,6 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/scan/delta_chunk.h>
 
-#include <utility>
-
 namespace sluice {
 
 namespace detail {
