@@ -3,6 +3,7 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/core/number/number.h>
 #include <sluice/core/text/file.h>
+#include <sluice/core/text/print.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,23 +17,18 @@ using detail::format, detail::steady_seconds;
 
 std::atomic<bool> active = false;
 
-/// One table: a line of headings, then a line for each row. The first column is as wide as its longest label.
-void append_table(std::string& out, const char* heading, const std::vector<ProfileRow>& rows, double total) {
-  std::size_t width = std::string_view(heading).size();
-  auto label = [](const ProfileRow& r) { return r.means.empty() ? r.name : r.name + " (" + r.means + ')'; };
-  for (const ProfileRow& r : rows) width = std::max(width, label(r).size());
-  auto line = [&](const std::string& name, const std::string& rest) {
-    out += name + std::string(width - name.size(), ' ') + "  " + rest + '\n';
-  };
-  line(heading, "pass         calls         ms      %   GFLOP/s      GB/s  allocated MB");
+std::string table_of(const char* heading, const std::vector<ProfileRow>& rows, double total) {
+  std::vector<std::vector<std::string>> lines{
+      {heading, "pass         calls         ms      %   GFLOP/s      GB/s  allocated MB"}};
   for (const ProfileRow& r : rows) {
     std::string rest = r.backward ? "backward" : "forward ";
     rest += format("%10.0f", static_cast<double>(r.calls)) + format("%11.3f", r.seconds * 1e3);
     rest += format("%7.1f", total > 0 ? 100 * r.seconds / total : 0);
     rest += r.work.flops > 0 ? format("%10.2f", r.gflops()) : "         -";
     rest += format("%10.2f", r.gigabytes_per_second()) + format("%14.3f", static_cast<double>(r.allocated) * 1e-6);
-    line(label(r), rest);
+    lines.push_back({r.means.empty() ? r.name : r.name + " (" + r.means + ')', rest});
   }
+  return detail::aligned(lines, "ll");
 }
 
 std::string in_quotes(std::string_view s) {
@@ -91,12 +87,8 @@ double Profile::wall_seconds() const { return steady_seconds() - start_; }
 double Profile::kernel_seconds() const { return kernel_seconds_; }
 
 std::string Profile::table() const {
-  std::string out =
-      format("%.3f ms in kernels", kernel_seconds_ * 1e3) + format(" of %.3f ms\n\n", wall_seconds() * 1e3);
-  append_table(out, "op", by_op(), kernel_seconds_);
-  out += '\n';
-  append_table(out, "module", by_module(), kernel_seconds_);
-  return out;
+  return format("%.3f ms in kernels", kernel_seconds_ * 1e3) + format(" of %.3f ms\n\n", wall_seconds() * 1e3) +
+         table_of("op", by_op(), kernel_seconds_) + '\n' + table_of("module", by_module(), kernel_seconds_);
 }
 
 void Profile::save_trace(const std::string& path) const {

@@ -199,4 +199,21 @@ std::string describe(const Tensor& x) {
   return s + (x.is_contiguous() ? std::string("contiguous") : str("strides=", x.strides()));
 }
 
+std::string detail::aligned(const std::vector<std::vector<std::string>>& lines, std::string_view sides) {
+  std::vector<std::size_t> widths(sides.size());
+  for (const auto& line : lines)
+    for (std::size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());
+  std::string out;
+  for (const auto& line : lines) {
+    for (std::size_t c = 0; c < line.size(); ++c) {
+      const std::string space(widths[c] - line[c].size(), ' ');
+      out += c ? "  " : "";
+      if (sides[c] == 'r') out += space + line[c];
+      else out += line[c] + (c + 1 < line.size() ? space : "");
+    }
+    out += '\n';
+  }
+  return out;
+}
+
 }  // namespace sluice

@@ -1,10 +1,12 @@
-// Tensors as text.
+// Tensors as text, and tables.
 #pragma once
 
 #include <sluice/core/tensor.h>
 
 #include <iosfwd>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace sluice {
 
@@ -26,5 +28,11 @@ std::ostream& operator<<(std::ostream& out, Device device);
 /// One line: shape, dtype, device; min, max, mean and (population) std of the finite values; how
 /// many are zero, NaN and infinite; bytes; contiguous or the strides.
 std::string describe(const Tensor& x);
+
+namespace detail {
+/// The lines of a table, each ended by a newline. Columns stand two spaces apart, as wide as their widest cell; those
+/// with an r in `sides` ("llr": one letter a column) have their cells at the right.
+std::string aligned(const std::vector<std::vector<std::string>>& lines, std::string_view sides);
+}  // namespace detail
 
 }  // namespace sluice

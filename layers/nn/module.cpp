@@ -1,6 +1,7 @@
 #include <sluice/layers/nn/module.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/text/print.h>
 #include <sluice/core/text/safetensors.h>
 #include <sluice/layers/nn/init.h>
 #include <sluice/ops/shape/create.h>
@@ -241,40 +242,29 @@ void fill_model(const Members& m, const std::map<std::string, Tensor>& state) {
   load_state(m, state);
 }
 
+int64_t trained_values(const Members& m, const Members::Part& part) {
+  std::set<const TensorImpl*> counted;
+  int64_t values = 0;
+  for (std::size_t i = part.first; i < part.last; ++i)
+    if (const Tensor& x = *m.slots[i].tensor; x.requires_grad() && counted.insert(x.ref().get()).second)
+      values += x.numel();
+  return values;
+}
+
 std::string summary_of(const Members& m) {
-  struct Row {
-    std::string path, type, shapes;
-    int64_t values;
-  };
-  std::vector<Row> rows;
-  std::size_t wide_path = 4, wide_type = 4;
-  for (std::size_t k = 0; k < m.parts.size(); ++k) {
-    const auto& p = m.parts[k];
-    Row row{p.name.empty() ? "(model)" : p.name, p.type, "", 0};
-    std::set<const TensorImpl*> counted;  // counts shared weights once
-    for (std::size_t i = p.first; i < p.last; ++i) {
-      const auto& s = m.slots[i];
-      if (s.tensor->requires_grad() && counted.insert(s.tensor->ref().get()).second) row.values += s.tensor->numel();
-      // List only tensors that belong to no part inside this one.
-      std::string rest = p.name.empty() ? s.name : s.name.substr(p.name.size() + 1);
-      auto holds = [&](const auto& q) { return q.first <= i && i < q.last; };
-      if (std::none_of(m.parts.begin() + static_cast<std::ptrdiff_t>(k) + 1, m.parts.end(), holds))
-        row.shapes += str(row.shapes.empty() ? "" : ", ", rest, s.tensor->shape());
+  std::vector<std::vector<std::string>> lines{{"path", "type", "    values", "tensors"}};
+  for (auto p = m.parts.begin(); p != m.parts.end(); ++p) {
+    std::string tensors;  // that belong to no part inside this one
+    for (std::size_t i = p->first; i < p->last; ++i) {
+      const auto holds = [&](const Members::Part& q) { return q.first <= i && i < q.last; };
+      if (std::any_of(p + 1, m.parts.end(), holds)) continue;
+      const auto& [name, tensor, exact] = m.slots[i];
+      tensors +=
+          str(tensors.empty() ? "" : ", ", p->name.empty() ? name : name.substr(p->name.size() + 1), tensor->shape());
     }
-    wide_path = std::max(wide_path, row.path.size());
-    wide_type = std::max(wide_type, row.type.size());
-    rows.push_back(row);
+    lines.push_back({p->name.empty() ? "(model)" : p->name, p->type, str(trained_values(m, *p)), tensors});
   }
-  std::string out;
-  auto cell = [&](const std::string& s, std::size_t width) { out += s + std::string(width - s.size() + 2, ' '); };
-  cell("path", wide_path), cell("type", wide_type), cell("    values", 10), out += "tensors\n";
-  for (const Row& r : rows) {
-    std::string n = std::to_string(r.values);
-    cell(r.path, wide_path), cell(r.type, wide_type);
-    cell(std::string(n.size() < 10 ? 10 - n.size() : 0, ' ') + n, std::max<std::size_t>(10, n.size()));
-    out += r.shapes + "\n";
-  }
-  return out;
+  return aligned(lines, "llrl");
 }
 
 ModuleNames names_of(const Members& m) {

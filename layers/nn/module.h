@@ -154,6 +154,8 @@ void take_former_names(const Members& m, std::map<std::string, Tensor>& file);
 /// Converts the tensors of m to the dtypes of the state. Throws IOError unless the state fits.
 void check_model(const Members& m, const std::map<std::string, Tensor>& state);
 void fill_model(const Members& m, const std::map<std::string, Tensor>& state);
+/// Number of trained values in a part; a tensor that several members share counts once.
+int64_t trained_values(const Members& m, const Members::Part& part);
 std::string summary_of(const Members& m);
 ModuleNames names_of(const Members& m);
 

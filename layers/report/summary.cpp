@@ -1,19 +1,11 @@
 #include <sluice/layers/report/summary.h>
 
-#include <algorithm>
-#include <set>
+#include <sluice/core/text/print.h>
 
 namespace sluice::detail {
 
-ModuleMeter::ModuleMeter(const Members& m) {
-  for (const auto& p : m.parts) {
-    names_[{p.object, p.type}] = p.name;
-    ModuleCost& row = rows_.emplace_back(ModuleCost{p.name, p.type});
-    std::set<const TensorImpl*> counted;
-    for (std::size_t i = p.first; i < p.last; ++i)
-      if (const Tensor& x = *m.slots[i].tensor; x.requires_grad() && counted.insert(x.ref().get()).second)
-        row.parameters += x.numel();
-  }
+ModuleMeter::ModuleMeter(const Members& m) : names_(names_of(m)) {
+  for (const auto& p : m.parts) rows_.push_back({.path = p.name, .type = p.type, .parameters = trained_values(m, p)});
 }
 
 void ModuleMeter::each_running(auto f) {
@@ -37,18 +29,7 @@ std::string summary_of(const std::vector<ModuleCost>& rows) {
   for (const ModuleCost& r : rows)
     cells.push_back({r.path.empty() ? "(model)" : r.path, r.type, r.output ? str(*r.output) : "-", str(r.parameters),
                      str(r.work.flops), str(r.work.bytes)});
-  std::vector<std::size_t> widths(cells[0].size());
-  for (const auto& line : cells)
-    for (std::size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());
-  std::string out;
-  for (const auto& line : cells) {
-    for (std::size_t c = 0; c < line.size(); ++c) {
-      const std::string space(widths[c] - line[c].size(), ' ');
-      out += (c ? "  " : "") + (c < 3 ? line[c] + space : space + line[c]);  // columns of numbers are right-aligned
-    }
-    out += '\n';
-  }
-  return out;
+  return aligned(cells, "lllrrr");
 }
 
 }  // namespace sluice::detail

@@ -94,3 +94,11 @@ TEST_CASE("describe: statistics of the finite values", "[print]") {
   CHECK_THAT(describe(Tensor::from<double>({1e9 + 1, 1e9 + 3})), Contains("std=1 "));
   CHECK(describe(Tensor()) == "Tensor(undefined)");
 }
+
+TEST_CASE("aligned: columns as wide as their widest cell, at either side", "[print]") {
+  CHECK(detail::aligned({{"op", "n", "of"}, {"matmul", "12", "x"}, {"", "3", ""}}, "lrl") ==
+        "op       n  of\n"
+        "matmul  12  x\n"
+        "         3  \n");
+  CHECK(detail::aligned({{"a", "b"}, {"cc", "dd"}}, "lr") == "a    b\ncc  dd\n");
+}
