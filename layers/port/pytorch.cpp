@@ -1,6 +1,5 @@
 #include <sluice/layers/port/pytorch.h>
 
-#include <sluice/core/text/file.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 
@@ -220,40 +219,6 @@ Tensor put_together(std::vector<Tensor> xs, const std::vector<Piece>& pieces) {
   return pieces[0].file_swapped ? swapped(y) : y;
 }
 
-/// Reads the tensors of the plan from one file, or from the files of an index. Adds the names of all tensors to
-/// `names`.
-std::map<std::string, Tensor> read(const std::string& path, const Plan& plan, bool map, std::set<std::string>& names) {
-  const auto check = [&](bool good, const auto&... why) {
-    if (!good) fail<IOError>("load_pytorch: '", path, "': ", why...);
-  };
-  if (!path.ends_with(".json")) {
-    char start[9] = {};
-    FileReader file(path);
-    file.read(start, std::min<uint64_t>(file.size(), 9));
-    const std::string_view magic(start, 2);  // of safetensors, whose ninth byte is "{": the length of its header
-    check(start[8] == '{' || (magic != "PK" && magic != "\x80\x02"),
-          "is a pickle, not safetensors; in Python: "
-          "safetensors.torch.save_file(model.state_dict(), path)");
-    std::string twice;
-    const SafeTensors loaded = (map ? map_safetensors : load_safetensors)(path, [&](const std::string& name) {
-      if (!names.insert(name).second) twice = name;
-      return plan.contains(name);
-    });
-    check(twice.empty(), "another file, too, holds ", in_quotes(twice));
-    const auto format = loaded.metadata.find("format");
-    const bool checkpoint = format != loaded.metadata.end() && format->second.starts_with("sluice");
-    check(!checkpoint && !loaded.metadata.contains("options"),
-          "was written by save() or save_checkpoint(), whose linear maps are [in, out]; read it with load()");
-    return loaded.tensors;
-  }
-  std::set<std::string> shards;
-  for (const auto& [name, shard] : read_index("load_pytorch", path)) shards.insert(shard);
-  std::map<std::string, Tensor> all;
-  for (const std::string& shard : shards)
-    all.merge(read(path.substr(0, path.rfind('/') + 1) + shard, plan, map, names));
-  return all;
-}
-
 /// Describes the wrong shape or dtype of a tensor of the file; "" if the tensor fits.
 std::string misfit(const Members& m, const std::string& name, const Tensor& x, const std::vector<Piece>& pieces) {
   const DType dtype = m.slots[pieces[0].slot].tensor->dtype();
@@ -271,12 +236,6 @@ Shape without_ones(const Shape& shape) {
   for (const int64_t n : shape)
     if (n != 1) s.push_back(n);
   return s;
-}
-
-/// Whether products read a view of the file's tensor in place.
-bool usable(const Tensor& x, const Piece& p) {
-  if (x.rank() < 2) return x.is_contiguous();
-  return !p.unit_axis && (x.strides().back() == 1 || x.strides()[x.rank() - 2] == 1);
 }
 
 void add_lines(std::string& text, const char* what, const std::vector<std::string>& lines) {
@@ -300,49 +259,45 @@ std::vector<std::string> with_nearest(const std::vector<std::string>& names, con
   return out;
 }
 
-}  // namespace
-
-PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules,
-                          const PyTorchOptions& options) {
-  const Plan plan = plan_of(m, rules, options.prefix);
-  std::vector<std::regex> ignored;
-  for (const std::string& text : options.ignore) ignored.push_back(compiled(text));
-  std::set<std::string> names;
-  std::map<std::string, Tensor> file = read(path, plan, options.map, names);
-
-  std::vector<std::string> misfits;
+/// The names that the file lacks, but for those of tied tensors that it has under another name.
+std::vector<std::string> missing_from(const std::map<std::string, Tensor>& file, const Members& m, const Plan& plan) {
   std::set<const TensorImpl*> found;
   for (const auto& [name, pieces] : plan)
-    if (const auto it = file.find(name); it != file.end()) {
-      const Shape need = file_shape(pieces);
-      const Tensor& x = it->second;  // may have more dims of size 1 than are needed
-      if (x.rank() > need.rank() && without_ones(x.shape()) == without_ones(need)) it->second = reshape(x, need);
-      for (const Piece& p : pieces) found.insert(m.slots[p.slot].tensor->ref().get());
-      if (const std::string wrong = misfit(m, name, it->second, pieces); !wrong.empty()) misfits.push_back(wrong);
-    }
-  PyTorchNames out;
+    for (const Piece& p : pieces)
+      if (file.contains(name)) found.insert(m.slots[p.slot].tensor->ref().get());
+  std::vector<std::string> missing;
   for (const auto& [name, pieces] : plan) {
-    const auto elsewhere = [&](const Piece& p) {  // tied to a tensor that the file has under another name
+    const auto elsewhere = [&](const Piece& p) {
       const Tensor& x = *m.slots[p.slot].tensor;
       return p.shape.numel() == x.numel() && found.contains(x.ref().get());
     };
-    if (!file.contains(name) && !std::all_of(pieces.begin(), pieces.end(), elsewhere)) out.missing.push_back(name);
+    if (!file.contains(name) && !std::all_of(pieces.begin(), pieces.end(), elsewhere)) missing.push_back(name);
   }
+  return missing;
+}
+
+/// Those of the file's names with the prefix that are neither the plan's nor ignored.
+std::vector<std::string> unexpected(const std::set<std::string>& names, const Plan& plan, const std::string& prefix,
+                                    const std::vector<std::regex>& ignored) {
+  std::vector<std::string> out;
   for (const std::string& name : names) {
     // std::regex needs stack for every character, and a name in a damaged file may have millions of characters.
     const auto matches = [&](const std::regex& r) { return name.size() <= 1000 && std::regex_search(name, r); };
-    if (name.starts_with(options.prefix) && !plan.contains(name) &&
-        std::none_of(ignored.begin(), ignored.end(), matches))
-      out.unexpected.push_back(name);
+    if (name.starts_with(prefix) && !plan.contains(name) && std::none_of(ignored.begin(), ignored.end(), matches))
+      out.push_back(name);
   }
-  if (!misfits.empty() || (options.strict && (!out.missing.empty() || !out.unexpected.empty()))) {
-    std::string text;
-    add_lines(text, "missing", with_nearest(out.missing, out.unexpected));
-    add_lines(text, "unexpected", with_nearest(out.unexpected, out.missing));
-    add_lines(text, "misfit", misfits);
-    fail<IOError>("load_pytorch: '", path, "' does not fit; the model is as it was", text);
-  }
+  return out;
+}
 
+/// Whether products read a view of the file's tensor in place.
+bool usable(const Tensor& x, const Piece& p) {
+  if (x.rank() < 2) return x.is_contiguous();
+  return !p.unit_axis && (x.strides().back() == 1 || x.strides()[x.rank() - 2] == 1);
+}
+
+/// Gives the model the values of the file, which fit. Replaces tensors on meta: with `map` by the file's own memory
+/// where that can be used, and where pieces of one are `missing`, they are 0.
+void fill(const Members& m, const Plan& plan, const std::map<std::string, Tensor>& file, bool map, bool missing) {
   NoGrad guard;
   std::vector<std::pair<Tensor, Tensor>> writes;  // all values are computed before the first one changes
   std::map<const TensorImpl*, Tensor> made;       // what takes the place of a tensor on meta
@@ -357,12 +312,12 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
       const bool on_meta = slot.device() == meta;
       if (on_meta && p.shape.numel() == slot.numel()) {
         const Tensor x = p.swapped ? swapped(value) : value;
-        made[slot.ref().get()] = options.map && usable(x, p) ? x : contiguous(x);
+        made[slot.ref().get()] = map && usable(x, p) ? x : contiguous(x);
         continue;
       }
       Tensor* target = nullptr;
       if (on_meta && !(target = &made[slot.ref().get()])->defined())
-        *target = out.missing.empty() ? empty(slot.shape(), {slot.dtype()}) : zeros(slot.shape(), {slot.dtype()});
+        *target = missing ? zeros(slot.shape(), {slot.dtype()}) : empty(slot.shape(), {slot.dtype()});
       writes.emplace_back(place_of(target ? *target : slot, p), value);
     }
   }
@@ -373,6 +328,34 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
       it->second.requires_grad_(s.tensor->requires_grad());
       meta.push_back(std::exchange(*s.tensor, it->second));
     }
+}
+
+}  // namespace
+
+PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules,
+                          const PyTorchOptions& options) {
+  const Plan plan = plan_of(m, rules, options.prefix);
+  std::vector<std::regex> ignored;
+  for (const std::string& text : options.ignore) ignored.push_back(compiled(text));
+  std::set<std::string> names;
+  const auto planned = [&](const std::string& name) { return plan.contains(name); };
+  std::map<std::string, Tensor> file = read_pytorch(path, options.map, planned, names);
+  std::vector<std::string> misfits;
+  for (auto& [name, x] : file) {
+    const std::vector<Piece>& pieces = plan.at(name);
+    const Shape need = file_shape(pieces);
+    if (x.rank() > need.rank() && without_ones(x.shape()) == without_ones(need)) x = reshape(x, need);
+    if (const std::string wrong = misfit(m, name, x, pieces); !wrong.empty()) misfits.push_back(wrong);
+  }
+  const PyTorchNames out{missing_from(file, m, plan), unexpected(names, plan, options.prefix, ignored)};
+  if (!misfits.empty() || (options.strict && (!out.missing.empty() || !out.unexpected.empty()))) {
+    std::string text;
+    add_lines(text, "missing", with_nearest(out.missing, out.unexpected));
+    add_lines(text, "unexpected", with_nearest(out.unexpected, out.missing));
+    add_lines(text, "misfit", misfits);
+    fail<IOError>("load_pytorch: '", path, "' does not fit; the model is as it was", text);
+  }
+  fill(m, plan, file, options.map, !out.missing.empty());
   return out;
 }
 

@@ -11,6 +11,9 @@
 #include <sluice/core/text/safetensors.h>
 #include <sluice/layers/nn/module.h>
 
+#include <functional>
+#include <set>
+
 namespace sluice {
 
 /// The layout of a matrix of the model in the file.
@@ -83,6 +86,11 @@ SafeTensors pytorch_tensors(const char* op, const Members& m, const PyTorchRules
 /// The index of a sharded checkpoint: the file of each tensor. IOError, which begins with `op`, for what is no index
 /// and for one that names files of other folders.
 std::map<std::string, std::string> read_index(const char* op, const std::string& path);
+/// The tensors that are `wanted`, of one file or of the files of an index; with `map` they are the files' own memory.
+/// Adds the names of all tensors to `names`. IOError for a file that is not PyTorch's, and for a name in two files.
+std::map<std::string, Tensor> read_pytorch(const std::string& path, bool map,
+                                           const std::function<bool(const std::string&)>& wanted,
+                                           std::set<std::string>& names);
 }  // namespace detail
 
 /// Copies the weights of a safetensors file of PyTorch into the model. Transposes linear maps and converts floats to

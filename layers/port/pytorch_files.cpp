@@ -1,0 +1,60 @@
+// The files of a checkpoint: one, or several with an index.
+#include <sluice/layers/port/pytorch.h>
+
+#include <sluice/core/text/file.h>
+#include <sluice/core/text/json.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace sluice::detail {
+
+std::map<std::string, std::string> read_index(const char* op, const std::string& path) {
+  std::map<std::string, std::string> files;
+  try {
+    const Json index = parse_json(read_file(path));
+    for (const auto& [name, file] : index.at("weight_map").get<Json::Object>()) files[name] = file.get<std::string>();
+  } catch (const ValueError& e) {
+    fail<IOError>(op, ": '", path, "': is no index of a sharded checkpoint: ", e.what());
+  }
+  for (const auto& [name, file] : files)
+    if (file.find('/') != std::string::npos || !file.ends_with(".safetensors"))
+      fail<IOError>(op, ": '", path, "': the index names \"", file.substr(0, 200),
+                    "\"; need safetensors files of the same folder");
+  return files;
+}
+
+std::map<std::string, Tensor> read_pytorch(const std::string& path, bool map,
+                                           const std::function<bool(const std::string&)>& wanted,
+                                           std::set<std::string>& names) {
+  if (path.ends_with(".json")) {
+    std::set<std::string> shards;
+    for (const auto& [name, shard] : read_index("load_pytorch", path)) shards.insert(shard);
+    std::map<std::string, Tensor> all;
+    for (const std::string& shard : shards)
+      all.merge(read_pytorch(path.substr(0, path.rfind('/') + 1) + shard, map, wanted, names));
+    return all;
+  }
+  const auto check = [&](bool good, const auto&... why) {
+    if (!good) fail<IOError>("load_pytorch: '", path, "': ", why...);
+  };
+  char start[9] = {};
+  FileReader file(path);
+  file.read(start, std::min<uint64_t>(file.size(), 9));
+  const std::string_view magic(start, 2);  // of safetensors, whose ninth byte is "{": the length of its header
+  check(start[8] == '{' || (magic != "PK" && magic != "\x80\x02"),
+        "is a pickle, not safetensors; in Python: safetensors.torch.save_file(model.state_dict(), path)");
+  std::string twice;
+  const SafeTensors loaded = (map ? map_safetensors : load_safetensors)(path, [&](const std::string& name) {
+    if (!names.insert(name).second) twice = name;
+    return wanted(name);
+  });
+  check(twice.empty(), "another file, too, holds \"", twice.substr(0, 200), "\"");
+  const auto format = loaded.metadata.find("format");
+  const bool checkpoint = format != loaded.metadata.end() && format->second.starts_with("sluice");
+  check(!checkpoint && !loaded.metadata.contains("options"),
+        "was written by save() or save_checkpoint(), whose linear maps are [in, out]; read it with load()");
+  return loaded.tensors;
+}
+
+}  // namespace sluice::detail
