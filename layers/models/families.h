@@ -54,6 +54,7 @@ struct FamilyReader {
   void members(const std::string& module, const PyTorchRules& rules);
   /// As rename(), of members of the blocks in `which` whose names begin with `ours`; `theirs` follows "layers.N.".
   void rename_in(const std::vector<int64_t>& which, const std::string& ours, const std::string& theirs);
+  std::vector<int64_t> all() const { return others_than({}); }
   /// Those of the layers for which `wanted` is true.
   std::vector<int64_t> where(const std::function<bool(int64_t)>& wanted) const;
   /// Layers whose entry in the list `name` of the configuration is `value`. IOError unless all others are `other`.
@@ -65,6 +66,11 @@ struct FamilyReader {
   /// and differ, or neither does and `otherwise` is negative.
   std::vector<int64_t> dense_layers(int64_t otherwise = -1) const;
   DecoderBlockOptions& block(int64_t layer) { return plan.options.blocks[static_cast<std::size_t>(layer)]; }
+  /// The same mixer in all blocks, in those in `which`.
+  void mixers(const auto& o) { mixers(all(), o); }
+  void mixers(const std::vector<int64_t>& which, const auto& o) {
+    for (const int64_t layer : which) block(layer).mixer = o;
+  }
   /// The norms' weights in the files are less by one, but for those inside linear_attn.
   void norms_less_one() { rename("(layernorm|[qk]_norm|model\\.norm)\\.weight", "$&", {.add = 1}); }
 

@@ -27,23 +27,15 @@ void set_qwen_windows(FamilyReader& r) {
   set_windows(r, typed ? r.typed("layer_types", "sliding_attention") : r.where([&](int64_t i) { return i >= first; }));
 }
 
-/// The same options in every block.
-void in_all(FamilyReader& r, const MultiHeadAttentionOptions& o) {
-  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = o;
-}
-std::vector<int64_t> all_layers(const FamilyReader& r) {
-  return r.where([](int64_t) { return true; });
-}
-
 /// Attention `o` in all blocks, with windows and a RoPE of its own in those that slide: `local`, where the file has
 /// none for each of the two.
 void two_ropes(FamilyReader& r, MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local) {
   const auto rope = [&](const std::string& kind) { return r.rope(o.heads.head_dim, "rope_parameters." + kind); };
   const bool apart = r.config.has("rope_parameters.full_attention.rope_theta");
   if (apart) o.heads.rope = rope("full_attention");
-  in_all(r, o);
+  r.mixers(o);
   o.heads.rope = apart ? rope("sliding_attention") : RopeOptions{.base = local};
-  for (const int64_t layer : sliding) r.block(layer).mixer = o;
+  r.mixers(sliding, o);
   set_windows(r, sliding);
 }
 
@@ -60,9 +52,9 @@ void norms_around(FamilyReader& r, const std::string& feed_before, const std::st
 void read_llama(FamilyReader& r) {
   r.config.must_be("is_llama_config", true);
   r.config.must_be("rope_interleaved", false);
-  in_all(r, r.attention());
+  r.mixers(r.attention());
   r.usual_names();
-  r.dense(all_layers(r));
+  r.dense(r.all());
 }
 
 /// Mistral, Ministral and Mixtral: all layers slide, or those that layer_types names, or none.
@@ -70,13 +62,12 @@ void read_mistral(FamilyReader& r) {
   const ModelConfig& c = r.config;
   const std::string type = c.at<std::string>("model_type");
   c.must_be("attention_bias", false);
-  in_all(r, r.attention());
+  r.mixers(r.attention());
   if (type == "ministral" && c.has("layer_types")) set_windows(r, r.typed("layer_types", "sliding_attention"));
-  else if (!c.is_null("sliding_window") && (type != "mixtral" || c.has("sliding_window")))
-    set_windows(r, all_layers(r));
+  else if (!c.is_null("sliding_window") && (type != "mixtral" || c.has("sliding_window"))) set_windows(r, r.all());
   r.usual_names();
-  if (type != "mixtral") return r.dense(all_layers(r));
-  r.experts(all_layers(r), r.moe({"num_local_experts", "num_experts"}));
+  if (type != "mixtral") return r.dense(r.all());
+  r.experts(r.all(), r.moe({"num_local_experts", "num_experts"}));
   c.ignore("router_jitter_noise");
   r.block_sparse_moe();
 }
@@ -95,7 +86,7 @@ void read_minimax_m2(FamilyReader& r) {
     if (full != 1) c.refuse("attn_type_list", "only 1, softmax attention, is known");
   for (const std::string of : {"full_attention", "linear_attention", "mlp"})
     c.must_be("layernorm_" + of + "_beta", 1.0);
-  in_all(r, o);
+  r.mixers(o);
   MoeOptions moe = r.moe({"num_local_experts", "num_experts"});
   moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   c.must_be("scoring_func", std::string("sigmoid"));
@@ -104,7 +95,7 @@ void read_minimax_m2(FamilyReader& r) {
   c.ignore("router_jitter_noise shared_moe_mode use_mtp num_mtp_modules mtp_transformer_layers");
   r.usual_names();
   r.rename("mlp\\.router_bias$", "mlp.e_score_correction_bias");
-  r.experts(all_layers(r), moe);
+  r.experts(r.all(), moe);
   r.block_sparse_moe();
 }
 
@@ -118,10 +109,10 @@ void read_phi3(FamilyReader& r) {
   r.rotary_share = c.get("rope_parameters.partial_rotary_factor", c.get("partial_rotary_factor", 1.0));
   c.must_be("attention_bias", false);
   c.ignore("embd_pdrop resid_pdrop original_max_position_embeddings");
-  in_all(r, r.attention());
-  if (c.has("sliding_window")) set_windows(r, all_layers(r));
+  r.mixers(r.attention());
+  if (c.has("sliding_window")) set_windows(r, r.all());
   r.usual_names();
-  r.dense(all_layers(r));
+  r.dense(r.all());
   const std::vector<std::string> qkv = {"q", "k", "v"}, both = {"gate", "up"};
   for (int64_t i = 0; i < 3; ++i)
     r.rename("self_attn\\." + qkv[static_cast<std::size_t>(i)] + "_proj", "self_attn.qkv_proj", {.part = i});
@@ -139,9 +130,9 @@ void read_ernie(FamilyReader& r) {
   const bool biases = o.heads.qkv_bias = o.heads.out_bias = c.get("use_bias", false);
   c.must_be("attention_bias", biases);
   c.must_be("mlp_bias", biases);
-  in_all(r, o);
+  r.mixers(o);
   r.usual_names();
-  r.dense(all_layers(r));
+  r.dense(r.all());
   for (DecoderBlockOptions& block : r.plan.options.blocks) std::get<GluOptions>(block.feed).bias = biases;
 }
 
@@ -151,18 +142,18 @@ void read_qwen2(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.heads.qkv_bias = !sparse || r.config.get("qkv_bias", true), o.heads.out_bias = false;
   r.config.must_be("use_mrope", false);
-  in_all(r, o);
+  r.mixers(o);
   set_qwen_windows(r);
   r.usual_names();
   if (sparse) r.dense_or_sparse(false);
-  else r.dense(all_layers(r));
+  else r.dense(r.all());
 }
 
 /// Qwen3, dense and with experts: norms of each head's q and k.
 void read_qwen3(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true;
-  in_all(r, o);
+  r.mixers(o);
   set_qwen_windows(r);
   r.usual_names();
   r.dense_or_sparse(false);
@@ -174,7 +165,7 @@ void read_smollm3(FamilyReader& r) {
   r.plan.options.tied = c.get("tie_word_embeddings", true);
   c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
   MultiHeadAttentionOptions o = r.attention();
-  in_all(r, o);
+  r.mixers(o);
   std::vector<int64_t> rotates = c.get("no_rope_layers", std::vector<int64_t>{});  // 0: no RoPE
   const auto turn = c.get<int64_t>("no_rope_layer_interval", 4);
   if (turn < 1) c.refuse("no_rope_layer_interval", "it must be positive");
@@ -190,7 +181,7 @@ void read_smollm3(FamilyReader& r) {
   set_windows(r, sliding);
   c.ignore("max_window_layers");
   r.usual_names();
-  r.dense(all_layers(r));
+  r.dense(r.all());
 }
 
 /// OLMo 2 and 3: norms behind the branches instead of before, and of all heads' q and k together. OLMo 3 slides in
@@ -198,7 +189,7 @@ void read_smollm3(FamilyReader& r) {
 void read_olmo2(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true, o.qk_norm_over = QkNormOver::width;
-  in_all(r, o);
+  r.mixers(o);
   if (r.config.at<std::string>("model_type") == "olmo3") {
     // Without rope_parameters transformers takes 500000 for layers that slide, whatever rope_theta is.
     const ModelConfig& c = r.config;
@@ -211,7 +202,7 @@ void read_olmo2(FamilyReader& r) {
   r.rename("mixer_post_norm\\.", "post_attention_layernorm.");
   r.rename("feed_post_norm\\.", "post_feedforward_layernorm.");
   r.usual_names();
-  r.dense(all_layers(r));
+  r.dense(r.all());
 }
 
 /// Gemma 2 and 3: norms around both branches that hold w − 1, and windows; capped scores and logits in Gemma 2, norms
@@ -236,14 +227,14 @@ void read_gemma2(FamilyReader& r) {
     c.any_of<double>({"rope_theta", "rope_parameters.full_attention.rope_theta"});
     two_ropes(r, o, sliding, c.get("rope_local_base_freq", 10000.0));
   } else {
-    in_all(r, o);
+    r.mixers(o);
     set_windows(r, sliding);
   }
   c.must_be("sliding_window_size", c.get<int64_t>("sliding_window", 0));
   c.ignore("cache_implementation hidden_act _sliding_window_pattern");
   norms_around(r, "pre_feedforward_layernorm.", "post_feedforward_layernorm.");
   r.usual_names();
-  r.dense(all_layers(r), "hidden_activation", "gelu_pytorch_tanh");
+  r.dense(r.all(), "hidden_activation", "gelu_pytorch_tanh");
   r.norms_less_one();
 }
 
@@ -257,7 +248,7 @@ void read_gpt_oss(FamilyReader& r) {
   c.any_of<std::string>({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
   MultiHeadAttentionOptions o = r.attention();
   o.sink = AttentionSink::learned;
-  in_all(r, o);
+  r.mixers(o);
   set_windows(r, r.typed("layer_types", "sliding_attention"));
   MoeOptions moe = r.moe({"num_local_experts"});
   moe.logit_bias = moe.expert_bias = true;
@@ -288,9 +279,9 @@ void read_afmoe(FamilyReader& r) {
   o.gates = {AttentionGateOptions{}};
   MultiHeadAttentionOptions full = o;
   full.heads.use_rope = false;
-  in_all(r, full);
+  r.mixers(full);
   const std::vector<int64_t> sliding = r.typed("layer_types", "sliding_attention");
-  for (const int64_t layer : sliding) r.block(layer).mixer = o;
+  r.mixers(sliding, o);
   set_windows(r, sliding);
   c.ignore("global_attn_every_n_layers load_balance_coeff use_grouped_mm");
   c.must_be<int64_t>("num_expert_groups", 1);

@@ -34,8 +34,8 @@ void read_qwen3_next(FamilyReader& r) {
   const std::vector<int64_t> recurrent =
       c.has("layer_types") ? r.typed("layer_types", "linear_attention")
                            : r.where([&](int64_t layer) { return interval < 1 || (layer + 1) % interval != 0; });
-  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = full;
-  for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
+  r.mixers(full);
+  r.mixers(recurrent, linear);
 
   r.usual_names(recurrent);
   const int64_t heads = full.heads.heads;  // query and gate by head
@@ -102,7 +102,7 @@ void read_olmo_hybrid(FamilyReader& r) {
                             {"beta", "b_proj"},
                             {"output_gate", "g_proj"},
                             {"a_log", "A_log"}});
-  r.dense(r.where([](int64_t) { return true; }));
+  r.dense(r.all());
 }
 
 /// Names of Mamba-2's members in `module`.
@@ -125,7 +125,7 @@ void read_mamba2(FamilyReader& r) {
   c.ignore(
       "chunk_size expand rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max time_step_min "
       "time_step_rank norm_before_gate rms_norm");
-  for (DecoderBlockOptions& block : model.blocks) block.mixer = o;
+  r.mixers(o);
   r.plan.rules = {{"^embedding\\.", "backbone.embeddings."},
                   {"^norm\\.", "backbone.norm_f."},
                   {"^head\\.", "lm_head."},
@@ -171,7 +171,7 @@ void granite_mamba(FamilyReader& r, const std::vector<int64_t>& which) {
   o.norm_eps = r.plan.options.norm_eps;
   c.must_be("mamba_proj_bias", false);
   c.ignore("mamba_d_head mamba_chunk_size");
-  for (const int64_t layer : which) r.block(layer).mixer = o;
+  r.mixers(which, o);
 }
 
 /// Granite 3, dense and with experts, and Granite 4, whose mixers are Mamba-2 in most blocks or in none: factors of the
@@ -192,12 +192,12 @@ void read_granite(FamilyReader& r) {
   c.must_be("normalization_function", std::string("rmsnorm"));
   c.must_be("hidden_act", std::string("silu"));
   c.ignore("init_method");
-  for (DecoderBlockOptions& block : model.blocks) block.mixer = full;
+  r.mixers(full);
   const std::vector<int64_t> recurrent = hybrid ? r.typed("layer_types", "linear_attention") : std::vector<int64_t>{};
   if (hybrid) granite_mamba(r, recurrent);
   r.usual_names(recurrent, "mamba.");
   mamba2_names(r, "mamba");
-  if (type == "granite") r.dense(r.others_than({}));
+  if (type == "granite") r.dense(r.all());
   else granite_feeds(r, hybrid);
 }
 

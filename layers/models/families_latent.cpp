@@ -61,7 +61,7 @@ void read_deepseek(FamilyReader& r) {
     c.ignore("index_skip_topk_offset");
     if (c.has("indexer_types")) r.typed("indexer_types", "full", "full");
   }
-  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = o;
+  r.mixers(o);
   r.usual_names();
   deepseek_feeds(r);
 }
@@ -72,7 +72,7 @@ void read_glm4_moe(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.heads.out_bias = false;
   o.qk_norm = r.config.get("use_qk_norm", false);
-  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = o;
+  r.mixers(o);
   r.usual_names();
   deepseek_feeds(r);
 }
@@ -141,8 +141,8 @@ void read_kimi_linear(FamilyReader& r) {
   } else {
     recurrent = r.typed("layer_types", "linear_attention");
   }
-  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = full;
-  for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
+  r.mixers(full);
+  r.mixers(recurrent, linear);
 
   r.usual_names();
   kimi_names(r, d.heads * d.key_dim);
@@ -172,8 +172,8 @@ void read_ling(FamilyReader& r) {
   if (turn < 1) c.refuse("layer_group_size", "it must be positive");
   const auto recurrent = c.has("layer_types") ? r.typed("layer_types", "linear_attention")
                                               : r.where([&](int64_t layer) { return (layer + 1) % turn != 0; });
-  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer = full;
-  for (const int64_t layer : recurrent) r.block(layer).mixer = linear;
+  r.mixers(full);
+  r.mixers(recurrent, linear);
   r.usual_names();
   kimi_names(r, d.heads * d.key_dim);
   r.members("self_attn", {{"gate", "g_proj"}});
