@@ -36,11 +36,6 @@ struct Custom final : Node {
   }
 };
 
-// An input of a checkpointed segment with an edge of its own, even when two inputs are one tensor.
-struct SegmentInput final : Op<"checkpoint"> {
-  Tensors vjp(const Tensor& g) override { return {g}; }
-};
-
 /// What a segment of a graph, the nodes above `root` that were created after `start`, takes from outside.
 struct Captured {
   struct Memory {
@@ -78,9 +73,9 @@ struct Checkpoint final : Op<"checkpoint"> {
         continue;
       }
       // Records from detached inputs, unless the gradient itself is to be recorded: then the segment is rebuilt on top
-      // of the real history.
+      // of the real history, with an edge of its own for each input, even when two of them are one tensor.
       if (!create_graph) x = needs(i) ? x.detach().requires_grad_() : x.detach();
-      else x = record<SegmentInput>(x.detach(), {x}, {});
+      else x = record("checkpoint", x.detach(), {x}, {}, [](const Tensor& dy) { return dy; });
       xs.push_back(x);
     }
     std::unordered_map<const Storage*, uint32_t> before;  // versions of what the first run read, before the second
@@ -153,15 +148,14 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
                               CustomVjpMany vjp) {
   if (!forward || !vjp) fail<ValueError>("custom_op: ", name, " has no ", forward ? "vjp" : "forward function");
   std::vector<Tensor> ys;
-  bool wanted = false;
-  for (const Tensor& x : inputs) wanted = wanted || x.requires_grad();
   {
     NoGrad guard;
     for (const Tensor& y : forward(Tensors(inputs.begin(), inputs.end())))
       ys.push_back(alias(y, y.layout()));  // y may be an input or captured; its own history stays
   }
   Ref<Node> node;
-  if (wanted && grad_enabled()) {
+  const auto needs_gradient = [](const Tensor& x) { return x.requires_grad(); };
+  if (grad_enabled() && std::any_of(inputs.begin(), inputs.end(), needs_gradient)) {
     node = Ref<Node>(new Custom(std::move(name), std::move(vjp), inputs.size()));
     for (const Tensor& x : inputs) {
       node->save(x);
@@ -208,8 +202,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   }
   if (!y.requires_grad()) return y;
   std::vector<Edge> known;
-  for (const Tensor& x : xs)
-    if (x.requires_grad()) known.push_back({x.impl().history, 0});
+  for (const Tensor& x : xs) known.push_back(edge_of(x));
   Captured captured(edge_of(y), start, known);
   Ref<Checkpoint> node(new Checkpoint(std::move(own), std::move(tape), inputs.size()));
   for (const Tensor& x : inputs) {
@@ -230,33 +223,40 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   return out;
 }
 
+/// Throws unless f is a function and v can be a direction at x.
+static void check_direction(const char* op, const std::function<Tensor(const Tensor&)>& f, const Tensor& x,
+                            const Tensor& v) {
+  if (!f) fail<ValueError>(op, ": the function is empty");
+  if (v.shape() != x.shape()) fail(op, ": v=", v, " must have the shape of x=", x);
+}
+
+/// The gradient of <g, v> by x for a gradient g that was recorded; zeros where g does not depend on x.
+static Tensor differentiated(const Tensor& g, const Tensor& x, const Tensor& v) {
+  Tensor result;
+  if (g.defined() && g.requires_grad()) result = grad(g, x, {.allow_unused = true, .grad_outputs = {v}});
+  return result.defined() ? result : zeros_like(x);
+}
+
 Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v) {
-  if (!f) fail<ValueError>("jvp: the function is empty");
-  if (v.shape() != x.shape()) fail("jvp: v=", v, " must have the shape of x=", x);
+  check_direction("jvp", f, x, v);
   // g(u) = Jᵀu is linear in u, and d/du <g(u), v> = J·v.
   Tensor in = x.detach().requires_grad_();
   GradMode on(true);
-  Tensor y = f(in);
-  if (!y.requires_grad()) return zeros_like(y);
-  Tensor u = zeros_like(y).requires_grad_();
-  Tensor g = grad(y, in, {.create_graph = true, .allow_unused = true, .grad_outputs = {u}});
-  if (!g.defined() || !g.requires_grad()) return zeros_like(y);
-  Tensor result = grad(g, u, {.allow_unused = true, .grad_outputs = {v}});
-  return result.defined() ? result : zeros_like(y);
+  const Tensor y = f(in), u = zeros_like(y).requires_grad_();
+  Tensor g;
+  if (y.requires_grad()) g = grad(y, in, {.create_graph = true, .allow_unused = true, .grad_outputs = {u}});
+  return differentiated(g, u, v);
 }
 
 Tensor hvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v) {
-  if (!f) fail<ValueError>("hvp: the function is empty");
-  if (v.shape() != x.shape()) fail("hvp: v=", v, " must have the shape of x=", x);
+  check_direction("hvp", f, x, v);
   Tensor in = x.detach().requires_grad_();
   GradMode on(true);
   const Tensor y = f(in);
   if (y.numel() != 1) fail("hvp: needs a function with one element — got f(x)=", y, " for x=", x);
-  if (!y.requires_grad()) return zeros_like(in);
-  const Tensor g = grad(y, in, {.create_graph = true, .allow_unused = true});
-  if (!g.defined() || !g.requires_grad()) return zeros_like(in);
-  const Tensor result = grad(g, in, {.allow_unused = true, .grad_outputs = {v}});
-  return result.defined() ? result : zeros_like(in);
+  Tensor g;
+  if (y.requires_grad()) g = grad(y, in, {.create_graph = true, .allow_unused = true});
+  return differentiated(g, in, v);
 }
 
 Tensor jacobian(const std::function<Tensor(const Tensor&)>& f, const Tensor& x) {

@@ -198,9 +198,8 @@ struct RingAttention final : Op<"sequence_attention"> {
     const int64_t d = xs[0].dim(3);
     const Tensor y = gathered_attention(xs[0], keys_of(xs[1], d), values_of(xs[1], d), o, nullptr);
     std::vector<Edge> wanted;
-    for (std::size_t i = 0; i < xs.size(); ++i)
-      wanted.push_back(needs(i) ? Edge{xs[i].impl().history, xs[i].impl().output_index} : Edge{});
-    const Edge root{y.impl().history, y.impl().output_index};
+    for (std::size_t i = 0; i < xs.size(); ++i) wanted.push_back(needs(i) ? edge_of(xs[i]) : Edge{});
+    const Edge root = edge_of(y);
     const auto grads = grad_edges({&root, 1}, {&g, 1}, wanted, {.create_graph = true}, true);
     return Tensors(grads.begin(), grads.end());
   }
