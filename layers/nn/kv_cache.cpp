@@ -55,17 +55,11 @@ void write_rows(Tensor& ring, const Tensor& x, int64_t from, int64_t first) {
   }
 }
 
-/// The `count` rows of a ring that the positions first, first + 1, … would take, as memory of its own.
-Tensor read_rows(const Tensor& ring, int64_t first, int64_t count) {
-  const int64_t row = first % ring.dim(2), straight = std::min(count, ring.dim(2) - row);
-  const Tensor head = narrow(ring, 2, row, straight);
-  return straight == count ? clone(head) : cat({head, narrow(ring, 2, 0, count - straight)}, 2);
-}
-
-Tensor in_order(const KvCache& cache, const Tensor& ring) {
-  const int64_t start = cache.window > 0 && cache.length > cache.window ? cache.length % cache.window : 0;
-  if (start == 0) return narrow(ring, 2, 0, cache.stored());
-  return cat({narrow(ring, 2, start, cache.window - start), narrow(ring, 2, 0, start)}, 2);
+/// The `count` rows of a ring at the places of the positions first, first + 1, …; a view where they lie in a row.
+Tensor rows_at(const Tensor& ring, int64_t first, int64_t count) {
+  const int64_t capacity = std::max<int64_t>(1, ring.dim(2)), row = first % capacity;
+  const Tensor head = narrow(ring, 2, row, std::min(count, ring.dim(2) - row));
+  return head.dim(2) == count ? head : cat({head, narrow(ring, 2, 0, count - head.dim(2))}, 2);
 }
 
 }  // namespace
@@ -73,7 +67,7 @@ Tensor in_order(const KvCache& cache, const Tensor& ring) {
 std::vector<Tensor> KvCache::rows() const {
   if (rings.empty()) fail<ValueError>("kv_cache: the cache is empty");
   std::vector<Tensor> all;
-  for (const Tensor& ring : rings) all.push_back(in_order(*this, ring));
+  for (const Tensor& ring : rings) all.push_back(rows_at(ring, length - stored(), stored()));
   return all;
 }
 
@@ -86,15 +80,13 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
     fail<ValueError>("kv_cache: a state with window ", window, " is of another layer; need ", wanted_window);
   NoGrad guard;
   window = wanted_window;
-  const int64_t m = fresh[0].dim(2), before = stored(), capacity = rings.empty() ? 0 : rings[0].dim(2);
-  const int64_t total = length + m;
+  const int64_t m = fresh[0].dim(2), total = length + m, capacity = rings.empty() ? 0 : rings[0].dim(2);
   const bool wraps = window > 0 && total > window;
   std::vector<Tensor> seen;
   if (wraps && m > 1) {  // the first of the new queries see rows that the last ones overwrite
-    const int64_t reach = std::min(before, window - 1);
+    const int64_t reach = std::min(stored(), window - 1);
     for (std::size_t i = 0; i < fresh.size(); ++i)
-      seen.push_back(reach == 0 ? contiguous(fresh[i])
-                                : cat({narrow(in_order(*this, rings[i]), 2, before - reach, reach), fresh[i]}, 2));
+      seen.push_back(reach == 0 ? contiguous(fresh[i]) : cat({rows_at(rings[i], length - reach, reach), fresh[i]}, 2));
   }
   int64_t room = total > capacity ? std::max({total, 2 * capacity, reserved, expected}) : capacity;
   if (window > 0) room = std::min(room, window);
@@ -104,7 +96,7 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
   for (std::size_t i = 0; i < fresh.size(); ++i)
     roomy.push_back(with_room(rings.empty() ? none : rings[i], fresh[i], std::min(length, capacity), room));
   if (const int64_t from = std::max(window, length + skipped); wraps)
-    for (const Tensor& ring : roomy) saved.push_back(read_rows(ring, from, total - from));
+    for (const Tensor& ring : roomy) saved.push_back(clone(rows_at(ring, from, total - from)));
   rings = std::move(roomy), overwritten = std::move(saved), length = total;  // take_back() undoes what follows
   for (std::size_t i = 0; i < fresh.size(); ++i) write_rows(rings[i], fresh[i], skipped, total - m + skipped);
   if (!seen.empty()) return seen;
