@@ -62,13 +62,6 @@ void check_root(const char* op, int root, const Communicator& group) {
   if (root < 0 || root >= group.size()) fail<ValueError>(op, ": root ", root, " is no rank of ", group.size());
 }
 
-/// `shape` with another length along d.
-Shape resized(const Shape& shape, int d, int64_t length) {
-  Shape s = shape;
-  s[d] = length;
-  return s;
-}
-
 /// Ring shift. A rank to which no rank sends gets zeros of length `ends` along dim.
 Tensor shift(const Tensor& x, int by, const Communicator& group, bool cyclic, int dim, int64_t ends) {
   const int n = group.size(), me = group.rank();

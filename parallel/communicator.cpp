@@ -99,12 +99,8 @@ void Communicator::check_same(const std::string& what, const std::string& text) 
           theirs.resize(static_cast<std::size_t>(told[static_cast<std::size_t>(r)].length));
           return Incoming{r, reinterpret_cast<std::byte*>(theirs.data()), theirs.size()};
         });
-    // `usual` is the text of most ranks, or the first of two equally frequent ones; `odd` are the ranks with another
-    // text.
-    const auto votes = [&](const std::string& t) { return std::count(texts.begin(), texts.end(), t); };
-    const std::string usual =
-        *std::max_element(texts.begin(), texts.end(), [&](auto& a, auto& b) { return votes(a) < votes(b); });
-    std::vector<int> odd;
+    const std::string& usual = texts[detail::usual_rank(texts)];
+    std::vector<int> odd;  // ranks with another text
     std::size_t shown = 0;
     for (std::size_t r = texts.size(); r-- > 0;)
       if (texts[r] != usual) odd.insert(odd.begin(), group_->world_rank(static_cast<int>(r))), shown = r;

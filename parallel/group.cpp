@@ -1,9 +1,9 @@
 #include <sluice/parallel/group.h>
 
 #include <sluice/core/kernel/backend.h>
+#include <sluice/core/kernel/observer.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -22,8 +22,6 @@ constexpr double kRollCall = 2;          // seconds for ranks to answer that the
 struct NobodyJoined : DeviceError {
   using DeviceError::DeviceError;
 };
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 template <class T> std::byte* bytes_of(std::vector<T>& v) { return reinterpret_cast<std::byte*>(v.data()); }
 
@@ -113,7 +111,7 @@ void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends,
                  Device device, double patience, bool roll_call) {
   int64_t bytes = 0;
   for (const Outgoing& s : sends) bytes += static_cast<int64_t>(s.bytes);
-  const double start = now();
+  const double start = steady_seconds();
   if (device != cpu) {
     move_linked(op, sends, receives);
   } else {
@@ -121,7 +119,7 @@ void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends,
     for (Incoming& r : receives) r.from = world_rank(r.from);
     transport_->exchange(tag_ + roll_call, sends, receives, {op, patience, &cancel_});
   }
-  const double seconds = now() - start;
+  const double seconds = steady_seconds() - start;
   std::lock_guard lock(mutex_);
   Traffic::Count& c = traffic_.by_kind[kind];
   c.messages += static_cast<int64_t>(sends.size()), c.bytes += bytes, c.seconds += seconds;
@@ -181,14 +179,9 @@ void Group::fail_disagreement(const Call& call, const std::vector<PeerCall>& tol
   std::memcpy(text(static_cast<std::size_t>(rank_)), mine.c_str(), mine.size() + 1);
   gather_blocks("agreement", call.op, bytes_of(texts), kShownText);
 
-  // `usual` is a rank with the most frequent call; if two are equally frequent, the first.
-  std::size_t usual = 0;
-  int64_t most = 0;
-  for (std::size_t r = 0; r < told.size(); ++r) {
-    const auto same =
-        std::count_if(told.begin(), told.end(), [&](const PeerCall& t) { return t.hash == told[r].hash; });
-    if (same > most) usual = r, most = same;
-  }
+  std::vector<uint64_t> hashes;
+  for (const PeerCall& t : told) hashes.push_back(t.hash);
+  const std::size_t usual = usual_rank(hashes);
   std::string what;
   for (std::size_t r = 0; r < told.size(); ++r)
     if (told[r].hash != told[usual].hash && what.size() < 1000)
@@ -222,10 +215,10 @@ void Group::move_linked(const char* op, const std::vector<Outgoing>& sends, cons
 /// ranks that do not come. While `joining` there is no roll call: a rank that cannot join has said so, and all go on
 /// without a link.
 std::function<void()> Group::watch(const char* op, bool joining) {
-  return [this, op, joining, deadline = now() + timeout_] {
+  return [this, op, joining, deadline = steady_seconds() + timeout_] {
     transport_->throw_if_failed();
     if (cancel_) fail<CommunicationError>(op, ": given up by rank ", world_rank(rank_));
-    if (now() < deadline) return;
+    if (steady_seconds() < deadline) return;
     if (joining) fail<NobodyJoined>("it waited ", timeout_.load(), " s for others to join");
     std::vector<std::byte> here(static_cast<std::size_t>(size()));
     gather_blocks("agreement", op, here.data(), 1, kRollCall, true);
@@ -268,7 +261,7 @@ struct Group::LinkTrial {
 /// True if the attempt succeeds on all ranks.
 bool Group::LinkTrial::all_able(const std::function<void()>& attempt) {
   // Other ranks may wait in their attempts for as long as they may.
-  const double until = now() + group.timeout_ + 2 * kRollCall;
+  const double until = steady_seconds() + group.timeout_ + 2 * kRollCall;
   mine().able = mine().waited = false;
   try {
     attempt();
@@ -277,7 +270,7 @@ bool Group::LinkTrial::all_able(const std::function<void()>& attempt) {
     mine().waited = dynamic_cast<const NobodyJoined*>(&e) != nullptr;
     std::snprintf(mine().why, sizeof mine().why, "%s", e.what());
   }
-  group.gather_blocks("agreement", "link", bytes_of(answers), sizeof(Answer), std::ceil(until - now()));
+  group.gather_blocks("agreement", "link", bytes_of(answers), sizeof(Answer), std::ceil(until - steady_seconds()));
   const auto unable = [&](bool waited) {
     return std::find_if(answers.begin(), answers.end(), [&](const Answer& a) { return !a.able && a.waited == waited; });
   };

@@ -7,6 +7,7 @@
 #include <sluice/core/shape.h>
 #include <sluice/parallel/communicator.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -33,6 +34,13 @@ struct PeerCall {
   uint64_t hash = 0;
   int64_t length = 0, flags = 0;
 };
+
+/// The first of the ranks whose value is the most frequent one.
+template <class T> std::size_t usual_rank(const std::vector<T>& values) {
+  std::vector<std::ptrdiff_t> votes;
+  for (const T& v : values) votes.push_back(std::count(values.begin(), values.end(), v));
+  return static_cast<std::size_t>(std::max_element(votes.begin(), votes.end()) - votes.begin());
+}
 
 /// A call that runs in the background.
 struct Job {

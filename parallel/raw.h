@@ -39,6 +39,11 @@ inline std::byte* address_of(const Tensor& x) {
   return x.impl().storage->device_data() + x.layout().offset * size_of(x.dtype());
 }
 inline std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel() * size_of(x.dtype())); }
+/// `shape` with another length along dim.
+inline Shape resized(Shape shape, int64_t dim, int64_t length) {
+  shape[static_cast<int>(dim)] = length;
+  return shape;
+}
 /// The text of a call, marked if the tensor lies on a GPU: all ranks must exchange from devices, or all from hosts.
 inline std::string on_device(std::string text, Device device) {
   return device == cpu || device == meta ? text : text + " on a GPU";

@@ -6,14 +6,15 @@
 #include <sluice/parallel/sequence.h>
 
 #include <algorithm>
-#include <functional>
 #include <string>
 
 namespace sluice::detail {
 
 namespace {
 
-RowRange common(RowRange a, RowRange b) {
+/// The rows of `a` that are also those of rank r in `ranges`.
+RowRange common(RowRange a, const std::vector<RowRange>& ranges, int r) {
+  const RowRange b = ranges[static_cast<std::size_t>(r)];
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
@@ -57,9 +58,8 @@ bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communic
         sends.push_back(outgoing(r, sent.back()));
       }
       if (in.length() == 0) continue;
-      Shape shape = from.shape();
-      shape[static_cast<int>(dim)] = in.length();
-      Tensor& x = received[static_cast<std::size_t>(r)] = empty(shape, {from.dtype(), place});
+      Tensor& x = received[static_cast<std::size_t>(r)] =
+          empty(resized(from.shape(), dim, in.length()), {from.dtype(), place});
       receives.push_back(incoming(r, x));
     }
     group.exchange("sequence_rows", std::move(sends), std::move(receives), place);
@@ -84,16 +84,13 @@ Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shar
   const RowRange mine = plan->owned[self], want = plan->wanted[self];
   if (x.dim(dim) != mine.length())
     fail("sequence_rows: x=", x, " has ", x.dim(dim), " rows in dim ", dim, "; this rank holds ", mine.length());
-  Shape shape = x.shape();
-  shape[static_cast<int>(dim)] = want.length();
-  Tensor y = empty(shape, x.options());
+  Tensor y = empty(resized(x.shape(), dim, want.length()), x.options());
   bool anyone = grad_enabled() && x.requires_grad();
   {
     NoGrad guard;
-    auto at = [](const std::vector<RowRange>& ranges, int r) { return ranges[static_cast<std::size_t>(r)]; };
     anyone = exchange_rows(
-        anyone, x.detach(), dim, c, *plan, mine.begin, [&](int r) { return common(mine, at(plan->wanted, r)); },
-        [&](int r) { return common(at(plan->owned, r), want); },
+        anyone, x.detach(), dim, c, *plan, mine.begin, [&](int r) { return common(mine, plan->wanted, r); },
+        [&](int r) { return common(want, plan->owned, r); },
         [&](RowRange rows, const Tensor& part) {
           Tensor place = narrow(y, dim, rows.begin - want.begin, rows.length());
           copy_elements(part, place);
@@ -108,10 +105,9 @@ bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicat
   NoGrad guard;
   const auto self = static_cast<std::size_t>(c.rank());
   const RowRange mine = plan.owned[self], want = plan.wanted[self];
-  auto at = [](const std::vector<RowRange>& ranges, int r) { return ranges[static_cast<std::size_t>(r)]; };
   return exchange_rows(
-      records, g.detach(), dim, c, plan, want.begin, [&](int r) { return common(at(plan.owned, r), want); },
-      [&](int r) { return common(mine, at(plan.wanted, r)); },
+      records, g.detach(), dim, c, plan, want.begin, [&](int r) { return common(want, plan.owned, r); },
+      [&](int r) { return common(mine, plan.wanted, r); },
       [&](RowRange rows, const Tensor& part) {
         Tensor place = narrow(y, dim, rows.begin - mine.begin, rows.length());
         add_(place, to(part, g.device()));
@@ -120,9 +116,8 @@ bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicat
 
 Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan) {
   dim = wrap_dim("sequence_rows", dim, g.rank());
-  Shape shape = g.shape();
-  shape[static_cast<int>(dim)] = plan->owned[static_cast<std::size_t>(c.rank())].length();
-  Tensor y = zeros(shape, g.options());
+  const RowRange mine = plan->owned[static_cast<std::size_t>(c.rank())];
+  Tensor y = zeros(resized(g.shape(), dim, mine.length()), g.options());
   const bool anyone = add_returned_rows(y, g, dim, c, *plan, grad_enabled() && g.requires_grad());
   return recorded(std::move(y), g, anyone,
                   [dim, c, plan](const Tensor& given) { return fetch_rows(given, dim, c, plan); });
