@@ -1,5 +1,5 @@
 // The list of all layers. Tests, layer_check and the umbrella header use it. A new layer needs its own files, its
-// header in the list of includes, and its row below; layers/ADD_A_LAYER.md has an example.
+// header in the list of includes, and its row in table_*.cpp; layers/ADD_A_LAYER.md has an example.
 #pragma once
 
 #include <sluice/layers/gau/flash.h>

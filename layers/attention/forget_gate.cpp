@@ -2,7 +2,6 @@
 
 #include <sluice/layers/nn/init.h>
 #include <sluice/ops/attention/exact_parts.h>
-#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/basic.h>
 
 #include <cmath>

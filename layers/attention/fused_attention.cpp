@@ -57,11 +57,9 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
       [&](const LinearParts& p) { return sequence_scan(p.q, p.k, p.values, {}, {.chunk = form.chunk}); });
 }
 
-FusedAttention::FusedAttention(FusedAttentionOptions given, Rng& rng) : options(given) {
-  const FusedAttentionOptions& o = options;
-  const HeadsOptions& h = options.heads = checked_heads("fused_attention", given.heads, {.grouped = false});
-  check_options("fused_attention", o);
-  heads = Heads(h, rng);
+FusedAttention::FusedAttention(FusedAttentionOptions o, Rng& rng)
+    : options(checked_layer("fused_attention", o, {.grouped = false})), heads(options.heads, rng) {
+  const HeadsOptions& h = options.heads;
   const int64_t scores = o.gate == FusedGate::per_channel ? h.heads * h.value_dim
                          : o.gate == FusedGate::per_head  ? h.heads
                                                           : 1;

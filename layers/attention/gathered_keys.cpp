@@ -2,7 +2,6 @@
 
 #include <sluice/autograd/function.h>
 #include <sluice/core/node.h>
-#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/shape/rearrange.h>

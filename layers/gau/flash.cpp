@@ -2,7 +2,6 @@
 
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/mlp.h>
-#include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>

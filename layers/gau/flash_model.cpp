@@ -91,7 +91,7 @@ McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
 McTfm::Projected McTfm::project(const Tensor& x, int64_t position) const {
   const McTfmOptions& o = options;
   std::vector<Tensor> part = split(qkv(attention_norm(x)), {o.dim, o.dim, o.dim}, -1);
-  auto heads = [&](const Tensor& t) { return transpose(unflatten(t, -1, {o.heads, o.dim / o.heads}), 1, 2); };
+  auto heads = [&](const Tensor& t) { return detail::split_heads(t, o.heads); };
   auto turned = [&](const Tensor& t, const RopeOptions& rope) {
     return o.use_rope ? detail::rope_from(heads(t), rope, position) : heads(t);
   };
@@ -108,7 +108,7 @@ Tensor McTfm::operator()(const Tensor& given, const Pass& pass) const {
   const Tensor mixed =
       detail::mixed_chunk_attention(call, h.q_quad, h.k_quad, h.q_lin, h.k_lin, h.v, MixedChunkOptions::of(options));
   const Dropout drop{options.dropout};
-  const Tensor y = call.x + drop(out(flatten(transpose(mixed, 1, 2), 2, 3)), call.rng());
+  const Tensor y = call.x + drop(out(detail::merge_heads(mixed)), call.rng());
   return y + drop(glu(glu_norm(y), pass), call.rng());
 }
 

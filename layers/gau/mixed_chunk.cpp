@@ -1,7 +1,6 @@
 #include <sluice/layers/gau/mixed_chunk.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/attention/attention.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/parallel/sequence.h>

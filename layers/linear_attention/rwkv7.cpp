@@ -1,7 +1,7 @@
 #include <sluice/layers/linear_attention/rwkv7.h>
 
 #include <sluice/layers/linear_attention/delta_mixer.h>
-#include <sluice/ops/elementwise/activation.h>
+#include <sluice/layers/nn/heads.h>
 #include <sluice/ops/basic.h>
 
 #include <cmath>
@@ -92,7 +92,7 @@ Tensor Rwkv7::operator()(const Tensor& given, Tensor& first_values, const Pass& 
   const Tensor scanned = call.delta_scan(
       row(of_heads(read), 1), rows(to(kappa, key.dtype()) * of_heads(rate), of_heads(written)), row(erase, 0),
       row(of_heads(filled_tokens(value, padding, 0)), 1), row(g, 0), {.chunk = options.chunk});
-  const Tensor attended = flatten(transpose(select(unflatten(scanned, 2, {x.dim(1), 2}), 3, 1), 1, 2), 2, 3);
+  const Tensor attended = detail::merge_heads(select(unflatten(scanned, 2, {x.dim(1), 2}), 3, 1));
   const Tensor own = sum(of_heads(read * written * bonus), {-1}, keep) * of_heads(value);
   return out((norm(attended) + flatten(own, 2, 3)) * gate_up(sigmoid(gate_down(mixed(Mixed::g)))));
 }

@@ -1,6 +1,5 @@
 #include <sluice/layers/nn/gated_residual.h>
 
-#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>

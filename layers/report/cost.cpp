@@ -1,6 +1,5 @@
 #include <sluice/layers/report/cost.h>
 
-#include <algorithm>
 #include <numeric>
 
 namespace sluice {
