@@ -212,6 +212,13 @@ void Optimizer::set_lr(double lr) {
   lr_ = lr;
 }
 
+template <class F> void Optimizer::each_tensor(std::size_t i, F f) const {
+  const auto& [name, w] = parameters_[i];
+  for (std::size_t k = 0; k < slots_[i].count; ++k)
+    f(str(name, '.', moments_[k]), keeps(i) ? &slots_[i].moments[k] : nullptr);
+  if (w.dtype() == bf16) f(name + ".master", keeps(i) ? &slots_[i].master : nullptr);
+}
+
 std::map<std::string, Tensor> Optimizer::state() const {
   std::map<std::string, Tensor> s;
   each_entry([&](const std::string& name, const Tensor& x) { s[name] = owner_.empty() ? clone(x) : x; });
@@ -221,15 +228,12 @@ std::map<std::string, Tensor> Optimizer::state() const {
 void Optimizer::each_entry(const std::function<void(const std::string&, const Tensor&)>& f) const {
   NoGrad guard;
   follow_conversions();
-  const auto kept = [&](std::size_t i, const std::vector<Tensor>& of_owner, std::size_t k) {
-    return owner_.empty() ? of_owner[k] : broadcast(keeps(i) ? of_owner[k] : empty_moment(i), owner_[i], ranks_);
-  };
   f("steps", Tensor::from<int64_t>({steps_}, {}));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const std::string& name = parameters_[i].name;
-    f(name + ".updates", Tensor::from<int64_t>({slots_[i].updates}, {}));
-    for (std::size_t k = 0; k < slots_[i].count; ++k) f(str(name, '.', moments_[k]), kept(i, slots_[i].moments, k));
-    if (parameters_[i].tensor.dtype() == bf16) f(name + ".master", kept(i, {slots_[i].master}, 0));
+    f(parameters_[i].name + ".updates", Tensor::from<int64_t>({slots_[i].updates}, {}));
+    each_tensor(i, [&](const std::string& name, const Tensor* own) {
+      f(name, owner_.empty() ? *own : broadcast(own ? *own : empty_moment(i), owner_[i], ranks_));
+    });
   }
 }
 
@@ -259,9 +263,7 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
     updates.push_back(count(name + ".updates"));
     if (updates.back() > steps)
       fail<IOError>(op, ": '", name, ".updates' is ", updates.back(), ", more than ", steps, " steps");
-    const DType dtype = wide(w).dtype;
-    for (std::size_t k = 0; k < slots_[i].count; ++k) entry(str(name, '.', moments_[k]), w.shape(), dtype);
-    if (w.dtype() == bf16) entry(name + ".master", w.shape(), dtype);
+    each_tensor(i, [&](const std::string& key, const Tensor*) { entry(key, w.shape(), wide(w).dtype); });
   }
   // A parameter that was bf16 when the file was written, and is f32 now, has a master there.
   for (const auto& [name, w] : parameters_)
@@ -272,12 +274,29 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
   steps_ = steps;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].updates = updates[i];
-    for (std::size_t k = 0; k < slots_[i].moments.size(); ++k)
-      copy_elements(state.at(str(parameters_[i].name, '.', moments_[k])), slots_[i].moments[k]);
-    if (keeps(i) && slots_[i].master.defined()) {
-      copy_elements(state.at(parameters_[i].name + ".master"), slots_[i].master);
-      slots_[i].version = parameters_[i].tensor.version() - 1;  // follow() must compare: the two values may differ
-    }
+    each_tensor(i, [&](const std::string& key, Tensor* own) {
+      if (own) copy_elements(state.at(key), *own);
+    });
+    slots_[i].version = parameters_[i].tensor.version() - 1;  // follow() must compare: master and parameter may differ
+  }
+}
+
+void Optimizer::load_state_of_rank_0(const std::map<std::string, Tensor>& state, const Communicator& ranks) {
+  if (ranks.size() == 1) return;
+  NoGrad guard;
+  follow_conversions();
+  std::vector<int64_t> counts{steps_};
+  for (const Slot& slot : slots_) counts.push_back(slot.updates);
+  counts = broadcast(Tensor::from(counts), 0, ranks).to_vector<int64_t>();
+  steps_ = counts[0];
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].updates = counts[i + 1];
+    each_tensor(i, [&](const std::string& key, Tensor* own) {
+      const Device device = parameters_[i].tensor.device();
+      const Tensor x = broadcast(ranks.rank() == 0 ? to(state.at(key), device) : empty_moment(i), 0, ranks);
+      if (own) copy_(*own, x);
+    });
+    slots_[i].version = parameters_[i].tensor.version() - 1;  // as in load_state()
   }
 }
 

@@ -154,6 +154,9 @@ class Optimizer : private NoCopy {
   /// dtype and device of the moments of w, and of its master.
   static TensorOptions wide(const Tensor& w) { return {w.dtype() == bf16 ? f32 : w.dtype(), w.device()}; }
   Tensor empty_moment(std::size_t i) const;
+  /// Calls f(name, tensor) for what belongs to parameter i in state(), but for its count: its moments, and the master
+  /// of a bf16 parameter. A tensor that another rank keeps is null.
+  template <class F> void each_tensor(std::size_t i, F f) const;
   void send_updates(const std::vector<bool>& updated);
 
   const char* name_;

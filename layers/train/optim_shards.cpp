@@ -63,32 +63,6 @@ void Optimizer::send_updates(const std::vector<bool>& updated) {
   }
 }
 
-void Optimizer::load_state_of_rank_0(const std::map<std::string, Tensor>& state, const Communicator& ranks) {
-  if (ranks.size() == 1) return;
-  NoGrad guard;
-  follow_conversions();
-  std::vector<int64_t> counts{steps_};
-  for (const Slot& slot : slots_) counts.push_back(slot.updates);
-  counts = broadcast(Tensor::from(counts), 0, ranks).to_vector<int64_t>();
-  steps_ = counts[0];
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].updates = counts[i + 1];
-    const auto fetch = [&](const char* what) {
-      return broadcast(ranks.rank() == 0
-                           ? to(state.at(str(parameters_[i].name, '.', what)), parameters_[i].tensor.device())
-                           : empty_moment(i),
-                       0, ranks);
-    };
-    for (std::size_t k = 0; k < slots_[i].count; ++k) {
-      const Tensor m = fetch(moments_[k]);
-      if (keeps(i)) copy_(slots_[i].moments[k], m);
-    }
-    if (parameters_[i].tensor.dtype() != bf16) continue;
-    const Tensor master = fetch("master");
-    if (keeps(i)) copy_(slots_[i].master, master), slots_[i].version = parameters_[i].tensor.version() - 1;
-  }
-}
-
 Tensor Optimizer::empty_moment(std::size_t i) const {
   const Tensor& w = parameters_[i].tensor;
   return empty(w.shape(), wide(w));
