@@ -1,6 +1,7 @@
 #include <sluice/layers/gau/mixed_chunk.h>
 
 #include <sluice/core/node.h>
+#include <sluice/layers/nn/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/parallel/sequence.h>
@@ -48,14 +49,6 @@ Operands checked(const char* op, const Operands& x, const MixedChunkOptions& o, 
       (b.rank() != 2 || (b.dim(0) != 1 && b.dim(0) != heads) || b.dim(1) % 2 == 0 || b.dim(1) < 2 * longest - 1))
     fail(op, ": relative_bias=", b, " does not fit; need [", heads, " or 1, 2·T − 1] with T >= ", longest);
   return {four(x.q_quad), four(x.k_quad), four(x.q_lin), four(x.k_lin), four(x.v)};
-}
-
-void check_rows(const char* op, const char* name, const Tensor& rows, DType dtype, const Tensor& v) {
-  if (!rows.defined()) return;
-  if (rows.dtype() != dtype)
-    fail<DTypeError>(op, ": ", name, " must be ", dtype, " — got ", rows.dtype(), " of shape ", rows);
-  if (rows.shape() != Shape{v.dim(0), v.dim(-2)})
-    fail(op, ": ", name, "=", rows, " does not fit v=", v, "; need [", v.dim(0), ",", v.dim(-2), "]");
 }
 
 // -- the quadratic term ----------------------------------------------------------------------------------------
@@ -305,8 +298,8 @@ Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const T
   const char* op = "mixed_chunk_attention";
   const int64_t n = v.rank() < 3 ? 0 : sequence_piece(v.dim(-2)).total;
   const Operands x = checked(op, {q_quad, k_quad, q_lin, k_lin, v}, o, relative_bias, std::min(n, o.chunk));
-  check_rows(op, "key_mask", key_mask, boolean, v);
-  check_rows(op, "segments", segments, i64, v);
+  detail::check_rows(op, "key_mask", key_mask, boolean, "v", v);
+  detail::check_rows(op, "segments", segments, i64, "v", v);
   if (n == 0) return v;
   const Tensor y = in_sequence() ? over_ranks(x, o, relative_bias, key_mask, segments, rng)
                                  : both_terms(x, o, n, relative_bias, key_mask, segments, rng);

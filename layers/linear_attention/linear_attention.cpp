@@ -41,12 +41,7 @@ void check_operands(const Tensor& q, const Tensor& k, const Tensor& v, const Lin
       (f.starts.dtype() != boolean || f.starts.shape() != Shape{k.dim(0), k.dim(2)} || q.dim(2) != k.dim(2)))
     fail("linear_attention: starts=", f.starts.dtype(), f.starts, " does not fit phi_q=", q, ", phi_k=", k,
          "; need bool [batch, n], and queries of the keys' tokens");
-  if (!f.key_mask.defined()) return;
-  if (f.key_mask.dtype() != boolean)
-    fail<DTypeError>("linear_attention: key_mask must be bool — got ", f.key_mask.dtype(), " of shape ", f.key_mask);
-  if (f.key_mask.shape() != Shape{k.dim(0), k.dim(2)})
-    fail("linear_attention: key_mask=", f.key_mask, " does not fit phi_k=", k, "; need [", k.dim(0), ",", k.dim(2),
-         "]");
+  detail::check_rows("linear_attention", "key_mask", f.key_mask, boolean, "phi_k", k);
 }
 
 Operands prepare(const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {

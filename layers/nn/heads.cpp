@@ -67,14 +67,19 @@ Tensor Heads::finish(const HeadsOptions& o, const Tensor& attended, const Tensor
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask, const char* what,
                      const char* mask) {
   if (x.rank() != 3 || x.dim(-1) != dim) fail(layer, ": got ", what, "=", x, "; need [batch, n, ", dim, "]");
-  if (key_mask.defined() && key_mask.dtype() != boolean)
-    fail<DTypeError>(layer, ": ", mask, " must be bool — got ", key_mask.dtype(), key_mask);
-  if (key_mask.defined() && key_mask.shape() != Shape{x.dim(0), x.dim(1)})
-    fail(layer, ": ", mask, "=", key_mask, " does not fit ", what, "=", x, "; need [batch, n]");
+  detail::check_rows(layer, mask, key_mask, boolean, what, x);
   if (!key_mask.defined()) return x;
   if (key_mask.device() != x.device())
     fail<DeviceError>(layer, ": ", mask, " on ", key_mask.device(), ", ", what, " on ", x.device());
   return map(formula::FinitePadding{}, x, unsqueeze(key_mask, -1));
+}
+
+void detail::check_rows(const char* op, const char* name, const Tensor& rows, DType dtype, const char* what,
+                        const Tensor& x) {
+  if (!rows.defined()) return;
+  if (rows.dtype() != dtype) fail<DTypeError>(op, ": ", name, " must be ", dtype, " — got ", rows.dtype(), rows);
+  if (const Shape need{x.dim(0), x.dim(-2)}; rows.shape() != need)
+    fail(op, ": ", name, "=", rows, " does not fit ", what, "=", x, "; need [batch, n] = ", need);
 }
 
 Tensor detail::split_heads(const Tensor& x, int64_t heads) {

@@ -100,6 +100,9 @@ Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tens
                      const char* what = "x", const char* mask = "key_mask");
 
 namespace detail {
+/// Throws DTypeError or ShapeError, naming `op` and `name`, unless `rows` is undefined or [batch, n] of this dtype for
+/// x [batch, …, n, ·], which is called `what`.
+void check_rows(const char* op, const char* name, const Tensor& rows, DType dtype, const char* what, const Tensor& x);
 /// [batch, n, heads·w] → [batch, heads, n, w], a view. merge_heads() is the inverse.
 Tensor split_heads(const Tensor& x, int64_t heads);
 Tensor merge_heads(const Tensor& x);

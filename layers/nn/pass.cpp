@@ -66,11 +66,8 @@ Call::~Call() noexcept(false) {
 Tensor Call::padding() const { return key_mask().defined() ? logical_not(key_mask()) : Tensor(); }
 
 const Tensor& Call::segments() const {
-  const Tensor& s = pass_.segments;
-  if (s.defined() && s.shape() != Shape{x.dim(0), x.dim(1)})
-    fail(layer_, ": segments=", s, " does not fit x=", x, "; need [batch, n]");
-  if (s.defined() && s.dtype() != i64) fail<DTypeError>(layer_, ": segments must be i64 — got ", s.dtype());
-  return s;
+  detail::check_rows(layer_, "segments", pass_.segments, i64, "x", x);
+  return pass_.segments;
 }
 
 Tensor Call::starts() const {
