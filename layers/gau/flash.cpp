@@ -42,7 +42,7 @@ Flash::Flash(FlashOptions given, Rng& rng)
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
   const FlashOptions& o = options;
   detail::check_mixed_chunk("flash", MixedChunkOptions::of(o));
-  detail::init_uvz(in, o.expansion, o.key_dim, o.init, rng);
+  detail::init_fused(in, {o.expansion, o.expansion, o.key_dim}, o.init, rng);
   gamma = detail::init_scale({4, o.key_dim}, o.gamma_std, rng, o.dtype);
   beta = zeros({4, o.key_dim}, {o.dtype}).requires_grad_();
   if (o.bias == GauBias::toeplitz) toeplitz_bias = init_normal({2 * o.chunk - 1}, 0.02, rng, o.dtype);

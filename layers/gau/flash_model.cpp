@@ -76,12 +76,7 @@ McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
   detail::check_mixed_chunk("mc_tfm", MixedChunkOptions::of(o));
   attention_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype}), glu_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
   qkv = Linear({o.dim, 3 * o.dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
-  {  // initialise three square maps: only their product with x is fused
-    NoGrad guard;
-    auto square = [&] { return init_weight(o.dim, o.dim, o.init, rng, o.dtype); };
-    Tensor wq = square(), wk = square(), wv = square();
-    copy_(qkv.weight, cat({wq, wk, wv}, 1));
-  }
+  detail::init_fused(qkv, {o.dim, o.dim, o.dim}, o.init, rng);
   out = Linear({o.dim, o.dim, o.linear_bias, o.init, o.dtype}, rng);
   gamma = ones({2, o.dim}, {o.dtype}).requires_grad_(), beta = zeros({2, o.dim}, {o.dtype}).requires_grad_();
   glu = Glu({.dim = o.dim, .hidden = o.hidden, .kind = o.glu, .bias = o.linear_bias, .init = o.init, .dtype = o.dtype},

@@ -22,11 +22,12 @@ static GauOptions checked(GauOptions o) {
   return o;
 }
 
-void detail::init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rng) {
+void detail::init_fused(Linear& map, const std::vector<int64_t>& widths, Init init, Rng& rng) {
   NoGrad guard;
-  auto kernel = [&](int64_t width) { return init_weight(in.weight.dim(0), width, init, rng, in.weight.dtype()); };
-  Tensor wu = kernel(expansion), wv = kernel(expansion), wz = kernel(key_dim);
-  copy_(in.weight, cat({wu, wv, wz}, 1));
+  std::vector<Tensor> each;
+  for (const int64_t width : widths)
+    each.push_back(init_weight(map.weight.dim(0), width, init, rng, map.weight.dtype()));
+  copy_(map.weight, cat(each, 1));
 }
 
 Tensor detail::init_scale(const Shape& shape, double std, Rng& rng, DType dtype) {
@@ -55,7 +56,7 @@ Gau::Gau(GauOptions given, Rng& rng)
          rng),
       out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
   const GauOptions& o = options;
-  detail::init_uvz(in, o.expansion, o.key_dim, o.init, rng);
+  detail::init_fused(in, {o.expansion, o.expansion, o.key_dim}, o.init, rng);
   gamma = detail::init_scale({2, o.key_dim}, o.gamma_std, rng, o.dtype);
   beta = zeros({2, o.key_dim}, {o.dtype}).requires_grad_();
   if (o.qk_norm) {

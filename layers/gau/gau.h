@@ -108,9 +108,9 @@ struct GauOptions {
 GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout = 0.1);
 
 namespace detail {
-/// Initialises the fused map [dim, e (U) | e (V) | s (Z)]. Each of the three kernels has its own fan-out: only their
-/// product with x is fused.
-void init_uvz(Linear& in, int64_t expansion, int64_t key_dim, Init init, Rng& rng);
+/// Initialises a map that is several maps of these widths side by side. Each has its own fan-out: only their product
+/// with x is fused.
+void init_fused(Linear& map, const std::vector<int64_t>& widths, Init init, Rng& rng);
 /// Initial γ: N(0, std²) if std > 0, otherwise ones.
 Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype);
 /// γ ⊙ z + β with row i of gamma and beta [rows, s].
