@@ -44,11 +44,7 @@ void DeltaMixer::draw(const char* layer, DeltaOptions& o, Rng& rng, Act activati
 
 DeltaMixer::Rows DeltaMixer::rows(const DeltaOptions& o, const Call& call, Act activation) const {
   Tensor queries = q(call.x), keys = k(call.x), values = v(call.x);
-  if (conv.weight.defined()) {
-    const std::vector<Tensor> part =
-        split(conv(cat({queries, keys, values}, -1), call.pass()), {queries.dim(-1), keys.dim(-1), values.dim(-1)}, -1);
-    queries = part[0], keys = part[1], values = part[2];
-  }
+  detail::convolve(conv, call, queries, keys, values);
   const bool activated = conv.weight.defined() && conv.options.activation != Act::identity;
   if (!activated) queries = activate(activation, queries), keys = activate(activation, keys), values = silu(values);
   return {by_update(queries, 1, o.heads), by_update(keys, o.updates, o.heads),

@@ -11,11 +11,7 @@ namespace sluice {
 
 Heads::Projected LinearMixer::project(const HeadsOptions& h, const Call& call) const {
   Tensor q = heads.q(call.x), k = heads.k(call.x), v = heads.v(call.x);
-  if (conv.weight.defined()) {
-    const Tensor mixed = conv(cat({q, k, v}, -1), call.pass());
-    const std::vector<Tensor> part = split(mixed, {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
-    q = part[0], k = part[1], v = part[2];
-  }
+  detail::convolve(conv, call, q, k, v);
   const Heads::Projected p = Heads::arranged(h, q, k, v, call.first(h.use_rope));
   return {p.q, detail::spread_heads(p.k, h.heads), detail::spread_heads(p.v, h.heads)};
 }

@@ -30,4 +30,10 @@ Tensor ShortConvolution::operator()(const Tensor& given, const Pass& pass) const
   return causal_conv1d(x, weight, bias, call.before(x, options.width - 1), options.activation);
 }
 
+void detail::convolve(const ShortConvolution& conv, const Call& call, Tensor& q, Tensor& k, Tensor& v) {
+  if (!conv.weight.defined()) return;
+  const std::vector<Tensor> part = split(conv(cat({q, k, v}, -1), call.pass()), {q.dim(-1), k.dim(-1), v.dim(-1)}, -1);
+  q = part[0], k = part[1], v = part[2];
+}
+
 }  // namespace sluice

@@ -42,4 +42,10 @@ struct ShortConvolution {
   SLUICE_PARTS(weight, bias);
 };
 
+namespace detail {
+/// Replaces q, k and v [batch, n, ·] of the call's tokens by what the convolution makes of q | k | v. Nothing happens
+/// if it has no weight.
+void convolve(const ShortConvolution& conv, const Call& call, Tensor& q, Tensor& k, Tensor& v);
+}  // namespace detail
+
 }  // namespace sluice
