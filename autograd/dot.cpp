@@ -1,20 +1,11 @@
 #include <sluice/autograd/dot.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/text/print.h>
 
 #include <map>
 
 namespace sluice {
-
-/// Escapes quotes and backslashes: names of tensors and of custom ops are free text.
-static std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out;
-}
 
 std::string to_dot(const Tensor& y, const std::vector<std::pair<std::string, Tensor>>& names) {
   std::map<const Node*, std::string> label;
@@ -31,10 +22,10 @@ std::string to_dot(const Tensor& y, const std::vector<std::pair<std::string, Ten
   if (y.requires_grad()) visit(y.impl().history.get());
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Node* n = order[i];
-    out += str("  n", i, " [label=\"", n->is_leaf() ? "" : escaped(n->name()));
+    out += str("  n", i, " [label=\"", n->is_leaf() ? "" : detail::escaped(n->name()));
     if (auto it = label.find(n); it != label.end()) {
       if (!n->is_leaf()) out += ' ';
-      out += escaped(it->second);
+      out += detail::escaped(it->second);
     }
     for (const OutputMeta& m : n->outputs) out += str("\\n", m.shape, " ", m.dtype);
     out += n->is_leaf() ? "\", shape=box, style=filled, fillcolor=lightgoldenrod1];\n" : "\"];\n";

@@ -31,15 +31,7 @@ std::string table_of(const char* heading, const std::vector<ProfileRow>& rows, d
   return detail::aligned(lines, "ll");
 }
 
-std::string in_quotes(std::string_view s) {
-  std::string out = "\"";
-  for (const char c : s) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) out += ' ';
-    else out += c;
-  }
-  return out + '"';
-}
+std::string in_quotes(std::string_view text) { return '"' + detail::escaped(text) + '"'; }
 
 }  // namespace
 

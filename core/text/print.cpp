@@ -199,6 +199,15 @@ std::string describe(const Tensor& x) {
   return s + (x.is_contiguous() ? std::string("contiguous") : str("strides=", x.strides()));
 }
 
+std::string detail::escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out;
+}
+
 std::string detail::aligned(const std::vector<std::vector<std::string>>& lines, std::string_view sides) {
   std::vector<std::size_t> widths(sides.size());
   for (const auto& line : lines)

@@ -30,6 +30,9 @@ std::ostream& operator<<(std::ostream& out, Device device);
 std::string describe(const Tensor& x);
 
 namespace detail {
+/// Free text for within the quotes of another language: a backslash before quotes and backslashes, and spaces in place
+/// of control characters.
+std::string escaped(std::string_view text);
 /// The lines of a table, each ended by a newline. Columns stand two spaces apart, as wide as their widest cell; those
 /// with an r in `sides` ("llr": one letter a column) have their cells at the right.
 std::string aligned(const std::vector<std::vector<std::string>>& lines, std::string_view sides);

@@ -22,17 +22,13 @@ std::string duration(double seconds) {
   return format("%lld:%02lld", s / 60, s % 60);
 }
 
-std::string count(double n) {
-  if (std::abs(n) >= 1e12) return format("%.3g", n);
-  if (std::abs(n) >= 1e7) return format("%.1fM", n / 1e6);
-  return format("%.1fk", n / 1e3);
-}
-
 /// A number with few digits: 0.0312, 2.718, 12.3k, 4.5e-06.
 std::string readable(double v) {
   if (std::isnan(v)) return "nan";  // printf would write "-nan" for a negative NaN
   const double size = std::abs(v);
-  if (size >= 1e4) return count(v);
+  if (size >= 1e12) return format("%.3g", v);
+  if (size >= 1e7) return format("%.1fM", v / 1e6);
+  if (size >= 1e4) return format("%.1fk", v / 1e3);
   if (size != 0 && size < 1e-3) return format("%.1e", v);
   return format("%.*f", size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4, v);
 }
