@@ -65,54 +65,65 @@ struct Checkpoint final : Op<"checkpoint"> {
 
   Tensors vjp(const Tensor& g) override {
     const bool create_graph = grad_enabled();
-    std::vector<Tensor> xs;
-    for (std::size_t i = 0; i < inputs; ++i) {
-      Tensor x = saved(i);
-      if (!x.defined()) {
-        xs.push_back(x);
-        continue;
-      }
-      // Records from detached inputs, unless the gradient itself is to be recorded: then the segment is rebuilt on top
-      // of the real history, with an edge of its own for each input, even when two of them are one tensor.
-      if (!create_graph) x = needs(i) ? x.detach().requires_grad_() : x.detach();
-      else x = record("checkpoint", x.detach(), {x}, {}, [](const Tensor& dy) { return dy; });
-      xs.push_back(x);
-    }
-    std::unordered_map<const Storage*, uint32_t> before;  // versions of what the first run read, before the second
+    const std::vector<Tensor> xs = inputs_again(create_graph);
+    Versions before;
     for (const auto& [storage, then] : captured.memory) before[storage] = storage->version();
     const uint64_t start = detail::next_seq();
-    Tensor y;
-    {
-      GradMode on(true);
-      PrecisionScope as_before(precision);
-      const detail::Restored<std::shared_ptr<detail::Sequence>> in_sequence(detail::this_sequence(), sequence);
-      RngLog::Replay replay(tape);
-      y = f(xs);
-    }
-    if (y.shape() != outputs[0].shape)
-      fail<AutogradError>("checkpoint: the second run gave shape ", y, ", the first gave ", outputs[0].shape);
+    const Tensor y = run_again(xs);
     std::vector<Edge> wanted;
     for (std::size_t i = 0; i < edges.size(); ++i) wanted.push_back(i < inputs ? edge_of(xs[i]) : edges[i]);
     const Edge root = edge_of(y);
     if (!root.node) return Tensors(edges.size());
-    const Captured again(root, start, wanted);
+    check_reads(Captured(root, start, wanted), before);
+    auto grads = detail::grad_edges({&root, 1}, {&g, 1}, wanted, {.create_graph = create_graph}, true);
+    // Hooks that f registers on its inputs. Those of captured tensors run when the outer walk gets there.
+    for (std::size_t i = 0; i < inputs; ++i)
+      if (grads[i].defined()) wanted[i].node->run_hooks(wanted[i].index, grads[i]);
+    return Tensors(grads.begin(), grads.end());
+  }
+
+ private:
+  /// Versions of what the first run read, before the second.
+  using Versions = std::unordered_map<const Storage*, uint32_t>;
+
+  /// The inputs as leaves, unless the gradient itself is to be recorded: then they lead to the real history, each by an
+  /// edge of its own, even when two of them are one tensor.
+  std::vector<Tensor> inputs_again(bool create_graph) const {
+    std::vector<Tensor> xs;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      const Tensor x = saved(i);
+      if (!x.defined()) xs.push_back(x);
+      else if (create_graph) xs.push_back(record("checkpoint", x.detach(), {x}, {}, [](const Tensor& g) { return g; }));
+      else xs.push_back(needs(i) ? x.detach().requires_grad_() : x.detach());
+    }
+    return xs;
+  }
+
+  Tensor run_again(const std::vector<Tensor>& xs) const {
+    GradMode on(true);
+    PrecisionScope as_before(precision);
+    const detail::Restored<std::shared_ptr<detail::Sequence>> in_sequence(detail::this_sequence(), sequence);
+    RngLog::Replay replay(tape);
+    const Tensor y = f(xs);
+    if (y.shape() != outputs[0].shape)
+      fail<AutogradError>("checkpoint: the second run gave shape ", y, ", the first gave ", outputs[0].shape);
+    return y;
+  }
+
+  /// Throws AutogradError if the second run read something else than the first.
+  void check_reads(const Captured& again, const Versions& before) const {
     for (const Edge& e : again.edges)  // a leaf may have been frozen in the first run
       if (!e.node->is_leaf())
         fail<AutogradError>("checkpoint: the second run read a tensor with a history that the first had not read; ",
                             "capture tensors by value");
     for (const auto& [storage, now] : again.memory) {
       const auto then = captured.memory.find(storage);
-      if (then == captured.memory.end() || then->second.version == before[storage]) continue;
-      if (storage->version() == before[storage])  // else the function writes it itself, before it reads it
+      if (then == captured.memory.end() || then->second.version == before.at(storage)) continue;
+      if (storage->version() == before.at(storage))  // else the function writes it itself, before it reads it
         fail<AutogradError>("checkpoint: a tensor that the function captured was edited in place (version ",
                             storage->version(), ", read at version ", then->second.version,
                             "); edit a clone of it instead");
     }
-    auto grads = detail::grad_edges({&root, 1}, {&g, 1}, wanted, {.create_graph = create_graph}, true);
-    // Hooks that f registers on its inputs. Those of captured tensors run when the outer walk gets there.
-    for (std::size_t i = 0; i < inputs; ++i)
-      if (grads[i].defined()) wanted[i].node->run_hooks(wanted[i].index, grads[i]);
-    return Tensors(grads.begin(), grads.end());
   }
 };
 
