@@ -106,13 +106,13 @@ TEST_CASE("optim: rmsprop equals its definition", "[optim]") {
 }
 
 TEST_CASE("optim: a centered rmsprop divides by eps where gradients have not changed for long", "[optim]") {
-  Tensor w = leaf({0, 0}, {2}, f32);
-  RmsProp rmsprop({w}, {.lr = 1, .alpha = 0.5, .eps = 1, .centered = true});
-  for (int i = 0; i < 60; ++i) w.set_grad(Tensor({0.1f, -0.7f})), rmsprop.step();
+  Tensor w = zeros({100}).requires_grad_();
+  const Tensor g = to(Tensor::from(numbers(100, 1)), f32);  // v − m² is rounded to below 0 for some
+  RmsProp rmsprop({w}, {.lr = 1, .alpha = 0.9, .eps = 1, .centered = true});
+  for (int i = 0; i < 300; ++i) w.set_grad(g), rmsprop.step();
   const Tensor before = clone(w.detach());
   rmsprop.step();
-  CHECK((w - before).to_vector()[0] == Approx(-0.1).epsilon(1e-3));
-  CHECK((w - before).to_vector()[1] == Approx(0.7).epsilon(1e-3));
+  CHECK(max(abs((before - w) - g)).item() < 0.01);
 }
 
 TEST_CASE("optim: lion equals its definition", "[optim]") {
