@@ -15,6 +15,9 @@ namespace sluice::detail {
 
 namespace {
 
+/// Runs of fewer elements are read and copied column by column: the inner loop goes along the dim before.
+constexpr int64_t kShort = 7;
+
 template <class T, class S> void convert_run(const S* from, int64_t stride, int64_t n, T* out) {
   if (stride == 1) {
     if constexpr (std::is_same_v<T, S>) std::memcpy(out, from, static_cast<std::size_t>(n) * sizeof(T));
@@ -22,6 +25,8 @@ template <class T, class S> void convert_run(const S* from, int64_t stride, int6
       for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[i]);
   } else if (stride == 0) {
     std::fill_n(out, n, convert<T>(*from));
+  } else if (stride == -1) {  // flipped
+    for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[-i]);
   } else {
     for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[i * stride]);
   }
@@ -53,6 +58,26 @@ template <class Run> void for_each_run(const StridedRange& w, int64_t start, int
       index[d] = 0;
       ++index[d - 1];
     }
+  }
+}
+
+template <class T, class S> void read_runs(const StridedRange& w, const S* from, int64_t start, int64_t n, T* out) {
+  for_each_run(w, start, n, [=](int64_t offset, int64_t stride, int64_t count, int64_t at) {
+    convert_run(from + offset, stride, count, out + at);
+  });
+}
+/// The same for a last dim that is short: column c of run r is element r·width + c.
+template <class T, class S> void read_columns(const StridedRange& w, const S* from, int64_t start, int64_t n, T* out) {
+  StridedRange others = w;
+  const int last = --others.rank;
+  const int64_t width = w.shape[last];
+  for (int64_t c = 0; c < width; ++c) {
+    const int64_t first = (start + width - 1 - c) / width, end = (start + n + width - 1 - c) / width;
+    for_each_run(others, first, end - first, [=](int64_t offset, int64_t stride, int64_t count, int64_t at) {
+      const S* source = from + offset + c * w.strides[last];
+      T* to = out + ((first + at) * width + c - start);
+      for (int64_t k = 0; k < count; ++k) to[k * width] = convert<T>(source[k * stride]);
+    });
   }
 }
 
@@ -183,6 +208,30 @@ template <class Run> void for_each_item(const Move& m, int64_t begin, int64_t en
   }
 }
 
+/// Copies short runs, along the last dim of m, column by column.
+template <class T> void copy_columns(const T* from, T* to, Move m) {
+  constexpr int64_t kNear = 128;  // runs at a time, whose lines stay in L1
+  const int last = m.rank - 1;
+  const int64_t width = m.shape[last], f = m.from[last], t = m.to[last];
+  const int64_t runs = m.shape[last - 1], next_f = m.from[last - 1], next_t = m.to[last - 1];
+  const int64_t pieces = ceil_div(runs, kNear);
+  m.remove(last), m.remove(last - 1);
+  const Move outer = m;
+  const int64_t grain = std::max<int64_t>(1, 64 * kTile / (std::min(runs, kNear) * width));
+  parallel_for(outer.count() * pieces, grain, [=](int64_t begin, int64_t end) {
+    for_each_item(outer, begin / pieces, ceil_div(end, pieces), [=](int64_t i, int64_t from_at, int64_t to_at) {
+      for (int64_t p = std::max(begin - i * pieces, int64_t{0}); p < std::min(end - i * pieces, pieces); ++p) {
+        const int64_t first = p * kNear, n = std::min(kNear, runs - first);
+        for (int64_t c = 0; c < width; ++c) {
+          const T* source = from + from_at + first * next_f + c * f;
+          T* target = to + to_at + first * next_t + c * t;
+          for (int64_t k = 0; k < n; ++k) target[k * next_t] = source[k * next_f];
+        }
+      }
+    });
+  });
+}
+
 template <class T>
 void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte* to_bytes, const Layout& to_layout) {
   const T* from = reinterpret_cast<const T*>(from_bytes);
@@ -227,6 +276,7 @@ void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte
     });
     return;
   }
+  if (last > 0 && run < kShort && run < m.shape[last - 1]) return copy_columns(from, to, m);
   // Copies runs, split where they are long.
   const int64_t piece = std::min(run, 64 * kTile), pieces = ceil_div(run, piece);
   m.remove(last);
@@ -286,9 +336,8 @@ template <class T>
 void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int64_t start, int64_t n, T* out) {
   dispatch_all(dtype, [&]<class S>() {
     vectorised([=, &walk, from = reinterpret_cast<const S*>(base)] {
-      for_each_run(walk, start, n, [&](int64_t offset, int64_t stride, int64_t count, int64_t at) {
-        convert_run(from + offset, stride, count, out + at);
-      });
+      if (walk.rank > 1 && walk.shape[walk.rank - 1] < kShort) return read_columns(walk, from, start, n, out);
+      read_runs(walk, from, start, n, out);
     });
   });
 }

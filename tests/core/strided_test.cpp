@@ -190,6 +190,34 @@ TEST_CASE("strided: copies of transposed dims, beyond every tile", "[strided]") 
   }
 }
 
+TEST_CASE("strided: short rows and flipped ones, beyond every tile", "[strided]") {
+  for (DType type : {boolean, bf16, f32, f64})
+    for (int64_t width : {2, 3, 7, 8, 9})
+      for (int64_t rows : {7, 129, 1500}) {
+        const Tensor x = scrambled({3, rows, width + 2}, type), y = slice(x, 2, 1, width + 1);
+        const Tensor column = slice(x, 2, 0, 1), repeated = expand(column, {3, rows, width});
+        INFO(name_of(type) << " " << rows << " rows of " << width);
+        for (const Tensor& from : {y, flip(y, {2}), flip(y, {1}), transpose(y, 0, 1), repeated}) {
+          const Tensor copy = contiguous(from);
+          REQUIRE(same_elements(from, copy));
+          Tensor whole = scrambled({from.dim(0), from.dim(1), width + 2}, type), old = clone(whole);
+          Tensor inside = slice(whole, 2, 1, width + 1);
+          copy_(inside, from);
+          REQUIRE(same_elements(from, inside));
+          for (int64_t beside : {int64_t{0}, width + 1})
+            REQUIRE(same_elements(select(old, 2, beside), select(whole, 2, beside)));
+          // A tile that begins and ends within a row.
+          const auto read = [n = copy.numel() - 3](const Tensor& t) {
+            std::vector<double> tile(static_cast<std::size_t>(n));
+            detail::read_tile(detail::StridedRange(t.layout()), t.raw(), t.dtype(), 1, n, tile.data());
+            return tile;
+          };
+          const std::vector<double> got = read(from), want = read(copy);
+          REQUIRE(std::memcmp(got.data(), want.data(), got.size() * sizeof(double)) == 0);
+        }
+      }
+}
+
 TEST_CASE("strided: long rows are cut into tiles without a seam", "[strided]") {
   for (int64_t n : {511, 512, 513, 32767, 32769, 100003}) {
     Tensor x = arange(0, 2.0 * static_cast<double>(n), 1, {i32}), odd = slice(x, 0, 1, std::nullopt, 2),
