@@ -139,8 +139,10 @@ template <class T> void multiply_block(const Micro<T>& micro, const Left<T>& a, 
   const int64_t height = blocks.height, row = a.grouped ? k : a.row;
   // Each tile prefetches one of `parts` parts of a panel.
   const int64_t parts = std::max<int64_t>(1, 2 * micro.cols * int64_t{sizeof(T)} / 64);
-  for (int64_t first = 0; first < n; first += blocks.rows) {
-    const int64_t rows = std::min(blocks.rows, n - first);
+  // While k is short, c is most of the traffic: tiles then go along its rows, which they write in the order of memory.
+  const int64_t block = k <= 32 && m >= 8 * micro.cols ? height : blocks.rows;
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t rows = std::min(block, n - first);
     for (int64_t col = 0; col < m; col += micro.cols) {
       TileCall<T> t{k,
                     a.data + first * row,
