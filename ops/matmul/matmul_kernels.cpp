@@ -28,6 +28,7 @@ using detail::Packing;
 using detail::Plan;
 using detail::Trans;
 
+constexpr int64_t kFew = 32;                // multiply-adds of a product that take less time than calls of gemm
 constexpr int64_t kGroup = 32;              // rows of a that are packed at a time
 constexpr int64_t kPiece = 256;             // rows and columns of a piece of c that is rounded
 constexpr int64_t kPieceRow = kPiece + 16;  // padded: no two rows lie in the same sets of the cache
@@ -114,8 +115,8 @@ template <class T, class X> struct Matmul {
   /// Where matrix i of an operand begins.
   int64_t offset(const Tensor& x, int64_t i) const {
     int64_t at = 0;
-    for (int d = dims.rank() - 1; d >= 0; --d) at += i % dims[d] * x.strides()[d], i /= dims[d];
-    return at;
+    for (int d = dims.rank() - 1; d > 0; --d) at += i % dims[d] * x.strides()[d], i /= dims[d];
+    return dims.rank() > 0 ? at + i * x.strides()[0] : 0;
   }
 
   /// The product of few rows; of one column by its transpose, which has one row.
@@ -159,8 +160,27 @@ template <class T, class X> struct Matmul {
     }
   }
 
+  /// Products of a few numbers, each a chain of multiply-adds as in gemm.
+  void few() const {
+    parallel_for(batch, int64_t{1} << 12, [&](int64_t begin, int64_t end) {
+      const int64_t row = left.at(1, 0), a_k = left.at(0, 1), b_k = right.at(1, 0), col = right.at(0, 1);
+      for (int64_t matrix = begin; matrix < end; ++matrix) {
+        const X* const x = pa + offset(a, matrix);
+        const X* const y = pb + offset(b, matrix);
+        for (int64_t i = 0; i < n; ++i)
+          for (int64_t j = 0; j < m; ++j) {
+            T sum = 0;
+            for (int64_t l = 0; l < k; ++l) sum = std::fma(x[i * row + l * a_k], y[l * b_k + j * col], sum);
+            pc[(matrix * n + i) * m + j] = bias ? sum + bias[j] : sum;
+          }
+      }
+    });
+  }
+
   /// Each task has a tile of c and packs its own operands, where packing pays.
   void separate() const {
+    if constexpr (!kRounds)
+      if (plan.packing == Packing::panels && n * m * k <= kFew) return few();
     // The bits of OpenBLAS's results depend on the tiling, so it is for 8 threads, whatever their number.
     const Tiling t = kRounds ? Tiling::pieces(n, m, 2 * kPiece, 1)
                              : Tiling(batch, n, m, k, kGroup, 32, isa() == Isa::base ? 8 : num_threads());
