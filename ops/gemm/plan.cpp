@@ -19,7 +19,7 @@ const char* means(const GemmShape& p, Packing packing) {
   static constexpr const char* rounded[] = {"portable, bf16", "NEON, bf16",    "NEON, bf16",   "AVX2, bf16",
                                             "AVX-512, bf16",  "AVX-512, bf16", "AVX-512, bf16"};
   switch (packing) {
-    case Packing::plain: return p.n == 1 || p.m == 1 ? "OpenBLAS gemv" : "OpenBLAS";
+    case Packing::plain: return p.isa != Isa::base ? "one row or column" : "OpenBLAS";
     case Packing::panels: return exact[static_cast<int>(p.isa)];
     case Packing::rounded: return rounded[static_cast<int>(p.isa)];
     case Packing::tiles:

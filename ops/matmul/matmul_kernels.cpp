@@ -119,15 +119,26 @@ template <class T, class X> struct Matmul {
     return dims.rank() > 0 ? at + i * x.strides()[0] : 0;
   }
 
-  /// The product of few rows; of one column by its transpose, which has one row.
-  void skinny_matmul(bool column) const {
-    const int64_t rows = column ? 1 : n, cols = column ? n : m;
-    const int64_t ld = column ? k : left.ld;
-    int64_t ld_many = column ? left.ld : right.ld;
-    Trans trans = !column ? right.trans : left.trans == Trans::no ? Trans::yes : Trans::no;
+  /// A product of few rows: few [rows, k] · many [k, cols]; of one column by its transpose, which has one row.
+  struct Skinny {
+    int64_t rows, cols, ld, ld_many;
+    Trans trans;  // of many
+  };
+  Skinny skinny(bool column) const {
+    Skinny s = column ? Skinny{1, n, k, left.ld, left.trans == Trans::no ? Trans::yes : Trans::no}
+                      : Skinny{n, m, left.ld, right.ld, right.trans};
     // A vector is a row or a column. Dots run along k, sums along the columns: each needs more of these than one.
-    if (ld_many == 1 && cols == 1) trans = Trans::yes, ld_many = k;
-    else if (ld_many == 1 && k == 1) trans = Trans::no, ld_many = cols;
+    if (s.ld_many == 1 && s.cols == 1) s.trans = Trans::yes, s.ld_many = k;
+    else if (s.ld_many == 1 && k == 1) s.trans = Trans::no, s.ld_many = s.cols;
+    return s;
+  }
+  /// Many dots of few numbers each: OpenBLAS adds up their lanes faster.
+  bool short_dots() const {
+    const Skinny s = skinny(n > 1);
+    return s.trans == Trans::yes && s.cols > 16 && k < 64;
+  }
+  void skinny_matmul(bool column) const {
+    const auto [rows, cols, ld, ld_many, trans] = skinny(column);
     const X *few = column ? pb : pa, *many = column ? pa : pb;
     if constexpr (kRounds) {
       const Tensor& x = column ? b : a;
@@ -177,6 +188,23 @@ template <class T, class X> struct Matmul {
     });
   }
 
+  /// A piece of a product of one row or one column, by one thread. memory: for k numbers.
+  void vector(const X* from_a, const X* from_b, int64_t rows, int64_t cols, X* to, X* memory) const {
+    const bool column = n > 1;
+    const Skinny s = skinny(column);
+    const X *few = column ? from_b : from_a, *many = column ? from_a : from_b;
+    const int64_t count = column ? rows : cols, step = column ? right.at(1, 0) : left.at(0, 1);
+    if (step != 1) {
+      for (int64_t l = 0; l < k; ++l) memory[l] = few[l * step];
+      few = memory;
+    }
+    detail::vectorised([=, this] {
+      if (s.trans == Trans::yes) return detail::skinny_dots(1, count, k, T(1), few, k, many, s.ld_many, to, count);
+      std::fill_n(to, count, T(0));
+      detail::skinny_sums(1, count, k, few, k, many, s.ld_many, to, count);
+    });
+  }
+
   /// Each task has a tile of c and packs its own operands, where packing pays.
   void separate() const {
     if constexpr (!kRounds)
@@ -188,7 +216,8 @@ template <class T, class X> struct Matmul {
     const int64_t tiles = t.row_tiles * t.col_tiles, most_rows = std::min(t.rows, up(n, kGroup));
     const int64_t for_b = packed ? up(PackedB<T>::size(k, std::min(t.cols, m), plan.packing), 16) : 0;
     const int64_t for_a = kRounds ? up(PackedA<T>::size(most_rows, k), 16) : 0;
-    const int64_t memory = for_b + for_a + (kRounds ? most_rows * kPieceRow : 0);
+    const bool vectors = plan.packing == Packing::plain && isa() != Isa::base && !short_dots();
+    const int64_t memory = for_b + for_a + (kRounds ? most_rows * kPieceRow : vectors ? k : 0);
     const int64_t grain = std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k));
     parallel_for(batch * tiles, grain, [&](int64_t begin, int64_t end) {
       const Tensor all = empty({memory}, {.dtype = dtype_of<T>()});
@@ -209,8 +238,10 @@ template <class T, class X> struct Matmul {
                     place + for_b + for_a))
             again_where_not_finite(from_a, from_b, rows, cols, add, to);
         } else if constexpr (!kRounds) {
-          detail::gemm(left.trans, right.trans, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m,
-                       precision);
+          if (vectors) vector(from_a, from_b, rows, cols, to, place);
+          else
+            detail::gemm(left.trans, right.trans, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m,
+                         precision);
           if (add) detail::add_bias(to, rows, cols, m, add);
         }
       }

@@ -5,6 +5,8 @@
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/rows/rows.h>
 
+#include <cstring>
+
 namespace sluice::detail {
 
 /// c [n, m] = a·b + bias in parallel, for n <= kSkinnyRows. b [k, m], or its transpose [m, k], with leading dimension
@@ -18,6 +20,8 @@ template <class T, class B>
 void skinny_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t lda, const B* b, int64_t ldb, T* c,
                  int64_t ldc) {
   constexpr int lanes = kRowLanes;
+  using V [[gnu::vector_size(16)]] = T;
+  constexpr int kParts = lanes * sizeof(T) / sizeof(V);
   const int64_t whole = k - k % lanes;
   int64_t j = 0;
   for (; j + 4 <= m; j += 4) {  // with four independent sums, adds wait less for one another
@@ -32,18 +36,29 @@ void skinny_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t l
       for (int64_t l = 0; l < whole; l += lanes) {
         // The next four rows: the processor does not look ahead over the end of a page of 4 KB.
         if (r == 0)
-          for (const B* row : {b0, b1, b2, b3}) __builtin_prefetch(row + 4 * ldb + l);
+          for (const B* row : {b0, b1, b2, b3})
+            for (int i = 0; i < lanes; i += 64 / sizeof(B)) __builtin_prefetch(row + 4 * ldb + l + i);
         for (int i = 0; i < lanes; ++i) add(l, i);
       }
-      for (int i = 0; i < k - whole; ++i) add(whole, i);
-      for (int i = 0; i < 8; ++i) s0[i] += s0[i + 8], s1[i] += s1[i + 8], s2[i] += s2[i + 8], s3[i] += s3[i + 8];
-      T t[16];
-      for (int i = 0; i < 4; ++i) {
-        t[i] = s0[i] + s0[i + 4], t[i + 4] = s1[i] + s1[i + 4];
-        t[i + 8] = s2[i] + s2[i + 4], t[i + 12] = s3[i] + s3[i + 4];
+      int64_t l = whole;  // the rest as in row_total()
+      if (l + 8 <= k) {
+        for (int i = 0; i < 8; ++i) add(l, i);
+        l += 8;
       }
+      if (l + 4 <= k) {
+        for (int i = 0; i < 4; ++i) add(l, i);
+        l += 4;
+      }
+      for (int i = 0; i < k - l; ++i) add(l, i);
       T* to = c + r * ldc + j;
-      for (int q = 0; q < 4; ++q) to[q] = scale * ((t[4 * q] + t[4 * q + 2]) + (t[4 * q + 1] + t[4 * q + 3]));
+      for (const T* lane : {s0, s1, s2, s3}) {
+        V part[kParts];  // by registers: GCC would add the lanes of arrays one by one
+        std::memcpy(part, lane, sizeof part);
+        for (int half = kParts / 2; half > 0; half /= 2)
+          for (int i = 0; i < half; ++i) part[i] += part[i + half];
+        if constexpr (sizeof(T) == 4) *to++ = scale * ((part[0][0] + part[0][2]) + (part[0][1] + part[0][3]));
+        else *to++ = scale * (part[0][0] + part[0][1]);
+      }
     }
   }
   for (; j < m; ++j)

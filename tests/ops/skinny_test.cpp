@@ -1,17 +1,21 @@
-// Products of few rows against loops in f64.
+// Products of few rows against loops in f64; batches of small products.
 #include <sluice/ops/matmul/skinny.h>
 
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/isa_scope.h"
 
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/ops/gemm/ladder.h>
+#include <sluice/sluice.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 using namespace sluice;
 using namespace sluice::detail;
-using sluice::testing::Rand;
+using namespace sluice::testing;
 
 namespace {
 
@@ -70,4 +74,55 @@ TEST_CASE("few rows: cut across columns and across k", "[skinny]") {
       check<float>(trans, 3, m, k, false, r);
     }
   check<double>(Trans::no, 2, 4099, 70, true, r);
+}
+
+TEST_CASE("matmul: batches of small matrices and of vectors, in every layout", "[gemm][matmul][bits]") {
+  Rng rng(5);
+  for_each_isa([&](Isa i) {
+    struct Sizes {
+      int64_t n, m, k;
+    };
+    for (const Sizes& s : {Sizes{2, 2, 2},
+                           {3, 3, 3},
+                           {2, 3, 5},
+                           {16, 2, 1},
+                           {4, 4, 4},
+                           {1, 1, 1},
+                           {1, 1, 70},
+                           {1, 5, 9},
+                           {5, 1, 9},
+                           {1, 70, 1},
+                           {70, 1, 1},
+                           {1, 37, 68},
+                           {37, 1, 68},
+                           {1, 37, 20},
+                           {37, 1, 20}})
+      for (int layout = 0; layout < 16; ++layout) {
+        // Matrices of whole numbers, whose sums are exact: plain or transposed, with dims of the batch exchanged or
+        // not.
+        const auto draw = [&](int64_t rows, int64_t cols, bool turned, bool exchanged) {
+          Shape shape = exchanged ? Shape{3, 2} : Shape{2, 3};
+          shape.push_back(turned ? cols : rows), shape.push_back(turned ? rows : cols);
+          Tensor x = to(randint(-9, 10, shape, rng), f32);
+          if (turned) x = transpose(x, 2, 3);
+          return exchanged ? transpose(x, 0, 1) : x;
+        };
+        const Tensor a = draw(s.n, s.k, layout & 1, layout & 2), b = draw(s.k, s.m, layout & 4, layout & 8);
+        const Tensor c = matmul(a, b), plain_a = contiguous(a), plain_b = contiguous(b);
+        INFO(isa_name(i) << ' ' << s.n << " × " << s.m << " × " << s.k << ", layout " << layout);
+        REQUIRE(matmul(to(a, f64), to(b, f64)).to_vector<float>() == c.to_vector<float>());
+        std::vector<float> want(std::size_t(6 * s.n * s.m));
+        for (int64_t j = 0; j < 6; ++j)
+          gemm_naive(Product<float>{Trans::no, Trans::no, s.n, s.m, s.k, 1, plain_a.data<float>() + j * s.n * s.k, s.k,
+                                    plain_b.data<float>() + j * s.k * s.m, s.m, 0, &want[std::size_t(j * s.n * s.m)],
+                                    s.m});
+        REQUIRE(c.to_vector<float>() == want);
+      }
+    // One row of each operand repeats; and the bits are those of a chain, as in a larger product.
+    const Tensor a = normal({3, 3}, 0, 1, rng), b = normal({7, 3, 3}, 0, 1, rng), wide = cat({b, b, b, b}, 2);
+    const Tensor small = matmul(a, b), large = contiguous(narrow(matmul(a, wide), 2, 0, 3));
+    if (i != Isa::base) CHECK(!std::memcmp(small.raw(), large.raw(), 7 * 9 * sizeof(float)));
+    const Tensor bias = normal({2}, 0, 1, rng), x = normal({2, 5}, 0, 1, rng), w = normal({5, 2}, 0, 1, rng);
+    CHECK(linear(x, w, bias).to_vector() == (matmul(x, w) + bias).to_vector());
+  });
 }
