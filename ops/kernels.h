@@ -69,6 +69,8 @@ extern Kernel<void(Compare kind, const Tensor& a, const Tensor& b, Tensor& y)> c
 extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
 /// y [outer, inner], products of x [outer, n, inner]. Without it they are made of ops.
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> prod;
+/// y [outer, inner] = log Σ e^x of x [outer, n, inner]; bf16 only with inner = 1. Without it y is made of ops.
+extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> logsumexp;
 /// Index of the first largest or smallest value; x of any dtype but bf16.
 extern Kernel<void(bool largest, const Tensor& x, Tensor& index, ReduceShape shape)> arg_extreme;
 /// y = running sums along dim; also i64 and i32.

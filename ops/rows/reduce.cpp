@@ -5,7 +5,9 @@
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
+#include <sluice/ops/rows/softmax.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -159,31 +161,48 @@ Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correc
   return to(norm(c.x, dims, keep_dims) / std::sqrt(c.freedom), x.dtype());
 }
 
-Tensor logsumexp(const Tensor& x, const Shape& dims_in, bool keep_dims) {
-  detail::check_float("logsumexp", x);
-  if (x.dtype() == bf16) return detail::in_f32(logsumexp, x, dims_in, keep_dims);
-  Shape dims = wrap_dims("logsumexp", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
-  constexpr double inf = std::numeric_limits<double>::infinity();
-  Tensor y;
-  {
-    NoGrad guard;
-    if (count_of(x.shape(), dims) == 0) {
-      y = full(kept, -inf, x.options());
-    } else {
-      Tensor m = max(x, dims, keep);
-      Tensor shift = masked_fill(m, logical_not(isfinite(m)), 0);  // ±inf and NaN pass through exp
-      y = log(sum(exp(x - shift), dims, keep)) + shift;
-    }
-    if (!keep_dims) y = reshape(y, with_dims_dropped(x.shape(), dims));
+namespace {
+/// [outer, inner] of x [outer, n, inner], without history.
+Tensor logsumexp_values(const Tensor& x) {
+  const int64_t outer = x.dim(0), n = x.dim(1), inner = x.dim(2);
+  if (n == 0) return full({outer, inner}, -std::numeric_limits<double>::infinity(), x.options());
+  Tensor y = empty({outer, inner}, x.options());
+  if (x.numel() == 0) return y;
+  if (!kernel::logsumexp.installed(x.device())) {
+    const Tensor wide = detail::widened(x), top = max(wide, {1}, keep);
+    const Tensor shift = masked_fill(top, logical_not(isfinite(top)), 0);  // ±inf and NaN pass through exp
+    return to(squeeze(log(sum(exp(wide - shift), {1}, keep)) + shift, 1), x.dtype());
   }
-  // Backward: dx = g · softmax(x), from differences to the largest x. e^(x − y) would lose the digits of a large y.
-  return record("logsumexp", y, {x}, {x}, [kept, dims](const Node& node, const Tensor& g) {
+  // Few columns, and bf16, which must be widened, are faster as rows.
+  if (inner > 1 && (inner < 16 || x.dtype() == bf16))
+    kernel::logsumexp(contiguous(transpose(x, 1, 2)), y, {outer * inner, n, 1});
+  else kernel::logsumexp(contiguous(x), y, {outer, n, inner});
+  return y;
+}
+}  // namespace
+
+Tensor logsumexp(const Tensor& x_in, const Shape& dims_in, bool keep_dims) {
+  detail::check_float("logsumexp", x_in);
+  const Shape dims = wrap_dims("logsumexp", dims_in, x_in.rank());
+  const Shape shape = keep_dims ? with_dims_kept(x_in.shape(), dims) : with_dims_dropped(x_in.shape(), dims);
+  const auto runs = runs_of(dims);
+  if (runs.size() > 1) {  // brought together, as the last ones
+    Shape order, last;
+    for (int d = 0; d < x_in.rank(); ++d)
+      if (std::find(dims.begin(), dims.end(), d) == dims.end()) order.push_back(d);
+    for (int64_t d : dims) last.push_back(order.rank()), order.push_back(d);
+    return reshape(logsumexp(permute(x_in, order), last), shape);
+  }
+  const ReduceShape s = runs.empty() ? ReduceShape{1, 1, 1} : runs[0].of(x_in.shape());
+  const Tensor x = reshape(x_in, {s.outer, s.n, s.inner});
+  // Backward: dx = g · softmax(x). e^(x − y) would lose the digits of a large y. Softmax would take a transposed x by
+  // other loops, with other bits.
+  const Tensor y = record("logsumexp", logsumexp_values(x.detach()), {x}, {x}, [](const Node& node, const Tensor& g) {
     const Tensor x = node.saved(0);
     if (x.numel() == 0) return zeros_like(x);
-    const Tensor top = max(x.detach(), dims, keep);
-    const Tensor e = exp(x - masked_fill(top, logical_not(isfinite(top)), 0)), total = sum(e, dims, keep);
-    return reshape(g, kept) * (e / masked_fill(total, total.detach() == 0.0, 1));
+    return to(unsqueeze(detail::widened(g), 1) * softmax(contiguous(detail::widened(x)), 1), x.dtype());
   });
+  return reshape(y, shape);
 }
 
 Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {

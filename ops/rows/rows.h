@@ -121,15 +121,17 @@ inline float* row_memory(int which, int64_t n) {
 template <class T> class RowsIn {
  public:
   RowsIn(const Tensor& x, int64_t n, int which) : at_(x.raw()), n_(n), which_(which), narrow_(x.dtype() == bf16) {}
-  const T* operator[](int64_t row) const {
+  const T* operator[](int64_t row) const { return part(row * n_, n_); }
+  /// n numbers from element `first` on.
+  const T* part(int64_t first, [[maybe_unused]] int64_t n) const {
     if constexpr (std::is_same_v<T, float>)
       if (narrow_) {
-        const auto* from = reinterpret_cast<const BFloat16*>(at_) + row * n_;
-        float* __restrict__ to = row_memory(which_, n_);
-        for (int64_t i = 0; i < n_; ++i) to[i] = static_cast<float>(from[i]);
+        const auto* from = reinterpret_cast<const BFloat16*>(at_) + first;
+        float* __restrict__ to = row_memory(which_, n);
+        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
         return to;
       }
-    return reinterpret_cast<const T*>(at_) + row * n_;
+    return reinterpret_cast<const T*>(at_) + first;
   }
 
  private:

@@ -1,5 +1,6 @@
 // y = e^(x−m) / Σ e^(x−m), m = max x          dx = y ⊙ (g − Σ g⊙y)
 // z = x − m − log Σ e^(x−m)                    dx = g − e^z · Σ g
+// logsumexp: m + log Σ e^(x−m)                 dx = g · y, made of ops (ops/rows/reduce.cpp)
 #include <sluice/ops/rows/softmax.h>
 
 #include <sluice/core/number/math.h>
@@ -70,16 +71,33 @@ template <class F> void for_each_block(ReduceShape s, F f) {
   });
 }
 
-/// total[k] = Σ_r term(r·inner + k), k < m. Sums of 128 rows are added, so that long columns lose no more digits than
+/// total[k] = Σ_r term(r·inner + k, k), k < m. Sums of 128 rows are added, so that long columns lose no more digits than
 /// rows. term may also store what it computes.
-template <class T, class Term> void column_totals(ReduceShape s, int64_t m, T* total, Term term) {
-  std::fill_n(total, m, T(0));
+template <class T, class Total, class Term> void column_totals(ReduceShape s, int64_t m, Total* total, Term term) {
+  std::fill_n(total, m, Total(0));
   for (int64_t b = 0; b < s.n; b += 128) {
     T part[kWidth] = {};
     for (int64_t r = b; r < std::min(s.n, b + 128); ++r)
       for (int64_t k = 0; k < m; ++k) part[k] += term(r * s.inner + k, k);
     for (int64_t k = 0; k < m; ++k) total[k] += part[k];
   }
+}
+
+/// detail::row_max() and detail::row_exp_total() of m columns.
+template <class T, class Total, class Keep>
+void column_exp_totals(const T* __restrict__ p, ReduceShape s, int64_t m, T* shift, Total* total, Keep keep) {
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  T top[kWidth];
+  std::fill_n(top, m, -inf);
+  for (int64_t r = 0; r < s.n; ++r)
+    for (int64_t k = 0; k < m; ++k) top[k] = p[r * s.inner + k] > top[k] ? p[r * s.inner + k] : top[k];
+  bool infinite = false;
+  for (int64_t k = 0; k < m; ++k) shift[k] = top[k] - top[k] == T(0) ? top[k] : T(0), infinite |= top[k] == inf;
+  const auto add_up = [&](auto exp) {
+    column_totals<T>(s, m, total, [&](int64_t i, int64_t k) { return keep(i, exp(p[i] - shift[k])); });
+  };
+  if (infinite) add_up([](T v) { return math::exp(v); });
+  else add_up([](T v) { return math::exp_low(v); });
 }
 
 /// y_rk = f(x_rk, k) for the rows r of a block of m columns k.
@@ -95,17 +113,8 @@ void softmax_columns_cpu(const Tensor& x, Tensor& y, ReduceShape s, bool log) {
       constexpr T inf = std::numeric_limits<T>::infinity();
       const T* __restrict__ p = x0 + at;
       T* __restrict__ q = y0 + at;
-      T top[kWidth], shift[kWidth], total[kWidth], by[kWidth];
-      std::fill_n(top, m, -inf);
-      for (int64_t r = 0; r < s.n; ++r)
-        for (int64_t k = 0; k < m; ++k) top[k] = p[r * s.inner + k] > top[k] ? p[r * s.inner + k] : top[k];
-      bool infinite = false;
-      for (int64_t k = 0; k < m; ++k) shift[k] = top[k] - top[k] == T(0) ? top[k] : T(0), infinite |= top[k] == inf;
-      const auto add_up = [&](auto exp) {
-        column_totals(s, m, total, [&](int64_t i, int64_t k) { return q[i] = exp(p[i] - shift[k]); });
-      };
-      if (infinite) add_up([](T v) { return math::exp(v); });
-      else add_up([](T v) { return math::exp_low(v); });
+      T shift[kWidth], total[kWidth], by[kWidth];
+      column_exp_totals(p, s, m, shift, total, [q](int64_t i, T e) { return q[i] = e; });
       if (log) {
         for (int64_t k = 0; k < m; ++k) by[k] = math::log(total[k]);
         column_map(s, m, p, q, [&](T v, int64_t k) { return by[k] == -inf ? by[k] : (v - shift[k]) - by[k]; });
@@ -123,14 +132,71 @@ void softmax_columns_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, 
       const T *a = y0 + at, *b = g0 + at;
       T* __restrict__ q = dx0 + at;
       T total[kWidth];
-      if (log) column_totals(s, m, total, [=](int64_t i, int64_t) { return b[i]; });
-      else column_totals(s, m, total, [=](int64_t i, int64_t) { return a[i] * b[i]; });
+      if (log) column_totals<T>(s, m, total, [=](int64_t i, int64_t) { return b[i]; });
+      else column_totals<T>(s, m, total, [=](int64_t i, int64_t) { return a[i] * b[i]; });
       for (int64_t r = 0; r < s.n; ++r, a += s.inner, b += s.inner, q += s.inner)
         if (log)
           for (int64_t k = 0; k < m; ++k) q[k] = b[k] - math::exp(a[k]) * total[k];
         else
           for (int64_t k = 0; k < m; ++k) q[k] = a[k] * (b[k] - total[k]);
     });
+  });
+}
+
+/// y_k = log total_k + shift_k, in the wider of both types.
+template <class T, class Y> void store_logs(const T* shift, const double* total, int64_t m, Y* y) {
+  using Wide = std::conditional_t<std::is_same_v<Y, double>, double, T>;
+  for (int64_t k = 0; k < m; ++k)
+    y[k] = static_cast<Y>(math::log(static_cast<Wide>(total[k])) + static_cast<Wide>(shift[k]));
+}
+
+/// y [outer, pieces, inner]: log Σ e^x of pieces, of `length` entries but the last one, of the lines of
+/// x [outer, n, inner].
+template <class T, class Y> void logsumexp_of_pieces(const Tensor& x, Y* y, ReduceShape s, int64_t length) {
+  const int64_t pieces = ceil_div(s.n, length), lines = s.outer * pieces, blocks = ceil_div(s.inner, kWidth);
+  const auto first = [=](int64_t line) { return line / pieces * s.n + line % pieces * length; };
+  const auto size = [=](int64_t line) { return std::min(length, s.n - line % pieces * length); };
+  if (s.inner > 1)
+    return detail::for_each_row(lines * blocks, length * std::min(s.inner, kWidth), [=, x0 = x.data<T>()](int64_t i) {
+      const int64_t line = i / blocks, column = i % blocks * kWidth, m = std::min(kWidth, s.inner - column);
+      T shift[kWidth];
+      double total[kWidth];
+      column_exp_totals(x0 + first(line) * s.inner + column, {1, size(line), s.inner}, m, shift, total,
+                        [](int64_t, T e) { return e; });
+      store_logs(shift, total, m, y + line * s.inner + column);
+    });
+  const detail::RowsIn<T> in(x, s.n, 0);
+  const int64_t group = std::clamp<int64_t>((1 << 14) / length, 1, kWidth);  // so that logarithms are vectors, too
+  detail::for_each_row(ceil_div(lines, group), group * length, [=](int64_t i) {
+    const int64_t begin = i * group, m = std::min(group, lines - begin);
+    T shift[kWidth];
+    double total[kWidth] = {};
+    for (int64_t k = 0; k < m; ++k) {
+      constexpr int64_t block = 1024;  // sums of T are at most this long
+      const int64_t n = size(begin + k);
+      const T* p = in.part(first(begin + k), n);
+      const T top = detail::row_max(p, n);
+      for (int64_t b = 0; b < n; b += block)
+        total[k] += detail::row_exp_total(p + b, std::min(block, n - b), top, shift[k], [](int64_t, T e) { return e; });
+    }
+    store_logs(shift, total, m, y + begin);
+  });
+}
+
+/// Long lines in pieces, in parallel, and then of what these give.
+void logsumexp_cpu(const Tensor& x, Tensor& y, ReduceShape s) {
+  constexpr int64_t task = 1 << 15;
+  const int64_t width = std::min(s.inner, kWidth);
+  detail::dispatch_rows("logsumexp", x.dtype(), [&]<class T>() {
+    const auto to_y = [&]<class From>(const Tensor& from, ReduceShape shape) {
+      if (y.dtype() == bf16) logsumexp_of_pieces<From>(from, y.mutable_data<BFloat16>(), shape, shape.n);
+      else logsumexp_of_pieces<From>(from, y.mutable_data<T>(), shape, shape.n);
+    };
+    if (s.n * width <= 2 * task) return to_y.template operator()<T>(x, s);
+    const int64_t length = task / width, pieces = ceil_div(s.n, length);
+    Tensor part = empty({s.outer, pieces, s.inner}, {f64});
+    logsumexp_of_pieces<T>(x, part.mutable_data<double>(), s, length);
+    to_y.template operator()<double>(part, {s.outer, pieces, s.inner});
   });
 }
 
@@ -170,6 +236,7 @@ constinit decltype(kernel::softmax_backward) kernel::softmax_backward{"softmax b
 constinit decltype(kernel::softmax_columns) kernel::softmax_columns{"softmax", &softmax_columns_cpu};
 constinit decltype(kernel::softmax_columns_backward) kernel::softmax_columns_backward{"softmax backward",
                                                                                       &softmax_columns_backward_cpu};
+constinit decltype(kernel::logsumexp) kernel::logsumexp{"logsumexp", &logsumexp_cpu, Bf16::native};
 
 Tensor softmax(const Tensor& x, int64_t dim) { return softmax_along("softmax", x, dim, false); }
 Tensor log_softmax(const Tensor& x, int64_t dim) { return softmax_along("log_softmax", x, dim, true); }

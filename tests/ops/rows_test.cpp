@@ -4,6 +4,8 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
+#include <sluice/autograd/engine.h>
+#include <sluice/autograd/gradcheck.h>
 #include <sluice/core/number/random.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/matmul/matmul.h>
@@ -74,6 +76,63 @@ TEST_CASE("rows: softmax and norms of every length", "[rows]") {
     CHECK(max_abs_diff(to(layer_norm(x, {}, {}, 1e-3), f64), c / sqrt(mean(c * c, {1}, true) + 1e-3)) < 1e-5);
     CHECK(max_abs_diff(to(rms_norm(x, {}, 1e-3), f64), exact / sqrt(mean(exact * exact, {1}, true) + 1e-3)) < 1e-5);
   }
+}
+
+TEST_CASE("rows: logsumexp of every length, along rows, columns and dims apart", "[rows]") {
+  Rng rng(4);
+  const auto check = [](const Tensor& x, const Shape& dims) {
+    INFO(str(x.shape(), " over ", dims, " ", x.dtype()));
+    const Tensor exact = to(x, f64), top = max(exact, dims, keep);
+    const Tensor want = log(sum(exp(exact - top), dims, keep)) + top;
+    const double eps = x.dtype() == bf16 ? 0x1p-8 : x.dtype() == f32 ? 0x1p-22 : 0x1p-50;
+    CHECK(max_abs_diff(to(logsumexp(x, dims, keep), f64), want) <= eps * (1 + max_abs(want)));
+    CHECK(logsumexp(x, dims).shape() == sum(x, dims).shape());
+  };
+  for (DType dtype : {f32, f64, bf16}) {
+    for (int64_t n : lengths()) check(normal({3, n}, 0, 3, rng, {dtype}), {1});
+    for (int64_t inner : {2, 15, 16, 129})
+      for (int64_t n : {1, 2, 127, 300}) check(normal({2, n, inner}, 0, 3, rng, {dtype}), {1});
+    check(normal({150'001}, 0, 3, rng, {dtype}), {0});  // in pieces
+    check(normal({2, 70'001}, 100, 3, rng, {dtype}), {1});
+    check(normal({2, 1501, 140}, 0, 3, rng, {dtype}), {1});
+    check(normal({7, 5, 6}, 0, 3, rng, {dtype}), {0, 2});
+    check(permute(normal({7, 5, 6}, 0, 3, rng, {dtype}), {2, 0, 1}), {0, 1});
+  }
+}
+
+TEST_CASE("rows: logsumexp of inf and NaN, in pieces, too", "[rows]") {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const auto value = [](double fill, int64_t count, double at, bool rows, DType dtype) {
+    const int64_t n = 70'001, columns = rows ? 1 : 20;
+    Tensor x = full({n, columns}, fill, {dtype}), some = narrow(narrow(x, 1, columns - 1, 1), 0, 40'000, count);
+    fill_(some, at);
+    return to(logsumexp(x, {0}), f64).to_vector<double>().back();
+  };
+  for (DType dtype : {f32, f64, bf16})
+    for (bool rows : {true, false}) {
+      CHECK(value(-inf, 1, -inf, rows, dtype) == -inf);
+      CHECK(value(-inf, 1, 5, rows, dtype) == 5);
+      CHECK(value(-1000, 3, inf, rows, dtype) == inf);
+      CHECK(value(-inf, 1, inf, rows, dtype) == inf);
+      CHECK(std::isnan(value(0, 1, nan, rows, dtype)));
+      CHECK(std::isnan(value(inf, 1, nan, rows, dtype)));
+      CHECK(value(-1e30, 2, 3e38, rows, dtype) == Approx(3e38).epsilon(dtype == bf16 ? 0x1p-8 : 1e-6));
+    }
+}
+
+TEST_CASE("rows: slopes of logsumexp, of both orders", "[rows]") {
+  Rng rng(5);
+  for (const Shape& dims : {Shape{0}, Shape{1}, Shape{2}, Shape{0, 2}, Shape{}})
+    for (int64_t inner : {3, 17}) {
+      const Tensor x = normal({2, 3, inner}, 0, 1, rng, {f64}).requires_grad_();
+      const auto of = [&](const std::vector<Tensor>& in) { return logsumexp(in[0], dims); };
+      CHECK(gradcheck(of, {x}));
+      CHECK(gradgradcheck(of, {x}));
+    }
+  const Tensor x = Tensor::from<double>({3, 1e30, 1e30, -1e30}).requires_grad_();
+  CHECK(grad(logsumexp(x), x).to_vector<double>() == std::vector<double>{0, 0.5, 0.5, 0});
+  const Tensor half = normal({5, 100}, 0, 1, rng, {bf16}).requires_grad_(), wide = to(half.detach(), f32);
+  CHECK(same_bits(grad(sum(logsumexp(half, {1})), half), to(softmax(wide), bf16)));
 }
 
 TEST_CASE("rows: of equal numbers nothing is left behind their mean", "[rows]") {
