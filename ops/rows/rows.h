@@ -52,6 +52,17 @@ template <class T, class Term> T row_total(int64_t n, Term term) {
   for (int k = 0; i < n; ++i, ++k) lane[k] += term(i);
   return lanes_joined<kRowLanes>(lane, [](T a, T b) { return a + b; });
 }
+/// The lane to which row_total() adds term i of n.
+inline int row_lane(int64_t i, int64_t n) {
+  int lane = static_cast<int>(i % kRowLanes);
+  if (i < n - n % kRowLanes) return lane;
+  for (int part : {8, 4})
+    if (n & part) {
+      if (lane < part) return lane;
+      lane -= part;
+    }
+  return lane;
+}
 template <class T> T row_sum(const T* x, int64_t n) {
   return row_total<T>(n, [x](int64_t i) { return x[i]; });
 }

@@ -4,6 +4,7 @@
 #include <sluice/ops/rows/softmax.h>
 
 #include <sluice/core/number/math.h>
+#include <sluice/core/kernel/strided.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
@@ -12,31 +13,6 @@
 namespace sluice {
 
 namespace {
-
-/// Along the last dim of contiguous x.
-void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
-  const int64_t n = x.dim(-1);
-  detail::dispatch_rows("softmax", x.dtype(), [&]<class T>() {
-    const detail::RowsIn<T> in(x, n, 0);
-    const detail::RowsOut<T> out(y, n, 1);
-    detail::for_each_row(x.numel() / n, n, [&](int64_t r) {
-      const T* __restrict__ p = in[r];
-      T* __restrict__ q = out[r];
-      T shift;
-      const T total =
-          detail::row_exp_total(p, n, detail::row_max(p, n), shift, [q](int64_t i, T e) { return q[i] = e; });
-      if (log) {
-        const T l = math::log(total), by = shift;  // their sum would lose the digits of l at a large shift
-        // A line of −inf has log Σ = −inf; keep it −inf instead of −inf − −inf = NaN.
-        detail::row_map(p, q, n, [=](T v) { return l == -std::numeric_limits<T>::infinity() ? l : (v - by) - l; });
-      } else {
-        const T scale = total == T(0) ? T(0) : T(1) / total;
-        detail::row_map(q, q, n, [scale](T v) { return v * scale; });
-      }
-      out.done(r);
-    });
-  });
-}
 
 /// dx for softmax (y and g) or log-softmax, rows contiguous.
 void softmax_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, bool log) {
@@ -62,6 +38,11 @@ void softmax_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, bool log
 /// Columns at a time: long pieces of rows whose distances, powers of two, give them one place in the caches.
 constexpr int64_t kWidth = 128;
 
+/// Rows of less than kShort numbers are copied to be columns where there are many: their maxima and sums, across a
+/// vector, would take longer than the rest.
+template <class T> constexpr int64_t kShort = 256 / sizeof(T);
+template <class T> bool short_rows(int64_t rows, int64_t n) { return n < kShort<T> && rows >= kWidth / 4; }
+
 /// f(at, m) for blocks of m neighbouring columns of [outer, n, inner], whose first element is `at`, in parallel.
 template <class F> void for_each_block(ReduceShape s, F f) {
   const int64_t blocks = ceil_div(s.inner, kWidth);
@@ -71,8 +52,8 @@ template <class F> void for_each_block(ReduceShape s, F f) {
   });
 }
 
-/// total[k] = Σ_r term(r·inner + k, k), k < m. Sums of 128 rows are added, so that long columns lose no more digits than
-/// rows. term may also store what it computes.
+/// total[k] = Σ_r term(r·inner + k, k), k < m. Sums of 128 rows are added, so that long columns lose no more digits
+/// than rows. term may also store what it computes.
 template <class T, class Total, class Term> void column_totals(ReduceShape s, int64_t m, Total* total, Term term) {
   std::fill_n(total, m, Total(0));
   for (int64_t b = 0; b < s.n; b += 128) {
@@ -82,9 +63,21 @@ template <class T, class Total, class Term> void column_totals(ReduceShape s, in
     for (int64_t k = 0; k < m; ++k) total[k] += part[k];
   }
 }
+/// As column_totals(), but each sum has the bits of detail::row_total().
+template <class T, class Total, class Term> void row_totals(ReduceShape s, int64_t m, Total* total, Term term) {
+  T lane[detail::kRowLanes][kWidth] = {};
+  for (int64_t r = 0; r < s.n; ++r) {
+    T* to = lane[detail::row_lane(r, s.n)];
+    for (int64_t k = 0; k < m; ++k) to[k] += term(r * s.inner + k, k);
+  }
+  for (int half = detail::kRowLanes / 2; half > 0; half /= 2)
+    for (int to = 0; to < half; ++to)
+      for (int64_t k = 0; k < m; ++k) lane[to][k] += lane[to + half][k];
+  std::copy_n(lane[0], m, total);
+}
 
-/// detail::row_max() and detail::row_exp_total() of m columns.
-template <class T, class Total, class Keep>
+/// detail::row_max() and detail::row_exp_total() of m columns, or of m rows that were copied to be columns.
+template <bool rows, class T, class Total, class Keep>
 void column_exp_totals(const T* __restrict__ p, ReduceShape s, int64_t m, T* shift, Total* total, Keep keep) {
   constexpr T inf = std::numeric_limits<T>::infinity();
   T top[kWidth];
@@ -94,7 +87,9 @@ void column_exp_totals(const T* __restrict__ p, ReduceShape s, int64_t m, T* shi
   bool infinite = false;
   for (int64_t k = 0; k < m; ++k) shift[k] = top[k] - top[k] == T(0) ? top[k] : T(0), infinite |= top[k] == inf;
   const auto add_up = [&](auto exp) {
-    column_totals<T>(s, m, total, [&](int64_t i, int64_t k) { return keep(i, exp(p[i] - shift[k])); });
+    const auto term = [&](int64_t i, int64_t k) { return keep(i, exp(p[i] - shift[k])); };
+    if constexpr (rows) row_totals<T>(s, m, total, term);
+    else column_totals<T>(s, m, total, term);
   };
   if (infinite) add_up([](T v) { return math::exp(v); });
   else add_up([](T v) { return math::exp_low(v); });
@@ -106,22 +101,74 @@ template <class T, class F> void column_map(ReduceShape s, int64_t m, const T* x
     for (int64_t k = 0; k < m; ++k) y[k] = f(x[k], k);
 }
 
+/// (log-)softmax of m columns.
+template <bool rows, class T>
+void softmax_of_columns(const T* __restrict__ p, T* __restrict__ q, ReduceShape s, int64_t m, bool log) {
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  T shift[kWidth], total[kWidth], by[kWidth];
+  column_exp_totals<rows>(p, s, m, shift, total, [q](int64_t i, T e) { return q[i] = e; });
+  if (log) {
+    for (int64_t k = 0; k < m; ++k) by[k] = math::log(total[k]);
+    column_map(s, m, p, q, [&](T v, int64_t k) { return by[k] == -inf ? by[k] : (v - shift[k]) - by[k]; });
+  } else {
+    for (int64_t k = 0; k < m; ++k) by[k] = total[k] == T(0) ? T(0) : T(1) / total[k];
+    column_map(s, m, q, q, [&](T v, int64_t k) { return v * by[k]; });
+  }
+}
+
 /// As softmax_cpu(), a block of columns at a time.
 void softmax_columns_cpu(const Tensor& x, Tensor& y, ReduceShape s, bool log) {
   dispatch_float("softmax", x.dtype(), [&]<class T>() {
     for_each_block(s, [=, x0 = x.data<T>(), y0 = y.mutable_data<T>()](int64_t at, int64_t m) {
-      constexpr T inf = std::numeric_limits<T>::infinity();
-      const T* __restrict__ p = x0 + at;
-      T* __restrict__ q = y0 + at;
-      T shift[kWidth], total[kWidth], by[kWidth];
-      column_exp_totals(p, s, m, shift, total, [q](int64_t i, T e) { return q[i] = e; });
+      softmax_of_columns<false>(x0 + at, y0 + at, s, m, log);
+    });
+  });
+}
+
+/// f(columns, row, m) for blocks of m rows of x as columns [n, m], in parallel.
+template <class T, class F> void for_each_short_block(const Tensor& x, int64_t n, F f) {
+  const int64_t rows = x.numel() / n;
+  detail::for_each_row(ceil_div(rows, kWidth), n * kWidth, [=, from = x.raw(), dtype = x.dtype()](int64_t i) {
+    const int64_t row = i * kWidth, m = std::min(kWidth, rows - row);
+    T columns[kShort<T> * kWidth];
+    detail::copy_strided(from + row * n * size_of(dtype), {{n, m}, {1, n}, 0}, dtype,
+                         reinterpret_cast<std::byte*>(columns), Layout({n, m}), dtype_of<T>());
+    f(columns, row, m);
+  });
+}
+
+template <class T> void softmax_short_rows(const Tensor& x, Tensor& y, bool log) {
+  const int64_t n = x.dim(-1);
+  for_each_short_block<T>(x, n, [=, to = y.raw(), dtype = y.dtype()](const T* columns, int64_t row, int64_t m) {
+    T out[kShort<T> * kWidth];
+    softmax_of_columns<true>(columns, out, {1, n, m}, m, log);
+    detail::copy_strided(reinterpret_cast<const std::byte*>(out), Layout({n, m}), dtype_of<T>(),
+                         to + row * n * size_of(dtype), {{n, m}, {1, n}, 0}, dtype);
+  });
+}
+
+/// Along the last dim of contiguous x.
+void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
+  const int64_t n = x.dim(-1);
+  detail::dispatch_rows("softmax", x.dtype(), [&]<class T>() {
+    if (short_rows<T>(x.numel() / n, n)) return softmax_short_rows<T>(x, y, log);
+    const detail::RowsIn<T> in(x, n, 0);
+    const detail::RowsOut<T> out(y, n, 1);
+    detail::for_each_row(x.numel() / n, n, [&](int64_t r) {
+      const T* __restrict__ p = in[r];
+      T* __restrict__ q = out[r];
+      T shift;
+      const T total =
+          detail::row_exp_total(p, n, detail::row_max(p, n), shift, [q](int64_t i, T e) { return q[i] = e; });
       if (log) {
-        for (int64_t k = 0; k < m; ++k) by[k] = math::log(total[k]);
-        column_map(s, m, p, q, [&](T v, int64_t k) { return by[k] == -inf ? by[k] : (v - shift[k]) - by[k]; });
+        const T l = math::log(total), by = shift;  // their sum would lose the digits of l at a large shift
+        // A line of −inf has log Σ = −inf; keep it −inf instead of −inf − −inf = NaN.
+        detail::row_map(p, q, n, [=](T v) { return l == -std::numeric_limits<T>::infinity() ? l : (v - by) - l; });
       } else {
-        for (int64_t k = 0; k < m; ++k) by[k] = total[k] == T(0) ? T(0) : T(1) / total[k];
-        column_map(s, m, q, q, [&](T v, int64_t k) { return v * by[k]; });
+        const T scale = total == T(0) ? T(0) : T(1) / total;
+        detail::row_map(q, q, n, [scale](T v) { return v * scale; });
       }
+      out.done(r);
     });
   });
 }
@@ -161,9 +208,16 @@ template <class T, class Y> void logsumexp_of_pieces(const Tensor& x, Y* y, Redu
       const int64_t line = i / blocks, column = i % blocks * kWidth, m = std::min(kWidth, s.inner - column);
       T shift[kWidth];
       double total[kWidth];
-      column_exp_totals(x0 + first(line) * s.inner + column, {1, size(line), s.inner}, m, shift, total,
-                        [](int64_t, T e) { return e; });
+      column_exp_totals<false>(x0 + first(line) * s.inner + column, {1, size(line), s.inner}, m, shift, total,
+                               [](int64_t, T e) { return e; });
       store_logs(shift, total, m, y + line * s.inner + column);
+    });
+  if (short_rows<T>(lines, s.n))
+    return for_each_short_block<T>(x, s.n, [=](const T* columns, int64_t row, int64_t m) {
+      T shift[kWidth];
+      double total[kWidth];
+      column_exp_totals<true>(columns, {1, s.n, m}, m, shift, total, [](int64_t, T e) { return e; });
+      store_logs(shift, total, m, y + row);
     });
   const detail::RowsIn<T> in(x, s.n, 0);
   const int64_t group = std::clamp<int64_t>((1 << 14) / length, 1, kWidth);  // so that logarithms are vectors, too

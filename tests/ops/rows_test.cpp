@@ -78,6 +78,31 @@ TEST_CASE("rows: softmax and norms of every length", "[rows]") {
   }
 }
 
+TEST_CASE("rows: the bits of a row do not depend on the rows beside it", "[rows]") {
+  Rng rng(6);
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  for (DType dtype : {f32, f64, bf16})
+    for (int64_t n = 1; n <= 70; ++n) {
+      INFO(str(n, " ", dtype));
+      Tensor x = normal({300, n}, 0, 3, rng, {dtype});
+      for (auto [row, value] : {std::pair{4, -inf}, {5, nan}, {299, 100.0}}) {
+        Tensor some = narrow(x, 0, row, 1);
+        fill_(some, value);
+      }
+      for (int64_t first : {0, 128, 297}) {
+        const Tensor few = narrow(x, 0, first, 3);
+        CHECK(same_bits(narrow(softmax(x), 0, first, 3), softmax(few)));
+        CHECK(same_bits(narrow(log_softmax(x), 0, first, 3), log_softmax(few)));
+        CHECK(same_bits(narrow(logsumexp(x, {1}), 0, first, 3), logsumexp(few, {1})));
+      }
+      CHECK(max_abs(narrow(softmax(x), 0, 4, 1)) == 0);
+      CHECK(std::isnan(to(sum(narrow(softmax(x), 0, 5, 1)), f64).item()));
+      fill_(x, inf);
+      CHECK(std::isnan(to(sum(softmax(x)), f64).item()));
+      CHECK(to(min(logsumexp(x, {1})), f64).item() == inf);
+    }
+}
+
 TEST_CASE("rows: logsumexp of every length, along rows, columns and dims apart", "[rows]") {
   Rng rng(4);
   const auto check = [](const Tensor& x, const Shape& dims) {
