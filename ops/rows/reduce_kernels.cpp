@@ -76,8 +76,8 @@ template <class T> struct Source {
 template <class Op> constexpr bool is_extreme = std::is_same_v<Op, MaxOp> || std::is_same_v<Op, MinOp>;
 /// The extreme of the numbers and, on its own, whether one is NaN: less to wait for than Op::apply() in a chain.
 template <class Op, class T> T extreme_of_run(const T* x, int64_t n) {
-  const T best = detail::row_joined<true>(x, n, Op::template start<T>(),
-                                          [](T a, T y) { return (std::is_same_v<Op, MaxOp> ? y > a : y < a) ? y : a; });
+  const T best = detail::row_joined(x, n, Op::template start<T>(),
+                                    [](T a, T y) { return (std::is_same_v<Op, MaxOp> ? y > a : y < a) ? y : a; });
   int unknown = 0;
   for (int64_t i = 0; i < n; ++i) unknown |= x[i] != x[i];
   return unknown ? std::numeric_limits<T>::quiet_NaN() : best;
@@ -94,8 +94,8 @@ template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, in
       part = detail::row_total<double>(m, [p](int64_t i) { return term<Op>(p[i]); });
     else if constexpr (is_extreme<Op>) part = extreme_of_run<Op>(p, m);
     else
-      part = detail::row_joined<false>(p, m, Op::template start<Part<Op, T>>(),
-                                       [](Part<Op, T> a, Part<Op, T> y) { return Op::apply(a, y); });
+      part = detail::row_joined(p, m, Op::template start<Part<Op, T>>(),
+                                [](Part<Op, T> a, Part<Op, T> y) { return Op::apply(a, y); });
     total = Op::apply(total, static_cast<Total<Op, T>>(part));
   }
   return total;

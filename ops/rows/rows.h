@@ -26,42 +26,36 @@ template <class F> void for_each_row(int64_t rows, int64_t width, F f) {
   });
 }
 
-/// join of all lanes, by halves. Unrolled for certain: loops over each half would take longer than short rows.
-template <int lanes, class T, class Join> T lanes_joined(T* lane, Join join) {
-  if constexpr (lanes == 1) return lane[0];
-  else {
-    for (int k = 0; k < lanes / 2; ++k) lane[k] = join(lane[k], lane[k + lanes / 2]);
-    return lanes_joined<lanes / 2>(lane, join);
+/// join of all lanes and, with `rest`, of term(i), …, term(n − 1), fewer than lanes: by halves, each with as many terms
+/// if there are, and at last up to three terms. Inlined, so that the lanes stay in registers.
+template <int lanes, bool rest, class T, class Term, class Join>
+[[gnu::always_inline]] inline T halves_joined(T* lane, int64_t i, int64_t n, Term term, Join join) {
+  constexpr int half = lanes / 2;
+  for (int k = 0; k < half; ++k) lane[k] = join(lane[k], lane[k + half]);
+  if (rest && half >= 4 && i + half <= n) {
+    for (int k = 0; k < half; ++k) lane[k] = join(lane[k], term(i + k));
+    i += half;
   }
+  if constexpr (half > 1) return halves_joined<half, rest>(lane, i, n, term, join);
+  T joined = lane[0];
+  for (; rest && i < n; ++i) joined = join(joined, term(i));
+  return joined;
+}
+/// join of start and term(i), i < n, in a fixed order; join(start, x) is x.
+template <int lanes, class T, class Term, class Join>
+[[gnu::always_inline]] inline T lanes_joined(int64_t n, T start, Term term, Join join) {
+  T lane[lanes];
+  std::fill_n(lane, lanes, start);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], term(i + k));
+  if (i < n) return halves_joined<lanes, true>(lane, i, n, term, join);
+  return halves_joined<lanes, false>(lane, i, n, term, join);
 }
 
-/// Σ term(i), i < n. term may also store what it computes. The rest of a row is cut in halves, so that it vectorises.
+/// Σ term(i), i < n. term may also store what it computes.
 template <class T, class Term> T row_total(int64_t n, Term term) {
-  T lane[kRowLanes] = {};
-  int64_t i = 0;
-  for (; i + kRowLanes <= n; i += kRowLanes)
-    for (int k = 0; k < kRowLanes; ++k) lane[k] += term(i + k);
-  if (i + 8 <= n) {
-    for (int k = 0; k < 8; ++k) lane[k] += term(i + k);
-    i += 8;
-  }
-  if (i + 4 <= n) {
-    for (int k = 0; k < 4; ++k) lane[k] += term(i + k);
-    i += 4;
-  }
-  for (int k = 0; i < n; ++i, ++k) lane[k] += term(i);
-  return lanes_joined<kRowLanes>(lane, [](T a, T b) { return a + b; });
-}
-/// The lane to which row_total() adds term i of n.
-inline int row_lane(int64_t i, int64_t n) {
-  int lane = static_cast<int>(i % kRowLanes);
-  if (i < n - n % kRowLanes) return lane;
-  for (int part : {8, 4})
-    if (n & part) {
-      if (lane < part) return lane;
-      lane -= part;
-    }
-  return lane;
+  return lanes_joined<kRowLanes>(n, T(0), term, [](T a, T b) { return a + b; });
 }
 template <class T> T row_sum(const T* x, int64_t n) {
   return row_total<T>(n, [x](int64_t i) { return x[i]; });
@@ -69,45 +63,24 @@ template <class T> T row_sum(const T* x, int64_t n) {
 template <class T> T row_dot(const T* a, const T* b, int64_t n) {
   return row_total<T>(n, [a, b](int64_t i) { return a[i] * b[i]; });
 }
-/// Not inlined, so that the loops of long rows keep their registers: join(start, x₀, …, x_{n−1}) for n < 64;
-/// join(start, x) is x.
+/// Not inlined, so that the loops of long rows keep their registers: row_joined() of n < 64.
 template <class T, class X, class Join> [[gnu::noinline]] T few_joined(const X* x, int64_t n, T start, Join join) {
-  constexpr int lanes = 16;
-  int64_t i = 0;
-  if (n >= lanes) {
-    T lane[lanes];
-    std::fill_n(lane, lanes, start);
-    for (; i + lanes <= n; i += lanes)
-      for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], T(x[i + k]));
-    start = lanes_joined<lanes>(lane, join);
-  }
-  for (; i < n; ++i) start = join(start, T(x[i]));
+  if (n >= 16)
+    return lanes_joined<16>(
+        n, start, [x](int64_t i) { return T(x[i]); }, join);
+  for (int64_t i = 0; i < n; ++i) start = join(start, T(x[i]));
   return start;
 }
-/// join(start, x₀, …, x_{n−1}) of an associative join with the neutral `start`, in a fixed order. By 64 lanes, because
-/// a loop of 16 is unrolled completely, and its selects stay scalar. The rest of a row is taken with some of what came
-/// before, which counts as `start`, or, if join(x, x) is x, again.
-template <bool idempotent, class T, class X, class Join> T row_joined(const X* x, int64_t n, T start, Join join) {
-  constexpr int lanes = 64;
-  if (n < lanes) return few_joined(x, n, start, join);
-  T lane[lanes];
-  std::fill_n(lane, lanes, start);
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    for (int k = 0; k < lanes; ++k) lane[k] = join(lane[k], T(x[i + k]));
-  if (i < n) {
-    const int before = static_cast<int>(lanes - (n - i));
-    x += n - lanes;
-    for (int k = 0; k < lanes; ++k) {
-      const T v = T(x[k]);
-      lane[k] = join(lane[k], idempotent || k >= before ? v : start);
-    }
-  }
-  return lanes_joined<lanes>(lane, join);
+/// join(start, x₀, …, x_{n−1}) of an associative join. By 64 lanes, because a loop of 16 is unrolled completely, and
+/// its selects stay scalar.
+template <class T, class X, class Join> T row_joined(const X* x, int64_t n, T start, Join join) {
+  if (n < 64) return few_joined(x, n, start, join);
+  return lanes_joined<64>(
+      n, start, [x](int64_t i) { return T(x[i]); }, join);
 }
 /// Largest element that is not NaN; −∞ if there is none. (Where NaN matters, the sum of exponentials is NaN.)
 template <class T> T row_max(const T* x, int64_t n) {
-  return row_joined<true>(x, n, -std::numeric_limits<T>::infinity(), [](T top, T y) { return y > top ? y : top; });
+  return row_joined(x, n, -std::numeric_limits<T>::infinity(), [](T top, T y) { return y > top ? y : top; });
 }
 /// Σ e^(x_i − shift) of a row whose largest element is m. Each term passes through keep(i, term), which returns it. The
 /// shift is m, or 0 where m is infinite: there e^x itself is right.

@@ -65,14 +65,21 @@ template <class T, class Total, class Term> void column_totals(ReduceShape s, in
 }
 /// As column_totals(), but each sum has the bits of detail::row_total().
 template <class T, class Total, class Term> void row_totals(ReduceShape s, int64_t m, Total* total, Term term) {
-  T lane[detail::kRowLanes][kWidth] = {};
-  for (int64_t r = 0; r < s.n; ++r) {
-    T* to = lane[detail::row_lane(r, s.n)];
-    for (int64_t k = 0; k < m; ++k) to[k] += term(r * s.inner + k, k);
+  constexpr int64_t lanes = detail::kRowLanes;
+  T lane[lanes][kWidth] = {};
+  int64_t r = 0;
+  const auto add = [&](int64_t count) {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t k = 0; k < m; ++k) lane[i][k] += term((r + i) * s.inner + k, k);
+    r += count;
+  };
+  while (r + lanes <= s.n) add(lanes);
+  for (int64_t half = lanes / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i)
+      for (int64_t k = 0; k < m; ++k) lane[i][k] += lane[i + half][k];
+    if (half >= 4 && r + half <= s.n) add(half);
   }
-  for (int half = detail::kRowLanes / 2; half > 0; half /= 2)
-    for (int to = 0; to < half; ++to)
-      for (int64_t k = 0; k < m; ++k) lane[to][k] += lane[to + half][k];
+  while (r < s.n) add(1);
   std::copy_n(lane[0], m, total);
 }
 
