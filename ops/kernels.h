@@ -65,7 +65,8 @@ extern Kernel<void(Tensor& y, bool upper, int64_t k)> zero_triangle;
 // -- comparing, reducing, ordering -----------------------------------------------------------------------
 /// y = a ⋛ b: operands of any layout and dtype, y bool of their broadcast shape.
 extern Kernel<void(Compare kind, const Tensor& a, const Tensor& b, Tensor& y)> compare;
-/// y [outer, inner] from x [outer, n, inner]; sum also i64; norm, √Σx², not of f64.
+/// y [outer, inner] from x [outer, n, inner]; sum also i64; on the CPU max and min also i64 and i32;
+/// norm, √Σx², not of f64.
 extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
 /// y [outer, inner], products of x [outer, n, inner]. Without it they are made of ops.
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> prod;

@@ -79,13 +79,14 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
 Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
   Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
-  if (!is_float(x.dtype())) {  // one dim after the other, by position
-    Tensor y = x.dtype() == boolean ? to(x, i32) : dims.empty() ? clone(x) : x;
+  if (x.dtype() == boolean) return to(extreme(op, kind, to(x, i32), dims, keep_dims), boolean);
+  if (is_integer(x.dtype()) && x.device() != cpu && !dims.empty()) {  // one dim after the other, by position
+    Tensor y = x;
     for (int64_t d : dims) y = gather(y, d, kind == ReduceKind::max ? argmax(y, d, keep) : argmin(y, d, keep));
-    y = to(y, x.dtype());
     return keep_dims ? y : reshape(y, with_dims_dropped(x.shape(), dims));
   }
   Tensor y = reduce_values(kind, x, dims, keep_dims);
+  if (!is_float(x.dtype())) return y;
   // Backward: dx = g/k on the k places that attain y, which are locally constant, and 0 elsewhere, even if g is ∞.
   // Where y is NaN, which no place attains, dx is NaN.
   return record(op, y, {x}, {x, y}, [dims, kept](const Node& node, const Tensor& g) {

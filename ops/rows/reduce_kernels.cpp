@@ -22,14 +22,20 @@ struct SumOp {
   template <class T> static constexpr T start() { return T(0); }
   template <class T> static T apply(T a, T b) { return detail::sum_of(a, b); }
 };
-struct MaxOp {
-  template <class T> static constexpr T start() { return -std::numeric_limits<T>::infinity(); }
-  template <class T> static T apply(T a, T b) { return math::max(a, b); }
+template <bool largest> struct ExtremeOp {
+  template <class T> static constexpr T start() {
+    using Limits = std::numeric_limits<T>;
+    if constexpr (Limits::has_infinity) return largest ? -Limits::infinity() : Limits::infinity();
+    else return largest ? Limits::lowest() : Limits::max();
+  }
+  template <class T> static T better(T a, T y) { return (largest ? y > a : y < a) ? y : a; }
+  template <class T> static T apply(T a, T b) {
+    if constexpr (!std::is_floating_point_v<T>) return better(a, b);
+    else return largest ? math::max(a, b) : math::min(a, b);
+  }
 };
-struct MinOp {
-  template <class T> static constexpr T start() { return std::numeric_limits<T>::infinity(); }
-  template <class T> static T apply(T a, T b) { return math::min(a, b); }
-};
+using MaxOp = ExtremeOp<true>;
+using MinOp = ExtremeOp<false>;
 /// √Σx². The squares of f32 are exact in f64, and sums of them do not leave its range.
 struct NormOp : SumOp {};
 /// In f64, whose range holds what a part of the factors gives before the others bring it back.
@@ -76,8 +82,7 @@ template <class T> struct Source {
 template <class Op> constexpr bool is_extreme = std::is_same_v<Op, MaxOp> || std::is_same_v<Op, MinOp>;
 /// The extreme of the numbers and, on its own, whether one is NaN: less to wait for than Op::apply() in a chain.
 template <class Op, class T> T extreme_of_run(const T* x, int64_t n) {
-  const T best = detail::row_joined(x, n, Op::template start<T>(),
-                                    [](T a, T y) { return (std::is_same_v<Op, MaxOp> ? y > a : y < a) ? y : a; });
+  const T best = detail::row_joined(x, n, Op::template start<T>(), [](T a, T y) { return Op::better(a, y); });
   int unknown = 0;
   for (int64_t i = 0; i < n; ++i) unknown |= x[i] != x[i];
   return unknown ? std::numeric_limits<T>::quiet_NaN() : best;
@@ -169,12 +174,12 @@ template <class T> void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceS
   if (kind == ReduceKind::sum) reduce<SumOp>(in, out, s);
   else if (kind == ReduceKind::max) reduce<MaxOp>(in, out, s);
   else if (kind == ReduceKind::min) reduce<MinOp>(in, out, s);
-  else reduce<NormOp>(in, out, s);
+  else if constexpr (std::is_floating_point_v<T>) reduce<NormOp>(in, out, s);
 }
 
 void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
-  if (kind == ReduceKind::sum && x.dtype() == i64)
-    return reduce<SumOp, int64_t>({x.data<int64_t>()}, y.mutable_data<int64_t>(), s);
+  if (x.dtype() == i64) return reduce_as<int64_t>(kind, {x.data<int64_t>()}, y.mutable_data<int64_t>(), s);
+  if (x.dtype() == i32) return reduce_as<int32_t>(kind, {x.data<int32_t>()}, y.mutable_data<int32_t>(), s);
   if (x.dtype() == bf16) {
     Tensor wide = empty(y.shape());
     reduce_as<float>(kind, {nullptr, x.data<BFloat16>()}, wide.mutable_data<float>(), s);
@@ -194,7 +199,7 @@ template <class T> T pick(bool first, T a, T b) {
   else return first ? a : b;
 }
 
-/// Place of the first best of n numbers: the best of each block by lanes, then its place in the best block.
+/// Place of the first best of n numbers: the best of each block, then its place in the best block.
 template <bool largest, class T> int64_t best_of_run(const T* p, int64_t n) {
   if (n < kLanes) {
     int64_t best = 0;
@@ -204,17 +209,8 @@ template <bool largest, class T> int64_t best_of_run(const T* p, int64_t n) {
   int64_t at = 0;
   T best = p[0];
   for (int64_t b = 0; b < n && best == best; b += kBlock) {
-    const int64_t m = std::min(kBlock, n - b);
-    T lane[kLanes];
-    std::fill_n(lane, kLanes, p[b]);
-    const auto put = [&lane](int k, T v) { lane[k] = pick(before<largest>(v, lane[k]), v, lane[k]); };
-    int64_t i = 0;
-    for (; i + kLanes <= m; i += kLanes)
-      for (int k = 0; k < kLanes; ++k) put(k, p[b + i + k]);
-    for (int k = 0; i < m; ++i, ++k) put(k, p[b + i]);
-    for (int width = kLanes / 2; width > 0; width /= 2)
-      for (int k = 0; k < width; ++k) put(k, lane[k + width]);
-    if (before<largest>(lane[0], best)) best = lane[0], at = b;
+    const T of_block = extreme_of_run<ExtremeOp<largest>>(p + b, std::min(kBlock, n - b));
+    if (before<largest>(of_block, best)) best = of_block, at = b;
   }
   if (best != best) {
     while (p[at] == p[at]) ++at;

@@ -52,6 +52,33 @@ TEST_CASE("rows: sums and extremes of every length", "[rows]") {
     }
 }
 
+TEST_CASE("rows: extremes of integers and their places", "[rows]") {
+  Rng rng(7);
+  for (DType dtype : {i64, i32})
+    for (int64_t n : {1, 2, 15, 16, 17, 63, 64, 65, 200, 1025, 70'001})
+      for (int64_t columns : {1, 3, 130}) {
+        if (n * columns > 300'000) continue;
+        INFO(str(n, "x", columns, " ", dtype));
+        const int64_t least = dtype == i64 ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int32_t>::min();
+        for (int64_t first : {least, int64_t{-1000}, -1 - least - 1000}) {
+          const Tensor x = to(randint(0, 1000, {n, columns}, rng) + Tensor::from<int64_t>({first}), dtype);
+          const auto all = to(x, i64).to_vector<int64_t>();
+          const auto largest = to(max(x, {0}), i64).to_vector<int64_t>(),
+                     least_of = to(min(x, {0}), i64).to_vector<int64_t>();
+          const auto place = argmax(x, 0).to_vector<int64_t>();
+          for (int64_t c = 0; c < columns; ++c) {
+            std::vector<int64_t> column;
+            for (int64_t i = 0; i < n; ++i) column.push_back(all[i * columns + c]);
+            const auto top = std::max_element(column.begin(), column.end());
+            CHECK(largest[c] == *top);
+            CHECK(place[c] == top - column.begin());
+            CHECK(least_of[c] == *std::min_element(column.begin(), column.end()));
+          }
+          CHECK(max(x).item<int64_t>() == *std::max_element(all.begin(), all.end()));
+        }
+      }
+}
+
 TEST_CASE("rows: a NaN is the largest wherever it stands", "[rows]") {
   for (int64_t n : {1, 2, 15, 16, 17, 63, 64, 65, 100, 130})
     for (int64_t at = 0; at < n; ++at) {
