@@ -25,7 +25,7 @@ template <class T, class S> void convert_run(const S* from, int64_t stride, int6
       for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[i]);
   } else if (stride == 0) {
     std::fill_n(out, n, convert<T>(*from));
-  } else if (stride == -1) {  // flipped
+  } else if (std::is_same_v<T, S> && stride == -1) {  // flipped
     for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[-i]);
   } else {
     for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[i * stride]);
@@ -66,17 +66,17 @@ template <class T, class S> void read_runs(const StridedRange& w, const S* from,
     convert_run(from + offset, stride, count, out + at);
   });
 }
-/// The same for a last dim that is short: column c of run r is element r·width + c.
-template <class T, class S> void read_columns(const StridedRange& w, const S* from, int64_t start, int64_t n, T* out) {
+/// The same without conversion, for a last dim that is short: column c of run r is element r·width + c.
+template <class T> void read_columns(const StridedRange& w, const T* from, int64_t start, int64_t n, T* out) {
   StridedRange others = w;
   const int last = --others.rank;
   const int64_t width = w.shape[last];
   for (int64_t c = 0; c < width; ++c) {
     const int64_t first = (start + width - 1 - c) / width, end = (start + n + width - 1 - c) / width;
     for_each_run(others, first, end - first, [=](int64_t offset, int64_t stride, int64_t count, int64_t at) {
-      const S* source = from + offset + c * w.strides[last];
+      const T* source = from + offset + c * w.strides[last];
       T* to = out + ((first + at) * width + c - start);
-      for (int64_t k = 0; k < count; ++k) to[k * width] = convert<T>(source[k * stride]);
+      for (int64_t k = 0; k < count; ++k) to[k * width] = source[k * stride];
     });
   }
 }
@@ -336,7 +336,8 @@ template <class T>
 void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int64_t start, int64_t n, T* out) {
   dispatch_all(dtype, [&]<class S>() {
     vectorised([=, &walk, from = reinterpret_cast<const S*>(base)] {
-      if (walk.rank > 1 && walk.shape[walk.rank - 1] < kShort) return read_columns(walk, from, start, n, out);
+      if constexpr (std::is_same_v<T, S>)  // of conversions there are too many to compile each twice
+        if (walk.rank > 1 && walk.shape[walk.rank - 1] < kShort) return read_columns(walk, from, start, n, out);
       read_runs(walk, from, start, n, out);
     });
   });
