@@ -283,10 +283,7 @@ OpCalls make_calls() {
   add_call("bce_with_logits", drawn(bce_with_logits)), add_call("kl_div", drawn(kl_div));
   // positions
   add_call("rope", drawn(rope)), add_call("rope_at", drawn(rope_at));
-  add_call("rope_at", [](Draw& d) {  // what fits
-    const int64_t n = d.size();
-    return outputs(rope_at(d.tensor({d.size(), n, 2 * d.size()}, f32), d.tensor({n}, i64), {}));
-  });
+  add_call("rope_at", [](Draw& d) { const int64_t n = d.size(); return outputs(rope_at(d.tensor({d.size(), n, 2 * d.size()}, f32), d.tensor({n}, i64), {})); });
   add_call("t5_buckets", drawn(t5_buckets));
   add_call("t5_bucket", [](Draw& d) { return t5_bucket(d.get<int64_t>(), d.get<T5BucketOptions>()), Out{}; });
   auto table = [&](const char* name, auto f) {  // m queries and n keys, of which the table may know
