@@ -281,7 +281,6 @@ OpCalls make_calls() {
   add_call("cross_entropy", drawn(cross_entropy)), add_call("mse_loss", drawn(mse_loss));
   add_call("l1_loss", drawn(l1_loss)), add_call("huber_loss", drawn(huber_loss));
   add_call("bce_with_logits", drawn(bce_with_logits)), add_call("kl_div", drawn(kl_div));
-  // positions
   add_call("rope", drawn(rope)), add_call("rope_at", drawn(rope_at));
   add_call("rope_at", [](Draw& d) { const int64_t n = d.size(); return outputs(rope_at(d.tensor({d.size(), n, 2 * d.size()}, f32), d.tensor({n}, i64), {})); });
   add_call("t5_buckets", drawn(t5_buckets));
