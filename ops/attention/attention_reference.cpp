@@ -1,9 +1,9 @@
 // The definition of attention(), composed of ops, with the m×n weights in full.
 //
 //   s = ρ (cap(scale·q kᵀ) + bias)      w = weighting(s) behind the mask      o = dropout(w) v
-#include <sluice/core/kernel/kernel_arguments.h>
 #include <sluice/ops/attention/attention_reference.h>
 
+#include <sluice/core/kernel/kernel_arguments.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/relative_bias.h>

@@ -5,7 +5,9 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/loss.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 // clang-format off
 namespace sluice::testing {
@@ -56,12 +58,13 @@ Reference ref_cross_entropy_of_probabilities(CrossEntropyOptions o) {
     each_index(terms.shape, [&](const Dims& i) {
       Dims at = i;
       at.push_back(0);
-      double total = 0;
-      for (int64_t k = 0; k < classes; ++k) at.back() = k, total += std::exp(x(at));
+      double top = -std::numeric_limits<double>::infinity(), total = 0;
+      for (int64_t k = 0; k < classes; ++k) at.back() = k, top = std::max(top, x(at));
+      for (int64_t k = 0; k < classes; ++k) at.back() = k, total += std::exp(x(at) - top);
       for (int64_t k = 0; k < classes; ++k) {
         at.back() = k;
         const double smooth = (1 - o.label_smoothing) * q(at) + o.label_smoothing / static_cast<double>(classes);
-        terms(i) -= (xs.size() > 2 ? xs[2]({k}) : 1) * smooth * (x(at) - std::log(total));
+        terms(i) -= (xs.size() > 2 ? xs[2]({k}) : 1) * smooth * (x(at) - top - std::log(total));
       }
     });
     return ref_reduced(terms, o.reduction, std::max(1.0, static_cast<double>(terms.v.size())));
