@@ -26,12 +26,13 @@ struct AttentionGradients;
 /// A reduction sees its input as [outer, n, inner] and reduces the middle.
 struct ReduceShape {
   int64_t outer, n, inner;
-  /// `shape` with dim as the middle.
-  static ReduceShape along(const Shape& shape, int dim) {
+  /// `shape` with the dims first to last as the middle.
+  static ReduceShape along(const Shape& shape, int first, int last) {
     ReduceShape s{1, 1, 1};
-    for (int d = 0; d < shape.rank(); ++d) (d < dim ? s.outer : d > dim ? s.inner : s.n) *= shape[d];
+    for (int d = 0; d < shape.rank(); ++d) (d < first ? s.outer : d > last ? s.inner : s.n) *= shape[d];
     return s;
   }
+  static ReduceShape along(const Shape& shape, int dim) { return along(shape, dim, dim); }
 };
 enum class ReduceKind { sum, max, min, norm };
 enum class Compare { eq, ne, lt, le, gt, ge, both, either, finite };

@@ -173,18 +173,21 @@ template <class T, class X> struct Matmul {
 
   /// Products of a few numbers, each a chain of multiply-adds as in gemm.
   void few() const {
+    const int64_t row = left.at(1, 0), a_k = left.at(0, 1), b_k = right.at(1, 0), col = right.at(0, 1);
+    const auto one = [=, this](int64_t matrix) {
+      const X* const x = pa + offset(a, matrix);
+      const X* const y = pb + offset(b, matrix);
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < m; ++j) {
+          T sum = 0;
+          for (int64_t l = 0; l < k; ++l) sum = std::fma(x[i * row + l * a_k], y[l * b_k + j * col], sum);
+          pc[(matrix * n + i) * m + j] = bias ? sum + bias[j] : sum;
+        }
+    };
     parallel_for(batch, int64_t{1} << 12, [&](int64_t begin, int64_t end) {
-      const int64_t row = left.at(1, 0), a_k = left.at(0, 1), b_k = right.at(1, 0), col = right.at(0, 1);
-      for (int64_t matrix = begin; matrix < end; ++matrix) {
-        const X* const x = pa + offset(a, matrix);
-        const X* const y = pb + offset(b, matrix);
-        for (int64_t i = 0; i < n; ++i)
-          for (int64_t j = 0; j < m; ++j) {
-            T sum = 0;
-            for (int64_t l = 0; l < k; ++l) sum = std::fma(x[i * row + l * a_k], y[l * b_k + j * col], sum);
-            pc[(matrix * n + i) * m + j] = bias ? sum + bias[j] : sum;
-          }
-      }
+      detail::vectorised([=, &one] {  // for the instruction of std::fma()
+        for (int64_t matrix = begin; matrix < end; ++matrix) one(matrix);
+      });
     });
   }
 

@@ -41,11 +41,7 @@ struct DimRun {
     for (int d = first; d <= last; ++d) s[d] = 1;
     return s;
   }
-  ReduceShape of(const Shape& shape) const {
-    ReduceShape s{1, 1, 1};
-    for (int d = 0; d < shape.rank(); ++d) (d < first ? s.outer : d > last ? s.inner : s.n) *= shape[d];
-    return s;
-  }
+  ReduceShape of(const Shape& shape) const { return ReduceShape::along(shape, first, last); }
 };
 /// Sorted dims as runs of neighbours, the last run first.
 std::vector<DimRun> runs_of(const Shape& dims) {
@@ -101,9 +97,8 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
   int d = wrap_dim(op, dim, x.rank());
   if (x.rank() == 0) return zeros({}, {i64, x.device()});
   if (x.shape()[d] == 0) fail(op, ": nothing to choose from in x=", x, " along dim ", dim);
+  const ReduceShape s = ReduceShape::along(x.shape(), d);
   Shape shape = x.shape();
-  ReduceShape s{1, shape[d], 1};
-  for (int i = 0; i < shape.rank(); ++i) (i < d ? s.outer : s.inner) *= i == d ? 1 : shape[i];
   shape[d] = 1;
   if (!keep_dim) shape.erase(d);
   Tensor y = empty(shape, {i64, x.device()});

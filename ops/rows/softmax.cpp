@@ -265,9 +265,7 @@ Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
   const int d = wrap_dim(op, dim, x.rank()), last = x.rank() - 1;
   detail::check_float(op, x);
   if (x.rank() == 0) return squeeze(softmax_along(op, unsqueeze(x, 0), 0, log), 0);
-  ReduceShape s{1, x.shape()[d], 1};
-  for (int i = 0; i <= last; ++i)
-    if (i != d) (i < d ? s.outer : s.inner) *= x.shape()[i];
+  const ReduceShape s = ReduceShape::along(x.shape(), d);
   // Few columns, numbers that must be widened, and a transposed x, whose columns lie as rows, are faster as rows.
   const bool narrow = x.dtype() == bf16 && x.device() == cpu;
   const bool rows = s.inner < 16 || narrow || transpose(x.detach(), d, -1).is_contiguous();
