@@ -197,16 +197,29 @@ void softmax_columns_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, 
   });
 }
 
-/// y_k = log total_k + shift_k, in the wider of both types.
-template <class T, class Y> void store_logs(const T* shift, const double* total, int64_t m, Y* y) {
-  using Wide = std::conditional_t<std::is_same_v<Y, double>, double, T>;
-  for (int64_t k = 0; k < m; ++k)
-    y[k] = static_cast<Y>(math::log(static_cast<Wide>(total[k])) + static_cast<Wide>(shift[k]));
-}
+/// Where logarithms go, of f32, f64 or bf16. Its loops are apart from those of the sums, which would be compiled for
+/// each dtype.
+struct Logs {
+  std::byte* y;
+  DType dtype;
+  /// y_k = log total_k + shift_k for m elements from `first` on, in the wider of both types.
+  template <class T> [[gnu::noinline]] void store(int64_t first, const T* shift, const double* total, int64_t m) const {
+    const auto as = [&]<class Y>() {
+      using Wide = std::conditional_t<std::is_same_v<Y, double>, double, T>;
+      detail::vectorised([=, to = reinterpret_cast<Y*>(y) + first] {
+        for (int64_t k = 0; k < m; ++k)
+          to[k] = static_cast<Y>(math::log(static_cast<Wide>(total[k])) + static_cast<Wide>(shift[k]));
+      });
+    };
+    if (dtype == f32) as.template operator()<float>();
+    else if (dtype == f64) as.template operator()<double>();
+    else as.template operator()<BFloat16>();
+  }
+};
 
 /// y [outer, pieces, inner]: log Σ e^x of pieces, of `length` entries but the last one, of the lines of
 /// x [outer, n, inner].
-template <class T, class Y> void logsumexp_of_pieces(const Tensor& x, Y* y, ReduceShape s, int64_t length) {
+template <class T> void logsumexp_of_pieces(const Tensor& x, Logs y, ReduceShape s, int64_t length) {
   const int64_t pieces = ceil_div(s.n, length), lines = s.outer * pieces, blocks = ceil_div(s.inner, kWidth);
   const auto first = [=](int64_t line) { return line / pieces * s.n + line % pieces * length; };
   const auto size = [=](int64_t line) { return std::min(length, s.n - line % pieces * length); };
@@ -217,14 +230,14 @@ template <class T, class Y> void logsumexp_of_pieces(const Tensor& x, Y* y, Redu
       double total[kWidth];
       column_exp_totals<false>(x0 + first(line) * s.inner + column, {1, size(line), s.inner}, m, shift, total,
                                [](int64_t, T e) { return e; });
-      store_logs(shift, total, m, y + line * s.inner + column);
+      y.store(line * s.inner + column, shift, total, m);
     });
   if (short_rows<T>(lines, s.n))
     return for_each_short_block<T>(x, s.n, [=](const T* columns, int64_t row, int64_t m) {
       T shift[kWidth];
       double total[kWidth];
       column_exp_totals<true>(columns, {1, s.n, m}, m, shift, total, [](int64_t, T e) { return e; });
-      store_logs(shift, total, m, y + row);
+      y.store(row, shift, total, m);
     });
   const detail::RowsIn<T> in(x, s.n, 0);
   const int64_t group = std::clamp<int64_t>((1 << 14) / length, 1, kWidth);  // so that logarithms are vectors, too
@@ -240,7 +253,7 @@ template <class T, class Y> void logsumexp_of_pieces(const Tensor& x, Y* y, Redu
       for (int64_t b = 0; b < n; b += block)
         total[k] += detail::row_exp_total(p + b, std::min(block, n - b), top, shift[k], [](int64_t, T e) { return e; });
     }
-    store_logs(shift, total, m, y + begin);
+    y.store(begin, shift, total, m);
   });
 }
 
@@ -248,16 +261,13 @@ template <class T, class Y> void logsumexp_of_pieces(const Tensor& x, Y* y, Redu
 void logsumexp_cpu(const Tensor& x, Tensor& y, ReduceShape s) {
   constexpr int64_t task = 1 << 15;
   const int64_t width = std::min(s.inner, kWidth);
+  const Logs out{y.raw(), y.dtype()};
   detail::dispatch_rows("logsumexp", x.dtype(), [&]<class T>() {
-    const auto to_y = [&]<class From>(const Tensor& from, ReduceShape shape) {
-      if (y.dtype() == bf16) logsumexp_of_pieces<From>(from, y.mutable_data<BFloat16>(), shape, shape.n);
-      else logsumexp_of_pieces<From>(from, y.mutable_data<T>(), shape, shape.n);
-    };
-    if (s.n * width <= 2 * task) return to_y.template operator()<T>(x, s);
+    if (s.n * width <= 2 * task) return logsumexp_of_pieces<T>(x, out, s, s.n);
     const int64_t length = task / width, pieces = ceil_div(s.n, length);
     Tensor part = empty({s.outer, pieces, s.inner}, {f64});
-    logsumexp_of_pieces<T>(x, part.mutable_data<double>(), s, length);
-    to_y.template operator()<double>(part, {s.outer, pieces, s.inner});
+    logsumexp_of_pieces<T>(x, {part.raw(), f64}, s, length);
+    logsumexp_of_pieces<double>(part, out, {s.outer, pieces, s.inner}, pieces);
   });
 }
 
