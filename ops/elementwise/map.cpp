@@ -28,8 +28,8 @@ DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool 
   return common;
 }
 
-/// An operand, read tile by tile. An operand that repeats a few elements is read once, one that repeats a number many
-/// times once for each number.
+/// An operand, read tile by tile. It is read once if it repeats after at most kTile elements. If each of its numbers
+/// stands for at least kTile elements, each number is read once.
 template <class T> class TileOperand {
  public:
   static constexpr int64_t kLength = 4096 / sizeof(T);  // shorter tiles are too much overhead for short formulas
@@ -89,7 +89,9 @@ template <class T> class TileOperand {
   Tensor x_;
   StridedRange walk_;
   const std::byte* at_ = nullptr;
-  int64_t numel_ = 0, period_ = 0, constant_ = 0;  // repeats every so many elements; one number so many times
+  int64_t numel_ = 0;     // of the map's result
+  int64_t period_ = 0;    // the operand repeats after so many elements; 0: after none, or too many
+  int64_t constant_ = 0;  // each number stands for so many elements; 0: for few
   bool as_it_is_ = false, bf16_run_ = false;
 };
 
