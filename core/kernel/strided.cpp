@@ -17,18 +17,17 @@ namespace {
 
 /// Runs of fewer elements are read and copied column by column: the inner loop goes along the dim before.
 constexpr int64_t kShort = 7;
+bool has_short_runs(const StridedRange& w) { return w.rank > 1 && w.shape[w.rank - 1] < kShort; }
 
-template <class T, class S> void convert_run(const S* from, int64_t stride, int64_t n, T* out) {
+template <class T> void copy_run(const T* from, int64_t stride, int64_t n, T* out) {
   if (stride == 1) {
-    if constexpr (std::is_same_v<T, S>) std::memcpy(out, from, static_cast<std::size_t>(n) * sizeof(T));
-    else
-      for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[i]);
+    std::memcpy(out, from, static_cast<std::size_t>(n) * sizeof(T));
   } else if (stride == 0) {
-    std::fill_n(out, n, convert<T>(*from));
-  } else if (std::is_same_v<T, S> && stride == -1) {  // flipped
-    for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[-i]);
+    std::fill_n(out, n, *from);
+  } else if (stride == -1) {  // flipped
+    for (int64_t i = 0; i < n; ++i) out[i] = from[-i];
   } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[i * stride]);
+    for (int64_t i = 0; i < n; ++i) out[i] = from[i * stride];
   }
 }
 
@@ -61,12 +60,7 @@ template <class Run> void for_each_run(const StridedRange& w, int64_t start, int
   }
 }
 
-template <class T, class S> void read_runs(const StridedRange& w, const S* from, int64_t start, int64_t n, T* out) {
-  for_each_run(w, start, n, [=](int64_t offset, int64_t stride, int64_t count, int64_t at) {
-    convert_run(from + offset, stride, count, out + at);
-  });
-}
-/// The same without conversion, for a last dim that is short: column c of run r is element r·width + c.
+/// Elements [start, start+n) of a range whose last dim is short: column c of run r is element r·width + c.
 template <class T> void read_columns(const StridedRange& w, const T* from, int64_t start, int64_t n, T* out) {
   StridedRange others = w;
   const int last = --others.rank;
@@ -79,6 +73,20 @@ template <class T> void read_columns(const StridedRange& w, const T* from, int64
       for (int64_t k = 0; k < count; ++k) to[k * width] = source[k * stride];
     });
   }
+}
+
+/// Elements [start, start+n) of a range.
+template <class T> void read_range(const StridedRange& w, const T* from, int64_t start, int64_t n, T* out) {
+  if (has_short_runs(w)) return read_columns(w, from, start, n, out);
+  for_each_run(w, start, n, [=](int64_t offset, int64_t stride, int64_t count, int64_t at) {
+    copy_run(from + offset, stride, count, out + at);
+  });
+}
+/// Not inlined: there is one for each pair of dtypes.
+template <class T, class S> [[gnu::noinline]] void convert_run(const S* from, int64_t n, T* out) {
+  vectorised([=] {
+    for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[i]);
+  });
 }
 
 // -- copies without conversion -------------------------------------------------------------------------------------
@@ -287,7 +295,7 @@ void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte
       const int64_t n = std::min(std::min(end - i * pieces, pieces) * piece, run) - first;
       const T* source = from + from_at + first * f;
       T* target = to + to_at + first * t;
-      if (t == 1) convert_run(source, f, n, target);
+      if (t == 1) copy_run(source, f, n, target);
       else
         for (int64_t k = 0; k < n; ++k) target[k * t] = source[k * f];
     });
@@ -335,11 +343,22 @@ bool reads_across(const Layout& l) {
 template <class T>
 void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int64_t start, int64_t n, T* out) {
   dispatch_all(dtype, [&]<class S>() {
-    vectorised([=, &walk, from = reinterpret_cast<const S*>(base)] {
-      if constexpr (std::is_same_v<T, S>)  // of conversions there are too many to compile each twice
-        if (walk.rank > 1 && walk.shape[walk.rank - 1] < kShort) return read_columns(walk, from, start, n, out);
-      read_runs(walk, from, start, n, out);
-    });
+    const S* from = reinterpret_cast<const S*>(base);
+    if constexpr (std::is_same_v<T, S>) {
+      vectorised([=, &walk] { read_range(walk, from, start, n, out); });
+    } else if (walk.rank == 0 || (!has_short_runs(walk) && (walk.strides[walk.rank - 1] | 1) == 1)) {
+      for_each_run(walk, start, n, [=](int64_t offset, int64_t stride, int64_t count, int64_t at) {
+        if (stride == 1) convert_run(from + offset, count, out + at);
+        else std::fill_n(out + at, count, convert<T>(from[offset]));
+      });
+    } else {  // gathered first: to do both at once would take a loop for each pair of dtypes
+      S tile[kTile];
+      for (int64_t i = 0; i < n; i += kTile) {
+        const int64_t m = std::min(kTile, n - i);
+        read_tile(walk, base, dtype, start + i, m, tile);
+        convert_run(tile, m, out + i);
+      }
+    }
   });
 }
 template void read_tile(const StridedRange&, const std::byte*, DType, int64_t, int64_t, float*);
