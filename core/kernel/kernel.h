@@ -101,7 +101,7 @@ template <class R, class... Args> class Kernel<R(Args...)> {
       w.finish();
     }
   }
-  [[gnu::noinline]] R observe(Device d, bool has_bf16, Args... args) const {
+  [[gnu::cold, gnu::noinline]] R observe(Device d, bool has_bf16, Args... args) const {
     detail::ObservedCall call(op_, d);
     if (detail::observed()) {
       if (work_) call.work = work_(args...);

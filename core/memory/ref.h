@@ -15,8 +15,10 @@ class RefCounted : private NoCopy {
   /// An object that was never retained has no other owner, so the first reference needs no locked instruction.
   void retain() const {
     if (count_.load(std::memory_order_relaxed) == 0) count_.store(1, std::memory_order_relaxed);
-    else count_.fetch_add(1, std::memory_order_relaxed);
+    else share();
   }
+  /// Adds a reference to one that exists.
+  void share() const { count_.fetch_add(1, std::memory_order_relaxed); }
   /// True when this was the last reference; the caller then disposes of the object.
   bool drop() const {
     // A sole owner cannot race, so the common case needs no locked instruction.
@@ -39,7 +41,9 @@ template <class T> class Ref {
   explicit Ref(T* p) : p_(p) {
     if (p_) p_->retain();
   }
-  Ref(const Ref& o) : Ref(o.p_) {}
+  Ref(const Ref& o) : p_(o.p_) {
+    if (p_) p_->share();
+  }
   Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
   template <class U>
   requires std::is_convertible_v<U*, T*> Ref(const Ref<U>& o) : Ref(static_cast<T*>(o.get())) {}
@@ -47,10 +51,12 @@ template <class T> class Ref {
     std::swap(p_, o.p_);
     return *this;
   }
-  ~Ref() { reset(); }
+  ~Ref() {
+    if (p_) release(p_);
+  }
 
   void reset() {
-    if (T* p = std::exchange(p_, nullptr); p && p->drop()) dispose(p);
+    if (T* p = std::exchange(p_, nullptr)) release(p);
   }
   T* get() const { return p_; }
   T* operator->() const { return p_; }
@@ -59,6 +65,10 @@ template <class T> class Ref {
   bool operator==(const Ref& o) const { return p_ == o.p_; }
 
  private:
+  /// Not inlined: the end of each tensor in each function would be a tenth of the library's code.
+  [[gnu::noinline]] static void release(T* p) noexcept {
+    if (p->drop()) dispose(p);
+  }
   T* p_ = nullptr;
 };
 

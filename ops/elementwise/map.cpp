@@ -185,6 +185,19 @@ MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Te
   return plan;
 }
 
+Tensors pulled_back(const Node& node, std::span<const Tensor> slopes, const Tensor& g, DType dtype, bool selects) {
+  Tensors grads(slopes.size());
+  for (std::size_t k = 0; k < slopes.size(); ++k) {
+    if (!node.needs(k)) continue;
+    const Tensor& slope = slopes[k];
+    // Masked before the product, so that no slope's own gradient is 0 · ∞.
+    const Tensor from = selects && slope.defined() ? masked_fill(g, slope == 0.0, 0) : g;
+    const Tensor dx = PartialOps<Tensor>::mul(from, slope);
+    grads[k] = dx.defined() ? to(dx, dtype) : zeros(g.shape(), {dtype, g.device()});
+  }
+  return grads;
+}
+
 void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
   switch (plan.dtype) {
     case f32:

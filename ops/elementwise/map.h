@@ -29,6 +29,7 @@
 #include <sluice/ops/shape/view.h>
 
 #include <array>
+#include <span>
 
 #if defined(__clang__)
 #define SLUICE_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
@@ -70,6 +71,8 @@ MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool in
 /// Plan of a backward pass. Operands are the n inputs of the node, then g, the gradient of its output. Allocates
 /// grads[k] for each input k whose gradient is needed.
 MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Tensor& g, Tensors& grads);
+/// The gradients g · slopes[k] of a node's inputs, as ops. `selects`: 0 where a slope is, even if g is infinite.
+Tensors pulled_back(const Node& node, std::span<const Tensor> slopes, const Tensor& g, DType dtype, bool selects);
 
 /// A formula's loop over contiguous runs: out[j][i] from in[k][i], i < n.
 template <class T> using TileLoop = void (*)(const void* formula, const T* const* in, T* const* out, int64_t n);
@@ -182,31 +185,27 @@ template <class F, std::size_t N> struct MapNode final : Node {
         MapKernels<F, std::index_sequence<I...>>::backward(f, plan, grads);
         return grads;
       }
-      using D = Dual<Tensor, N>;
-      const Tensor wide = widened(g), one = unit(wide);
-      // A bool operand counts as 0 and 1, here as in the loops.
-      auto number = [&](const Tensor& operand) {
-        return operand.dtype() == boolean ? to(operand, wide.dtype()) : widened(operand);
-      };
-      D y = call(f, (needs(I) ? D::variable(number(x[I]), I, one) : D::constant(number(x[I])))...);
-      for (std::size_t k = 0; k < N; ++k) {
-        Tensor from = wide;  // masked before the product, so that no slope's own gradient is 0 · ∞
-        if (is_selecting<F> && needs(k) && y.d[k].defined()) from = masked_fill(wide, y.d[k] == 0.0, 0);
-        const Tensor dx = needs(k) ? PartialOps<Tensor>::mul(from, y.d[k]) : Tensor();
-        grads.push_back(dx.defined() ? to(dx, g.dtype()) : needs(k) ? zeros_like(g) : Tensor());
-      }
-      return grads;
+      return composed_vjp(g, x, std::index_sequence<I...>());
     }
+  }
+  /// The gradient as ops, which record their own. Bools count as 0 and 1, here as in the loops.
+  template <std::size_t... I>
+  [[gnu::cold, gnu::noinline]] Tensors composed_vjp(const Tensor& g, const std::array<Tensor, N>& x,
+                                                    std::index_sequence<I...>) const {
+    using D = Dual<Tensor, N>;
+    const Tensor wide = widened(g), one = unit(wide);
+    const auto number = [&](std::size_t k) { return to(x[k], wide.dtype()); };
+    const D y = call(f, (needs(I) ? D::variable(number(I), I, one) : D::constant(number(I)))...);
+    return pulled_back(*this, y.d, wide, g.dtype(), is_selecting<F>);
   }
 };
 
 /// Computes f on tensors, one op per operation of the formula: for a device that has no kernel for f itself. The result
 /// has memory of its own and no history.
-template <class F, class... Ts> Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
+template <class F, class... Ts> [[gnu::cold]] Tensor composed_map(const F& f, const MapPlan& plan, const Ts&... xs) {
   NoGrad guard;
   const DType wide = plan.dtype == bf16 ? f32 : plan.dtype;
-  const auto number = [&](const Tensor& x) { return x.dtype() == boolean ? to(x, wide) : widened(x); };
-  const Tensor y = to(call(f, Value<Tensor>{number(xs), {}}...).v, plan.dtype);
+  const Tensor y = to(call(f, Value<Tensor>{to(xs, wide), {}}...).v, plan.dtype);
   return y.is_sole_owner() && y.is_contiguous() && y.shape() == plan.shape ? y : clone(expand(y, plan.shape));
 }
 
