@@ -186,7 +186,7 @@ class Tree:
         for header in {self.drawn[k - 1][0] for k in self.alive if self.drawn[k - 1][0].endswith(".h")}:
             own = [f for f in sources if f == header[:-2] + ".cpp"]
             found += (own or [f for f in sources if f"<sluice/{header}>" in (ROOT / f).read_text(encoding="utf-8")])[:1]
-        return [f"CMakeFiles/sluice.dir/{f}.o" for f in sorted(set(found))]
+        return [f"{ROOT / f}^" for f in sorted(set(found))]  # ninja: what this source becomes
 
     def lines(self, number):
         file, site = self.drawn[number - 1]

@@ -80,12 +80,12 @@ case $way in
     if grep -m1 -e '=native' "$work/cross/compile_commands.json"; then die 'compiled for this machine'; fi
     cd "$work/build"
     mine=CMakeFiles/consumer.dir/main.cpp.o
-    theirs=sluice/CMakeFiles/sluice.dir/core/shape.cpp.o
+    theirs=sluice/CMakeFiles/sluice_o3.dir/core/shape.cpp.o
     if [[ -f build.ninja ]]; then
       ninja "$mine" "$theirs"
     else
       make -f CMakeFiles/consumer.dir/build.make "$mine"
-      make -f sluice/CMakeFiles/sluice.dir/build.make "$theirs"
+      make -f sluice/CMakeFiles/sluice_o3.dir/build.make "$theirs"
     fi
     "$compiler" "$mine" -L"$build" -lsluice -Wl,-rpath,"$build" -o consumer
     ./consumer
