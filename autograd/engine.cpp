@@ -89,16 +89,12 @@ Tensor detail::number_like(const Tensor& root, double grad) {
   return full(root.numel() == 1 ? root.shape() : Shape{}, grad, root.options());
 }
 
-void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options) {
-  backward(root, grad, std::move(options), nullptr);
-}
-
 void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions options,
                       const std::function<void(Leaf&)>& final) {
   Tensor g = seed("backward", root, grad);
   Frontier frontier;
   std::optional<LeafCounter> watch;
-  if (final) watch.emplace(root.impl().history.get());
+  if (final) watch.emplace(*root.impl().history);
   const Edge at = edge_of(root);
   std::vector<Edge> wanted;
   for (const Tensor& x : options.inputs) {
@@ -194,11 +190,7 @@ Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
                           " is not a scalar; pass its gradient, or reduce it with sum() or mean()");
     return ones(root.shape(), root.options());
   }
-  if (grad.shape() != root.shape()) fail(op, ": gradient of shape ", grad, " for an output of shape ", root);
-  if (grad.dtype() != root.dtype())
-    fail<DTypeError>(op, ": gradient of dtype ", grad.dtype(), " for an output of dtype ", root.dtype());
-  if (grad.device() != root.device())
-    fail<DeviceError>(op, ": gradient on ", grad.device(), " for an output on ", root.device());
+  detail::check_gradient(op, grad, "an output", root);
   return grad;
 }
 

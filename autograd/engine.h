@@ -10,6 +10,7 @@
 #include <sluice/core/node.h>
 
 #include <concepts>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -51,7 +52,9 @@ namespace detail {
 /// A Tensor or what becomes one, but for a bool, which is meant as an option.
 template <class T>
 concept GradientOfRoot = std::convertible_to<const T&, Tensor> && !std::same_as<T, bool>;
-void backward(const Tensor& root, const Tensor& grad, BackwardOptions options);
+/// Calls final(leaf) during the walk, as soon as the leaf's .grad() has all gradients of this walk.
+void backward(const Tensor& root, const Tensor& grad, BackwardOptions options,
+              const std::function<void(Leaf&)>& final = nullptr);
 Tensor number_like(const Tensor& root, double grad);
 }  // namespace detail
 

@@ -1,6 +1,7 @@
 #include <sluice/autograd/function.h>
 
 #include <sluice/autograd/engine.h>
+#include <sluice/autograd/walk.h>
 #include <sluice/core/number/random.h>
 #include <sluice/core/scope.h>
 #include <sluice/ops/gemm/precision.h>
@@ -8,7 +9,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace sluice {
 
@@ -128,29 +128,22 @@ struct Checkpoint final : Op<"checkpoint"> {
 };
 
 Captured::Captured(const Edge& root, uint64_t start, std::span<const Edge> known) {
-  std::unordered_set<Node*> seen;
-  std::vector<Node*> stack;
   const auto in = [](std::span<const Edge> list, const Edge& e) {
     return std::any_of(list.begin(), list.end(), [&](const Edge& o) { return o.node == e.node && o.index == e.index; });
   };
-  const auto look = [&](const Edge& e) {
-    if (!e.node) return;
-    if (e.node->seq >= start) stack.push_back(e.node.get());
-    else if (!in(known, e) && !in(edges, e)) edges.push_back(e);
+  const auto inside = [&](const Edge& e) {
+    if (e.node->seq >= start) return true;
+    if (!in(known, e) && !in(edges, e)) edges.push_back(e);
+    return false;
   };
-  look(root);
-  while (!stack.empty()) {
-    Node* n = stack.back();
-    stack.pop_back();
-    if (!seen.insert(n).second) continue;
-    for (const Edge& e : n->edges) look(e);
-    for (const Saved& s : n->all_saved()) {
+  detail::each_node({&root, 1}, inside, [&](const Node& n) {
+    for (const Saved& s : n.all_saved()) {
       const bool made_here = s.is_output || (s.impl && s.impl->history && s.impl->history->seq >= start);
       if (s.impl && !made_here) memory.try_emplace(s.impl->storage.get(), Memory{s.impl->storage, s.version});
     }
-    if (const auto* inner = dynamic_cast<const Checkpoint*>(n))
+    if (const auto* inner = dynamic_cast<const Checkpoint*>(&n))
       memory.insert(inner->captured.memory.begin(), inner->captured.memory.end());
-  }
+  });
 }
 
 }  // namespace
@@ -161,8 +154,10 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
   std::vector<Tensor> ys;
   {
     NoGrad guard;
-    for (const Tensor& y : forward(Tensors(inputs.begin(), inputs.end())))
+    for (const Tensor& y : forward(Tensors(inputs.begin(), inputs.end()))) {
+      if (!y.defined()) fail<ValueError>("custom_op: the forward function of ", name, " returned an undefined tensor");
       ys.push_back(alias(y, y.layout()));  // y may be an input or captured; its own history stays
+    }
   }
   Ref<Node> node;
   const auto needs_gradient = [](const Tensor& x) { return x.requires_grad(); };
@@ -275,6 +270,7 @@ Tensor jacobian(const std::function<Tensor(const Tensor&)>& f, const Tensor& x) 
   Tensor in = x.detach().requires_grad_();
   GradMode on(true);
   const Tensor y = f(in);
+  detail::check_rank("jacobian", y.rank() + x.rank(), x);
   Shape shape = y.shape();
   for (int64_t size : x.shape()) shape.push_back(size);
   Tensor rows = zeros({y.numel(), x.numel()}, y.options());

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -56,6 +55,24 @@ class Frontier {
   NodeMap index_;
 };
 
+/// Calls visit(node) once for each node that edges lead to from `edges` on. follow(edge), asked of every edge on the
+/// way, says whether to go along it.
+template <class Follow, class Visit> void each_node(std::span<const Edge> edges, Follow follow, Visit visit) {
+  NodeMap seen;
+  std::vector<Node*> stack;
+  const auto go_along = [&](std::span<const Edge> some) {
+    for (const Edge& e : some)
+      if (e.node && follow(e) && seen.insert(e.node.get(), 0).second) stack.push_back(e.node.get());
+  };
+  go_along(edges);
+  while (!stack.empty()) {
+    Node* const n = stack.back();
+    stack.pop_back();
+    visit(*n);
+    go_along(n->edges);
+  }
+}
+
 /// The nodes between roots and wanted edges; the walk skips all others.
 class Subgraph {
  public:
@@ -63,38 +80,22 @@ class Subgraph {
     uint64_t oldest = UINT64_MAX;
     for (const Edge& w : wanted) {
       if (!w.node) continue;
-      mark_.insert(w.node.get(), kLeads);
+      leads_.insert(w.node.get(), 0);
       oldest = std::min(oldest, w.node->seq);
     }
-    std::vector<const Node*> order, stack;
-    auto visit = [&](const Edge& e) {
-      if (!e.node || e.node->seq < oldest) return;
-      auto [mark, fresh] = mark_.insert(e.node.get(), 0);
-      if (!fresh && (mark & kSeen)) return;
-      mark |= kSeen;
-      stack.push_back(e.node.get());
-    };
-    for (const Edge& r : roots) visit(r);
-    while (!stack.empty()) {
-      const Node* n = stack.back();
-      stack.pop_back();
-      order.push_back(n);
-      for (const Edge& e : n->edges) visit(e);
-    }
+    std::vector<const Node*> order;
+    each_node(
+        roots, [=](const Edge& e) { return e.node->seq >= oldest; }, [&](const Node& n) { order.push_back(&n); });
     const auto younger = [](const Node* a, const Node* b) { return a->seq > b->seq; };
     if (!std::is_sorted(order.begin(), order.end(), younger)) std::sort(order.begin(), order.end(), younger);
     const auto leads = [this](const Edge& e) { return e.node && contains(e.node.get()); };
     for (std::size_t i = order.size(); i-- > 0;)  // oldest first, so the answer for its inputs is known
-      if (std::any_of(order[i]->edges.begin(), order[i]->edges.end(), leads)) mark_.insert(order[i], 0).first |= kLeads;
+      if (std::any_of(order[i]->edges.begin(), order[i]->edges.end(), leads)) leads_.insert(order[i], 0);
   }
-  bool contains(const Node* n) const {
-    const uint32_t mark = mark_.find(n);
-    return mark != NodeMap::kAbsent && (mark & kLeads);
-  }
+  bool contains(const Node* n) const { return leads_.find(n) != NodeMap::kAbsent; }
 
  private:
-  static constexpr uint32_t kSeen = 1, kLeads = 2;  // visited; leads to a wanted edge
-  NodeMap mark_;
+  NodeMap leads_;  // the nodes that lead to a wanted edge
 };
 
 /// The leaves under a root, each with the number of its edges that are still to be walked. The frontier would return a
@@ -108,24 +109,15 @@ class LeafCounter {
     uint32_t left = 0;
   };
 
-  explicit LeafCounter(Node* root) {
-    NodeMap seen;
-    std::vector<Node*> stack{root};
-    seen.insert(root, 0);
-    while (!stack.empty()) {
-      const Node* n = stack.back();
-      stack.pop_back();
-      for (const Edge& e : n->edges) {
-        if (!e.node) continue;
-        if (e.node->is_leaf()) {
-          auto [at, fresh] = index_.insert(e.node.get(), static_cast<uint32_t>(entries_.size()));
-          if (fresh) entries_.push_back({e.node});
-          ++entries_[at].left;
-        } else if (seen.insert(e.node.get(), 0).second) {
-          stack.push_back(e.node.get());
-        }
-      }
-    }
+  explicit LeafCounter(const Node& root) {
+    const auto count = [this](const Edge& e) {
+      if (!e.node->is_leaf()) return true;
+      auto [at, fresh] = index_.insert(e.node.get(), static_cast<uint32_t>(entries_.size()));
+      if (fresh) entries_.push_back({e.node});
+      ++entries_[at].left;
+      return false;
+    };
+    each_node(root.edges, count, [](const Node&) {});
   }
   Entry& at(const Node* leaf) { return entries_[index_.find(leaf)]; }
   std::vector<Entry>& entries() { return entries_; }
@@ -134,8 +126,5 @@ class LeafCounter {
   NodeMap index_;
   std::vector<Entry> entries_;
 };
-
-/// backward() that calls final(leaf) during the walk, as soon as the leaf's .grad() has all gradients of this walk.
-void backward(const Tensor& root, const Tensor& grad, BackwardOptions options, const std::function<void(Leaf&)>& final);
 
 }  // namespace sluice::detail

@@ -105,12 +105,7 @@ void Tensor::set_grad(Tensor g) {
   }
   if (!is_leaf())
     fail<AutogradError>("set_grad: only leaves hold gradients; this is the result of ", impl_->history->name());
-  if (g.defined() && g.shape() != shape())
-    fail("set_grad: gradient of shape ", g.shape(), " for a tensor of shape ", shape());
-  if (g.defined() && g.dtype() != dtype())
-    fail<DTypeError>("set_grad: gradient of dtype ", g.dtype(), " for a tensor of dtype ", dtype());
-  if (g.defined() && g.device() != device())
-    fail<DeviceError>("set_grad: gradient on ", g.device(), " for a tensor on ", device());
+  if (g.defined()) detail::check_gradient("set_grad", g, "a tensor", *this);
   auto& leaf = static_cast<Leaf&>(*impl_->history);
   leaf.grad = std::move(g), leaf.sum = Tensor();
 }
@@ -127,6 +122,26 @@ void append_text(std::string& s, const Tensor& x) {
 }
 
 namespace detail {
+
+void check_floats(const char* op, std::initializer_list<NamedOperand> operands) {
+  bool fit = true;
+  std::string got;
+  for (const auto& [name, x] : operands) {
+    if (!x.defined()) fail<ValueError>(op, ": ", name, " is undefined (default-constructed or moved from)");
+    fit = fit && is_float(x.dtype()) && x.dtype() == operands.begin()->second.dtype();
+  }
+  for (const auto& [name, x] : operands)
+    if (!fit) got += str(got.empty() ? "" : ", ", name, "=", x.dtype(), x);
+  if (!fit)
+    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got ", got, "; convert with to(x, dtype)");
+}
+
+void check_gradient(const char* op, const Tensor& g, const char* what, const Tensor& x) {
+  if (g.shape() != x.shape()) fail(op, ": gradient of shape ", g, " for ", what, " of shape ", x);
+  if (g.dtype() != x.dtype())
+    fail<DTypeError>(op, ": gradient of dtype ", g.dtype(), " for ", what, " of dtype ", x.dtype());
+  if (g.device() != x.device()) fail<DeviceError>(op, ": gradient on ", g.device(), " for ", what, " on ", x.device());
+}
 
 Tensor borrowed(std::byte* data, std::size_t alignment, const Shape& shape, DType dtype,
                 std::function<void()> release) {

@@ -185,6 +185,12 @@ inline void check_float(const char* op, const Tensor& x) {
   if (!x.defined()) fail<ValueError>(op, ": a tensor is undefined");
   if (!is_float(x.dtype())) fail<DTypeError>(op, ": needs f32, f64 or bf16 — got ", x.dtype(), " of shape ", x);
 }
+/// An operand with its name in errors.
+using NamedOperand = std::pair<const char*, const Tensor&>;
+/// Throws DTypeError naming `op` unless the operands are all f32, all f64 or all bf16; ValueError for an undefined one.
+void check_floats(const char* op, std::initializer_list<NamedOperand> operands);
+/// Throws ShapeError, DTypeError or DeviceError naming `op` unless g can be the gradient of x, which is `what`.
+void check_gradient(const char* op, const Tensor& g, const char* what, const Tensor& x);
 /// Copies elements of `from` to `to` (same shape), converting dtypes, also between devices. No history.
 void copy_elements(const Tensor& from, Tensor& to);
 /// x itself if it is on cpu, else a copy on cpu. DeviceError naming `op` on meta, which has no values.

@@ -1,4 +1,5 @@
-// Sums, differences, products and remainders of elements of any dtype; magnitudes and signs of integers.
+// Sums, differences, products, quotients and remainders of elements of any dtype; magnitudes, signs and powers of
+// integers.
 #pragma once
 
 #include <sluice/core/number/math.h>
@@ -39,6 +40,19 @@ template <class A> SLUICE_FN auto negated(const A& a) {
   if constexpr (std::is_integral_v<A>) return difference_of(A(0), a);
   else return -a;
 }
+/// ⌊a/b⌋, which with remainder_of() makes a = b·⌊a/b⌋ + r; 0 where the integer b is 0.
+template <class T> SLUICE_FN T floor_quotient_of(const T& a, const T& b) {
+  if constexpr (std::is_integral_v<T>) {
+    if (b == 0) return 0;
+    if (b == -1) return negated(a);  // the lowest number is its own negative
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    const T r = std::fmod(a, b), q = math::round((a - r) / b) - T(r != 0 && (r < 0) != (b < 0));
+    return math::select(b == 0, a / b, math::select(q == 0, math::copysign(T(0), a / b), q));
+  } else {
+    return floor_divide(a, b);
+  }
+}
 
 }  // namespace sluice::detail
 
@@ -50,4 +64,11 @@ template <std::integral T> SLUICE_FN T floor(T x) { return x; }
 template <std::integral T> SLUICE_FN T ceil(T x) { return x; }
 template <std::integral T> SLUICE_FN T round(T x) { return x; }
 template <std::integral T> SLUICE_FN T trunc(T x) { return x; }
+/// x^e for e >= 0, by squares.
+template <std::integral T> SLUICE_FN T pow(T x, T e) {
+  T y = 1;
+  for (; e > 0; e /= 2, x = detail::product_of(x, x))
+    if (e % 2 == 1) y = detail::product_of(y, x);
+  return y;
+}
 }  // namespace sluice::math

@@ -5,7 +5,8 @@
 //   T = Tensor          the same text as a composition of ops: it serves gradients of any order
 //
 // This page holds the gradient rows of all functions; core/number/dual_operators.h has the operators. Convention at
-// kinks: abs'(0) = sign'(·) = 0; max and min split a tie in halves; floor, ceil, round and sign have derivative 0.
+// kinks: abs'(0) = 0; max and min split a tie in halves; sign, floor, ceil, round, trunc and floor_divide have
+// derivative 0.
 #pragma once
 
 #include <sluice/core/number/arithmetic.h>
@@ -233,15 +234,14 @@ template <class T, std::size_t N> SLUICE_FN Dual<T, N> min(const Dual<T, N>& a, 
   else return detail::one_of(a, b, y, (a.v < b.v) | (a.v != a.v));
 }
 
-/// a − b·⌊a/b⌋, which has the sign of b: slopes 1 and −⌊a/b⌋. It is b itself where b is infinite and a has the other
-/// sign, so that ⌊a/b⌋ is −1.
+/// a − b·⌊a/b⌋, which has the sign of b: slopes 1 and −⌊a/b⌋.
 template <class T, std::size_t N> SLUICE_FN Dual<T, N> remainder(const Dual<T, N>& a, const Dual<T, N>& b) {
   T y = detail::remainder_of(a.v, b.v);
-  using math::round;
   if constexpr (N == 0) return {y, {}};
-  else {
-    const T one = like(Value<T>{a.v, {}}, 1).v;
-    return detail::chain(a, b, y, one, T(PartialOps<T>::select(y == b.v, one, T(-round(T((a.v - y) / b.v))))));
-  }
+  else return detail::chain(a, b, y, like(Value<T>{a.v, {}}, 1).v, T(-detail::floor_quotient_of(a.v, b.v)));
+}
+/// ⌊a/b⌋
+template <class T, std::size_t N> SLUICE_FN Dual<T, N> floor_divide(const Dual<T, N>& a, const Dual<T, N>& b) {
+  return detail::flat<T, N>(detail::floor_quotient_of(a.v, b.v));
 }
 }  // namespace sluice

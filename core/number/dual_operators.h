@@ -126,6 +126,7 @@ SLUICE_FN Dual<T, N> select(const M& mask, C a, const Dual<T, N>& b) {
 SLUICE_DUAL_WITH_NUMBER(max)
 SLUICE_DUAL_WITH_NUMBER(min)
 SLUICE_DUAL_WITH_NUMBER(remainder)
+SLUICE_DUAL_WITH_NUMBER(floor_divide)
 #undef SLUICE_DUAL_WITH_NUMBER
 
 /// c^x.

@@ -75,8 +75,13 @@ template <class T> SLUICE_FN T random_bits(const uint32_t* words, int64_t i) {
   else return static_cast<T>(static_cast<int64_t>(word64(words, i) >> 11));
 }
 
-/// Dropout with probability p keeps the elements whose word is at least p·2³².
-inline uint64_t keep_threshold(double p) { return static_cast<uint64_t>(std::ldexp(p, 32)); }
+/// Dropout with probability p: x/(1 − p) of an element whose word is at least p·2³², 0 of the others.
+template <class T> struct Dropping {
+  explicit Dropping(double p) : least(static_cast<uint64_t>(std::ldexp(p, 32))), grow(p < 1 ? T(1 / (1 - p)) : T(0)) {}
+  SLUICE_FN T operator()(uint32_t word, T x = T(1)) const { return word >= least ? x * grow : T(0); }
+  uint64_t least;
+  T grow;
+};
 
 /// floor(w · range / 2^64): uniform on [0, range).
 SLUICE_FN uint64_t scaled_word(uint64_t w, uint64_t range) {

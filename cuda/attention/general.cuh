@@ -31,18 +31,16 @@ template <class T> struct AttentionView {
   int64_t bias_stride[4] = {}, relative_head = 0, row_scale_stride[3] = {}, sink_head = 0;
   bool plain;  // scores are scale · q·k: no cap, no biases, no ρ
   bool drops;  // dropout
-  uint64_t threshold;
+  detail::Dropping<T> drop;
   RandomBlocks words_at;
-  T grow;
   const T *lse = nullptr, *delta = nullptr;
 
   AttentionView(const sluice::detail::AttentionCall& c, const MaskView& seen)
       : batch(c.q.dim(0)), heads(c.q.dim(1)), kv_heads(c.k.dim(1)), group(heads / std::max<int64_t>(1, kv_heads)),
         m(c.q.dim(2)), n(c.k.dim(2)), d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), k(c.k), v(c.v), mask(seen),
         weighting(c.options.weighting), scale(T(*c.options.scale)), softcap(T(c.options.softcap)),
-        drops(c.options.dropout > 0), threshold(detail::keep_threshold(c.options.dropout)),
-        words_at(drops ? blocks_of("attention with dropout", c.from) : RandomBlocks{}),
-        grow(T(1 / (1 - c.options.dropout))) {
+        drops(c.options.dropout > 0), drop(c.options.dropout),
+        words_at(drops ? blocks_of("attention with dropout", c.from) : RandomBlocks{}) {
     const AttentionOptions& o = c.options;
     if (o.bias.defined()) {
       const Layout l = o.bias.layout().expanded({batch, heads, m, n});
@@ -88,7 +86,7 @@ template <class T> struct AttentionView {
   /// Dropout's factor for key j of four.
   __device__ T kept(const sluice::detail::PhiloxWords& w, int64_t j) const {  // an index would move w out of registers
     const uint32_t word = j & 2 ? (j & 1 ? w.word[3] : w.word[2]) : (j & 1 ? w.word[1] : w.word[0]);
-    return word >= threshold ? grow : T(0);
+    return drop(word);
   }
 };
 

@@ -56,14 +56,12 @@ __global__ void __launch_bounds__(kWarp) count_kernel(MaskView mask, int64_t hea
 template <class T> void keep_mask_as(Tensor& y, DropoutSpec s) {
   T* out = data_of<T>(y);
   const int64_t n = y.dim(-1), per_row = ceil_div(n, 4);
-  const uint64_t threshold = detail::keep_threshold(s.p);
+  const detail::Dropping<T> drop(s.p);
   const RandomBlocks words_at = blocks_of("dropout", s.from);
-  const T grow = T(1 / (1 - s.p));
   for_each(n == 0 ? 0 : y.numel() / n * per_row, [=] __device__(int64_t block) {
     const auto words = words_at(static_cast<uint64_t>(block));
     const int64_t first = block % per_row * 4;
-    for (int64_t j = first; j < n && j < first + 4; ++j)
-      out[block / per_row * n + j] = words.word[j & 3] >= threshold ? grow : T(0);
+    for (int64_t j = first; j < n && j < first + 4; ++j) out[block / per_row * n + j] = drop(words.word[j & 3]);
   });
 }
 

@@ -275,8 +275,7 @@ template <class T> struct Dropout {
   int64_t n;
   bool whole;  // addresses allow that a block is read and written at once
   RandomBlocks words_at;
-  uint64_t threshold;
-  Computed<T> scale;
+  detail::Dropping<Computed<T>> drop;
   __device__ void operator()(int64_t block) const {
     const auto words = words_at(static_cast<uint64_t>(block));
     const int64_t first = 4 * block;
@@ -286,19 +285,18 @@ template <class T> struct Dropout {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       if (!at_once && first + e < n) four.x[e] = x[first + e];
-      four.x[e] = convert<T>(words.word[e] >= threshold ? convert<Computed<T>>(four.x[e]) * scale : 0);
+      four.x[e] = convert<T>(drop(words.word[e], convert<Computed<T>>(four.x[e])));
       if (!at_once && first + e < n) y[first + e] = four.x[e];
     }
     if (at_once) *reinterpret_cast<OfBlock<T>*>(y + first) = four;
   }
 };
 template <class T> void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
-  const uint64_t threshold = detail::keep_threshold(s.p);
-  const auto scale = static_cast<Computed<T>>(s.p < 1 ? 1 / (1 - s.p) : 0);
   const bool whole = is_aligned_16(address_of(x)) && is_aligned_16(address_of(y));
   const RandomBlocks words_at = blocks_of("dropout", s.from);
   const int64_t n = x.numel();
-  for_each(ceil_div(n, 4), Dropout<T>{data_of<T>(x), data_of<T>(y), n, whole, words_at, threshold, scale});
+  for_each(ceil_div(n, 4),
+           Dropout<T>{data_of<T>(x), data_of<T>(y), n, whole, words_at, detail::Dropping<Computed<T>>(s.p)});
 }
 
 __global__ void first_outside_kernel(const int64_t* index, int64_t n, int64_t low, int64_t limit,

@@ -23,9 +23,7 @@ void check_operands(const Tensor& q, const Tensor& k, const Tensor& v, const Lin
   if (!fits)
     fail("linear_attention: got phi_q=", q, ", phi_k=", k, ", v=", v,
          "; need [batch, heads, n_q, m], [batch, heads, n, m], [batch, heads, n, dv]");
-  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || !is_float(q.dtype()))
-    fail<DTypeError>("linear_attention: needs f32, f64 or bf16 operands of one dtype — got phi_q=", q.dtype(),
-                     ", phi_k=", k.dtype(), ", v=", v.dtype());
+  detail::check_floats("linear_attention", {{"phi_q", q}, {"phi_k", k}, {"v", v}});
   if (f.direction != LinearDirection::full && q.dim(2) != k.dim(2))
     fail("linear_attention: only the direction `full` takes queries other than the tokens of the keys — got phi_q=", q,
          ", phi_k=", k);

@@ -46,12 +46,9 @@ namespace detail {
 /// tensors begin with.
 inline constexpr std::string_view kCheckpointFormat = "sluice-checkpoint-1", kCheckpointModel = "model.";
 
-template <class T> struct is_vector : std::false_type {};
-template <class T> struct is_vector<std::vector<T>> : std::true_type {};
-template <class T> struct is_optional : std::false_type {};
-template <class T> struct is_optional<std::optional<T>> : std::true_type {};
-template <class T> struct is_variant : std::false_type {};
-template <class... Ts> struct is_variant<std::variant<Ts...>> : std::true_type {};
+/// Whether T is some Kind<…>: std::vector, std::optional, std::variant.
+template <class T, template <class...> class Kind> inline constexpr bool is_a = false;
+template <class... Ts, template <class...> class Kind> inline constexpr bool is_a<Kind<Ts...>, Kind> = true;
 
 /// The result of a visit: pointers to the tensors, so that they can be replaced, and the modules that own them.
 struct Members {
@@ -84,25 +81,22 @@ template <class T> void visit_part(auto& f, const char* name, T& x) {
 }
 
 void collect(Members& out, const Tensor& x);
+inline void collect(Members&, std::monostate) {}
 /// Every type of layer instantiates this template, so all code that needs no T is in functions of Members.
 template <class T> void collect(Members& out, const T& x) {
   const auto member = [&](const char* name, const auto& m) {
     const std::size_t above = out.down(name);
-    const bool outer = out.exact;
-    if constexpr (requires { T::keeps_f32(name); }) out.exact = outer || T::keeps_f32(name);
+    const Restored<bool> outer(out.exact, out.exact);
+    if constexpr (requires { T::keeps_f32(name); }) out.exact |= T::keeps_f32(name);
     collect(out, m);
-    out.exact = outer;
     out.up(above);
   };
-  if constexpr (is_vector<T>::value) {
+  if constexpr (is_a<T, std::vector>) {
     for (std::size_t i = 0; i < x.size(); ++i) member(std::to_string(i).c_str(), x[i]);
-  } else if constexpr (is_optional<T>::value) {
+  } else if constexpr (is_a<T, std::optional>) {
     if (x) collect(out, *x);
-  } else if constexpr (is_variant<T>::value) {
-    const auto chosen = [&](const auto& m) {
-      if constexpr (!std::is_same_v<std::decay_t<decltype(m)>, std::monostate>) collect(out, m);
-    };
-    std::visit(chosen, x);
+  } else if constexpr (is_a<T, std::variant>) {
+    std::visit([&](const auto& chosen) { collect(out, chosen); }, x);
   } else if constexpr (requires { T::visit(x, [](const char*, auto&) {}); }) {
     std::size_t part;
     if constexpr (requires { T::type; }) part = out.begin(T::type, &x);

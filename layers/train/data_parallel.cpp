@@ -1,6 +1,6 @@
 #include <sluice/layers/train/data_parallel.h>
 
-#include <sluice/autograd/walk.h>
+#include <sluice/autograd/engine.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence.h>

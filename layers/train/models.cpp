@@ -1,5 +1,6 @@
 #include <sluice/layers/train/models.h>
 
+#include <sluice/autograd/walk.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/shape/create.h>
 
@@ -77,20 +78,17 @@ std::vector<std::string> unlisted(const Members& m, const Tensor& loss) {
   if (!loss.requires_grad())
     fail<AutogradError>("unlisted: the loss has no history — got ", loss,
                         "; compute it from parameters, outside NoGrad");
-  std::unordered_set<const Node*> listed, seen{loss.impl().history.get()};
+  std::unordered_set<const Node*> listed;
   for (const auto& s : m.slots) listed.insert(s.tensor->impl().history.get());
   std::vector<std::string> found;
-  std::vector<const Node*> waiting(seen.begin(), seen.end());
-  while (!waiting.empty()) {
-    const Node* node = waiting.back();
-    waiting.pop_back();
-    for (const Edge& e : node->edges) {
-      if (!e.node || !seen.insert(e.node.get()).second) continue;
-      waiting.push_back(e.node.get());
-      if (e.node->is_leaf() && !listed.contains(e.node.get()))
-        found.push_back(str(e.node->outputs[0].dtype, e.node->outputs[0].shape, ", read by ", node->name()));
-    }
-  }
+  const Edge root = edge_of(loss);
+  const auto note = [&](const Node& node) {
+    for (const Edge& e : node.edges)
+      if (e.node && e.node->is_leaf() && listed.insert(e.node.get()).second)
+        found.push_back(str(e.node->outputs[0].dtype, e.node->outputs[0].shape, ", read by ", node.name()));
+  };
+  each_node(
+      std::span(&root, 1), [](const Edge&) { return true; }, note);
   return found;
 }
 

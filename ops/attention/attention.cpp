@@ -35,9 +35,7 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
          "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
   if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
     fail(op, ": ", kv_heads, " key heads do not divide ", heads, " query heads — got q=", q, ", k=", k);
-  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || !is_float(q.dtype()))
-    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k,
-                     ", v=", v.dtype(), v);
+  detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
   checked_numel(op, {batch, heads, m, n}), checked_numel(op, {batch, heads, m, a.v.dim(3)});
   checked_numel(op, {batch, heads, n, std::max(a.k.dim(3), a.v.dim(3))});  // a key head for each query head
   check_mask(op, given.mask, batch, heads, m, n);
@@ -93,15 +91,14 @@ Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorO
 
 static void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
   const int64_t n = y.dim(-1), per_row = (n + 3) / 4;
-  const uint64_t threshold = detail::keep_threshold(s.p);
   dispatch_float("attention", y.dtype(), [&]<class T>() {
     T* out = y.mutable_data<T>();
-    const T grow = T(1 / (1 - s.p));
+    const Dropping<T> drop(s.p);
     for_each_row(y.numel() / std::max<int64_t>(1, n), n, [=](int64_t r) {
       T* line = out + r * n;
       for_philox_words(s.from.seed, s.from.first + static_cast<uint64_t>(r * per_row), 0, n,
                        [=](int64_t j, const uint32_t* word, int64_t count) {
-                         for (int64_t k = 0; k < count; ++k) line[j + k] = word[k] >= threshold ? grow : T(0);
+                         for (int64_t k = 0; k < count; ++k) line[j + k] = drop(word[k]);
                        });
     });
   });

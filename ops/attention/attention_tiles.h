@@ -156,12 +156,11 @@ template <class T> struct ScoreTiles {
 
   /// Multiplies row r of a tile by dropout's factors.
   void drop(const Tile& t, int64_t r, T* line) const {
-    const uint64_t threshold = keep_threshold(o.dropout);
-    const T grow = T(1 / (1 - o.dropout));
+    const Dropping<T> drop(o.dropout);
     const int64_t row = (t.batch * heads + t.head) * m + t.at(r);
     const uint64_t first = from.first + static_cast<uint64_t>(row * ((n + 3) / 4));
     for_philox_words(from.seed, first, t.col, t.cols, [=](int64_t j, const uint32_t* word, int64_t count) {
-      for (int64_t e = 0; e < count; ++e) line[j + e] *= word[e] >= threshold ? grow : T(0);
+      for (int64_t e = 0; e < count; ++e) line[j + e] *= drop(word[e]);
     });
   }
 };

@@ -12,19 +12,17 @@ namespace sluice {
 namespace {
 
 void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
-  const uint64_t threshold = detail::keep_threshold(s.p);
   dispatch_float("dropout", x.dtype(), [&]<class T>() {
     const T* in = x.data<T>();
     T* out = y.mutable_data<T>();
-    const T scale = s.p < 1 ? T(1 / (1 - s.p)) : T(0);
+    const detail::Dropping<T> drop(s.p);
     const int64_t n = x.numel();
     parallel_for((n + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
       const T* from = in + 4 * begin;
       T* to = out + 4 * begin;
       detail::for_philox_words(s.from.seed, s.from.first + static_cast<uint64_t>(begin), 0,
                                std::min(n, 4 * end) - 4 * begin, [=](int64_t i, const uint32_t* word, int64_t count) {
-                                 for (int64_t k = 0; k < count; ++k)
-                                   to[i + k] = word[k] >= threshold ? from[i + k] * scale : T(0);
+                                 for (int64_t k = 0; k < count; ++k) to[i + k] = drop(word[k], from[i + k]);
                                });
     });
   });

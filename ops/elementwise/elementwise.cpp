@@ -72,6 +72,12 @@ Tensor operator/(const Tensor& x, double c) {
 Tensor operator/(double c, const Tensor& x) { return map(fm::DivInto{c}, x); }
 Tensor reciprocal(const Tensor& x) { return map(fm::Reciprocal{}, x); }
 Tensor pow(const Tensor& x, double exponent) {
+  if (is_integer(x.dtype())) {
+    detail::check_whole("pow", x, exponent);
+    if (exponent < 0)
+      fail<ValueError>("pow: an ", x.dtype(), " tensor ", x, " to the power ", exponent, "; convert with to(x, f32)");
+    return map(fm::PowScalar{exponent}, x);
+  }
   detail::check_float("pow", x);
   if (exponent == 2) return square(x);
   if (exponent == 3) return map(fm::Cube{}, x);
@@ -84,6 +90,8 @@ Tensor pow(const Tensor& x, const Tensor& exponent) { return map(fm::Pow{}, x, e
 Tensor square(const Tensor& x) { return map(fm::Square{}, x); }
 Tensor remainder(const Tensor& a, const Tensor& b) { return map(fm::Remainder{}, a, b); }
 Tensor remainder(const Tensor& a, double b) { return remainder(a, detail::beside("remainder", a, b)); }
+Tensor floor_divide(const Tensor& a, const Tensor& b) { return map(fm::FloorDivide{}, a, b); }
+Tensor floor_divide(const Tensor& a, double b) { return floor_divide(a, detail::beside("floor_divide", a, b)); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return map(fm::Maximum{}, a, b); }
 Tensor maximum(const Tensor& a, double b) { return maximum(a, detail::beside("maximum", a, b)); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return map(fm::Minimum{}, a, b); }

@@ -13,8 +13,9 @@ namespace sluice {
 // rounded, is a DTypeError, too. A number outside the range of the integers is one in scale, x ± c and c − x, and
 // saturates elsewhere.
 
-// -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, remainder, maximum, minimum, clamp, where and
-// masked_fill also i64, i32; the last two also bool. Integers are divided as to(a, f32) / to(b, f32) -----------
+// -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, pow by a number, remainder, floor_divide, maximum,
+// minimum, clamp, where and masked_fill also i64, i32; the last two also bool. Integers are divided as to(a, f32) /
+// to(b, f32), or by floor_divide -----------
 
 /// a + b, a − b, a·b, a/b, −x: also as operators.
 Tensor add(const Tensor& a, const Tensor& b);
@@ -26,7 +27,8 @@ Tensor neg(const Tensor& x);
 Tensor scale(const Tensor& x, double factor);
 /// x + c
 Tensor add_scalar(const Tensor& x, double c);
-/// x^e. Slope in x: e·x^(e−1), 0 where e = 0. Slope in a tensor exponent: x^e·log x, 0 where x <= 0.
+/// x^e. Slope in x: e·x^(e−1), 0 where e = 0. Slope in a tensor exponent: x^e·log x, 0 where x <= 0. Powers of integers
+/// wrap around; a negative exponent beside integers is a ValueError.
 Tensor pow(const Tensor& x, double exponent);
 Tensor pow(const Tensor& x, const Tensor& exponent);
 /// x²
@@ -36,6 +38,10 @@ Tensor reciprocal(const Tensor& x);
 /// a − b·⌊a/b⌋, as Python's %: has the sign of b. Slopes 1 and −⌊a/b⌋. Where b is 0: a for integers, NaN for floats.
 Tensor remainder(const Tensor& a, const Tensor& b);
 Tensor remainder(const Tensor& a, double b);
+/// ⌊a/b⌋, as Python's //: with the remainder r above, a = b·⌊a/b⌋ + r. Its gradient is 0. Where b is 0: 0 for integers,
+/// a/b for floats.
+Tensor floor_divide(const Tensor& a, const Tensor& b);
+Tensor floor_divide(const Tensor& a, double b);
 /// The larger or smaller of two values. NaN wins; at a tie each gets half of the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, double b);

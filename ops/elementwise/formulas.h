@@ -74,13 +74,10 @@ struct Reciprocal {
   static constexpr const char* name = "reciprocal";
   template <class T> SLUICE_FN T operator()(const T& x) const { return 1.0 / x; }
 };
-struct Pow {
-  static constexpr const char* name = "pow";
-  template <class T> SLUICE_FN T operator()(const T& x, const T& e) const { return pow(x, e); }
-};
-/// x^c, c fixed
+/// x^c, c fixed; of integers c >= 0
 struct PowScalar {
   static constexpr const char* name = "pow";
+  static constexpr bool integral = true;
   double c;
   template <class T> SLUICE_FN T operator()(const T& x) const { return pow(x, c); }
 };
@@ -93,22 +90,19 @@ struct Cube {
   static constexpr const char* name = "pow";
   template <class T> SLUICE_FN T operator()(const T& x) const { return x * x * x; }
 };
-/// a − b·⌊a/b⌋, as Python's %.
-struct Remainder {
-  static constexpr const char* name = "remainder";
-  static constexpr bool integral = true;
-  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return remainder(a, b); }
-};
-struct Maximum {  // a tie splits the gradient in halves
-  static constexpr const char* name = "maximum";
-  static constexpr bool integral = true, selects = true;
-  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return max(a, b); }
-};
-struct Minimum {
-  static constexpr const char* name = "minimum";
-  static constexpr bool integral = true, selects = true;
-  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return min(a, b); }
-};
+// Primitives of two operands, with their slopes in core/number/dual.h.
+#define SLUICE_BINARY_FORMULA(Type, op, f, of_integers, selecting)                              \
+  struct Type {                                                                                 \
+    static constexpr const char* name = #op;                                                    \
+    static constexpr bool integral = of_integers, selects = selecting;                          \
+    template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return f(a, b); } \
+  };
+SLUICE_BINARY_FORMULA(Pow, pow, pow, false, false)
+SLUICE_BINARY_FORMULA(Remainder, remainder, remainder, true, false)         // a − b·⌊a/b⌋, as Python's %
+SLUICE_BINARY_FORMULA(FloorDivide, floor_divide, floor_divide, true, true)  // ⌊a/b⌋, as Python's //
+SLUICE_BINARY_FORMULA(Maximum, maximum, max, true, true)                    // a tie splits the gradient in halves
+SLUICE_BINARY_FORMULA(Minimum, minimum, min, true, true)
+#undef SLUICE_BINARY_FORMULA
 /// x limited to [lo, hi]; slope 1 inside and on the bounds, 0 outside; NaN stays NaN.
 struct Clamp {
   static constexpr const char* name = "clamp";

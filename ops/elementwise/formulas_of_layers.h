@@ -207,7 +207,7 @@ struct AddGated {
 template <std::size_t N, class... F> struct Formulas {};  // of N operands
 using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, Reciprocal, PowScalar, PowHalf,
                              PowMinusHalf, Square, Cube, Clamp>;
-using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, Maximum, Minimum, MaskedFill>;
+using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, FloorDivide, Maximum, Minimum, MaskedFill>;
 using Arithmetic3 = Formulas<3, Where, Lerp, ScaleOffset>;
 using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf, Sin, Cos,
                              Abs, Sign, Floor, Ceil, Round, Trunc>;

@@ -6,7 +6,7 @@
 //   + − * / += ++     < <= > >= == !=, and & | ! on comparisons
 //   select(x > 0.0, a, b) instead of if and ?: — both sides are computed, and must be finite; like(x, c), a constant
 //   exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid softplus erf normal_cdf pow(x, c) pow(c, x) pow(x, y)
-//   abs sign floor ceil round trunc remainder max min clamp(x, lo, hi) square
+//   abs sign floor ceil round trunc remainder floor_divide max min clamp(x, lo, hi) square
 //   relu relu2 leaky_relu(x, slope) elu(x, α) silu gelu gelu_tanh
 // all by bare names: std::exp has no derivative. Anything else is a compile-time error of a few lines.
 //

@@ -26,7 +26,7 @@ Tensor multinomial(const Tensor& weights, int64_t n, Rng& rng, bool replacement)
   if (w.device() != meta && choices.numel() > 0 && needed > 0 && min(choices).item<int64_t>() < needed)
     fail<ValueError>("multinomial: each row needs at least ", needed, " positive weights — got one with ",
                      min(choices).item<int64_t>(), " in weights ", weights);
-  if (replacement && w.rank() == kMaxRank) fail("multinomial: needs at most ", kMaxRank - 1, " dims — got ", weights);
+  if (replacement) detail::check_rank("multinomial", w.rank() + 1, weights);
   Shape draws = w.shape();
   if (replacement) draws.insert(draws.rank() - 1, n);
   checked_numel("multinomial", draws);

@@ -28,6 +28,7 @@ struct Term {
 
 bool has(const Labels& s, char c) { return s.find(c) != s.npos; }
 bool is_ellipsis(char c) { return c <= kMaxRank; }
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }  // in every locale
 
 class Equation {
  public:
@@ -69,7 +70,7 @@ class Equation {
   Labels read_labels(const std::string& spec, int dims) const {
     Labels labels;
     for (std::size_t i = 0; i < spec.size(); ++i) {
-      if (std::isalpha(static_cast<unsigned char>(spec[i]))) {
+      if (is_letter(spec[i])) {
         labels += spec[i];
       } else if (spec.compare(i, 3, "...") == 0 && spec.find("...", i + 1) == spec.npos) {
         for (int p = dims - 1; p >= 0; --p) labels += static_cast<char>(1 + p);
@@ -88,9 +89,7 @@ class Equation {
     const Labels labels = read_labels(spec, ellipsis ? std::max(0, extra) : 0);
     if (ellipsis ? extra < 0 : extra != 0) wrong("operand ", i, " is written \"", spec, "\" and has rank ", x.rank());
     if (ellipsis) ellipsis_dims_ = std::max(ellipsis_dims_, extra);
-    if (x.dtype() != xs_[0].dtype() || !is_float(x.dtype()))
-      fail<DTypeError>("einsum: needs f32, f64 or bf16 operands of one dtype — got ", xs_[0].dtype(), xs_[0], " and ",
-                       x.dtype(), x);
+    detail::check_floats("einsum", {{"the first", xs_[0]}, {"another", x}});
     if (x.device() != xs_[0].device()) fail<DeviceError>("einsum: operands on ", xs_[0].device(), " and ", x.device());
     for (int d = 0; d < x.rank(); ++d) {
       const char c = labels[static_cast<std::size_t>(d)];
@@ -126,7 +125,7 @@ class Equation {
   void imply_output(const std::string& left) {
     output_ = read_labels("...", ellipsis_dims_);
     for (char c = 'A'; c <= 'z'; ++c)
-      if (std::isalpha(static_cast<unsigned char>(c)) && std::count(left.begin(), left.end(), c) == 1) output_ += c;
+      if (is_letter(c) && std::count(left.begin(), left.end(), c) == 1) output_ += c;
   }
   void read_output(const std::string& right, const std::string& left) {
     if (right.find("...") == right.npos && ellipsis_dims_ > 0)

@@ -11,14 +11,6 @@ namespace sluice {
 
 namespace {
 
-void check(const char* op, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b) {
-  if (!a.defined() || !b.defined())
-    fail<ValueError>(op, ": ", a.defined() ? name_b : name_a, " is undefined (default-constructed or moved from)");
-  if (a.dtype() != b.dtype() || !is_float(a.dtype()))
-    fail<DTypeError>(op, ": needs two f32, two f64 or two bf16 operands — got ", name_a, "=", a.dtype(), a, ", ",
-                     name_b, "=", b.dtype(), b, "; convert with to(x, dtype)");
-}
-
 /// All dims but the last merged: a matrix, also when a dim is 0 (where −1 could not be inferred).
 Tensor as_rows(const Tensor& x) {
   int64_t rows = 1;
@@ -48,7 +40,7 @@ struct Linear final : Op<"linear"> {
 }  // namespace
 
 Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
-  check("matmul", "a", a_in, "b", b_in);
+  detail::check_floats("matmul", {{"a", a_in}, {"b", b_in}});
   if (a_in.rank() == 0 || b_in.rank() == 0)
     fail("matmul: scalars have no inner dimension — got a=", a_in, ", b=", b_in);
   const int inner = b_in.rank() == 1 ? -1 : -2;
@@ -81,12 +73,12 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  check("linear", "x", x, "weight", weight);
+  detail::check_floats("linear", {{"x", x}, {"weight", weight}});
   if (weight.rank() != 2 || x.rank() < 1 || x.dim(-1) != weight.dim(0))
     fail("linear: x=", x, " and weight=", weight, " do not fit; need x [..., in] and weight [in, out]");
   const bool biased = bias.defined();
   if (biased) {
-    check("linear", "x", x, "bias", bias);
+    detail::check_floats("linear", {{"x", x}, {"bias", bias}});
     if (bias.shape() != Shape{weight.dim(1)})
       fail("linear: bias=", bias, " does not fit weight=", weight, "; need bias [out]");
   }

@@ -164,9 +164,7 @@ Tensor checked_decay(const char* op, const Tensor& k, const Tensor& erase, const
     fail(op, ": got k=", k, ", erase=", erase, ", write=", write,
          "; need [batch, heads, n, dk], [batch, value_heads, n, dk], [batch, value_heads, n, dv], where heads divides "
          "value_heads");
-  if (erase.dtype() != k.dtype() || write.dtype() != k.dtype() || !is_float(k.dtype()))
-    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got k=", k.dtype(), k,
-                     ", erase=", erase.dtype(), erase, ", write=", write.dtype(), write);
+  detail::check_floats(op, {{"k", k}, {"erase", erase}, {"write", write}});
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   checked_numel(op, {k.dim(0), erase.dim(1), k.dim(3), write.dim(3)});
   return detail::expanded_decay(op, log_decay, "k", k, erase.shape());
@@ -217,9 +215,7 @@ DeltaScanResult delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, co
     fail("delta_rule: got k=", k, ", v=", v, ", beta=", beta,
          "; need [batch, heads, n, dk], [batch, value_heads, n, dv], [batch, value_heads, n], where heads divides "
          "value_heads");
-  if (beta.dtype() != k.dtype() || v.dtype() != k.dtype() || !is_float(k.dtype()))
-    fail<DTypeError>("delta_rule: needs f32, f64 or bf16 operands of one dtype — got k=", k.dtype(), k,
-                     ", v=", v.dtype(), v, ", beta=", beta.dtype(), beta);
+  detail::check_floats("delta_rule", {{"k", k}, {"v", v}, {"beta", beta}});
   const Tensor strength = unsqueeze(beta, -1);
   return scanned("delta_rule", q, k, strength * detail::spread_heads(k, v.dim(1)), strength * v, log_decay, initial,
                  options);

@@ -37,9 +37,7 @@ Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Ten
   if (!ranks || k.shape() != q.shape() || v.dim(0) != q.dim(0) || !heads_fit || v.dim(2) != q.dim(2))
     fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, n, m], the same, [batch, heads, n, e]",
          grouped ? ", where the heads of q and k may also divide those of v" : "");
-  if (q.dtype() != k.dtype() || q.dtype() != v.dtype() || !is_float(q.dtype()))
-    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got q=", q.dtype(), q, ", k=", k.dtype(), k,
-                     ", v=", v.dtype(), v);
+  detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   return detail::expanded_decay(op, log_decay, "q", q,
                                 {q.dim(0), heads, q.dim(2), o.decay_on_values ? v.dim(3) : q.dim(3)});

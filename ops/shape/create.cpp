@@ -6,6 +6,7 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/shape/join.h>
 
 #include <algorithm>
 #include <cmath>
@@ -131,7 +132,7 @@ Tensor linspace(double start, double end, int64_t n, TensorOptions options) {
   if (n < 0) fail<ValueError>("linspace: needs n >= 0 — got ", n);
   const double parts = static_cast<double>(std::max<int64_t>(n - 1, 1));
   double step = (end - start) / parts;
-  if (!std::isfinite(step)) step = end / parts - start / parts;
+  if (!std::isfinite(step)) step = n > 2 ? end / parts - start / parts : 0;
   Tensor y = empty({n}, options, "linspace");
   kernel::ramp(y, start, step);
   if (n > 1) {  // the end exactly
@@ -150,6 +151,7 @@ Tensor eye(int64_t n, int64_t m, TensorOptions options) {
 
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
   if (!is_integer(x.dtype())) fail<DTypeError>("one_hot: needs i64 or i32 — got ", x.dtype(), " of shape ", x);
+  detail::check_rank("one_hot", x.rank() + 1, x);
   Shape shape = x.shape();
   shape.push_back(classes);
   Tensor y = empty(shape, {options.dtype, x.device()}, "one_hot");

@@ -40,11 +40,15 @@ Tensor detail::in_blocks(const Tensor& x, int64_t dim, int64_t block, double val
   return unflatten(blocks * block == n ? x : pad(x, dim, 0, blocks * block - n, value), dim, {blocks, block});
 }
 
+void detail::check_rank(const char* op, int rank, const Tensor& x) {
+  if (rank > kMaxRank) fail(op, ": a result would have ", rank, " dims; at most ", kMaxRank, " — got x=", x);
+}
+
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim) {
   int d = dim_of("split", dim, x);
   int64_t total = 0;
   for (int64_t s : sizes) {
-    if (s < 0) fail("split: negative size ", s);
+    if (s < 0) fail("split: negative size ", s, " for x=", x);
     total = checked_add("split", total, s);
   }
   if (total != x.shape()[d]) fail("split: sizes sum to ", total, ", dim ", dim, " of x=", x, " is ", x.shape()[d]);
@@ -86,23 +90,21 @@ std::vector<Tensor> unbind(const Tensor& x, int64_t dim) {
   return entries;
 }
 
-Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
-  if (xs.empty()) fail<ValueError>("cat: needs at least one tensor");
-  int d = wrap_dim("cat", dim, xs[0].rank());
-  if (xs[0].rank() == 0) fail("cat: scalars have no dims; use stack");
+/// xs joined along dim `d`, counted from the front; `dim` is how the caller counted it.
+static Tensor joined(const char* op, const std::vector<Tensor>& xs, int d, int64_t dim) {
   Shape shape = xs[0].shape();
   std::vector<int64_t> sizes;
   shape[d] = 0;
   for (const Tensor& x : xs) {
     bool ok = x.rank() == shape.rank();
     for (int i = 0; ok && i < shape.rank(); ++i) ok = i == d || x.shape()[i] == shape[i];
-    if (!ok) fail("cat: shapes differ outside dim ", dim, " — got ", xs[0], " and ", x);
-    if (x.dtype() != xs[0].dtype()) fail<DTypeError>("cat: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
-    if (x.device() != xs[0].device()) fail<DeviceError>("cat: operands on ", xs[0].device(), " and ", x.device());
+    if (!ok) fail(op, ": shapes differ outside dim ", dim, " — got ", xs[0], " and ", x);
+    if (x.dtype() != xs[0].dtype()) fail<DTypeError>(op, ": dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
+    if (x.device() != xs[0].device()) fail<DeviceError>(op, ": operands on ", xs[0].device(), " and ", x.device());
     sizes.push_back(x.shape()[d]);
-    shape[d] = checked_add("cat", shape[d], sizes.back());
+    shape[d] = checked_add(op, shape[d], sizes.back());
   }
-  Tensor y = empty(shape, xs[0].options(), "cat");
+  Tensor y = empty(shape, xs[0].options(), op);
   int64_t start = 0;
   for (const Tensor& x : xs) {
     Tensor piece = alias(y, y.layout().narrowed(d, start, x.shape()[d]));
@@ -120,17 +122,23 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
   return record("cat", std::move(y), TensorRefs(inputs), TensorRefs(), std::move(slices));
 }
 
+Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
+  if (xs.empty()) fail<ValueError>("cat: needs at least one tensor");
+  const int d = wrap_dim("cat", dim, xs[0].rank());
+  if (xs[0].rank() == 0) fail("cat: scalars have no dims; use stack");
+  return joined("cat", xs, d, dim);
+}
+
 Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
   if (xs.empty()) fail<ValueError>("stack: needs at least one tensor");
-  wrap_dim("stack", dim, xs[0].rank() + 1);
+  const int d = wrap_dim("stack", dim, xs[0].rank() + 1);
+  detail::check_rank("stack", xs[0].rank() + 1, xs[0]);
   std::vector<Tensor> raised;
   for (const Tensor& x : xs) {
     if (x.shape() != xs[0].shape()) fail("stack: shapes differ — got ", xs[0], " and ", x);
-    if (x.dtype() != xs[0].dtype()) fail<DTypeError>("stack: dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
-    if (x.device() != xs[0].device()) fail<DeviceError>("stack: operands on ", xs[0].device(), " and ", x.device());
-    raised.push_back(unsqueeze(x, dim));
+    raised.push_back(unsqueeze(x, d));
   }
-  return cat(raised, wrap_dim("stack", dim, xs[0].rank() + 1));
+  return joined("stack", raised, d, dim);
 }
 
 Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value) {
@@ -188,7 +196,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
 static Tensor repeated(const char* op, const Tensor& x, int64_t n, int64_t dim, bool each) {
   const int d = wrap_dim(op, dim, x.rank()), copies = d + each;  // a new dim, merged with d
   if (x.rank() == 0 || n < 0) fail(op, ": got n=", n, ", x=", x, "; need n >= 0 and a dim");
-  if (x.rank() == kMaxRank) fail(op, ": needs at most ", kMaxRank - 1, " dims — got x=", x);
+  detail::check_rank(op, x.rank() + 1, x);
   Shape stretched = x.shape(), merged = x.shape();
   stretched.insert(copies, n);
   checked_numel(op, stretched);

@@ -55,6 +55,7 @@ Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
 
 Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes) {
   int d = dim_of("unflatten", dim, x);
+  detail::check_rank("unflatten", x.rank() - 1 + sizes.rank(), x);
   Shape to;
   for (int i = 0; i < x.rank(); ++i) {
     if (i != d) to.push_back(x.shape()[i]);
@@ -110,6 +111,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
 
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
   int d = wrap_dim("unsqueeze", dim, x.rank() + 1);
+  detail::check_rank("unsqueeze", x.rank() + 1, x);
   Shape to = x.shape();
   to.insert(d, 1);
   return reshape(x, to);
@@ -162,6 +164,7 @@ Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
   int d = wrap_dim("unfold", dim, x.rank());
   if (x.rank() == 0 || size < 1 || step < 1 || size > x.shape()[d])
     fail("unfold: size ", size, ", step ", step, " do not fit dim ", dim, " of x=", x);
+  detail::check_rank("unfold", x.rank() + 1, x);
   step = std::min(step, x.shape()[d]);  // one window is left anyway
   Layout l = x.layout();
   l.shape[d] = (x.shape()[d] - size) / step + 1;

@@ -163,6 +163,10 @@ TEST_CASE("custom_op: exceptions of forward pass through and restore the mode", 
                   int);
   CHECK(grad_enabled());
   CHECK_THROWS_AS(custom_op("empty", {x}, [](const Tensors&) { return Tensor(); }, {}), Error);
+  CHECK_THROWS_WITH(custom_op(
+                        "lost", {x}, [](const Tensors&) { return Tensor(); },
+                        [](const Tensor& g, const Tensors&, const Tensor&) -> Tensors { return {g}; }),
+                    "custom_op: the forward function of lost returned an undefined tensor");
   CHECK(x.is_leaf());
 }
 

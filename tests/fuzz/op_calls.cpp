@@ -140,7 +140,7 @@ OpCalls make_calls() {
            {"contiguous", contiguous}, {"clone", clone}, {"squeeze", squeeze}})
     c.emplace_back(name, drawn(f));
   for (auto [name, f] : std::initializer_list<std::pair<const char*, Binary>>{
-           {"add", add}, {"sub", sub}, {"mul", mul}, {"div", div}, {"pow", pow}, {"remainder", remainder}, {"outer", outer}, {"masked_select", masked_select}, {"maximum", maximum}, {"minimum", minimum},
+           {"add", add}, {"sub", sub}, {"mul", mul}, {"div", div}, {"pow", pow}, {"remainder", remainder}, {"floor_divide", floor_divide}, {"outer", outer}, {"masked_select", masked_select}, {"maximum", maximum}, {"minimum", minimum},
            {"eq", eq}, {"ne", ne}, {"lt", lt}, {"le", le}, {"gt", gt}, {"ge", ge}, {"glu", glu}, {"reglu", reglu}, {"geglu", geglu}, {"geglu_tanh", geglu_tanh}, {"swiglu", swiglu},
            {"bilinear", bilinear}, {"silu_glu", silu_glu}, {"matmul", matmul}, {"embedding", embedding}})
     c.emplace_back(name, drawn(f));
@@ -164,7 +164,7 @@ OpCalls make_calls() {
   add_call("clamp", drawn(static_cast<Tensor (*)(T, Bound, Bound)>(clamp)));
   using ByNumber = Tensor (*)(T, double);
   for (auto [name, f] : std::initializer_list<std::pair<const char*, ByNumber>>{
-           {"remainder", remainder}, {"maximum", maximum}, {"minimum", minimum}, {"eq", eq}, {"ne", ne}, {"lt", lt}, {"le", le}, {"gt", gt}, {"ge", ge}})
+           {"remainder", remainder}, {"floor_divide", floor_divide}, {"maximum", maximum}, {"minimum", minimum}, {"eq", eq}, {"ne", ne}, {"lt", lt}, {"le", le}, {"gt", gt}, {"ge", ge}})
     c.emplace_back(name, drawn(f));
   add_call("lerp", drawn(static_cast<Tensor (*)(T, T, T)>(lerp))), add_call("lerp", drawn(static_cast<Tensor (*)(T, T, double)>(lerp)));
   add_call("where", drawn(static_cast<Tensor (*)(T, T, T)>(where))), add_call("where", [](Draw& d) {

@@ -349,6 +349,8 @@ TEST_CASE("numbers: options at the ends of a dtype", "[extremes]") {
   CHECK_THROWS_WITH(attention(q, q, q, {.scale = 1e300}), Contains("scale must be finite in f32"));
   for (const double cap : {1e300, 1e-300}) CHECK_THROWS_WITH(attention(q, q, q, {.softcap = cap}), Contains("softcap"));
   CHECK(linspace(-1e308, 1e308, 3, {f64}).to_vector<double>() == std::vector<double>{-1e308, 0, 1e308});
+  CHECK(linspace(-1e308, 1e308, 2, {f64}).to_vector<double>() == std::vector<double>{-1e308, 1e308});
+  CHECK(linspace(-1e308, 1e308, 1, {f64}).item() == -1e308);
   CHECK(var(Tensor({2, 3, 7}), {}, false, 5).item() == INFINITY);
 
   const Tensor a = Tensor({1e8f}), b = Tensor({1});

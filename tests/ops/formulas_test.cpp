@@ -198,6 +198,8 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check2("Remainder", fm::Remainder{}, {0.1, 0.9}, {1, 2});
   check2("Remainder", fm::Remainder{}, {-2.4, -2.1}, {1.3, 1.9});
   check2("Remainder", fm::Remainder{}, {4.2, 4.4}, {-2, -1.5});
+  check2("FloorDivide", fm::FloorDivide{}, {-2.4, -2.1}, {1.3, 1.9});
+  check2("FloorDivide", fm::FloorDivide{}, {4.2, 4.4}, {-2, -1.5});
   check3("WeightedBceWithLogits", fm::WeightedBceWithLogits{}, {-6, 6}, {0, 1}, {0.2, 3});
   check2("SquaredError", fm::SquaredError{}, any, any);
   check2("BceWithLogits", fm::BceWithLogits{}, {-6, 6}, {0, 1});

@@ -377,8 +377,12 @@ TEST_CASE("map: every function that ops/elementwise/map.h lists, with derivative
       [](const auto& x, const auto& y) { return x * y + y * 0.1 + y * x * x; });
   checked(
       "remainder with numbers",
-      [](const auto& x, const auto& y) { return remainder(y, 1.0) * x + remainder(7.5, y + 1.5) * x; },
-      [](const auto& x, const auto& y) { return (y - 1) * x + (7.5 - floor(7.5 / (y + 1.5)) * (y + 1.5)) * x; });
+      [](const auto& x, const auto& y) {
+        return remainder(y, 1.0) * x + remainder(7.5, y + 1.5) * x + floor_divide(7.5, y + 1.5) * x;
+      },
+      [](const auto& x, const auto& y) {
+        return (y - 1) * x + (7.5 - floor(7.5 / (y + 1.5)) * (y + 1.5)) * x + floor(7.5 / (y + 1.5)) * x;
+      });
   checked(
       "select with numbers",
       [](const auto& x, const auto& y) {

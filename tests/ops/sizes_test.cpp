@@ -3,6 +3,7 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/autograd/function.h>
 #include <sluice/core/number/random.h>
 #include <sluice/layers/gau/mixed_chunk.h>
 #include <sluice/layers/attention/sinkhorn.h>
@@ -16,6 +17,7 @@
 #include <sluice/ops/matmul/einsum.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
+#include <sluice/ops/index/sampling.h>
 #include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/shape/rearrange.h>
 #include <sluice/ops/rows/reduce.h>
@@ -163,6 +165,25 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
     }
     CHECK(said.substr(0, said.find(':')) == calls[k].op);
   }
+}
+
+TEST_CASE("sizes: a result of more than eight dims is an error that names the op and what it got", "[ops][sizes]") {
+  const Tensor x = ones(Shape::filled(kMaxRank, 1)), index = zeros(x.shape(), {i64});
+  Rng rng(1);
+  const std::vector<Refused> calls{{"unsqueeze", [&] { unsqueeze(x, 0); }},
+                                {"stack", [&] { stack({x, x}, 3); }},
+                                {"unfold", [&] { unfold(x, 2, 1, 1); }},
+                                {"unflatten", [&] { unflatten(x, 0, {1, 1}); }},
+                                {"repeat", [&] { repeat(x, 2, 0); }},
+                                {"one_hot", [&] { one_hot(index, 3); }},
+                                {"embedding", [&] { embedding(ones({1, 2}), index); }},
+                                {"multinomial", [&] { multinomial(x, 2, rng, true); }},
+                                {"jacobian", [&] { jacobian([](const Tensor& v) { return v; }, x); }}};
+  for (const Refused& c : calls) {
+    INFO(c.op);
+    CHECK_THROWS_WITH(c.call(), StartsWith(str(c.op, ": a result would have ")) && Contains("[1,1,1,1,1,1,1,1]"));
+  }
+  CHECK(unflatten(x, 0, {1}).rank() == kMaxRank);
 }
 
 TEST_CASE("sizes: extreme arguments with a meaning", "[ops][sizes]") {

@@ -6,8 +6,8 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
+#include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
-#include <sluice/autograd/walk.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/train/training.h>

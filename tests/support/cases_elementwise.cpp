@@ -60,6 +60,15 @@ void add_elementwise_cases(Cases& c) {
   c.push_back({.op = "remainder", .variant = "by a number", .inputs = {away({2, 5}, {-1.5, 0, 1.5})},
                .call = [](const In& x) { return remainder(x[0], 1.5); },
                .reference = elementwise1([](double x) { return x - 1.5 * std::floor(x / 1.5); }), .any_shape = true});
+  const Reference ref_quotient = elementwise2([](double a, double b) { return std::floor(a / b); });
+  c.push_back({.op = "floor_divide", .inputs = {away({3, 5}, {-6, -3, 0, 3, 6}, -8, 8, 0.4), constant(away({3, 5}, {}, 2.9, 3.1))},
+               .call = [](const In& x) { return floor_divide(x[0], x[1]); }, .reference = ref_quotient, .any_shape = true,
+               .large = {{33'283}, {33'283}}});
+  c.push_back({.op = "floor_divide", .variant = "negative divisor, row", .inputs = {away({3, 4}, {0}, -2.5, 2.5, 0.1), real({4}, -3.2, -2.8)},
+               .call = [](const In& x) { return floor_divide(x[0], x[1]); }, .reference = ref_quotient, .large = {{53, 641}, {641}}});
+  c.push_back({.op = "floor_divide", .variant = "by a number", .inputs = {away({2, 5}, {-1.5, 0, 1.5})},
+               .call = [](const In& x) { return floor_divide(x[0], 1.5); },
+               .reference = elementwise1([](double x) { return std::floor(x / 1.5); }), .any_shape = true});
   add_binary(c, "pow", static_cast<Binary>(pow), [](double a, double b) { return std::pow(a, b); },
              positive({}), real({}));
 
@@ -143,6 +152,12 @@ void add_elementwise_cases(Cases& c) {
              [](double a, double b) { return b == 20 ? a - 25 : a - 25 - (b - 20) * std::floor((a - 25) / (b - 20)); });
     integers("remainder", [](const Tensor& a, const Tensor& b) { return remainder(a - b, -7); },
              [](double a, double b) { return a - b + 7 * std::floor((a - b) / -7); });
+    integers("floor_divide", [](const Tensor& a, const Tensor& b) { return floor_divide(a - 25, b - 20); },
+             [](double a, double b) { return b == 20 ? 0 : std::floor((a - 25) / (b - 20)); });
+    integers("floor_divide", [](const Tensor& a, const Tensor& b) { return floor_divide(a - b, -7); },
+             [](double a, double b) { return std::floor((a - b) / -7); });
+    integers("pow", [](const Tensor& a, const Tensor& b) { return pow(a - b, 5); }, [](double a, double b) { return std::pow(a - b, 5); });
+    integers("pow", [](const Tensor& a, const Tensor& b) { return pow(a - b, 0); }, [](double, double) { return 1.0; });
     integers("maximum", static_cast<Binary>(maximum), [](double a, double b) { return a > b ? a : b; });
     integers("minimum", static_cast<Binary>(minimum), [](double a, double b) { return a < b ? a : b; });
     integers("maximum", [](const Tensor& a, const Tensor& b) { return maximum(a - b, 3); }, [](double a, double b) { return std::max(a - b, 3.0); });

@@ -54,6 +54,7 @@ Cx abs(const Cx& x) { return x.re() < 0 ? -x : x; }
 Cx sign(const Cx& x) { return Cx(x.re() < 0 ? -1.0 : x.re() > 0 ? 1.0 : 0.0); }
 Cx floor(const Cx& x) { return Cx(static_cast<double>(std::floor(x.re()))); }
 Cx remainder(const Cx& a, const Cx& b) { return a - b * floor(a / b); }
+Cx floor_divide(const Cx& a, const Cx& b) { return floor(a / b); }
 Cx ceil(const Cx& x) { return Cx(static_cast<double>(std::ceil(x.re()))); }
 Cx trunc(const Cx& x) { return Cx(static_cast<double>(std::trunc(x.re()))); }
 Cx round(const Cx& x) { return Cx(static_cast<double>(std::rint(x.re()))); }

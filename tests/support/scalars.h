@@ -72,6 +72,7 @@ Cx abs(const Cx& x);
 Cx sign(const Cx& x);
 Cx floor(const Cx& x);
 Cx remainder(const Cx& a, const Cx& b);
+Cx floor_divide(const Cx& a, const Cx& b);
 Cx ceil(const Cx& x);
 Cx trunc(const Cx& x);
 Cx round(const Cx& x);
