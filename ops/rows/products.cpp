@@ -1,9 +1,14 @@
 // y_i = Π_{j<=i} x_j.   dx_j = y_{j−1} R_j with R_j = g_j + x_{j+1} R_{j+1}: no division, so zeros are no special case.
 #include <sluice/ops/rows/products.h>
 
+#include <sluice/core/memory/thread_memory.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/scan/runs.h>
+
+#include <algorithm>
+#include <vector>
 
 namespace sluice::detail {
 
@@ -14,6 +19,83 @@ Tensor composed_cumprod(Tensor y, int d) {
 }
 
 namespace {
+
+/// Goes on from y_{−1} in `kept` with running products of runs: `before` becomes y_{j−1}.
+template <class T, class Width, class Apart>
+void products_before(const T* __restrict__ x, double* __restrict__ before, int64_t n, int64_t step, Width width,
+                     Apart apart, double* kept) {
+  double y[kWidth];
+  std::copy_n(kept, int64_t{width}, y);
+  for (int64_t j = 0; j < n; ++j)
+    for (int64_t c = 0; c < width; ++c) {
+      before[j * width + c] = y[c];
+      y[c] *= double(x[j * step + c * apart]);
+    }
+  std::copy_n(y, int64_t{width}, kept);
+}
+/// dx of runs, downwards, from y_{j−1} in `before` and x_n R_n in `kept`, which becomes x_0 R_0. Without `each` only
+/// the last entry has a gradient, with which `kept` begins.
+template <bool each, class T, class Width, class Apart>
+void cumprod_backward_runs(const T* __restrict__ x, const T* __restrict__ g, T* __restrict__ dx, int64_t n,
+                           int64_t step, Width width, Apart apart, const double* __restrict__ before, double* kept) {
+  double r[kWidth];
+  std::copy_n(kept, int64_t{width}, r);
+  for (int64_t j = n - 1; j >= 0; --j)
+    for (int64_t c = 0; c < width; ++c) {
+      const int64_t at = j * step + c * apart;
+      const double all = each ? double(g[at]) + r[c] : r[c];
+      dx[at] = static_cast<T>(before[j * width + c] * all);
+      r[c] = double(x[at]) * all;
+    }
+  std::copy_n(r, int64_t{width}, kept);
+}
+
+/// Piece by piece: upwards for the products before each piece, then downwards.
+template <bool each, class T> void cumprod_backward(const T* x0, const T* g0, T* dx0, ReduceShape s) {
+  const int64_t pieces = ceil_div(s.n, kPiece);
+  for_each_block(s, [=](int64_t at, auto width, auto rows) {
+    struct Before;
+    auto* before = static_cast<double*>(thread_memory<Before, 1>(0, kPiece * kWidth * sizeof(double)));
+    const T *x = x0 + at, *g = each ? g0 + at : g0 + at / (s.n * s.inner) * s.inner + at % (s.n * s.inner);
+    std::vector<double> starts(static_cast<std::size_t>(pieces * width), 1.0);
+    double r[kWidth];
+    for (int64_t c = 0; c < width; ++c) r[c] = each ? 0 : double(g[c]);
+    Piece<double> px, pg, pdx;
+    const auto upwards = [&](int64_t first, int64_t m, double* y) {
+      if constexpr (rows) {
+        px.load(x + first, width, s.n, m);
+        products_before(px.at, before, m, 1, width, Fixed<kApart>(), y);
+      } else {
+        products_before(x + first * s.inner, before, m, s.inner, width, Fixed<1>(), y);
+      }
+    };
+    double* y = starts.data();
+    for (int64_t first = 0; first + kPiece < s.n; first += kPiece, y += width) {
+      std::copy_n(y, int64_t{width}, y + width);
+      upwards(first, kPiece, y + width);
+    }
+    for (int64_t first = (pieces - 1) * kPiece; first >= 0; first -= kPiece, y -= width) {
+      const int64_t m = std::min(kPiece, s.n - first), from = at + first * s.inner;
+      upwards(first, m, y);
+      if constexpr (rows) {
+        if (each) pg.load(g + first, width, s.n, m);
+        cumprod_backward_runs<each>(px.at, pg.at, pdx.at, m, 1, width, Fixed<kApart>(), before, r);
+        pdx.store(dx0 + from, width, s.n, m);
+      } else {
+        cumprod_backward_runs<each>(x0 + from, g0 + (each ? from : 0), dx0 + from, m, s.inner, width, Fixed<1>(),
+                                    before, r);
+      }
+    }
+  });
+}
+
+void cumprod_backward_cpu(const Tensor& x, const Tensor& g, Tensor& dx, int dim) {
+  const ReduceShape s = ReduceShape::along(x.shape(), dim);
+  dispatch_float("cumprod", x.dtype(), [&]<class T>() {
+    if (g.shape()[dim] == s.n) cumprod_backward<true>(x.data<T>(), g.data<T>(), dx.mutable_data<T>(), s);
+    else cumprod_backward<false>(x.data<T>(), g.data<T>(), dx.mutable_data<T>(), s);
+  });
+}
 
 /// Fractions in f64, whose range holds what some factors give before the others bring it back.
 Tensor in_wide_range(const Tensor& x) { return is_float(x.dtype()) ? to(x, f64) : x; }
@@ -41,3 +123,10 @@ Tensor cumprod_vjp(const Tensor& x, const Tensor& g, int d) {
 }
 
 }  // namespace sluice::detail
+
+namespace sluice {
+
+constinit decltype(kernel::cumprod_backward) kernel::cumprod_backward{"cumprod backward",
+                                                                      &detail::cumprod_backward_cpu};
+
+}  // namespace sluice

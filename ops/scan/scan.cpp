@@ -1,24 +1,23 @@
 // y_i = Σ_{j<=i} x_j (exclusive: j < i).   dx_j = Σ_{i>=j} g_i (exclusive: i > j): the same scan of g, run
 // in the other direction.
-// y_i = Π_{j<=i} x_j; its gradient is in ops/rows/products.cpp.
+// y_i = Π_{j<=i} x_j, whose gradient is in ops/rows/products.cpp.
 #include <sluice/ops/scan/scan.h>
 
 #include <sluice/core/number/arithmetic.h>
 #include <sluice/core/node.h>
-#include <sluice/core/kernel/parallel.h>
-#include <sluice/core/memory/thread_memory.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
+#include <sluice/ops/scan/runs.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace sluice {
 
 namespace {
+
+using detail::Fixed, detail::kApart, detail::kPiece, detail::kWidth, detail::Piece;
 
 struct Sums {
   template <class T> static T start() { return T(0); }
@@ -27,45 +26,6 @@ struct Sums {
 struct Products {
   template <class T> static T start() { return T(1); }
   template <class T> static T join(T a, T x) { return detail::product_of(a, x); }
-};
-
-constexpr int64_t kWidth = 64;
-template <int64_t k> using Fixed = std::integral_constant<int64_t, k>;
-
-/// f(at, width, rows) for blocks of `width` neighbouring runs, at most kWidth, of x [outer, n, inner] along the middle,
-/// in parallel. The first run of a block begins at `at`. With `rows` they lie one behind the other, else side by side.
-/// Few are counted by the compiler, which keeps their totals in registers.
-template <class F> void for_each_block(ReduceShape s, F f) {
-  const int64_t blocks = ceil_div(s.inner, kWidth), work = std::max<int64_t>(1, s.n * std::min(s.inner, kWidth));
-  parallel_for(s.outer * blocks, std::max<int64_t>(1, (1 << 14) / work), [&](int64_t begin, int64_t end) {
-    int64_t task = begin;
-    for (; s.inner == 1 && task + 4 <= end; task += 4) f(task * s.n, Fixed<4>(), std::true_type());
-    for (; s.inner == 1 && task < end; ++task) f(task * s.n, Fixed<1>(), std::true_type());
-    for (; task < end; ++task) {
-      const int64_t first = task % blocks * kWidth, at = task / blocks * s.n * s.inner + first;
-      const int64_t width = std::min(kWidth, s.inner - first);
-      if (width == 1) f(at, Fixed<1>(), std::false_type());
-      else if (width == 2) f(at, Fixed<2>(), std::false_type());
-      else if (width == 3) f(at, Fixed<3>(), std::false_type());
-      else if (width == 4) f(at, Fixed<4>(), std::false_type());
-      else f(at, width, std::false_type());
-    }
-  });
-}
-
-/// Pieces of up to four rows of n numbers, where scans of rows take place: numbers are converted in vectors, and memory
-/// is read upwards, whatever the direction. The rows of a piece are not a power of two apart, which caches do not like.
-constexpr int64_t kPiece = 256, kApart = kPiece + 8;
-template <class T> struct Piece {
-  T at[4 * kApart];
-  template <class From> void load(const From* x, int64_t rows, int64_t n, int64_t m) {
-    for (int64_t c = 0; c < rows; ++c)
-      for (int64_t i = 0; i < m; ++i) at[c * kApart + i] = static_cast<T>(x[c * n + i]);
-  }
-  template <class To> void store(To* y, int64_t rows, int64_t n, int64_t m) const {
-    for (int64_t c = 0; c < rows; ++c)
-      for (int64_t i = 0; i < m; ++i) y[c * n + i] = static_cast<To>(at[c * kApart + i]);
-  }
 };
 
 /// Goes on from `kept` with the scans of `width` runs, which are `apart`, of n entries, `step` from one to the next:
@@ -88,7 +48,7 @@ void scan_runs(const T* __restrict__ x, T* __restrict__ y, int64_t n, int64_t st
 
 /// x and y contiguous; the scan runs along dim.
 template <class Op, class T, class Total> void scan(const T* x0, T* y0, ReduceShape s, CumsumOptions o) {
-  for_each_block(s, [=](int64_t at, auto width, auto rows) {
+  detail::for_each_block(s, [=](int64_t at, auto width, auto rows) {
     const T* x = x0 + at;
     T* y = y0 + at;
     Total total[kWidth];
@@ -119,88 +79,10 @@ void cumsum_cpu(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
 }
 void cumprod_cpu(const Tensor& x, Tensor& y, int dim) { scan_cpu<Products>("cumprod", x, y, dim, {}); }
 
-/// Goes on from y_{−1} in `kept` with running products of runs: `before` becomes y_{j−1}.
-template <class T, class Width, class Apart>
-void products_before(const T* __restrict__ x, double* __restrict__ before, int64_t n, int64_t step, Width width,
-                     Apart apart, double* kept) {
-  double y[kWidth];
-  std::copy_n(kept, int64_t{width}, y);
-  for (int64_t j = 0; j < n; ++j)
-    for (int64_t c = 0; c < width; ++c) {
-      before[j * width + c] = y[c];
-      y[c] *= double(x[j * step + c * apart]);
-    }
-  std::copy_n(y, int64_t{width}, kept);
-}
-/// dx of runs, downwards, from y_{j−1} in `before` and x_n R_n in `kept`, which becomes x_0 R_0. Without `each` only
-/// the last entry has a gradient, with which `kept` begins.
-template <bool each, class T, class Width, class Apart>
-void cumprod_backward_runs(const T* __restrict__ x, const T* __restrict__ g, T* __restrict__ dx, int64_t n,
-                           int64_t step, Width width, Apart apart, const double* __restrict__ before, double* kept) {
-  double r[kWidth];
-  std::copy_n(kept, int64_t{width}, r);
-  for (int64_t j = n - 1; j >= 0; --j)
-    for (int64_t c = 0; c < width; ++c) {
-      const int64_t at = j * step + c * apart;
-      const double all = each ? double(g[at]) + r[c] : r[c];
-      dx[at] = static_cast<T>(before[j * width + c] * all);
-      r[c] = double(x[at]) * all;
-    }
-  std::copy_n(r, int64_t{width}, kept);
-}
-
-/// Piece by piece: upwards for the products before each piece, then downwards.
-template <bool each, class T> void cumprod_backward(const T* x0, const T* g0, T* dx0, ReduceShape s) {
-  const int64_t pieces = ceil_div(s.n, kPiece);
-  for_each_block(s, [=](int64_t at, auto width, auto rows) {
-    struct Before;
-    auto* before = static_cast<double*>(detail::thread_memory<Before, 1>(0, kPiece * kWidth * sizeof(double)));
-    const T *x = x0 + at, *g = each ? g0 + at : g0 + at / (s.n * s.inner) * s.inner + at % (s.n * s.inner);
-    std::vector<double> starts(static_cast<std::size_t>(pieces * width), 1.0);
-    double r[kWidth];
-    for (int64_t c = 0; c < width; ++c) r[c] = each ? 0 : double(g[c]);
-    Piece<double> px, pg, pdx;
-    const auto upwards = [&](int64_t first, int64_t m, double* y) {
-      if constexpr (rows) {
-        px.load(x + first, width, s.n, m);
-        products_before(px.at, before, m, 1, width, Fixed<kApart>(), y);
-      } else {
-        products_before(x + first * s.inner, before, m, s.inner, width, Fixed<1>(), y);
-      }
-    };
-    double* y = starts.data();
-    for (int64_t first = 0; first + kPiece < s.n; first += kPiece, y += width) {
-      std::copy_n(y, int64_t{width}, y + width);
-      upwards(first, kPiece, y + width);
-    }
-    for (int64_t first = (pieces - 1) * kPiece; first >= 0; first -= kPiece, y -= width) {
-      const int64_t m = std::min(kPiece, s.n - first), from = at + first * s.inner;
-      upwards(first, m, y);
-      if constexpr (rows) {
-        if (each) pg.load(g + first, width, s.n, m);
-        cumprod_backward_runs<each>(px.at, pg.at, pdx.at, m, 1, width, Fixed<kApart>(), before, r);
-        pdx.store(dx0 + from, width, s.n, m);
-      } else {
-        cumprod_backward_runs<each>(x0 + from, g0 + (each ? from : 0), dx0 + from, m, s.inner, width, Fixed<1>(),
-                                    before, r);
-      }
-    }
-  });
-}
-
-void cumprod_backward_cpu(const Tensor& x, const Tensor& g, Tensor& dx, int dim) {
-  const ReduceShape s = ReduceShape::along(x.shape(), dim);
-  dispatch_float("cumprod", x.dtype(), [&]<class T>() {
-    if (g.shape()[dim] == s.n) cumprod_backward<true>(x.data<T>(), g.data<T>(), dx.mutable_data<T>(), s);
-    else cumprod_backward<false>(x.data<T>(), g.data<T>(), dx.mutable_data<T>(), s);
-  });
-}
-
 }  // namespace
 
 constinit decltype(kernel::cumsum) kernel::cumsum{"cumsum", &cumsum_cpu};
 constinit decltype(kernel::cumprod) kernel::cumprod{"cumprod", &cumprod_cpu};
-constinit decltype(kernel::cumprod_backward) kernel::cumprod_backward{"cumprod backward", &cumprod_backward_cpu};
 
 Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
   const int d = wrap_dim("cumsum", dim, x_in.rank());
