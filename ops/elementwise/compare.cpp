@@ -3,7 +3,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
-#include <sluice/core/kernel/strided.h>
+#include <sluice/ops/elementwise/tile_operand.h>
 #include <sluice/ops/kernels.h>
 
 #include <algorithm>
@@ -14,56 +14,20 @@ namespace sluice {
 
 namespace {
 
-/// One side of a comparison, read as T: where it lies, if it is of T and its runs are long, else through a buffer. bool
-/// is read as bytes, whose loops vectorise.
-template <class T> class Side {
-  using Stored = std::conditional_t<std::is_same_v<T, uint8_t>, bool, T>;
-
- public:
-  using Buffer = Stored[detail::kTile];
-  Side(const Tensor& x, const Shape& shape)
-      : x_(detail::reads_across(x.layout()) ? contiguous(x.detach()) : x), walk_(x_.layout().expanded(shape)),
-        at_(x_.raw()), dtype_(x.dtype()), single_(x.numel() == 1), as_it_is_(dtype_ == dtype_of<Stored>()) {}
-  /// Where elements from i on lie, n of them at most, or null.
-  const T* in_place(int64_t i, int64_t& n) const {
-    if (!as_it_is_ || single_) return nullptr;
-    const T* at = reinterpret_cast<const T*>(at_);
-    if (walk_.contiguous) return at + i;
-    const detail::StridedRange::Run run = walk_.run(i);
-    if (run.count == 0) return nullptr;
-    n = std::min(n, run.count);
-    return at + run.offset;
-  }
-  /// The n elements from i on, in the buffer. A single number fills it once, for the first of its tiles.
-  const T* buffered(int64_t i, int64_t n, bool first, Buffer& buffer) const {
-    if (!single_) {
-      detail::read_tile(walk_, at_, dtype_, i, n, buffer);
-    } else if (first) {
-      detail::read_tile(walk_, at_, dtype_, 0, 1, buffer);
-      std::fill_n(buffer + 1, detail::kTile - 1, buffer[0]);
-    }
-    return reinterpret_cast<const T*>(buffer);
-  }
-
- private:
-  Tensor x_;
-  detail::StridedRange walk_;
-  const std::byte* at_;
-  DType dtype_;
-  bool single_, as_it_is_;
-};
-
-/// y = f(a, b), both sides read as T.
+/// y = f(a, b), both sides read as T; bool as bytes, whose loops vectorise.
 template <class T, class F> void compare_as(const Tensor& a, const Tensor& b, Tensor& y, F f) {
+  using Number = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
+  using Operand = detail::TileOperand<T>;
   bool* out = y.mutable_data<bool>();
-  const Side<T> left(a, y.shape()), right(b, y.shape());
+  const Operand left(a, y.shape()), right(b, y.shape());
   parallel_for(y.numel(), 32 * detail::kTile, [&](int64_t begin, int64_t end) {
-    typename Side<T>::Buffer ta, tb;
+    T ta[Operand::kBuffer], tb[Operand::kBuffer];
+    int64_t held_a = -1, held_b = -1;
     for (int64_t i = begin, n; i < end; i += n) {
-      n = std::min(detail::kTile, end - i);
-      const T *u = left.in_place(i, n), *v = right.in_place(i, n);
-      if (!u) u = left.buffered(i, n, i == begin, ta);
-      if (!v) v = right.buffered(i, n, i == begin, tb);
+      n = std::min(Operand::kLength, end - i);
+      const T *at_a = left.in_place(i, n), *at_b = right.in_place(i, n);
+      const auto* u = reinterpret_cast<const Number*>(at_a ? at_a : left.buffered(i, n, ta, held_a));
+      const auto* v = reinterpret_cast<const Number*>(at_b ? at_b : right.buffered(i, n, tb, held_b));
       bool* __restrict__ to = out + i;
       for (int64_t k = 0; k < n; ++k) to[k] = f(u[k], v[k]);
     }
@@ -72,15 +36,15 @@ template <class T, class F> void compare_as(const Tensor& a, const Tensor& b, Te
 
 template <class T> void compare_as(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
   switch (kind) {
-    case Compare::eq: return compare_as<T>(a, b, y, [](T u, T v) { return u == v; });
-    case Compare::ne: return compare_as<T>(a, b, y, [](T u, T v) { return u != v; });
-    case Compare::lt: return compare_as<T>(a, b, y, [](T u, T v) { return u < v; });
-    case Compare::le: return compare_as<T>(a, b, y, [](T u, T v) { return u <= v; });
-    case Compare::gt: return compare_as<T>(a, b, y, [](T u, T v) { return u > v; });
-    case Compare::ge: return compare_as<T>(a, b, y, [](T u, T v) { return u >= v; });
-    case Compare::both: return compare_as<T>(a, b, y, [](T u, T v) { return u && v; });
-    case Compare::either: return compare_as<T>(a, b, y, [](T u, T v) { return u || v; });
-    case Compare::finite: return compare_as<T>(a, b, y, [](T u, T) { return u - u == T(0); });
+    case Compare::eq: return compare_as<T>(a, b, y, [](auto u, auto v) { return u == v; });
+    case Compare::ne: return compare_as<T>(a, b, y, [](auto u, auto v) { return u != v; });
+    case Compare::lt: return compare_as<T>(a, b, y, [](auto u, auto v) { return u < v; });
+    case Compare::le: return compare_as<T>(a, b, y, [](auto u, auto v) { return u <= v; });
+    case Compare::gt: return compare_as<T>(a, b, y, [](auto u, auto v) { return u > v; });
+    case Compare::ge: return compare_as<T>(a, b, y, [](auto u, auto v) { return u >= v; });
+    case Compare::both: return compare_as<T>(a, b, y, [](auto u, auto v) { return u && v; });
+    case Compare::either: return compare_as<T>(a, b, y, [](auto u, auto v) { return u || v; });
+    case Compare::finite: return compare_as<T>(a, b, y, [](auto u, auto) { return u - u == 0; });
   }
 }
 
@@ -89,7 +53,7 @@ template <class T> void compare_as(Compare kind, const Tensor& a, const Tensor& 
 void compare_cpu(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
   if (a.dtype() == f32 && b.dtype() == f32) compare_as<float>(kind, a, b, y);
   else if (is_float(a.dtype()) || is_float(b.dtype())) compare_as<double>(kind, a, b, y);
-  else if (a.dtype() == boolean && b.dtype() == boolean) compare_as<uint8_t>(kind, a, b, y);
+  else if (a.dtype() == boolean && b.dtype() == boolean) compare_as<bool>(kind, a, b, y);
   else compare_as<int64_t>(kind, a, b, y);
 }
 

@@ -1,6 +1,6 @@
 #include <sluice/ops/elementwise/map.h>
 
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/elementwise/tile_operand.h>
 
 #include <algorithm>
 
@@ -28,73 +28,6 @@ DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool 
   return common;
 }
 
-/// An operand, read tile by tile. It is read once if it repeats after at most kTile elements. If each of its numbers
-/// stands for at least kTile elements, each number is read once.
-template <class T> class TileOperand {
- public:
-  static constexpr int64_t kLength = 4096 / sizeof(T);  // shorter tiles are too much overhead for short formulas
-  static constexpr int64_t kBuffer = kLength + kTile;   // and the longest period
-  TileOperand() = default;
-  /// A transposed operand is copied whole before.
-  TileOperand(const Tensor& x, const MapPlan& p) : x_(reads_across(x.layout()) ? contiguous(x.detach()) : x) {
-    walk_ = StridedRange(x_.layout().expanded(p.shape));
-    at_ = x_.raw(), as_it_is_ = x.dtype() == dtype_of<T>();
-    bf16_run_ = x.dtype() == bf16 && walk_.contiguous;
-    if (walk_.rank == 0 || walk_.contiguous) return;
-    const int last = walk_.rank - 1;
-    numel_ = p.shape.numel();
-    if (walk_.strides[0] == 0 && numel_ / walk_.shape[0] <= kTile) period_ = numel_ / walk_.shape[0];
-    else if (walk_.strides[last] == 0 && walk_.shape[last] >= kTile) constant_ = walk_.shape[last];
-  }
-
-  /// Where the elements from i on lie, or null; n becomes the number of them that lie there.
-  const T* in_place(int64_t i, int64_t& n) const {
-    if (constant_ > 0) n = std::min(n, constant_ - i % constant_);
-    if (!as_it_is_ || period_ > 0) return nullptr;
-    const T* at = reinterpret_cast<const T*>(at_);
-    if (walk_.contiguous) return at + i;
-    const StridedRange::Run run = walk_.run(i);
-    if (run.count == 0) return nullptr;
-    n = std::min(n, run.count);
-    return at + run.offset;
-  }
-  /// Whether every tile is read, if not in place.
-  bool varies() const { return period_ == 0 && constant_ == 0; }
-  /// The n elements from i on, in the buffer; `held`, −1 at first, tells what it holds.
-  const T* buffered(int64_t i, int64_t n, T* buffer, int64_t& held) const {
-    if (period_ > 0) {
-      const int64_t all = std::min(numel_, kLength + period_);
-      if (held < 0) read_tile(walk_, at_, x_.dtype(), 0, period_, buffer);
-      for (int64_t have = period_; held < 0 && have < all; have *= 2)
-        std::copy_n(buffer, std::min(have, all - have), buffer + have);
-      held = 0;
-      return buffer + i % period_;  // a tile begins anywhere in the period
-    }
-    if (constant_ > 0) {
-      if (held == i / constant_) return buffer;
-      held = i / constant_;
-      T number;
-      read_tile(walk_, at_, x_.dtype(), i, 1, &number);
-      std::fill_n(buffer, kLength, number);
-    } else if (bf16_run_) {
-      const BFloat16* at = reinterpret_cast<const BFloat16*>(at_) + i;
-      for (int64_t j = 0; j < n; ++j) buffer[j] = convert<T>(at[j]);
-    } else {
-      read_tile(walk_, at_, x_.dtype(), i, n, buffer);
-    }
-    return buffer;
-  }
-
- private:
-  Tensor x_;
-  StridedRange walk_;
-  const std::byte* at_ = nullptr;
-  int64_t numel_ = 0;     // of the map's result
-  int64_t period_ = 0;    // the operand repeats after so many elements; 0: after none, or too many
-  int64_t constant_ = 0;  // each number stands for so many elements; 0: for few
-  bool as_it_is_ = false, bf16_run_ = false;
-};
-
 /// Runs the loop tile by tile. Undefined results go into a buffer that is discarded. bf16 results go into a buffer,
 /// too, and are rounded while it is in cache.
 template <class T>
@@ -102,7 +35,7 @@ void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, T* const
   const bool narrow = p.dtype == bf16;
   constexpr int64_t kLength = TileOperand<T>::kLength, kLine = 64 / sizeof(T);
   TileOperand<T> operands[kMapOperands];
-  for (std::size_t k = 0; k < p.count; ++k) operands[k] = TileOperand<T>(*p.operands[k], p);
+  for (std::size_t k = 0; k < p.count; ++k) operands[k] = TileOperand<T>(*p.operands[k], p.shape);
   parallel_for(p.shape.numel(), kMapGrain, [&](int64_t begin, int64_t end) {
     alignas(64) T buffer[kMapOperands][TileOperand<T>::kBuffer], unwanted[kMapOperands][kLength];
     const T* in[kMapOperands];
