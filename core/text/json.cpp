@@ -1,5 +1,7 @@
 #include <sluice/core/text/json.h>
 
+#include <sluice/core/text/utf8.h>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -63,7 +65,7 @@ struct Builder final : JsonEvents {
     return true;
   }
   bool broken(std::size_t at, const std::string& why) override {
-    return error = str("it is not JSON at byte ", at, " (", why.substr(0, 200), ")"), false;
+    return error = str("it is not JSON at byte ", at, " (", detail::shortened(why), ")"), false;
   }
 
  private:

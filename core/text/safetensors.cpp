@@ -2,6 +2,7 @@
 
 #include <sluice/core/text/file.h>
 #include <sluice/core/text/json.h>
+#include <sluice/core/text/utf8.h>
 
 #include <algorithm>
 #include <bit>
@@ -30,9 +31,7 @@ int order_of(DType t) {
 }
 
 /// A name from the file for an error text, cut to 100 characters.
-std::string cited(const std::string& name) {
-  return name.size() <= 100 ? str("'", name, "'") : str("'", name.substr(0, 100), "…'");
-}
+std::string cited(const std::string& name) { return str("'", detail::shortened(name, 100), "'"); }
 
 struct Entry {
   std::string name;
@@ -122,7 +121,7 @@ class HeaderParser final : public JsonEvents {
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("a boolean"); }
   bool broken(std::size_t at, const std::string& why) override {
-    return stop(str("the header is not valid JSON at byte ", at, " (", why.substr(0, 200), ")"));
+    return stop(str("the header is not valid JSON at byte ", at, " (", detail::shortened(why), ")"));
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <sluice/core/error.h>
 #include <sluice/core/number/number.h>
 #include <sluice/core/text/options.h>
+#include <sluice/core/text/utf8.h>
 #include <sluice/layers/data/gzip.h>
 #include <sluice/ops/basic.h>
 
@@ -20,9 +21,7 @@ namespace sluice {
 namespace {
 
 /// Text from the file for a message, at most 40 bytes of it.
-std::string cited(std::string_view text) {
-  return text.size() <= 40 ? str("\"", text, "\"") : str("\"", text.substr(0, 40), "…\"");
-}
+std::string cited(std::string_view text) { return str("\"", detail::shortened(text, 40), "\""); }
 
 /// Reads the cells from the text of a file.
 class Parser {
@@ -165,7 +164,7 @@ int64_t Csv::index(std::string_view name) const {
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end())
     fail<ValueError>("csv: '", path, "' has no column \"", name, "\"", did_you_mean(name, names), "; it has ",
-                     detail::joined(names).substr(0, 500));
+                     detail::shortened(detail::joined(names), 500));
   if (std::find(found + 1, names.end(), name) != names.end())
     fail<ValueError>("csv: '", path, "' has two columns \"", name, "\"");
   return found - names.begin();

@@ -3,6 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/core/text/print.h>
 #include <sluice/core/text/safetensors.h>
+#include <sluice/core/text/utf8.h>
 #include <sluice/layers/nn/init.h>
 #include <sluice/ops/shape/create.h>
 
@@ -67,7 +68,7 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
   const auto list = [&](const auto& these, const char* what, const auto& others) {
     constexpr std::size_t most = 8;
     for (std::size_t i = 0; i < std::min(these.size(), most); ++i)
-      text += str(text.empty() ? "" : "; ", "tensor \"", these[i].substr(0, 200), "\" is ", what,
+      text += str(text.empty() ? "" : "; ", "tensor \"", shortened(these[i]), "\" is ", what,
                   did_you_mean(these[i], others));
     if (these.size() > most) text += str("; ", these.size() - most, " more are ", what);
   };

@@ -1,5 +1,7 @@
 #include <sluice/layers/port/bpe.h>
 
+#include <sluice/core/text/utf8.h>
+
 #include <algorithm>
 #include <tuple>
 
@@ -23,7 +25,7 @@ std::vector<Bpe::Symbol> Bpe::symbols(std::string_view word) const {
     pending = false;
   };
   for (std::size_t at = 0, stop; at < word.size(); at = stop) {
-    for (stop = at + 1; stop < word.size() && (word[stop] & 0xc0) == 0x80;) ++stop;
+    stop = char_end(word, at);
     const std::string_view character = word.substr(at, stop - at);
     if (const auto it = vocab.find(character); it != vocab.end()) {
       add_pending();

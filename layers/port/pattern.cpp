@@ -41,7 +41,7 @@ class PatternParser {
   };
 
   [[noreturn]] void unsupported(const std::string& what) const {
-    fail<ValueError>(what, " is not supported — at byte ", at_, " of the pattern ", text_.substr(0, 400));
+    fail<ValueError>(what, " is not supported — at byte ", at_, " of the pattern ", shortened(text_, 400));
   }
   bool sees(std::string_view s) const { return std::string_view(text_).substr(at_, s.size()) == s; }
   bool takes(std::string_view s) { return sees(s) && (at_ += s.size(), true); }
@@ -280,7 +280,7 @@ const char* Pattern::match(std::size_t at, const char* p, const char* end, int64
         for (; !step.possessive && n > step.least; --n) {
           if (const char* stop = match(step.next, p, end, budget)) return stop;
           do --p;
-          while ((*p & 0xc0) == 0x80);
+          while (goes_on(*p));
         }
         break;
       }

@@ -1,6 +1,7 @@
 #include <sluice/layers/port/pytorch.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/text/utf8.h>
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
@@ -35,9 +36,7 @@ Shape swapped(Shape s) {
   std::swap(s[s.rank() - 1], s[s.rank() - 2]);
   return s;
 }
-std::string in_quotes(const std::string& name) {
-  return str("\"", name.size() <= 200 ? name : name.substr(0, 200) + "…", "\"");
-}
+std::string in_quotes(const std::string& name) { return str("\"", shortened(name), "\""); }
 template <class... Args> [[noreturn]] void refuse(const Args&... args) { fail<ValueError>("pytorch rules: ", args...); }
 
 std::regex compiled(const std::string& text) {

@@ -3,6 +3,7 @@
 
 #include <sluice/core/text/file.h>
 #include <sluice/core/text/json.h>
+#include <sluice/core/text/utf8.h>
 
 #include <algorithm>
 #include <string_view>
@@ -19,7 +20,7 @@ std::map<std::string, std::string> read_index(const char* op, const std::string&
   }
   for (const auto& [name, file] : files)
     if (file.find('/') != std::string::npos || !file.ends_with(".safetensors"))
-      fail<IOError>(op, ": '", path, "': the index names \"", file.substr(0, 200),
+      fail<IOError>(op, ": '", path, "': the index names \"", shortened(file),
                     "\"; need safetensors files of the same folder");
   return files;
 }
@@ -49,7 +50,7 @@ std::map<std::string, Tensor> read_pytorch(const std::string& path, bool map,
     if (!names.insert(name).second) twice = name;
     return wanted(name);
   });
-  check(twice.empty(), "another file, too, holds \"", twice.substr(0, 200), "\"");
+  check(twice.empty(), "another file, too, holds \"", shortened(twice), "\"");
   const auto format = loaded.metadata.find("format");
   const bool checkpoint = format != loaded.metadata.end() && format->second.starts_with("sluice");
   check(!checkpoint && !loaded.metadata.contains("options"),

@@ -24,8 +24,7 @@ template <class F> void each_part(const Pattern& pattern, std::string_view text,
     if (begin > done) use(done, begin, false);
     if (end > begin) use(begin, end, true);
     done = at = end;
-    if (end == begin) ++at;  // an empty match: go on behind the next character
-    while (at < text.size() && end == begin && (text[at] & 0xc0) == 0x80) ++at;
+    if (end == begin) at = char_end(text, at);  // an empty match: go on behind the next character
   }
   if (done < text.size()) use(done, text.size(), false);
 }
@@ -117,14 +116,11 @@ class Encoder {
       std::size_t begin = at, end = at += length;
       if (token.special && !options_.special_in_text) continue;
       while (token.lstrip && begin > done) {
-        std::size_t before = begin - 1;
-        while ((text[before] & 0xc0) == 0x80) --before;
+        const std::size_t before = char_begin(text, begin - 1);
         if (!is_space(text, before)) break;
         begin = before;
       }
-      while (token.rstrip && end < text.size() && is_space(text, end)) do
-          ++end;
-        while (end < text.size() && (text[end] & 0xc0) == 0x80);
+      while (token.rstrip && end < text.size() && is_space(text, end)) end = char_end(text, end);
       if (begin > done) use(text.substr(done, begin - done));
       out_.push_back(id);
       done = end;  // the next token is searched behind this one, not behind its white space, as `tokenizers` does

@@ -3,6 +3,7 @@
 #include <sluice/core/error.h>
 #include <sluice/core/number/number.h>
 #include <sluice/core/text/file.h>
+#include <sluice/core/text/utf8.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,36 +14,19 @@
 namespace sluice {
 namespace {
 
-using detail::format;
-
-/// Length in bytes of the UTF-8 character at s[i]; 0 if there is no valid character.
-std::size_t utf8_length(std::string_view s, std::size_t i) {
-  const auto byte = [&](std::size_t k) -> unsigned { return static_cast<unsigned char>(s[k]); };
-  const unsigned lead = byte(i);
-  const std::size_t n = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-  if (n == 0 || i + n > s.size()) return 0;
-  for (std::size_t k = 1; k < n; ++k) {
-    if ((byte(i + k) & 0xC0) != 0x80) return 0;
-  }
-  // For overlong forms, surrogates and values above U+10FFFF an XML reader rejects the whole file.
-  const unsigned next = n > 1 ? byte(i + 1) : 0;
-  if ((lead == 0xE0 && next < 0xA0) || (lead == 0xED && next > 0x9F)) return 0;
-  if ((lead == 0xF0 && next < 0x90) || (lead == 0xF4 && next > 0x8F)) return 0;
-  return n;
-}
+using detail::format, detail::take_utf8;
 
 /// Text as XML. Titles often contain a file name, and a file name may contain any bytes.
 std::string escape(std::string_view s) {
-  std::string out;
-  for (std::size_t i = 0; i < s.size();) {
-    const std::size_t n = utf8_length(s, i);
-    if (n == 0 || static_cast<unsigned char>(s[i]) < 0x20) out += '?';
-    else if (s[i] == '&') out += "&amp;";
-    else if (s[i] == '<') out += "&lt;";
-    else if (s[i] == '>') out += "&gt;";
-    else if (s[i] == '"') out += "&quot;";
-    else out += s.substr(i, n);
-    i += std::max<std::size_t>(n, 1);
+  std::string valid, out;
+  take_utf8(valid, s);
+  for (const char c : valid) {
+    if (static_cast<unsigned char>(c) < 0x20) out += '?';
+    else if (c == '&') out += "&amp;";
+    else if (c == '<') out += "&lt;";
+    else if (c == '>') out += "&gt;";
+    else if (c == '"') out += "&quot;";
+    else out += c;
   }
   return out;
 }

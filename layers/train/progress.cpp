@@ -3,6 +3,7 @@
 #include <sluice/core/memory/allocator.h>
 #include <sluice/core/kernel/backend.h>
 #include <sluice/core/number/number.h>
+#include <sluice/core/text/utf8.h>
 
 #include <algorithm>
 #include <cmath>
@@ -113,11 +114,7 @@ void Progress::draw() {
       text += '[' + std::string(full, '#') + std::string(width - full, '.') + "] ";
     }
     text += rest;
-    if (text.size() > room) {  // not within a character of several bytes
-      std::size_t end = room;
-      while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-      text.resize(end);
-    }
+    if (text.size() > room) text.resize(detail::char_begin(text, room));
     std::fprintf(options_.out, "\r%s\x1b[K", text.c_str());  // \x1b[K clears the rest of a longer line
     open_ = true;
   } else {
