@@ -8,7 +8,6 @@
 #include <sluice/ops/index/sort.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <limits>
 #include <vector>
 
@@ -31,16 +30,8 @@ void check_keys(const char* op, const Tensor& keys, int64_t batch, int64_t n) {
     fail(op, ": keys=", keys, " does not fit; need [", batch, " or 1, ", n, "]");
 }
 
-/// DTypeError unless all have the same floating dtype.
-void check_dtypes(const char* op, std::initializer_list<const Tensor*> operands) {
-  const DType dtype = (*operands.begin())->dtype();
-  for (const Tensor* x : operands)
-    if (!is_float(dtype) || x->dtype() != dtype)
-      fail<DTypeError>(op, ": operands must have one floating dtype — got ", dtype, " and ", x->dtype());
-}
-
 void check_index(const char* op, const KeyIndex& x) {
-  check_dtypes(op, {&x.q, &x.k, &x.w});
+  detail::check_floats(op, {{"q", x.q}, {"k", x.k}, {"w", x.w}});
   if (x.q.rank() != 4 || x.k.rank() != 3 || x.w.rank() != 3 || x.k.dim(0) != x.q.dim(0) || x.w.dim(0) != x.q.dim(0) ||
       x.k.dim(2) != x.q.dim(3) || x.w.dim(1) != x.q.dim(2) || x.w.dim(2) != x.q.dim(1))
     fail(op, ": operands do not fit — got q=", x.q, ", k=", x.k, ", w=", x.w,
@@ -64,7 +55,7 @@ Tensor choose_blocks(const Tensor& given, int64_t first, const BlockChoice& o, c
     fail<ValueError>(op,
                      ": need block >= 1, initial >= 0, local >= 1 and count >= initial + local — got block=", o.block,
                      ", count=", o.count, ", initial=", o.initial, ", local=", o.local);
-  check_dtypes(op, {&given});
+  detail::check_floats(op, {{"scores", given}});
   if (given.rank() != 4 || first < 0 || first > int64_t{1} << 52 ||
       given.dim(3) < ceil_div(first + given.dim(2), o.block))
     fail(op, ": got scores=", given, " from position ", first, "; need [batch, heads, m, blocks of ", o.block, "]");
@@ -86,7 +77,7 @@ Tensor choose_blocks(const Tensor& given, int64_t first, const BlockChoice& o, c
 
 BlockRows block_means(const Tensor& x, int64_t block, int64_t stride, const Tensor& keys) {
   const char* op = "block_means";
-  check_dtypes(op, {&x});
+  detail::check_floats(op, {{"x", x}});
   if (x.rank() != 4) fail(op, ": got x=", x, "; need [batch, heads, n, d]");
   if (stride < 1 || block < stride || block % stride != 0)
     fail<ValueError>(op, ": stride must divide block — got block=", block, ", stride=", stride);
@@ -112,7 +103,7 @@ Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tenso
   if (q.rank() != 4 || k.rank() != 4 || k.dim(0) != q.dim(0) || (k.dim(1) != 1 && k.dim(1) != q.dim(1)) ||
       k.dim(3) != q.dim(3) || k.dim(2) < q.dim(2))
     fail(op, ": got q=", q, ", k=", k, "; need [batch, heads, m, d], [batch, 1 or heads, n, d]");
-  check_dtypes(op, {&q, &k});
+  detail::check_floats(op, {{"q", q}, {"k", k}});
   if (block < 1) fail<ValueError>(op, ": block must be positive — got ", block);
   const int64_t m = q.dim(2), n = k.dim(2);
   check_keys(op, keys, q.dim(0), n);

@@ -1,5 +1,6 @@
 #include <sluice/ops/attention/relative_bias.h>
 
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 
@@ -55,9 +56,7 @@ Tensor alibi_slopes(int64_t heads, TensorOptions options) {
 
 Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, RopeOptions options) {
   if (a.rank() != 1 || a.shape() != b.shape()) fail("relative_rope: a=", a, ", b=", b, "; need two vectors [s]");
-  if (a.dtype() != b.dtype() || !is_float(a.dtype()))
-    fail<DTypeError>("relative_rope: needs f32, f64 or bf16 vectors of one dtype — got a=", a.dtype(), a,
-                     ", b=", b.dtype(), b);
+  detail::check_floats("relative_rope", {{"a", a}, {"b", b}});
   if (a.dtype() == bf16) return detail::in_f32(relative_rope, a, b, m, n, options);
   const int64_t turned = detail::rope_width("relative_rope", a, options);
   // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩, with xPos, too
