@@ -1,5 +1,6 @@
 #include <sluice/core/tensor.h>
 
+#include <sluice/core/kernel/running_module.h>
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/strided.h>
@@ -127,13 +128,14 @@ void check_floats(const char* op, std::initializer_list<NamedOperand> operands) 
   bool fit = true;
   std::string got;
   for (const auto& [name, x] : operands) {
-    if (!x.defined()) fail<ValueError>(op, ": ", name, " is undefined (default-constructed or moved from)");
+    if (!x.defined()) fail<ValueError>(op, ": ", name, " is undefined (default-constructed or moved from)", in_running_module());
     fit = fit && is_float(x.dtype()) && x.dtype() == operands.begin()->second.dtype();
   }
   for (const auto& [name, x] : operands)
     if (!fit) got += str(got.empty() ? "" : ", ", name, "=", x.dtype(), x);
   if (!fit)
-    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got ", got, "; convert with to(x, dtype)");
+    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got ", got, "; convert with to(x, dtype)",
+                     in_running_module());
 }
 
 void check_gradient(const char* op, const Tensor& g, const char* what, const Tensor& x) {

@@ -1,5 +1,7 @@
 #include <sluice/core/kernel/observer.h>
 
+#include <sluice/core/kernel/running_module.h>
+
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -154,6 +156,11 @@ std::string ModuleScope::path(const ModuleNames* names) {
     else path += (path.empty() ? "" : " / ") + std::string((*it)->type_);
   }
   return path;
+}
+
+std::string detail::in_running_module() {
+  const std::string path = ModuleScope::path();
+  return path.find_first_of("/(") == path.npos ? "" : " — in " + path;
 }
 
 }  // namespace sluice

@@ -1,6 +1,5 @@
 #include <sluice/ops/attention/relative_bias.h>
 
-#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 

@@ -3,9 +3,11 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
+#include <sluice/autograd/anomaly.h>
 #include <sluice/layers/data/csv.h>
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
+#include <sluice/layers/linear_attention/gla.h>
 #include <sluice/layers/nn/generate.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
@@ -32,6 +34,37 @@ TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
   CHECK_THROWS_WITH(sample_tokens(full({1, 5}, std::nan("")), {}, rng),
                     Contains("sample_tokens: row 0 of the logits has a NaN"));
   CHECK_THROWS_WITH(sample_tokens(ones({1, 5}), {.temperature = -1}, rng), Contains("sample_tokens: temperature"));
+}
+
+TEST_CASE("messages: a weight that does not fit is named with its module", "[messages]") {
+  Rng rng(1);
+  const Tensor x = ones({1, 2, 4});
+  std::vector<Glu> model(2, Glu({.dim = 4, .hidden = 5}, rng));
+  model[1].gate.weight = ones({3, 5});
+  const auto run = [&] { return model[1](model[0](x)); };
+  CHECK_THROWS_WITH(run(),
+                    "linear: x=[1,2,4] and weight=[3,5] do not fit; need x [..., in] and weight [in, out] — in "
+                    "Glu / Linear");
+  {
+    const AnomalyMode named({.modules = name_modules(model)});
+    CHECK_THROWS_WITH(run(), Contains(" — in 1.gate (Linear)"));
+  }
+  model[1].gate.weight = Tensor();
+  CHECK_THROWS_WITH(run(), Contains("weight is undefined") && Contains("Glu / Linear"));
+  model[1].gate = Linear({.in = 4, .out = 5}, rng), model[1].gate.bias = ones({4});
+  CHECK_THROWS_WITH(run(), Contains("bias=[4] does not fit weight=[4,5]") && Contains("Glu / Linear"));
+
+  Gla gla({.dim = 4, .heads = 2, .short_conv = 2}, rng);
+  gla.norm.weight = ones({5});
+  CHECK_THROWS_WITH(gla(x), Contains("rms_norm: parameter [5] does not fit") && Contains(" — in Gla / Norm"));
+  gla.conv.weight = ones({2, 3});
+  CHECK_THROWS_WITH(gla(x), Contains("causal_conv1d: ") && Contains(" — in Gla / ShortConvolution"));
+  FlashModel tokens({.layers = 1, .layer = {.dim = 4, .key_dim = 2}, .vocabulary = 3}, rng);
+  tokens.embedding->weight = ones({3});
+  CHECK_THROWS_WITH(tokens(zeros({1, 2}, {i64})), Contains("embedding: ") && Contains(" — in FlashModel / Embedding"));
+  // A layer that names itself says no more than that.
+  CHECK_THROWS_WITH(model[0].value(ones({2})),
+                    "linear: x=[2] and weight=[4,5] do not fit; need x [..., in] and weight [in, out]");
 }
 
 TEST_CASE("messages: channels that RoPE cannot turn are refused when the layer is made", "[messages]") {
