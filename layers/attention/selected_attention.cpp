@@ -325,10 +325,11 @@ MsaAttention::Index MsaAttention::index(const Tensor& x, int64_t position) const
 Tensor MsaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "msa_attention", given, h.dim, pass);
-  const Tensor q = side(h, call.x, heads.q, q_norm, h.heads, h.rope, call.first(h.use_rope)),
-               k = side(h, call.x, heads.k, k_norm, h.kv_heads, h.rope.of_keys(), call.first(h.use_rope)),
+  const int64_t position = call.first(h.use_rope);
+  const Tensor q = side(h, call.x, heads.q, q_norm, h.heads, h.rope, position),
+               k = side(h, call.x, heads.k, k_norm, h.kv_heads, h.rope.of_keys(), position),
                v = detail::split_heads(heads.v(call.x), h.kv_heads);
-  const auto [index_of_q, index_of_k] = index(call.x, call.first());
+  const auto [index_of_q, index_of_k] = index(call.x, position);
   const std::vector<Tensor> fresh{k, v, index_of_k.detach()};
   return finished(h, heads, call, fresh, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
     return msa_attention(q, rows[0], rows[1], index_of_q.detach(), rows[2], options.sizes, o, call.rng());

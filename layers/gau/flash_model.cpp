@@ -20,7 +20,7 @@ Tensor ScaledSinusoidal::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);
   const auto [dim, initial, base, dtype] = options;
   if (x.rank() != 3 || x.dim(2) != dim) fail("scaled_sinusoidal: got x=", x, "; need [batch, n, ", dim, "]");
-  const int64_t n = x.dim(1), first = first_position(n, pass, "flash_model");
+  const int64_t n = x.dim(1), first = first_position(n, pass, "scaled_sinusoidal");
   // Angles are in f64: in f32 the angle of position 10⁵ would have an error of 0.004.
   Tensor c = arange(0, static_cast<double>(dim / 2), 1, {f64, scale.device()});
   Tensor frequency = exp(c * (-2 * std::log(base) / static_cast<double>(dim)));

@@ -1,6 +1,7 @@
 #include <sluice/layers/linear_attention/linear_attention.h>
 
 #include <sluice/core/node.h>
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
@@ -110,9 +111,10 @@ Tensor detail::linear_attention(Call& call, const Tensor& phi_q, const Tensor& p
   if (!call.streams()) return sluice::linear_attention(phi_q, phi_k, v, f);
   call.check_causal(f.direction == LinearDirection::causal);
   const Operands x = prepare(phi_q, phi_k, v, f);
-  return numerator_and_denominator(x, f, call.first(), [&](const Tensor& q, const Tensor& k, const Tensor& values) {
+  const auto scan = [&](const Tensor& q, const Tensor& k, const Tensor& values) {
     return call.scan(q, k, values, x.decay, {.chunk = f.chunk});
-  });
+  };
+  return numerator_and_denominator(x, f, call.first(f.rope.has_value()), scan);
 }
 
 // -- the layer -------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // Models that hand a stream other tokens than their own, layers with several places, and what fails in between.
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/table_samples.h"
 
 #include <sluice/core/kernel/backend.h>
 #include <sluice/layers/attention/multi_head_attention.h>
@@ -12,6 +13,7 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
 
 #include <functional>
@@ -92,6 +94,25 @@ TEST_CASE("stream: a layer that reads positions must see every token", "[stream]
   Stream patches;
   const Tensor head = step(patched, narrow(x, 1, 0, 4), patches), tail = step(patched, narrow(x, 1, 4, 2), patches);
   CHECK(max_abs_diff(cat({head, tail}, 1), patched(x, {})) < 1e-14);
+}
+
+TEST_CASE("table: a layer that reads no positions may have tokens of its own in a stream", "[table][streaming]") {
+  int streamed = 0;
+  each_sample([&](LayerSample& s) {
+    const Json* rope = s.options.find("use_rope");
+    const bool turns = rope && !(*rope == Json(false)) && !(*rope == Json("none"));
+    if (!s.row.streams || !s.causal() || turns || s.options.find("scaling")) return;  // chunks have places, too
+    ++streamed;
+    const auto every_other = [&](const Tensor& x, const Pass& pass) {
+      return (*s.layer)(slice(x, 1, {}, {}, 2), pass);
+    };
+    const Tensor x = s.inputs(2, 14, 1).x, full = every_other(x, {});
+    Stream stream;
+    std::vector<Tensor> rows;
+    for (const Tensor& piece : split(x, {2, 6, 4, 2}, 1)) rows.push_back(step(every_other, piece, stream));
+    CHECK(max_abs_diff(cat(rows, 1), full) <= 1e-11 * (1 + max_abs(full)));
+  });
+  CHECK(enough(streamed, 40));
 }
 
 TEST_CASE("stream: no step within a step", "[stream]") {
