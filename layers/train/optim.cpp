@@ -79,7 +79,13 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters, std:
   }
   follow_conversions();  // creates the masters of bf16 parameters
   for (std::size_t k = 0; k < groups.size(); ++k)
-    if (!used[k]) fail<ValueError>(name, ": no parameter belongs to groups[", k, "]");
+    if (const ParameterFilter& chosen = groups[k].members; !used[k])
+      fail<ValueError>(
+          name, ": no parameter belongs to groups[", k, "]: ",
+          !chosen || std::any_of(parameters_.begin(), parameters_.end(), chosen)
+              ? "earlier groups have all that it chooses"
+              : str("it chooses none of ", parameters_.size(), " parameters, which are '", parameters_.front().name,
+                    "' … '", parameters_.back().name, "'; frozen ones are not in parameters(model)"));
 }
 
 void Optimizer::follow_conversions() const {
@@ -119,26 +125,29 @@ void Optimizer::check_owner(std::size_t i) const {
                      "replaced or moved to meta — make the optimiser after that, of parameters(model)");
 }
 
+/// The gradient of each parameter, contiguous and in memory that no parameter has; undefined where there is none.
+static std::vector<Tensor> gradients_of(const char* op, const std::vector<NamedTensor>& parameters) {
+  std::vector<Tensor> grads;
+  for (const auto& [name, w] : parameters) {
+    const Tensor g = grads.emplace_back(w.grad());
+    if (!g.defined()) continue;
+    if (g.dtype() != w.dtype())
+      fail<DTypeError>(op, ": parameter '", name, "' is ", w.dtype(), ", its gradient ", g.dtype());
+    if (g.device() != w.device())
+      fail<DeviceError>(op, ": parameter '", name, "' is on ", w.device(), ", its gradient on ", g.device());
+    // The gradient of a in a·b is b: update() would change it.
+    const auto holds = [&](const NamedTensor& p) { return p.tensor.shares_storage(g); };
+    if (!g.is_contiguous() ||
+        (g.impl().storage->use_count() > 1 && std::any_of(parameters.begin(), parameters.end(), holds)))
+      grads.back() = clone(g);
+  }
+  return grads;
+}
+
 void Optimizer::step() {
   NoGrad guard;
   follow_conversions();
-  std::vector<Tensor> grads;
-  for (const auto& [name, w] : parameters_) {
-    Tensor g = w.grad();
-    if (g.defined()) {
-      if (g.dtype() != w.dtype())
-        fail<DTypeError>(name_, ": parameter '", name, "' is ", w.dtype(), ", its gradient ", g.dtype());
-      if (g.device() != w.device())
-        fail<DeviceError>(name_, ": parameter '", name, "' is on ", w.device(), ", its gradient on ", g.device());
-      // A gradient may share memory with a parameter (the gradient of a in a·b is b). update() would change such a
-      // gradient.
-      const auto holds = [&](const NamedTensor& p) { return p.tensor.shares_storage(g); };
-      const bool aliased =
-          g.impl().storage->use_count() > 1 && std::any_of(parameters_.begin(), parameters_.end(), holds);
-      if (aliased || !g.is_contiguous()) g = clone(g);
-    }
-    grads.push_back(std::move(g));
-  }
+  std::vector<Tensor> grads = gradients_of(name_, parameters_);
   check_gradients(grads);
   const Counts before = counts();
   std::vector<bool> updated;
