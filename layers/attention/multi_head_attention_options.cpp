@@ -6,50 +6,57 @@
 
 namespace sluice {
 
-MultiHeadAttentionOptions detail::checked(const char* layer, MultiHeadAttentionOptions o) {
-  o = checked_layer(layer, std::move(o), {.cross = true});
-  std::sort(o.global.begin(), o.global.end());
-  o.global.erase(std::unique(o.global.begin(), o.global.end()), o.global.end());
-  if (o.heads.context_dim > 0 &&
-      (o.heads.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() || o.separate_global_projections ||
-       o.heads.use_rope || o.position_bias != PositionBias::none))
-    fail<ValueError>(layer,
-                     ": cross attention has no common positions; it takes neither causal, window, "
-                     "dilation, global, separate_global_projections, RoPE nor a position bias");
-  auto gate_at = [&](GatePosition p) {
+/// Throws ValueError for gates, and what stands in their place, that do not go with the other options.
+static void check_gates(const char* layer, const MultiHeadAttentionOptions& o) {
+  const auto refuse = [&](bool when, const auto&... why) {
+    if (when) fail<ValueError>(layer, ": ", why...);
+  };
+  const auto gate_at = [&](GatePosition p) {
     return std::any_of(o.gates.begin(), o.gates.end(), [p](const AttentionGateOptions& g) { return g.position == p; });
   };
-  if (!o.heads.project_out && (o.sandwich_norm || gate_at(GatePosition::g5)))
-    fail<ValueError>(layer, ": project_out = false leaves nothing for G5 and sandwich_norm");
-  const bool inner_gates = gate_at(GatePosition::g2) || gate_at(GatePosition::g3) || gate_at(GatePosition::g4);
-  if (o.separate_global_projections && inner_gates)
-    fail<ValueError>(layer,
-                     ": separate_global_projections have no gates of their own; "
-                     "only G1 and G5 fit");
-  if (o.ablation == SdpaAblationKind::silu && gate_at(GatePosition::g1))
-    fail<ValueError>(layer, ": the ablation silu takes the place of gate G1; need one or the other");
+  refuse(!o.heads.project_out && (o.sandwich_norm || gate_at(GatePosition::g5)),
+         "project_out = false leaves nothing for G5 and sandwich_norm");
+  refuse(o.separate_global_projections &&
+             (gate_at(GatePosition::g2) || gate_at(GatePosition::g3) || gate_at(GatePosition::g4)),
+         "separate_global_projections have no gates of their own; only G1 and G5 fit");
+  refuse(o.ablation == SdpaAblationKind::silu && gate_at(GatePosition::g1),
+         "the ablation silu takes the place of gate G1; need one or the other");
   for (const AttentionGateOptions& g : o.gates)
-    if (g.position == GatePosition::g5 && g.granularity == GateGranularity::headwise &&
-        o.heads.dim % o.heads.heads != 0)
-      fail<ValueError>(layer, ": a headwise gate at g5 needs heads=", o.heads.heads, " to divide dim=", o.heads.dim);
+    refuse(g.position == GatePosition::g5 && g.granularity == GateGranularity::headwise &&
+               o.heads.dim % o.heads.heads != 0,
+           "a headwise gate at g5 needs heads=", o.heads.heads, " to divide dim=", o.heads.dim);
+}
+
+MultiHeadAttentionOptions detail::checked(const char* layer, MultiHeadAttentionOptions o) {
+  o = checked_layer(layer, std::move(o), {.cross = true});
+  const auto refuse = [&](bool when, const auto&... why) {
+    if (when) fail<ValueError>(layer, ": ", why...);
+  };
+  std::sort(o.global.begin(), o.global.end());
+  o.global.erase(std::unique(o.global.begin(), o.global.end()), o.global.end());
+  const bool cross = o.heads.context_dim > 0, forgets = o.forget.gate != ForgetGate::none;
+  refuse(cross && (o.heads.causal || o.window > 0 || o.dilation > 1 || !o.global.empty() ||
+                   o.separate_global_projections || o.heads.use_rope || o.position_bias != PositionBias::none),
+         "cross attention has no common positions; it takes neither causal, window, dilation, global, "
+         "separate_global_projections, RoPE nor a position bias");
+  check_gates(layer, o);
   const auto per_head = [&](const char* option, bool on, NormKind kind) {
-    if (on && (kind == NormKind::scale || kind == NormKind::scale_l2))
-      fail<ValueError>(layer, ": ", option, " takes the kinds layer, rms and rms_plain — got ", name_of(kind));
+    refuse(on && (kind == NormKind::scale || kind == NormKind::scale_l2), option,
+           " takes the kinds layer, rms and rms_plain — got ", name_of(kind));
   };
   per_head("qk_norm_over per_head", o.qk_norm && o.qk_norm_over == QkNormOver::per_head, o.qk_norm_kind);
   per_head("ablation_per_head", o.ablation == SdpaAblationKind::head_norm && o.ablation_per_head, o.ablation_norm);
-  if (o.kv_shift && (o.heads.context_dim > 0 || o.separate_global_projections))
-    fail<ValueError>(layer, ": kv_shift is for self attention without separate_global_projections");
-  if ((o.forget.decay_first > 0) != (o.forget.decay_last > 0))
-    fail<ValueError>(layer, ": decay times of both ends or of none — got decay_first=", o.forget.decay_first,
-                     ", decay_last=", o.forget.decay_last);
+  refuse(o.kv_shift && (cross || o.separate_global_projections),
+         "kv_shift is for self attention without separate_global_projections");
+  refuse((o.forget.decay_first > 0) != (o.forget.decay_last > 0),
+         "decay times of both ends or of none — got decay_first=", o.forget.decay_first,
+         ", decay_last=", o.forget.decay_last);
   // Only a softmax of causal scores as they are does not need c_i, and a scale of 0 would leave nothing of c_j.
-  if (o.forget.gate != ForgetGate::none && (!o.heads.causal || o.softcap > 0 || o.sink != AttentionSink::none ||
-                                            o.separate_global_projections || o.scale == 0))
-    fail<ValueError>(layer,
-                     ": a forget gate needs causal = true and a scale other than 0, and takes neither softcap, sink "
-                     "nor separate_global_projections");
-  if (o.sandwich_norm && o.norm == NormKind::none) fail<ValueError>(layer, ": sandwich_norm needs a norm");
+  refuse(forgets && (!o.heads.causal || o.softcap > 0 || o.sink != AttentionSink::none ||
+                     o.separate_global_projections || o.scale == 0),
+         "a forget gate needs causal = true and a scale other than 0, and takes neither softcap, sink nor "
+         "separate_global_projections");
+  refuse(o.sandwich_norm && o.norm == NormKind::none, "sandwich_norm needs a norm");
   o.t5.causal = o.heads.causal;
   if (o.position_bias == PositionBias::t5) check_t5(layer, o.t5);
   return o;
