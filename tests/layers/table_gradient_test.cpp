@@ -22,8 +22,9 @@ struct Scalar {
   std::function<Tensor()> value;
 };
 
-/// sum(y ⊙ a fixed random tensor) of a layer's call, a function of its inputs and weights.
-Scalar loss_of(const LayerSample& s) {
+/// sum(y ⊙ a fixed random tensor) of a layer's call, a function of its inputs and weights. With `drops` each call has
+/// the same dropout.
+Scalar loss_of(const LayerSample& s, bool drops = false) {
   auto in = std::make_shared<LayerInputs>(s.inputs(2, 6, 1, true));
   if (s.masks_keys()) s.mask_of_keys(*in) = tensor_of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, {2, 6}, boolean);
   if (s.row.segments && !s.cross()) in->segments = tensor_of({0, 0, 0, 0, 0, 0, 2, 2, 2, 5, 5, 5}, {2, 6}, i64);
@@ -32,8 +33,9 @@ Scalar loss_of(const LayerSample& s) {
     if (t.tensor.requires_grad()) f.leaves.push_back(t);
   if (is_float(in->x.dtype())) f.leaves.push_back({"x", in->x});
   if (in->context.defined()) f.leaves.push_back({"context", in->context});
-  f.value = [in, layer = s.layer.get()] {
-    const Tensor y = call(*layer, *in);
+  f.value = [in, drops, layer = s.layer.get()] {
+    Rng rng(23);
+    const Tensor y = call(*layer, *in, drops ? &rng : nullptr);
     Rand rand(11);
     return sum(y * random_tensor(y.shape(), f64, rand));
   };
@@ -111,6 +113,14 @@ TEST_CASE("table: gradients are derivatives", "[table][gradient]") {
 TEST_CASE("table: gradients of gradients are second derivatives", "[table][gradient]") {
   each_sample([](LayerSample& s) {
     if (!straight_through(s)) check_directions(slope_of(loss_of(s)), 1e-5);
+  });
+}
+
+TEST_CASE("table: gradients with dropout are derivatives, and theirs are", "[table][gradient]") {
+  each_sample([](LayerSample& s) {
+    if (!s.row.dropout || straight_through(s)) return;
+    check_directions(loss_of(s, true), 1e-6);
+    check_directions(slope_of(loss_of(s, true)), 1e-5);
   });
 }
 
