@@ -1,6 +1,7 @@
 // of_sequences(): beams and several answers to one prompt, of every layer that streams.
 #include "support/catch.h"
 #include "support/table_samples.h"
+#include "support/temp_folder.h"
 
 #include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/ops/shape/create.h>
@@ -9,8 +10,11 @@
 using namespace sluice;
 using namespace sluice::testing;
 
-TEST_CASE("stream: of every layer, the sequences of an index go on as they would have alone", "[table][streaming]") {
+TEST_CASE("stream: of every layer, the sequences of an index, kept in a file, go on as they would have alone",
+          "[table][streaming]") {
   const Tensor index = Tensor::from<int64_t>({1, 0, 1});
+  const TempFolder folder;
+  const std::string file = folder / "stream";
   int layers = 0;
   each_sample([&](LayerSample& s) {
     if (!s.row.streams || (!s.causal() && !s.cross()) || s.has("reading", "pooled") || s.has("reading", "literal"))
@@ -25,7 +29,9 @@ TEST_CASE("stream: of every layer, the sequences of an index go on as they would
       const auto model = [&](const Tensor& x, const Pass& pass) { return (*s.layer)(x, pass); };
       step(model, narrow(in.x, 1, 0, n), stream, in.pass());
       step(model, narrow(chosen.x, 1, 0, n), alone, chosen.pass());
-      Stream some = of_sequences(stream, index);
+      save(of_sequences(stream, index), file);
+      Stream some = load_stream(file);
+      to(some, test_device());
       CHECK(some.length() == n);
       const Tensor rest = narrow(chosen.x, 1, n, 14 - n);
       CHECK(max_abs_diff(step(model, rest, some), step(model, rest, alone)) < 1e-11);

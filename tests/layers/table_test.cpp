@@ -208,6 +208,8 @@ TEST_CASE("table: on meta every layer has the shapes that it has with memory", "
     for (Tensor* x : {&in.x, &in.context})
       if (x->defined()) *x = to(*x, meta);
     if (s.masks_keys()) s.mask_of_keys(in) = to(ones({2, 7}) > 0.0, meta);
+    if (s.row.segments && !s.cross()) in.segments = zeros({2, 7}, {i64, meta});
+    if (s.row.scores) in.mask = to(ones({7, 7}) > 0.0, meta), in.bias = zeros({7, 7}, {f64, meta});
     const Tensor y = call(*s.layer, in);
     CHECK(y.device() == meta);
     CHECK(y.shape() == real.shape());
