@@ -42,7 +42,7 @@ void add_attention_rows(RowList& rows) {
        R"({"kv_shift": true, "norm": "rms", "qk_norm": true, "gates": [{"position": "g3"}], "ablation": "head_norm",
            "ablation_norm": "rms_plain", "ablation_per_head": true})"});
   rows.add<GatedAttention>(
-      "gated_attention", kScored, R"({"dim": 4, "heads": 2})",
+      "gated_attention", kPositioned, R"({"dim": 4, "heads": 2})",
       {R"({"causal": true, "gate_query": true, "gate_key": true, "gate_value": true, "use_rope": true})",
        R"({"output": "from_query", "granularity": "headwise", "qkv_bias": true, "attention_dropout": 0.3})",
        R"({"causal": true, "head_dim": 3, "output": "none", "project_out": false})"});
@@ -50,7 +50,8 @@ void add_attention_rows(RowList& rows) {
                                 {R"({"reading": "pooled", "value_dim": 3, "context_dim": 5, "attention_dropout": 0.3})",
                                  R"({"reading": "flamingo", "qkv_bias": true, "out_bias": true})"});
   rows.add<ForgettingAttention>(
-          "forgetting_attention", kScored, R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
+          "forgetting_attention", kPositioned,
+          R"({"dim": 4, "heads": 4, "kv_heads": 2, "head_dim": 3, "gate_bias": 1})",
           {R"({"kv_heads": 4, "use_rope": true, "rope_rot_dim": 2, "attention_dropout": 0.3})",
            R"({"kv_heads": 1, "value_dim": 2, "qkv_bias": true, "residual": true, "dropout": 0.3})",
            R"({"kv_shift": true, "qk_norm": true, "output_norm": true, "output_gate": true, "value_dim": 2})",
@@ -61,7 +62,7 @@ void add_attention_rows(RowList& rows) {
            R"({"gate": "none", "kv_shift": true, "kv_heads": 4})"})
       .nonlinear_after_dropout = Json::Object{{"output_norm", true}};
   rows.add<Mla>(
-      "mla", {.key_mask = true, .segments = true, .scores = true, .streams = true},
+      "mla", kScored,
       R"({"dim": 6, "heads": 2, "nope_dim": 3, "rope_dim": 4, "value_dim": 5, "kv_rank": 7, "causal": true})",
       {R"({"q_rank": 5, "gate": "headwise", "form": "absorbed", "kv_rank": 3, "q_factor": 1.1, "kv_factor": 0.8})",
        R"({"gate": "elementwise", "use_rope": false, "scale": 0.4, "attention_dropout": 0.3, "kv_rank": 2})",
@@ -108,13 +109,13 @@ void add_attention_rows(RowList& rows) {
                            {R"({"causal": true, "gate": "per_head", "use_rope": true, "chunk": 3})",
                             R"({"gate": "per_token", "project_out": false, "attention_dropout": 0.3})",
                             R"({"causal": true, "head_dim": 3, "qkv_bias": true})"});
-  rows.add<TopKAttention>("topk_attention_layer", kMasked, R"({"dim": 4, "heads": 2, "k": 2})",
+  rows.add<TopKAttention>("topk_attention_layer", kScored, R"({"dim": 4, "heads": 2, "k": 2})",
                           {R"({"ties": "threshold", "qkv_bias": true, "attention_dropout": 0.3})",
                            R"({"causal": true, "use_rope": true, "window": 4})",
                            R"({"causal": true, "ties": "threshold", "head_dim": 4, "out_bias": true})"});
   rows.add<PairScore>("pair_score", {}, R"({"dim": 4})", {R"({"kind": "mlp", "width": 3})"});
   rows.add<ThresholdAttention>(
-      "threshold_attention_layer", kMasked, R"({"dim": 4, "heads": 2})",
+      "threshold_attention_layer", kScored, R"({"dim": 4, "heads": 2})",
       {R"({"score": "mlp", "score_width": 3, "mode": "soft"})",
        R"({"mode": "soft", "causal": true, "attention_dropout": 0.3})", R"({"mode": "hard", "causal": true})",
        R"({"score": "mlp", "causal": true, "use_rope": true})"});

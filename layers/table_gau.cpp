@@ -4,8 +4,7 @@ namespace sluice::detail {
 
 void add_gau_rows(RowList& rows) {
   rows.add<Gau>(
-          "gau", {.key_mask = true, .segments = true, .scores = true, .streams = true},
-          R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
+          "gau", kScored, R"({"dim": 4, "key_dim": 6, "expansion": 5, "linear_bias": false})",
           {R"({"bias": "toeplitz", "norm": "none", "causal": true, "max_length": 70, "gamma_std": 1})",
            R"({"bias": "rope", "norm": "scale", "kind": "softmax_plus", "attention_dropout": 0.3})",
            R"({"bias": "t5", "norm": "rms_plain", "placement": "post", "kind": "laplace", "linear_bias": true})",

@@ -67,7 +67,9 @@ struct RowList {
 
 constexpr LayerTakes kMasked{.key_mask = true, .streams = true};
 constexpr LayerTakes kDocuments{.key_mask = true, .segments = true, .streams = true};
-constexpr LayerTakes kScored{.key_mask = true, .segments = true, .positions = true, .scores = true, .streams = true};
+constexpr LayerTakes kScored{.key_mask = true, .segments = true, .scores = true, .streams = true};
+constexpr LayerTakes kPositioned{
+    .key_mask = true, .segments = true, .positions = true, .scores = true, .streams = true};
 constexpr LayerTakes kCrossed{.key_mask = true, .context = true, .streams = true};
 
 // The rows: name, fields of the pass, options of the first sample, and the changes of these options in each further

@@ -113,12 +113,10 @@ static Tensor attend_above(const Tensor& q_in, const Tensor& k_in, const Tensor&
   if (o.weighting != Weighting::softmax) fail<ValueError>(op, ": only the softmax weighting has a threshold");
   const bool self = options.include_self.value_or(options.mode != ThresholdMode::soft);
   Tensor diagonal;
-  if (self && first) {
-    const Tensor at =
-        arange(static_cast<double>(*first), static_cast<double>(*first + scores[2]), 1, {i64, q.device()});
-    diagonal = eq(unsqueeze(at, 1), unsqueeze(arange(scores[3], {i64, q.device()}), 0));
-  } else if (self) {
-    diagonal = visible_pairs({.window = 1}, 1, 1, scores[2], scores[3], q.device());
+  if (self) {
+    const int64_t m = scores[2], n = scores[3], row = first.value_or(n - m);
+    const TensorOptions whole{i64, q.device()};
+    diagonal = eq(unsqueeze(arange(row, row + m, 1, whole), 1), unsqueeze(arange(n, whole), 0));
   }
 
   auto hard = [&] {

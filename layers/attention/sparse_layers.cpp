@@ -17,8 +17,8 @@ Tensor TopKAttention::operator()(const Tensor& given, const Pass& pass) const {
   call.check_causal(h.causal);
   const auto [q, k, v] = heads.project(h, call.x, call.first(h.use_rope));
   const std::vector<Tensor> rows = call.rows({k, v}, options.window);
-  const AttentionOptions a{.mask = {.causal = h.causal, .window = options.window, .keys = call.key_mask()},
-                           .dropout = h.attention_dropout};
+  AttentionOptions a{.mask = call.mask(), .bias = pass.bias, .dropout = h.attention_dropout};
+  a.mask.causal = h.causal, a.mask.window = options.window;
   const TopKOptions o{.k = options.k, .ties = options.ties, .attention = a};
   return heads.finish(h, topk_attention(q, rows[0], rows[1], o, call.rng()), call.x, call.rng());
 }
@@ -43,7 +43,7 @@ Tensor PairScore::between(const Tensor& rows, const Tensor& own_cols) const {
   const Tensor cols = same ? sequence_rows(own_cols, 1, {0, total}) : own_cols;
   if (options.kind == PairScoreKind::bilinear) return matmul(rows, transpose(cols, -2, -1));
   const TensorOptions whole{i64, rows.device()};  // bf16 has no positions beyond 256
-  const Tensor i = arange(static_cast<double>(first), static_cast<double>(first + m), 1, whole);
+  const Tensor i = arange(first, first + m, 1, whole);
   const Tensor offset = to(unsqueeze(unsqueeze(i, 1) - arange(total, whole), -1), rows.dtype());  // i − j, [m, n, 1]
   const Tensor hidden = unsqueeze(rows, 2) + unsqueeze(cols, 1) + offset * distance;
   return matmul(activate(options.activation, hidden), weight) + bias;
@@ -69,7 +69,8 @@ Tensor ThresholdAttention::operator()(const Tensor& given, const Pass& pass) con
   const auto [q, k, v] = heads.project(h, call.x, call.first(h.use_rope));
   const std::vector<Tensor> rows = call.rows({k, v, unsqueeze(score.col(call.x), 1)});
   const Tensor f = unsqueeze(score.between(score.row(call.x), squeeze(rows[2], 1)) - tau, 1);
-  const AttentionOptions a{.mask = {.causal = h.causal, .keys = call.key_mask()}, .dropout = h.attention_dropout};
+  AttentionOptions a{.mask = call.mask(), .bias = pass.bias, .dropout = h.attention_dropout};
+  a.mask.causal = h.causal;
   const ThresholdOptions o{
       .mode = options.mode, .temperature = options.temperature, .include_self = options.include_self, .attention = a};
   return heads.finish(h, threshold_attention(q, rows[0], rows[1], f, o, call.rng()), call.x, call.rng());

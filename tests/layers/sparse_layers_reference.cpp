@@ -10,15 +10,15 @@ namespace {
 /// The k best visible keys of each row: the first of equals, or all that are at least as good as the k-th.
 Matrix topk_attention(const LayerFacts& l, const LayerSequence& s) {
   const std::size_t top = l.size("k"), window = l.size("window");
-  return by_heads(l, s, projected(l, s), [&](std::size_t, const Matrix& q, const Matrix& k, const Matrix& v) {
+  return by_heads(l, s, projected(l, s), [&](std::size_t h, const Matrix& q, const Matrix& k, const Matrix& v) {
     Matrix scores(q.size(), std::vector<double>(k.size(), kHidden));
     for (std::size_t i = 0; i < q.size(); ++i) {
       std::vector<std::size_t> best;
       for (std::size_t j = 0; j < k.size(); ++j) {
         const std::size_t distance = i > j ? i - j : j - i;
-        if (s.real[j] && (!l.yes("causal") || j <= i) && (window == 0 || distance < window)) best.push_back(j);
+        if (sees(l, s, h, i, j) && (window == 0 || distance < window)) best.push_back(j);
       }
-      const auto score = [&](std::size_t j) { return scaled_dot(q[i], k[j]); };
+      const auto score = [&](std::size_t j) { return scaled_dot(q[i], k[j]) + (s.bias.empty() ? 0 : s.bias[i][j]); };
       std::stable_sort(best.begin(), best.end(), [&](std::size_t a, std::size_t b) { return score(a) > score(b); });
       std::size_t kept = std::min(top, best.size());
       if (l.text("ties") == "threshold")
@@ -55,10 +55,10 @@ Matrix threshold_attention(const LayerFacts& l, const LayerSequence& s) {
   const bool soft = l.text("mode") == "soft";
   const bool self = l.option("include_self").is_null() ? !soft : l.text("include_self") == "yes";
   const double tau = l.values("tau")[0];
-  return by_heads(l, s, projected(l, s), [&](std::size_t, const Matrix& q, const Matrix& k, const Matrix& v) {
+  return by_heads(l, s, projected(l, s), [&](std::size_t h, const Matrix& q, const Matrix& k, const Matrix& v) {
     return softmax_of(q.size(), v, [&](std::size_t i, std::size_t j) {
-      if (!s.real[j] || (l.yes("causal") && j > i)) return kHidden;
-      const double score = scaled_dot(q[i], k[j]), above = f[i][j] - tau;
+      if (!sees(l, s, h, i, j)) return kHidden;
+      const double score = scaled_dot(q[i], k[j]) + (s.bias.empty() ? 0 : s.bias[i][j]), above = f[i][j] - tau;
       if (self && i == j) return score;
       if (soft) return score - std::log1p(std::exp(-above / l.real("temperature")));
       return above > 0 ? score : kHidden;
