@@ -41,10 +41,13 @@ std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters) {
   return out;
 }
 
-void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict, const std::string& op) {
-  std::vector<std::string> names, missing, unexpected;
+StateNames check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict,
+                       const std::string& op) {
+  std::set<std::string_view> names;
+  StateNames apart;
+  auto& [missing, unexpected] = apart;
   for (const auto& s : m.slots) {
-    names.push_back(s.name);
+    names.insert(s.name);
     auto it = state.find(s.name);
     if (it == state.end()) {
       missing.push_back(s.name);
@@ -60,10 +63,9 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
     if (x.dtype() != s.tensor->dtype() && !widens)
       fail<IOError>(op, ": tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
   }
-  const std::set<std::string_view> known(names.begin(), names.end());
   for (const auto& [name, x] : state)
-    if (!known.contains(name)) unexpected.push_back(name);
-  if (!strict || (missing.empty() && unexpected.empty())) return;
+    if (!names.contains(name)) unexpected.push_back(name);
+  if (!strict || (missing.empty() && unexpected.empty())) return apart;
   std::string text;
   const auto list = [&](const auto& these, const char* what, const auto& others) {
     constexpr std::size_t most = 8;
@@ -77,11 +79,13 @@ void check_state(const Members& m, const std::map<std::string, Tensor>& state, b
   fail<IOError>(op, ": ", text);
 }
 
-void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict, const std::string& op) {
-  check_state(m, state, strict, op);
+StateNames load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict,
+                      const std::string& op) {
+  StateNames apart = check_state(m, state, strict, op);
   NoGrad guard;
   for (const auto& s : m.slots)
     if (const auto it = state.find(s.name); it != state.end()) copy_(*s.tensor, it->second);
+  return apart;
 }
 
 /// Replaces the memory of each tensor by that of f(tensor, slot), which may have another dtype or device. All owners of
@@ -164,8 +168,7 @@ std::map<std::string, Tensor> weights_of(const SafeTensors& file) {
 }
 }  // namespace
 
-std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const std::string& prefix,
-                                             bool strict) {
+std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const LoadOptions& o) {
   const SafeTensors file = load_safetensors(path);
   const auto format = file.metadata.find("format");
   const auto transposed = [](const Members::Part& p) { return p.type == "Linear"; };
@@ -173,9 +176,11 @@ std::map<std::string, std::string> load_file(const Members& m, const std::string
       std::any_of(m.parts.begin(), m.parts.end(), transposed))
     fail<IOError>("load: '", path, "': was written by PyTorch, whose linear maps are [out, in]; read it with ",
                   "load_pytorch()");
-  std::map<std::string, Tensor> state = with_prefix(weights_of(file), prefix);
+  std::map<std::string, Tensor> state = with_prefix(weights_of(file), o.prefix);
   take_former_names(m, state);
-  load_state(m, state, strict, str("load: '", path, "'", prefix.empty() ? "" : str(", prefix \"", prefix, '"')));
+  const std::string op = str("load: '", path, "'", o.prefix.empty() ? "" : str(", prefix \"", o.prefix, '"'));
+  StateNames apart = load_state(m, state, o.strict, op);
+  if (o.names) *o.names = std::move(apart);
   std::map<std::string, std::string> metadata = file.metadata;
   std::erase_if(metadata, [](const auto& e) { return e.first == "format" && e.second == "sluice"; });  // save()'s own
   return metadata;

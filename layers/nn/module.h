@@ -41,6 +41,18 @@
 
 namespace sluice {
 
+/// Names of tensors without a counterpart: those of the model that a file lacks, and those of a file that the model
+/// lacks.
+struct StateNames {
+  std::vector<std::string> missing, unexpected;
+};
+/// Which tensors of a file load() reads.
+struct LoadOptions {
+  std::string prefix = {};      // read only names with this prefix, and remove it: "body." for a part of a model
+  bool strict = true;           // false: missing tensors keep their values, tensors that the model lacks are ignored
+  StateNames* names = nullptr;  // receives the names of these tensors, without the prefix
+};
+
 namespace detail {
 /// Of a training checkpoint (layers/train/training.h): its metadata entry "format", and what the names of the model's
 /// tensors begin with.
@@ -123,11 +135,12 @@ template <class M> Members members(const M& module) {
 
 std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
 /// Throws IOError unless `state` fits: the names must be equal (if `strict`), and tensors of equal names must have
-/// equal shapes and dtypes. After this check load_state cannot fail. The message begins with `op`.
-void check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
-                 const std::string& op = "load_state");
-void load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
-                const std::string& op = "load_state");
+/// equal shapes and dtypes. After this check load_state cannot fail. The message begins with `op`. Returns the names
+/// that are not equal.
+StateNames check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
+                       const std::string& op = "load_state");
+StateNames load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
+                      const std::string& op = "load_state");
 void convert(const Members& m, DType dtype);
 /// The dtype in which a module of these tensors computes; `otherwise` if no tensor says it.
 DType compute_dtype(const Members& m, DType otherwise);
@@ -136,8 +149,7 @@ void move(const Members& m, Device device);
 /// already on `device` are not copied. Members that share a tensor share its copy.
 void unshare(const Members& m, std::optional<Device> device = {});
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);
-std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const std::string& prefix,
-                                             bool strict);
+std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const LoadOptions& options);
 /// Adds the entries "layer" and "options", which load_model() needs.
 void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options);
 /// Reads the options of a model file into `options`, and returns the file's tensors.
@@ -171,12 +183,6 @@ std::map<std::string, std::string> described(const M& m, std::map<std::string, s
 
 }  // namespace detail
 
-/// Which tensors of a file load() reads.
-struct LoadOptions {
-  std::string prefix = {};  // read only names with this prefix, and remove it: "body." for a part of a model
-  bool strict = true;       // false: missing tensors keep their values, tensors that the model lacks are ignored
-};
-
 /// The trained tensors, with dotted names ("blocks.0.out.weight"). A tensor that several members share is listed once,
 /// under its first name.
 template <class M> std::vector<NamedTensor> parameters(const M& m) {
@@ -202,7 +208,7 @@ void save(const M& m, const std::string& path, const std::map<std::string, std::
 /// load_pytorch().
 template <class M>
 std::map<std::string, std::string> load(const M& m, const std::string& path, const LoadOptions& options = {}) {
-  return detail::load_file(detail::members(m), path, options.prefix, options.strict);
+  return detail::load_file(detail::members(m), path, options);
 }
 /// Builds a model from the options in a file of save() or save_checkpoint(), and loads the file's state into it. Throws
 /// IOError naming the file and its fault, also for another type of model and for a file without options. load() reads a

@@ -72,10 +72,8 @@ struct PyTorchOptions {
   /// in another dtype, in parts, or less 1 is copied.
   bool map = false;
 };
-/// Names without a counterpart in the file or in the model.
-struct PyTorchNames {
-  std::vector<std::string> missing, unexpected;  // as in the file
-};
+/// Names without a counterpart in the file or in the model, both as in the file.
+using PyTorchNames = StateNames;
 
 namespace detail {
 PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules,

@@ -207,15 +207,20 @@ TEST_CASE("module: load reads a part of a file, and what there is of it without 
                     Contains("\"blocks.0.weight\" is missing — did you mean \"body.blocks.0.weight\"?") &&
                         Contains("\"body.table\" is not part of the model — did you mean \"table\"?"));
   CHECK(equals(m, before));
-  load(m, path, {.prefix = "body."});
+  StateNames none{{"left of another file"}, {}};
+  load(m, path, {.prefix = "body.", .names = &none});
+  CHECK((none.missing.empty() && none.unexpected.empty()));
   CHECK(equals(m, copy_of(Model(1))));
 
   m = Model(2);
-  file.erase("body.in.weight");
+  file.erase("body.in.weight"), file["body.more"] = ones({1});
   save_safetensors(path, {file, {}});
   CHECK_THROWS_WITH(load(m, path, {.prefix = "body."}), Contains("\"in.weight\" is missing"));
   CHECK(equals(m, before));
-  load(m, path, {.prefix = "body.", .strict = false});
+  StateNames apart;
+  load(m, path, {.prefix = "body.", .strict = false, .names = &apart});
+  CHECK(apart.missing == std::vector<std::string>{"in.weight"});
+  CHECK(apart.unexpected == std::vector<std::string>{"more"});
   auto mixed = copy_of(Model(1));
   mixed["in.weight"] = before.at("in.weight");
   CHECK(equals(m, mixed));
