@@ -19,13 +19,6 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-void refuse_causal(const char* op, bool causal) {
-  if (causal)
-    fail<ValueError>(op,
-                     ": cannot be causal: the only lower triangular matrix whose rows and columns all sum to 1 is "
-                     "the identity, so that every token would see itself alone");
-}
-
 /// x/Σx along dim; 0 where the sum is 0.
 Tensor divided_by_sum(const Tensor& x, int64_t dim) {
   const Tensor total = sum(x, {dim}, keep);
@@ -63,6 +56,13 @@ Operands self_attention(const char* op, const Tensor& q_in, const Tensor& k_in, 
 }
 
 }  // namespace
+
+void detail::refuse_causal(const char* op, bool causal) {
+  if (causal)
+    fail<ValueError>(op,
+                     ": cannot be causal: the only lower triangular matrix whose rows and columns all sum to 1 is "
+                     "the identity, so that every token would see itself alone");
+}
 
 Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
   if (scores.dtype() == bf16) return to(sinkhorn(to(scores, f32), o, rng), bf16);
@@ -102,7 +102,7 @@ Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
 Tensor sinkhorn_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const SinkhornAttentionOptions& o,
                           Rng* rng) {
   const char* op = "sinkhorn_attention";
-  refuse_causal(op, o.causal);
+  detail::refuse_causal(op, o.causal);
   detail::not_cut(op, "its weights are divided over all queries and all keys in turns");
   if (o.top_k < 0) fail<ValueError>(op, ": top_k must not be negative — got ", o.top_k);
   auto [q, k, v, scale, rank, keys] = self_attention(op, q_in, k_in, v_in, o.scale, o.keys, o.dropout);
@@ -151,7 +151,7 @@ Tensor permutation_of(const Operands& x, const Tensor& real, const SinkhornBlock
 }
 
 void check_block(const char* op, const SinkhornBlockOptions& o) {
-  refuse_causal(op, o.causal);
+  detail::refuse_causal(op, o.causal);
   if (o.sinkhorn.iterations == 0 && o.sinkhorn.variant == SinkhornVariant::literal)
     fail<ValueError>(op, ": the literal variant needs iterations >= 1: without one, shares may be negative");
   if (o.block < 1 || o.block > INT32_MAX) fail<ValueError>(op, ": block must be in [1, 2^31) — got ", o.block);

@@ -44,6 +44,10 @@ struct SinkhornOptions {
     f.training("gumbel", o.gumbel, at_least(0), "factor of the noise on A");
   }
 };
+namespace detail {
+/// Throws ValueError, naming `op`, if causal.
+void refuse_causal(const char* op, bool causal);
+}  // namespace detail
 /// scores A [..., n, n] → the same shape. A row or column without an allowed pair gives 0. Throws ShapeError unless the
 /// scores are square.
 Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& options = {}, Rng* rng = nullptr);

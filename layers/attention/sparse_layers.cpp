@@ -80,7 +80,7 @@ Tensor ThresholdAttention::operator()(const Tensor& given, const Pass& pass) con
 
 SinkhornAttention::SinkhornAttention(SinkhornLayerOptions o, Rng& rng)
     : options(checked_layer("sinkhorn_attention", o, {.grouped = false})), heads(options.heads, rng) {
-  if (o.heads.causal) sinkhorn_attention({}, {}, {}, {.causal = true});  // throws
+  detail::refuse_causal("sinkhorn_attention", o.heads.causal);
 }
 
 Tensor SinkhornAttention::operator()(const Tensor& given, const Pass& pass) const {
@@ -95,7 +95,7 @@ Tensor SinkhornAttention::operator()(const Tensor& given, const Pass& pass) cons
 
 SinkhornBlockAttention::SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng)
     : options(checked_layer("sinkhorn_block_attention", o, {.grouped = false})), heads(options.heads, rng) {
-  if (o.heads.causal) sinkhorn_block_attention({}, {}, {}, {.causal = true});  // throws
+  detail::refuse_causal("sinkhorn_block_attention", o.heads.causal);
 }
 
 Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Pass& pass) const {

@@ -1,5 +1,6 @@
 // Multi-head layers over sparse attention: y = concat_h(attention_h(x·Wq, x·Wk, x·Wv))·Wo. All layers read x
-// [batch, n, dim] and the key_mask of the pass. A generator in the pass switches dropout (and Gumbel noise) on.
+// [batch, n, dim] and the key_mask of the pass; those of top-k and threshold also its documents, mask, bias and blocks.
+// A generator in the pass switches dropout (and Gumbel noise) on.
 #pragma once
 
 #include <sluice/layers/attention/multi_head_attention.h>

@@ -63,10 +63,9 @@ Cost detail::Meter::cost() const {
   return {.flops = work_.flops, .attention_elements = work_.attention_elements, .bytes = work_.bytes};
 }
 
-detail::CostInputs detail::cost_inputs(const Members& m, int64_t n, int64_t context, int64_t width,
-                                       int64_t context_width) {
+detail::CostInputs detail::cost_inputs(const Members& m, int64_t n, int64_t context, const CostSizes& sizes) {
   if (n < 1) fail<ValueError>("cost: needs at least one token — got ", n);
-  const bool global = context_width < 0;
+  const auto [width, context_width, global] = sizes;
   if (context_width > 0 ? context < 1 : context < 0 || context > (global ? n : 0))
     fail<ValueError>("cost: the layer reads ",
                      context_width > 0 ? "a context of at least one token"

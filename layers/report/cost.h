@@ -76,24 +76,27 @@ struct CostInputs {
   std::vector<int64_t> positions = {};  // global positions
   Pass pass() const { return {.context = context, .positions = positions}; }
 };
-/// `width` is the width of x, 0 for tokens. `context_width` is 0 without a context, and −1 if `context` is a number of
-/// global positions. Throws ValueError unless n and context fit.
-CostInputs cost_inputs(const Members& m, int64_t n, int64_t context, int64_t width, int64_t context_width);
+/// What these inputs are.
+struct CostSizes {
+  int64_t width;           // of x; 0: tokens
+  int64_t context = 0;     // width of the context; 0: none
+  bool positions = false;  // the number of a context's tokens is one of global positions
+};
+/// Throws ValueError unless n and context fit.
+CostInputs cost_inputs(const Members& m, int64_t n, int64_t context, const CostSizes& sizes);
 
-template <class M> int64_t width_of(const M& m) {
+template <class M> CostSizes cost_sizes(const M& m) {
   if constexpr (std::is_same_v<M, AttentionGate>)
-    return m.map.weight.defined() ? m.map.weight.dim(0) : m.heads * m.head_dim;
-  else if constexpr (std::is_same_v<M, AttentionStack>) return width_of(m.layers.front());
+    return {m.map.weight.defined() ? m.map.weight.dim(0) : m.heads * m.head_dim};
+  else if constexpr (std::is_same_v<M, AttentionStack>) return cost_sizes(m.layers.front());
   else {
     const LayerWidth w = layer_width(to_json(options_of(m.options)));
-    return w.vocabulary > 0 ? 0 : w.width;
+    CostSizes sizes{w.vocabulary > 0 ? 0 : w.width};
+    if constexpr (std::is_same_v<M, GlobalLocalAttention>) sizes.positions = true;
+    else if constexpr (requires { m.options.context_dim; }) sizes.context = m.options.context_dim;
+    else if constexpr (requires { m.options.heads.context_dim; }) sizes.context = m.options.heads.context_dim;
+    return sizes;
   }
-}
-template <class M> int64_t context_width_of(const M& m) {
-  if constexpr (std::is_same_v<M, GlobalLocalAttention>) return -1;
-  else if constexpr (requires { m.options.context_dim; }) return m.options.context_dim;
-  else if constexpr (requires { m.options.heads.context_dim; }) return m.options.heads.context_dim;
-  else return 0;
 }
 template <class M> void run(const M& m, const CostInputs& in) {
   const Tensor& x = in.x;
@@ -143,8 +146,7 @@ template <class M>
 requires(!detail::LayerOptions<M>) Cost cost(M layer, int64_t n, int64_t context = 0) {
   NoGrad guard;
   to(layer, meta);
-  const detail::CostInputs in =
-      detail::cost_inputs(detail::members(layer), n, context, detail::width_of(layer), detail::context_width_of(layer));
+  const detail::CostInputs in = detail::cost_inputs(detail::members(layer), n, context, detail::cost_sizes(layer));
   // Fills the cache of positions, so that equal calls have equal costs. The first run may empty it in between.
   for (int i = 0; i < 2; ++i) detail::run(layer, in);
   Cost c = cost_of(layer, [&](const M& m) { detail::run(m, in); });

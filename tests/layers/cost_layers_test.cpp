@@ -22,10 +22,10 @@ template <class O> void check_counts(const O& options, int64_t context = 0) {
   const Cost c = cost(options, kTokens, context);
   CHECK(c == cost(layer, kTokens, context));
   CHECK(c.parameters == count(layer));
-  const auto shapes = detail::cost_inputs(detail::members(layer), kTokens, context, detail::width_of(layer),
-                                          detail::context_width_of(layer));
+  const detail::CostSizes sizes = detail::cost_sizes(layer);
+  const auto shapes = detail::cost_inputs(detail::members(layer), kTokens, context, sizes);
   detail::CostInputs in{.positions = shapes.positions};
-  in.x = detail::width_of(layer) > 0 ? normal(shapes.x.shape(), 0, 1, rng) : zeros(shapes.x.shape(), {i64});
+  in.x = sizes.width > 0 ? normal(shapes.x.shape(), 0, 1, rng) : zeros(shapes.x.shape(), {i64});
   if (shapes.context.defined()) in.context = normal(shapes.context.shape(), 0, 1, rng);
   NoGrad guard;
   for (int i = 0; i < 2; ++i) detail::run(layer, in);  // as cost() does
