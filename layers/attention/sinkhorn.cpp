@@ -150,17 +150,17 @@ Tensor permutation_of(const Operands& x, const Tensor& real, const SinkhornBlock
   return sinkhorn(matmul(means(x.q), transpose(means(x.k), -2, -1)) * x.scale, s, rng);
 }
 
-void check_block(const char* op, const SinkhornBlockOptions& o) {
-  detail::refuse_causal(op, o.causal);
+}  // namespace
+
+void detail::check_sinkhorn_block(const char* op, const SinkhornBlockOptions& o) {
+  refuse_causal(op, o.causal);
   if (o.sinkhorn.iterations == 0 && o.sinkhorn.variant == SinkhornVariant::literal)
     fail<ValueError>(op, ": the literal variant needs iterations >= 1: without one, shares may be negative");
   if (o.block < 1 || o.block > INT32_MAX) fail<ValueError>(op, ": block must be in [1, 2^31) — got ", o.block);
 }
 
-}  // namespace
-
 Tensor block_permutation(const Tensor& q, const Tensor& k, const SinkhornBlockOptions& o, Rng* rng) {
-  check_block("block_permutation", o);
+  detail::check_sinkhorn_block("block_permutation", o);
   const Operands x = self_attention("block_permutation", q, k, k, o.scale, o.keys, 0);
   return permutation_of(x, real_slots(x, o.block), o, rng);
 }
@@ -168,7 +168,7 @@ Tensor block_permutation(const Tensor& q, const Tensor& k, const SinkhornBlockOp
 Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
                                 const SinkhornBlockOptions& o, Rng* rng) {
   const char* op = "sinkhorn_block_attention";
-  check_block(op, o);
+  detail::check_sinkhorn_block(op, o);
   detail::not_cut(op, "it sorts the blocks of the whole sequence");
   const Operands x = self_attention(op, q_in, k_in, v_in, o.scale, o.keys, o.dropout);
   const int64_t batch = x.q.dim(0), heads = x.q.dim(1), n = x.q.dim(2), g = ceil_div(n, o.block);

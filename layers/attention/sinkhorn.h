@@ -73,6 +73,10 @@ struct SinkhornBlockOptions {
   double dropout = 0;                                                // on the weights
   bool causal = false;                                               // true throws ValueError
 };
+namespace detail {
+/// Throws ValueError, naming `op`, for options that do not go together.
+void check_sinkhorn_block(const char* op, const SinkhornBlockOptions& options);
+}  // namespace detail
 /// The soft permutation P of blocks, [batch, heads, G, G], G = ⌈n/B⌉: P = sinkhorn(A), A_gh = scale·(mean of q's block
 /// g)·(mean of k's block h). Means are over real tokens.
 Tensor block_permutation(const Tensor& q, const Tensor& k, const SinkhornBlockOptions& options = {},

@@ -95,7 +95,8 @@ Tensor SinkhornAttention::operator()(const Tensor& given, const Pass& pass) cons
 
 SinkhornBlockAttention::SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng)
     : options(checked_layer("sinkhorn_block_attention", o, {.grouped = false})), heads(options.heads, rng) {
-  detail::refuse_causal("sinkhorn_block_attention", o.heads.causal);
+  detail::check_sinkhorn_block("sinkhorn_block_attention",
+                               {.block = o.block, .sinkhorn = o.sinkhorn, .causal = o.heads.causal});
 }
 
 Tensor SinkhornBlockAttention::operator()(const Tensor& given, const Pass& pass) const {

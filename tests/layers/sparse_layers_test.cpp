@@ -88,6 +88,9 @@ TEST_CASE("sparse layers: parameters, names and errors", "[sparse]") {
   CHECK_THROWS_WITH(SinkhornAttention({.heads = {.dim = 8, .causal = true}}, rng),
                     Contains("causal") && Contains("identity"));
   CHECK_THROWS_WITH(SinkhornBlockAttention({.heads = {.dim = 8, .causal = true}}, rng), Contains("identity"));
+  const SinkhornOptions unshared{.iterations = 0, .variant = SinkhornVariant::literal};  // not when it is called
+  CHECK_THROWS_WITH(SinkhornBlockAttention({.heads = {.dim = 8}, .sinkhorn = unshared}, rng),
+                    Contains("sinkhorn_block_attention: the literal variant needs iterations"));
   CHECK_THROWS_WITH(stream_of(topk, zeros({2, 3, 8})), Contains("topk_attention") && Contains("causal"));
   CHECK_THROWS_WITH(stream_of(low, zeros({2, 3, 8})), Contains("threshold_attention") && Contains("causal"));
   const GlobalLocalAttention local({.heads = {.dim = 8}, .w = 2}, rng);
