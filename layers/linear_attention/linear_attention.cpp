@@ -1,7 +1,6 @@
 #include <sluice/layers/linear_attention/linear_attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
