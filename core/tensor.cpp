@@ -63,12 +63,14 @@ template <class To> To Tensor::item() const {
     } else {
       const auto y = static_cast<To>(v);
       if (y >= 0x1p63 || static_cast<int64_t>(y) != static_cast<int64_t>(v))
-        fail<ValueError>("item: ", int64_t{v}, " is no double — read it with item<int64_t>()");
+        fail<ValueError>("item: ", int64_t{v}, " is no ", sizeof(To) == 4 ? "float" : "double",
+                         " — read it with item<int64_t>()");
       return y;
     }
   });
 }
 template double Tensor::item<double>() const;
+template float Tensor::item<float>() const;
 template int64_t Tensor::item<int64_t>() const;
 
 // -- history -------------------------------------------------------------------------------------

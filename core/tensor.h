@@ -127,9 +127,9 @@ class Tensor {
   /// Must be called after values were edited through a pointer, so that backward notices the edit.
   void bump_version() { impl().storage->bump_version(); }
 
-  /// The value of a one-element tensor, copied to cpu first, as for every read of values. T is double or int64_t.
-  /// Throws ShapeError for other numbers of elements, and ValueError if T cannot hold the value exactly: an i64 beyond
-  /// 2^53 as double, a fraction or a float beyond int64 as int64_t.
+  /// The value of a one-element tensor, copied to cpu first, as for every read of values. T is double, int64_t or
+  /// float, to which f64 is rounded. Throws ShapeError for other numbers of elements, and ValueError if T cannot hold a
+  /// value of the other kind: an i64 beyond 2^53 as double, a fraction or a float beyond int64 as int64_t.
   template <class T = double> T item() const;
   /// All values in row-major order, converted to T.
   template <class T = float> std::vector<T> to_vector() const;

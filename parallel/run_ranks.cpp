@@ -28,6 +28,16 @@ struct Hub {
   };
   explicit Hub(int ranks) : boxes(static_cast<std::size_t>(ranks)), ended(boxes.size()) {}
 
+  /// Keeps the current exception, with which the function of `rank` ended.
+  void rank_failed(int rank, const char* why) noexcept {
+    std::string text = kNoMemory;
+    try {
+      text = str("rank ", rank, " failed: ", why);
+    } catch (...) {}  // the exception of the caller is kept
+    std::lock_guard lock(mutex);
+    if (!first) first = std::current_exception();
+    fail(std::move(text), 1);
+  }
   // Callers of fail() and notify() must hold the mutex.
   /// Waiting ranks wait `grace` more seconds: their messages may be on the way, as when all ranks find at the same time
   /// that they disagree.
@@ -45,6 +55,7 @@ struct Hub {
   std::vector<bool> ended;
   std::string failure;  // if not empty, every call throws it from failed_at on
   Clock::time_point failed_at;
+  std::exception_ptr first;  // that the function of a rank threw
 };
 
 class ThreadRank final : public Transport {
@@ -125,40 +136,29 @@ class ThreadRank final : public Transport {
   int rank_;
 };
 
+/// Calls f as this rank. Throws nothing.
+void run_rank(const std::shared_ptr<Hub>& hub, int rank, const std::function<void(const Communicator&)>& f) {
+  try {
+    f(hub->boxes.size() == 1 ? Communicator() : Communicator(std::make_shared<ThreadRank>(hub, rank)));
+  } catch (const std::exception& e) { hub->rank_failed(rank, e.what()); } catch (...) {
+    hub->rank_failed(rank, "an exception of another kind");
+  }
+  std::lock_guard lock(hub->mutex);
+  hub->ended[static_cast<std::size_t>(rank)] = true;
+  hub->notify();
+}
+
 }  // namespace
 
 void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
   if (!f) fail<ValueError>("run_ranks: the function is empty");
   if (ranks < 1 || ranks > 256) fail<ValueError>("run_ranks: needs 1 to 256 ranks — got ", ranks);
-  auto hub = std::make_shared<Hub>(ranks);
-  std::mutex mutex;
-  std::exception_ptr first;
-  const bool records = grad_enabled();  // all ranks compute as the caller would
-  const Precision exactness = precision();
-  const auto one = [&](int rank) {
-    const auto ended = [&](const char* why) noexcept {
-      std::string text = kNoMemory;
-      try {
-        text = str("rank ", rank, " failed: ", why);
-      } catch (...) {}  // the exception of the caller is kept
-      {
-        std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-      }
-      std::lock_guard lock(hub->mutex);
-      hub->fail(std::move(text), 1);
-    };
+  const auto hub = std::make_shared<Hub>(ranks);
+  const auto one = [&, records = grad_enabled(), exactness = precision()](int rank) {  // computes as the caller would
     const GradMode mode(records);
     const PrecisionScope products(exactness);
     const SequenceScope whole;  // ranks within ranks do not inherit a cut sequence
-    try {
-      f(ranks == 1 ? Communicator() : Communicator(std::make_shared<ThreadRank>(hub, rank)));
-    } catch (const std::exception& e) { ended(e.what()); } catch (...) {
-      ended("an exception of another kind");
-    }
-    std::lock_guard lock(hub->mutex);
-    hub->ended[static_cast<std::size_t>(rank)] = true;
-    hub->notify();
+    run_rank(hub, rank, f);
   };
   std::vector<std::thread> threads;
   int started = 1;
@@ -166,15 +166,15 @@ void run_ranks(int ranks, const std::function<void(const Communicator&)>& f) {
     for (; started < ranks; ++started) threads.emplace_back(one, started);
     one(0);
   } catch (const std::exception& e) {  // one() throws nothing
-    std::lock_guard lock(mutex), both(hub->mutex);
+    std::lock_guard lock(hub->mutex);
     try {
-      first =
+      hub->first =
           std::make_exception_ptr(MemoryError(str("run_ranks: rank ", started, " could not be started: ", e.what())));
-    } catch (...) { first = std::current_exception(); }
+    } catch (...) { hub->first = std::current_exception(); }
     hub->fail(kNoMemory, 0);
   }
   for (std::thread& t : threads) t.join();
-  if (first) std::rethrow_exception(first);
+  if (hub->first) std::rethrow_exception(hub->first);
 }
 
 }  // namespace sluice

@@ -214,7 +214,7 @@ FolderLock::FolderLock(const std::string& folder) : process_(::getpid()) {
   if (error) fail<IOError>("folder_lock: cannot make the folder '", folder, "': ", error.message());
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);  // a killed process ends soon
   for (;;) {
-    Descriptor file(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    Descriptor file(::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (file.fd < 0) fail<IOError>("folder_lock: cannot write to the folder '", folder, "': ", reason(errno));
     if (::flock(file.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       if (std::chrono::steady_clock::now() < until) {

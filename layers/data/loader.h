@@ -39,7 +39,7 @@ struct LoaderOptions {
   static void describe(auto& o, auto& f) {
     f.required("rows", o.rows, at_least(1), "of the data");
     f("batch", o.batch, at_least(1), "rows of a batch");
-    f("seed", o.seed, at_least(0), "of the order");
+    f("seed", o.seed, between(0, 0x1p53), "of the order");
     f("shuffle", o.shuffle, "anew for every epoch");
     f("drop_last", o.drop_last, "leave out a shorter last batch");
     f("threads", o.threads, between(0, 256), "that make batches ahead");

@@ -13,32 +13,28 @@
 
 namespace sluice {
 
+/// Calls f(name, field) for each field that a layer reads.
+template <class F> static void each_field(const Pass& p, F f) {
+  f("key_mask", p.key_mask), f("context", p.context), f("context_mask", p.context_mask), f("segments", p.segments);
+  f("context_segments", p.context_segments), f("mask", p.mask), f("bias", p.bias), f("blocks", p.blocks);
+  f("positions", p.positions);
+}
+
 Pass::~Pass() noexcept(false) {
   if (std::uncaught_exceptions() == 0) check_read();  // else the call failed before it had read everything
 }
 
 void Pass::check_read() const {
-  const auto check = [](const char* name, const auto& field) {
+  each_field(*this, [](const char* name, const auto& field) {
     if (field.unread()) fail<ValueError>("pass: nothing in the model has read ", name);
-  };
-  check("key_mask", key_mask), check("context", context), check("context_mask", context_mask);
-  check("segments", segments), check("context_segments", context_segments), check("mask", mask), check("bias", bias);
-  check("blocks", blocks), check("positions", positions);
+  });
 }
 
 Pass Pass::of_stream(Stream& s) const {
-  return {.key_mask = key_mask.get(),
-          .context = context.get(),
-          .context_mask = context_mask.get(),
-          .segments = segments.get(),
-          .context_segments = context_segments.get(),
-          .mask = mask.get(),
-          .bias = bias.get(),
-          .blocks = blocks.get(),
-          .block = block,
-          .positions = positions.get(),
-          .rng = rng,
-          .stream = &s};
+  Pass next = *this;
+  next.stream = &s;
+  each_field(next, [](const char*, const auto& field) { field.mark(false); });
+  return next;
 }
 
 int64_t first_position(int64_t tokens, const Pass& pass, const char* layer) {
@@ -49,11 +45,10 @@ Call::Call(const void* module, const char* type, const char* layer, const Tensor
     : x(checked_input(layer, given, dim, pass.key_mask)), scope_(module, type), layer_(layer), pass_(pass),
       others_read_(pass.segments.mark(false)) {
   if (!streams()) return;
-  const auto refuse = [&](const char* name, const auto& field) {
-    if (field.defined()) fail<ValueError>(layer, ": every token of a stream is real, and one document; got ", name);
-  };
-  refuse("key_mask", pass.key_mask), refuse("segments", pass.segments), refuse("mask", pass.mask);
-  refuse("bias", pass.bias), refuse("blocks", pass.blocks), refuse("positions", pass.positions);
+  each_field(pass, [&](std::string_view name, const auto& field) {
+    if (field.defined() && !name.starts_with("context"))
+      fail<ValueError>(layer, ": every token of a stream is real, and one document; got ", name);
+  });
 }
 
 Call::~Call() noexcept(false) {

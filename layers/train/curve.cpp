@@ -14,19 +14,21 @@
 namespace sluice {
 namespace {
 
-using detail::format, detail::take_utf8;
+using detail::format;
 
-/// Text as XML. Titles often contain a file name, and a file name may contain any bytes.
+/// Text as XML. Titles often contain a file name, and a file name may contain any bytes. An XML reader rejects the
+/// whole file for a character that XML does not allow.
 std::string escape(std::string_view s) {
   std::string valid, out;
-  take_utf8(valid, s);
-  for (const char c : valid) {
-    if (static_cast<unsigned char>(c) < 0x20) out += '?';
+  detail::take_utf8(valid, s);
+  for (const char *p = valid.data(), *const end = p + valid.size(), *from = p; p != end; from = p) {
+    const char32_t c = detail::next_char(p);
+    if (c < 0x20 || c == 0xfffe || c == 0xffff) out += '?';
     else if (c == '&') out += "&amp;";
     else if (c == '<') out += "&lt;";
     else if (c == '>') out += "&gt;";
     else if (c == '"') out += "&quot;";
-    else out += c;
+    else out.append(from, p);
   }
   return out;
 }

@@ -58,6 +58,9 @@ struct Wait {
   std::vector<MPI_Request> requests;
   std::vector<int> peers;
   std::vector<int> expected;  // bytes that a receive must get; −1: a send
+  Clock::time_point deadline = {},
+                    found_end = {};  // when time is up; when a rank that is missing was seen to have ended
+  bool asked = false;                // who waits
 
   std::vector<int> missing() const {
     std::set<int> ranks;
@@ -214,9 +217,7 @@ class MpiEngine final : public Engine {
     // MPI moves long messages in pieces, a few for each call. For the time that this may take, the loop does not sleep.
     const auto busy = microseconds(500) + std::chrono::nanoseconds(2 * bytes);
     const auto start = Clock::now();
-    auto deadline = start + seconds(patience.seconds);
-    Clock::time_point found_end;
-    bool asked = false;
+    wait.deadline = start + seconds(patience.seconds);
     waits_.push_back(&wait);
     for (int64_t round = 0;; ++round) {
       lock.unlock();
@@ -228,35 +229,43 @@ class MpiEngine final : public Engine {
       if (round % 16 != 0 && waited < milliseconds(1)) continue;
       hear();
       const auto now = Clock::now();
-      for (const int r : wait.missing()) {
-        if (!failure_.empty() || !ended_[static_cast<std::size_t>(r)]) continue;
-        // The last messages of rank r may come later than its notice. If several ranks see this, the lowest reports it.
-        if (found_end == Clock::time_point()) found_end = now;
-        if (now >= found_end + seconds(kAnswerSeconds) + milliseconds(300) * std::min(rank_, 10))
-          tell_failure(str(patience.op, ": rank ", r, " has ended"), 0);
-      }
+      report_ended(wait, now);
       if (!failure_.empty() && now >= failed_at_) {
         if (done(wait)) return;
         fail<CommunicationError>(failure_);
       }
       if (*patience.cancel) fail<CommunicationError>(patience.op, ": given up by rank ", rank_);
-      if (now < deadline) continue;
-      const bool lower_asks = std::any_of(asked_at_.begin(), asked_at_.lower_bound(rank_),
-                                          [&](const auto& a) { return now < a.second + seconds(3 * kAnswerSeconds); });
-      if (lower_asks) {
-        deadline = now + seconds(kAnswerSeconds);  // a lower rank has asked and will report the result
-      } else if (!asked) {
-        asked = true;
-        answers_.clear();
-        tell_all({Notice::who_waits});
-        deadline = now + seconds(kAnswerSeconds);
-      } else {
-        answers_[rank_] = all_waits();
-        const std::string why = blame(rank_, answers_, patience.seconds);
-        tell_failure(why, 0);
-        fail<CommunicationError>(why);
-      }
+      if (now >= wait.deadline) ask_who_waits(wait, patience.seconds, now);
     }
+  }
+
+  /// Reports a rank for which `wait` waits although it has ended.
+  void report_ended(Wait& wait, Clock::time_point now) {
+    for (const int r : wait.missing()) {
+      if (!failure_.empty() || !ended_[static_cast<std::size_t>(r)]) continue;
+      // The last messages of rank r may come later than its notice. If several ranks see this, the lowest reports it.
+      if (wait.found_end == Clock::time_point()) wait.found_end = now;
+      if (now >= wait.found_end + seconds(kAnswerSeconds) + milliseconds(300) * std::min(rank_, 10))
+        tell_failure(str(wait.op, ": rank ", r, " has ended"), 0);
+    }
+  }
+
+  /// Time is up, after `patience` seconds: asks all ranks for whom they wait; when they have had time to answer,
+  /// reports the ranks that do not come, and throws.
+  void ask_who_waits(Wait& wait, double patience, Clock::time_point now) {
+    const bool lower_asks = std::any_of(asked_at_.begin(), asked_at_.lower_bound(rank_),
+                                        [&](const auto& a) { return now < a.second + seconds(3 * kAnswerSeconds); });
+    if (wait.asked && !lower_asks) {
+      answers_[rank_] = all_waits();
+      const std::string why = blame(rank_, answers_, patience);
+      tell_failure(why, 0);
+      fail<CommunicationError>(why);
+    }
+    wait.deadline = now + seconds(kAnswerSeconds);
+    if (lower_asks) return;  // a lower rank has asked and will report the result
+    wait.asked = true;
+    answers_.clear();
+    tell_all({Notice::who_waits});
   }
 
   bool done(Wait& wait) {

@@ -68,8 +68,11 @@ TEST_CASE("file: a folder is locked by one run, and free when that ends, however
         }) == "dies");
   CHECK(!std::filesystem::is_empty(out));
   CHECK(lock() == "locked");
-  std::ofstream(folder / "file") << "";
+  std::ofstream(folder / "file") << "kept";
   CHECK_THROWS_WITH(FolderLock(folder / "file"), Contains("cannot make the folder"));
+  std::filesystem::create_symlink(folder / "file", out + "/.lock");  // would be emptied through the link
+  CHECK_THROWS_WITH(lock(), Contains("cannot write to the folder"));
+  CHECK(read_file(folder / "file") == "kept");
 }
 
 #if defined(__linux__)

@@ -41,6 +41,9 @@ TEST_CASE("json: what is not JSON says where and why", "[json]") {
   CHECK_NOTHROW(parse_json(std::string(32, '[') + std::string(32, ']')));
   CHECK_THROWS_WITH(parse_json(std::string(1000000, '[')), Contains("nested deeper than 32"));
   CHECK_THROWS_AS(to_text(Json("\xff")), ValueError);
+  const Json large = Json::Object{{"a", std::string(1000000, 'x')}};  // is not shown whole
+  CHECK_THROWS_WITH(large.at("b"), "json: no \"b\" in {\"a\":\"" + std::string(194, 'x'));
+  CHECK_THROWS_WITH(large.get<bool>(), EndsWith("got {\"a\":\"" + std::string(194, 'x')));
 }
 
 TEST_CASE("json: a copy that finds no memory", "[json]") {

@@ -89,6 +89,9 @@ TEST_CASE("tensor: item of one element, whatever the dtype and rank", "[tensor]"
   CHECK_THROWS_WITH(Tensor({1, 2}).item(), Contains("item") && Contains("[2]"));
   CHECK_THROWS_AS(empty({0}).item(), ShapeError);
   CHECK(Tensor::from<int64_t>({(int64_t{1} << 53) - 1}).item() == 9007199254740991.0);
+  CHECK(full({}, 0.1, {f64}).item<float>() == 0.1f);
+  CHECK(Tensor::from<int64_t>({1 << 24}).item<float>() == 0x1p24f);
+  CHECK_THROWS_WITH(Tensor::from<int64_t>({(1 << 24) + 1}).item<float>(), Contains("16777217 is no float"));
 }
 
 TEST_CASE("tensor: data pointers are typed and start at the first element", "[tensor]") {

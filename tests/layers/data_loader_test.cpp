@@ -73,6 +73,11 @@ TEST_CASE("loader: the same batches for any number of threads, from any position
   std::set<double> drawn;  // other noise for each batch, in each epoch
   for (const Seen& batch : once) drawn.insert(batch.drawn);
   CHECK(drawn.size() == once.size());
+  LoaderOptions other = options;
+  other.seed = (int64_t{1} << 52) + 3;  // differs in the upper bits alone
+  CHECK(take(other, 1)[0].rows ==
+        shuffled_batches(23, 5, static_cast<uint64_t>(other.seed), 0)[0].to_vector<int64_t>());
+  CHECK(take(other, 1) != take(options, 1));
   for (const int64_t threads : {1, 2, 5})
     for (const int64_t ahead : {1, 3}) {
       LoaderOptions o = options;
