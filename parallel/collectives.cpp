@@ -63,12 +63,12 @@ void check_root(const char* op, int root, const Communicator& group) {
 }
 
 /// Ring shift. A rank to which no rank sends gets zeros of length `ends` along dim.
-Tensor shift(const Tensor& x, int by, const Communicator& group, bool cyclic, int dim, int64_t ends) {
+Tensor shift(const Tensor& x, int64_t by, const Communicator& group, bool cyclic, int dim, int64_t ends) {
   const int n = group.size(), me = group.rank();
   const auto rank_at = [&](int64_t r) {
     return cyclic ? static_cast<int>(((r % n) + n) % n) : r < 0 || r >= n ? -1 : static_cast<int>(r);
   };
-  const int to = rank_at(int64_t{me} + by), from = rank_at(int64_t{me} - by);
+  const int to = rank_at(me + by), from = rank_at(me - by);
   const int64_t length = x.rank() ? x.shape()[dim] : 1;
   const Call call{"ring_shift",
                   str("ring_shift(by ", by, cyclic ? ", cyclic" : ", with ends", ", dim ", dim, ") ",

@@ -14,6 +14,8 @@
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/sequence_attention.h>
 
+#include <limits>
+
 using namespace sluice;
 using namespace sluice::testing;
 
@@ -49,7 +51,7 @@ Case shifted(int by, bool cyclic, int64_t dim, std::function<Shape(int, int)> sh
             const int n = static_cast<int>(xs.size());
             std::vector<Tensor> ys;
             for (int r = 0; r < n; ++r) {
-              const int from = r - by;
+              const int64_t from = int64_t{r} - by;
               if (cyclic) ys.push_back(xs[static_cast<std::size_t>(((from % n) + n) % n)]);
               else
                 ys.push_back(from < 0 || from >= n ? xs[static_cast<std::size_t>(r)] * 0
@@ -104,7 +106,7 @@ std::vector<Case> cases() {
                    for (std::size_t r = xs.size(); r > 0; --r) lengths.push_back(static_cast<int64_t>(r));
                    return split(sum_of(xs), lengths, 0);
                  }});
-  for (const int by : {1, -1, 2, 5, -7, 0}) {
+  for (const int by : {1, -1, 2, 5, -7, 0, std::numeric_limits<int>::min()}) {
     all.push_back(shifted(by, true, 0, ragged_rows));
     all.push_back(shifted(by, true, -1, ragged_columns));
     all.push_back(shifted(by, false, 0, same_shape));
