@@ -141,6 +141,11 @@ void DataParallel::finish(double scale) {
   }
 }
 
+static void check_loss(const Tensor& loss, double weight) {
+  if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
+  if (weight > 0 && !loss.defined()) fail<ValueError>("data_parallel: the loss of weight ", weight, " is undefined");
+}
+
 /// Whether this rank has a backward pass. It has one also for a loss of weight 0, because the loss may be that of a
 /// sequence that is cut over ranks, whose backward passes exchange; but not for the NaN of a mean of nothing.
 static bool walks(const Tensor& loss, double weight) {
@@ -204,7 +209,7 @@ void DataParallel::follow_arrivals() {
 }
 
 void DataParallel::backward(const Tensor& loss, double weight) {
-  if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
+  check_loss(loss, weight);
   const bool sole = ranks_.size() == 1 && weight_ == 0;
   if (sole && weight > 0) return sluice::backward(loss);
   for (const NamedTensor& t : frozen_)
@@ -238,7 +243,7 @@ void DataParallel::backward(const Tensor& loss, double weight) {
 }
 
 void DataParallel::accumulate(const Tensor& loss, double weight) {
-  if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
+  check_loss(loss, weight);
   if (!walks(loss, weight)) return;
   weight = rounded(weight, loss);
   sluice::backward(loss, full(loss.shape(), weight, loss.options()));

@@ -147,3 +147,14 @@ TEST_CASE("data parallel: a tied tensor is one parameter, on one rank as on two"
       if (tied.grad().item<double>() != 3) fail<ValueError>("the gradient is ", tied.grad().item<double>());
     });
 }
+
+TEST_CASE("data parallel: a loss that is undefined but has a weight is named", "[parallel][threads]") {
+  const auto made = [](const Communicator& all) {
+    return DataParallel(std::vector<NamedTensor>{{"a", ones({2}).requires_grad_()}}, all);
+  };
+  const auto none = Contains("data_parallel: the loss of weight 3 is undefined");
+  CHECK_THROWS_WITH(made(Communicator()).backward({}, 3), none);
+  CHECK_THROWS_WITH(made(Communicator()).accumulate({}, 3), none);
+  CHECK_THROWS_WITH(run_ranks(2, [&](const Communicator& all) { made(all).backward({}, 3); }), none);
+  CHECK_NOTHROW(made(Communicator()).accumulate({}, 0));
+}
