@@ -161,19 +161,17 @@ class Link final : public DeviceLink {
   }
 
   void close(bool aborted) noexcept {
-    const Library& l = library();
     try {
       // Messages of this rank must have reached the others before it leaves. A broken link does not wait.
       if (comm_ && !aborted) {
-        check("ending", l.finalize(comm_));
+        check("ending", library().finalize(comm_));
         int left = 2000;  // rounds of waiting(), some seconds
         settle("ending", [&] {
           if (--left < 0) fail<DeviceError>("NCCL: ending takes too long");
         });
       }
     } catch (const std::exception&) { aborted = true; }
-    if (comm_ && aborted) l.abort(comm_);
-    else if (comm_) l.destroy(comm_);
+    if (comm_) (aborted ? library().abort : library().destroy)(comm_);  // without a library there is no link
     if (before_) cudaEventDestroy(before_);
     if (after_) cudaEventDestroy(after_);
     if (stream_) cudaStreamDestroy(stream_);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -74,9 +75,10 @@ class Graph final : public DeviceGraph {
   bool other = false;     // a call differs from the recorded one
 };
 
-std::mutex mutex;                                     // guards the arenas and owners
-std::map<std::byte*, std::shared_ptr<Arena>> owners;  // by block in use: its arena
-constinit thread_local Graph* current = nullptr;      // the graph that this thread records
+std::mutex mutex;  // guards the arenas and owners
+// By block in use: its arena. Never destroyed: tensors of static storage may outlive it.
+auto& owners = *new std::map<std::byte*, std::shared_ptr<Arena>>;
+constinit thread_local Graph* current = nullptr;  // the graph that this thread records
 constinit thread_local Graph* renewed = nullptr;
 
 /// Returns the blocks of an unused arena to the pool. The caller must hold the mutex.
@@ -88,10 +90,12 @@ void close_if_unused(Arena& arena) {
   --arenas;
 }
 
+constexpr int kMostCheckers = 1024;
+
 /// Stores the first index outside [low, limit), then sets all such indices to `instead`. It must run as one block,
 /// because all indices must be read before one is set.
-__global__ void check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead,
-                                     int64_t* found) {
+__global__ void __launch_bounds__(kMostCheckers)
+    check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead, int64_t* found) {
   const auto outside = [&](int64_t i) { return index[i] < low || index[i] >= limit; };
   auto mine = ~0ull;
 #pragma unroll 8
@@ -107,10 +111,10 @@ __global__ void check_indices_kernel(int64_t* index, int64_t n, int64_t low, int
 }
 
 __global__ void any_found_kernel(const int64_t* found, int64_t checks, int64_t* refused) {
-  if (threadIdx.x != 0) return;
-  int64_t any = 0;
-  for (int64_t i = 0; i < checks; ++i) any |= found[2 * i] >= 0;
-  *refused = any;
+  bool any = false;
+  for (int64_t i = threadIdx.x; i < checks; i += kWarp) any |= found[2 * i] >= 0;
+  any = __any_sync(kAllLanes, any);
+  if (threadIdx.x == 0) *refused = any;
 }
 
 std::unique_ptr<DeviceGraph> record(const std::function<void()>& f) {
@@ -217,7 +221,8 @@ StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors&
 void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead) {
   Graph& g = *current;
   if (g.checks.size() == kMostChecks) fail<DeviceError>("cuda: a graph has at most ", kMostChecks, " indexed ops");
-  launch(check_indices_kernel, dim3(1), dim3(kThreads), 0, const_cast<int64_t*>(index), n, low, limit, instead,
+  const auto threads = static_cast<unsigned>(std::clamp<int64_t>(ceil_div(n, kWarp) * kWarp, kWarp, kMostCheckers));
+  launch(check_indices_kernel, dim3(1), dim3(threads), 0, const_cast<int64_t*>(index), n, low, limit, instead,
          g.found() + 2 * g.checks.size());
   g.checks.push_back({n, low, limit});
 }
@@ -248,17 +253,19 @@ bool keep_released(std::byte* p, std::size_t bytes) {
   if (const auto it = owners.find(p); it != owners.end()) {
     const std::shared_ptr<Arena> arena = it->second;
     owners.erase(it);
-    const auto used = arena->used.find(p);
-    arena->spare.emplace(used->second, p);
-    arena->used.erase(used);
+    const auto used = arena->used.extract(p);
+    try {
+      arena->spare.emplace(used.mapped(), p);
+    } catch (const std::bad_alloc&) {}  // nothing uses the block again, and it goes back with the arena
     close_if_unused(*arena);
     return true;
   }
-  if (Graph* const g = current) {  // recorded kernels may read it
-    g->arena->foreign.push_back({p, bytes});
-    return true;
-  }
-  return false;
+  Graph* const g = current;
+  if (!g) return false;
+  try {
+    g->arena->foreign.push_back({p, bytes});  // recorded kernels may read it
+  } catch (const std::bad_alloc&) {}          // so nobody gets it any more
+  return true;
 }
 
 const void* keep_on_device(const void* from, std::size_t bytes) {

@@ -54,8 +54,9 @@ cudaStream_t the_stream() {
   return it;
 }
 
-std::shared_timed_mutex turns;  // calls on the stream share it; a recording has it alone
-thread_local std::unique_lock<std::shared_timed_mutex> alone(turns, std::defer_lock);  // of the thread that records
+std::shared_timed_mutex turns;              // calls on the stream share it; a recording has it alone
+constinit thread_local bool alone = false;  // this thread records and holds `turns`; no lock, whose destructor at the
+                                            // thread's end would need memory (core/memory/thread_end.h)
 
 /// The turn of a call that must not wait: `got` is false while a graph is recorded, when the stream does nothing.
 struct TurnIfFree {
@@ -232,13 +233,21 @@ void upload_plainly(void* to, const void* from, std::size_t bytes) {
   check("copy to the device", cudaStreamSynchronize(other_stream()));
 }
 
+namespace {
+void let_others() noexcept {
+  alone = false;
+  turns.unlock();
+}
+}  // namespace
+
 void begin_recording() {
   // Until the end of the recording the stream runs nothing and may not be queried. So calls that allocate or release
   // memory, or destroy an older graph, need not wait for it.
   other_stream();  // must exist before the capture
   // Other threads have made their calls then, and wait with the next ones.
-  if (!alone.try_lock_for(std::chrono::minutes(1)))
+  if (!turns.try_lock_for(std::chrono::minutes(1)))
     fail<DeviceError>("cuda: cannot record, because other threads have used the device for a minute without a gap");
+  alone = true;
   check("recording", cudaStreamSynchronize(stream()));
   check("recording", cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
 }
@@ -247,15 +256,15 @@ std::unique_ptr<Recorded> end_recording() {
   check("recording", cudaStreamEndCapture(stream(), &graph));
   const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> owned(graph, &cudaGraphDestroy);
   auto recorded = std::make_unique<Replay>(graph);
-  alone.unlock();
+  let_others();
   return recorded;
 }
 void abandon_recording() noexcept {
-  if (!alone.owns_lock()) return;  // it has not begun: another thread may be recording
+  if (!alone) return;  // it has not begun: another thread may be recording
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(stream(), &graph) == cudaSuccess && graph) cudaGraphDestroy(graph);
   cudaGetLastError();
-  alone.unlock();
+  let_others();
 }
 
 __device__ int taken_work;
