@@ -30,8 +30,12 @@ const bool installed = [] {
   put(kernel::compare, &compare, Bf16::native);
 
   put(kernel::reduce, &reduce, Bf16::native);
+  put(kernel::prod, &prod, Bf16::native);
+  put(kernel::logsumexp, &logsumexp, Bf16::native);
   put(kernel::arg_extreme, &arg_extreme);
   put(kernel::cumsum, &cumsum, Bf16::native);
+  put(kernel::cumprod, &cumprod, Bf16::native);
+  put(kernel::cumprod_backward, &cumprod_backward, Bf16::native);
   put(kernel::argsort, &argsort);
 
   put(kernel::gather, &gather, Bf16::native);

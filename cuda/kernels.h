@@ -5,6 +5,7 @@
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/ops/optim_kernels.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/shape/create.h>
 
 namespace sluice::cuda {
 
@@ -16,6 +17,13 @@ void install_layers();
 
 // make.cu
 decltype(kernel::copy)::Function copy;
+/// x itself if it has the dtype, or is undefined; else a copy.
+inline Tensor converted(const Tensor& x, DType dtype) {
+  if (!x.defined() || x.dtype() == dtype) return x;
+  Tensor y = empty(x.shape(), {dtype, x.device()});
+  copy(x, y);
+  return y;
+}
 decltype(kernel::transfer)::Function transfer;
 decltype(kernel::random)::Function random;
 decltype(kernel::dropout)::Function dropout;
@@ -33,7 +41,10 @@ decltype(kernel::reduce)::Function reduce;
 decltype(kernel::arg_extreme)::Function arg_extreme;
 
 // cumsum.cu
+decltype(kernel::prod)::Function prod;
 decltype(kernel::cumsum)::Function cumsum;
+decltype(kernel::cumprod)::Function cumprod;
+decltype(kernel::cumprod_backward)::Function cumprod_backward;
 
 // order.cu
 decltype(kernel::argsort)::Function argsort;
@@ -58,6 +69,7 @@ decltype(kernel::cross_entropy)::Function cross_entropy;
 decltype(kernel::cross_entropy_backward)::Function cross_entropy_backward;
 
 // softmax_columns.cu
+decltype(kernel::logsumexp)::Function logsumexp;
 decltype(kernel::softmax_columns)::Function softmax_columns;
 decltype(kernel::softmax_columns_backward)::Function softmax_columns_backward;
 

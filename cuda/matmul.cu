@@ -124,12 +124,8 @@ void matmul(const Tensor& a, const Tensor& b, const Tensor& bias_in, Tensor& c) 
   const int64_t batch = c.numel() / (c.dim(-2) * c.dim(-1));
   if (by_blas(a, b, bias, c, batch)) return;
   if (c.dtype() == bf16) {
-    const auto wide = [](const Tensor& x) {
-      Tensor y = empty(x.shape(), {f32, x.device()});
-      return copy(x, y), y;
-    };
     Tensor y = empty(c.shape(), {f32, c.device()});
-    by_kernel<float>(wide(a), wide(b), bias.defined() ? wide(bias) : bias, y, batch);
+    by_kernel<float>(converted(a, f32), converted(b, f32), converted(bias, f32), y, batch);
     return copy(y, c);
   }
   dispatch_float("matmul", c.dtype(), [&]<class T>() { by_kernel<T>(a, b, bias, c, batch); });

@@ -69,15 +69,15 @@ extern Kernel<void(Compare kind, const Tensor& a, const Tensor& b, Tensor& y)> c
 /// y [outer, inner] from x [outer, n, inner]; sum also i64; on the CPU max and min also i64 and i32;
 /// norm, √Σx², not of f64.
 extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
-/// y [outer, inner], products of x [outer, n, inner]. Without it they are made of ops.
+/// y [outer, inner], products of x [outer, n, inner].
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> prod;
-/// y [outer, inner] = log Σ e^x of x [outer, n, inner]; bf16 only with inner = 1. Without it y is made of ops.
+/// y [outer, inner] = log Σ e^x of x [outer, n, inner]; on the CPU bf16 only with inner = 1.
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> logsumexp;
 /// Index of the first largest or smallest value; x of any dtype but bf16.
 extern Kernel<void(bool largest, const Tensor& x, Tensor& index, ReduceShape shape)> arg_extreme;
 /// y = running sums along dim; also i64 and i32.
 extern Kernel<void(const Tensor& x, Tensor& y, int dim, CumsumOptions options)> cumsum;
-/// y = running products along dim; also i64 and i32. Without it they are made of ops.
+/// y = running products along dim; on the CPU also i64 and i32.
 extern Kernel<void(const Tensor& x, Tensor& y, int dim)> cumprod;
 /// dx from g, that of y, or, of size 1 along dim, that of the last entries alone.
 extern Kernel<void(const Tensor& x, const Tensor& g, Tensor& dx, int dim)> cumprod_backward;

@@ -1,24 +1,28 @@
-// Running sums along the middle of [outer, n, inner], summed in f64 for floats, as on the CPU. A team scans a row
-// (inner = 1); a thread scans a column. With too few of them to fill the device they are split into pieces: first the
-// sums of the pieces, then running sums of these, then all pieces at once. Limited by memory: one read and one write,
-// two reads with pieces.
+// Running sums and products along the middle of [outer, n, inner], in f64 for floats, as on the CPU; gradients of
+// running products; and products of all. A team scans a row (inner = 1); a thread scans a column. With too few of them
+// to fill the device they are split into pieces: first the totals of the pieces, then a scan of these, then all pieces
+// at once. Limited by memory: one read and one write, two reads with pieces.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/rows/reduce.cuh>
 #include <sluice/ops/scan/scan.h>
+#include <sluice/ops/shape/create.h>
 
 namespace sluice::cuda {
 
-using sluice::detail::convert;
-
 namespace {
 
-template <class T, class Sum> struct Scan {
-  const T* x;
-  T* y;
-  const Sum* start;  // of each piece, [outer, pieces, inner]; null: 0
+/// source(at, k) gives the k-th element of a column in the order of the scan, from its place `at`, and sink(at, total)
+/// takes the total up to it. Op as for reductions (reduce.cuh), but it need not be commutative.
+template <class Op, class Source, class Sink> struct Scan {
+  using Total = typename Op::Total;
+  Source source;
+  Sink sink;
   ReduceShape s;
   Split split;
   bool exclusive, reverse;
+  // Of each piece, [outer, pieces, inner]: the total of all before it; and, in place of calls of the sink, its own.
+  const Total* start = nullptr;
+  Total* own = nullptr;
 
   /// The place of the k-th element of a column in the order of the scan.
   __device__ int64_t place(int64_t o, int64_t k, int64_t i) const {
@@ -27,96 +31,177 @@ template <class T, class Sum> struct Scan {
   __device__ int64_t end(int64_t from) const { return from + split.length < s.n ? from + split.length : s.n; }
 };
 
-template <class T, class Sum> struct ScanColumn {
-  Scan<T, Sum> c;
+template <class Op, class Source, class Sink> struct ScanColumn {
+  using Total = typename Op::Total;
+  Scan<Op, Source, Sink> c;
   __device__ void operator()(int64_t column) const {
     const int64_t i = column % c.s.inner, piece = column / c.s.inner % c.split.count,
                   o = column / c.s.inner / c.split.count;
     const int64_t from = piece * c.split.length, end = c.end(from);
-    Sum sum = c.start ? c.start[column] : Sum(0);
+    Total total = c.start ? c.start[column] : Op::start();
 #pragma unroll 4
     for (int64_t k = from; k < end; ++k) {
       const int64_t at = c.place(o, k, i);
-      const Sum before = sum;
-      sum = Add()(sum, convert<Sum>(c.x[at]));
-      c.y[at] = convert<T>(c.exclusive ? before : sum);
+      const Total before = total;
+      total = Op()(total, c.source(at, k));
+      if (!c.own) c.sink(at, c.exclusive ? before : total);
     }
+    if (c.own) c.own[column] = total;
   }
 };
 
-template <class T, class Sum> struct ScanRow {
-  Scan<T, Sum> c;
+template <class Op, class Source, class Sink> struct ScanRow {
+  using Total = typename Op::Total;
+  Scan<Op, Source, Sink> c;
   template <int threads> __device__ void operator()(int64_t row) const {
     const int64_t o = row / c.split.count, from = row % c.split.count * c.split.length, end = c.end(from);
     const int rank = rank_in_team<threads>(), lane = rank % kWarp, warp = rank / kWarp;
-    const Shared<Sum> of_warp = static_shared<Sum, threads / kWarp, Scan<T, Sum>>();
-    Sum before = c.start ? c.start[row] : Sum(0);  // sum of all elements before the team's present ones
+    const Shared<Total> of_warp = static_shared<Total, threads / kWarp, Op>();
+    Total before = c.start ? c.start[row] : Op::start();  // of all elements before the team's present ones
     for (int64_t k = from; k < end; k += threads) {
-      const int64_t at = k + rank < end ? c.place(o, k + rank, 0) : -1;
-      Sum sum = at < 0 ? Sum(0) : convert<Sum>(c.x[at]);
-#pragma unroll
-      for (int step = 1; step < kWarp; step *= 2) {
-        const Sum left = __shfl_up_sync(kAllLanes, sum, step);
-        if (lane >= step) sum = Add()(left, sum);
-      }
-      const Sum left = __shfl_up_sync(kAllLanes, sum, 1);
-      Sum others = lane == 0 ? Sum(0) : left, total;
+      const bool inside = k + rank < end;
+      const int64_t at = inside ? c.place(o, k + rank, 0) : 0;
+      Total own = running_over_lanes(inside ? c.source(at, k + rank) : Op::start(), Op());
+      const Total left = shuffle_up(own, 1);
+      Total others = lane == 0 ? Op::start() : left, all;
       if constexpr (threads == kWarp) {
-        total = __shfl_sync(kAllLanes, sum, kWarp - 1);
+        all = shuffle_from(own, kWarp - 1);
       } else {
-        __syncthreads();  // the last sums have been read
-        if (lane == kWarp - 1) of_warp[warp] = sum;
+        __syncthreads();  // the last totals have been read
+        if (lane == kWarp - 1) of_warp[warp] = own;
         __syncthreads();
-        Sum warps = 0;
+        all = Op::start();
         for (int w = 0; w < threads / kWarp; ++w) {
-          if (w == warp) others = Add()(warps, others), sum = Add()(warps, sum);
-          warps = Add()(warps, Sum(of_warp[w]));
+          if (w == warp) others = Op()(all, others), own = Op()(all, own);
+          all = Op()(all, Total(of_warp[w]));
         }
-        total = warps;
       }
-      if (at >= 0) c.y[at] = convert<T>(Add()(before, c.exclusive ? others : sum));
-      before = Add()(before, total);
+      if (inside && !c.own) c.sink(at, Op()(before, c.exclusive ? others : own));
+      before = Op()(before, all);
     }
+    if (c.own && rank == 0) c.own[row] = before;
   }
 };
 
-/// Elements in the order of the scan, for the sums of its pieces.
-template <class T, class Sum> struct ScanOrder {
-  Scan<T, Sum> c;
-  __device__ Sum operator()(int64_t at, int64_t k, int64_t i) const {
-    return convert<Sum>(c.x[c.place(at / c.s.inner / c.s.n, k, i)]);
-  }
-};
-
-template <class T, class Sum> void scan_pieces(const Scan<T, Sum>& c) {
+template <class Op, class Source, class Sink> void scan_pieces(const Scan<Op, Source, Sink>& c) {
   const int64_t walks = c.s.outer * c.split.count * c.s.inner;
-  if (c.s.inner == 1) for_each_row(walks, c.split.length, ScanRow<T, Sum>{c});
-  else for_each(walks, ScanColumn<T, Sum>{c});
+  if (c.s.inner == 1) for_each_row(walks, c.split.length, ScanRow<Op, Source, Sink>{c});
+  else for_each(walks, ScanColumn<Op, Source, Sink>{c});
 }
 
-template <class T, class Sum> void scan(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions options) {
+/// Elements in the order of a scan, for the totals of its pieces.
+template <class Scan> struct InOrder {
+  Scan c;
+  __device__ typename Scan::Total operator()(int64_t at, int64_t k, int64_t i) const {
+    return c.source(c.place(at / c.s.inner / c.s.n, k, i), k);
+  }
+};
+
+template <class T, class Total> struct ReadNumbers {
+  Numbers<T> x;
+  __device__ Total operator()(int64_t at, int64_t) const { return static_cast<Total>(x[at]); }
+};
+template <class T, class Total> struct StoreNumbers {
+  Numbers<T> y;
+  __device__ void operator()(int64_t at, Total total) const { y.set(Place<1>{at}, static_cast<T>(total)); }
+};
+
+template <class Op, class Source, class Sink>
+void scan(ReduceShape s, Source source, Sink sink, CumsumOptions options) {
+  using Total = typename Op::Total;
   const int64_t walks = s.outer * s.inner;
   const Split split(s.n, s.inner == 1 ? walks : ceil_div(walks, kThreads), s.inner == 1 ? 8192 : 256);
-  Scan<T, Sum> whole{data_of<T>(x), data_of<T>(y), nullptr, s, split, options.exclusive, options.reverse};
+  Scan<Op, Source, Sink> whole{source, sink, s, split, options.exclusive, options.reverse};
   if (split.count == 1) return scan_pieces(whole);
   const auto parts = static_cast<std::size_t>(walks * split.count);
-  const Scratch<Sum> sums(parts), start(parts);
-  reduce_pieces<SumOf<Sum>>(s, split, ScanOrder<T, Sum>{whole}, StorePart<Sum>{sums.get()});
-  const ReduceShape rest{s.outer, split.count, s.inner};
-  scan_pieces(
-      Scan<Sum, Sum>{sums.get(), start.get(), nullptr, rest, Split(split.count, kWantedBlocks, 1), true, false});
+  const Scratch<Total> totals(parts), start(parts);
+  if constexpr (std::is_base_of_v<Add, Op>) {  // commutative: a reduction needs fewer exchanges
+    reduce_pieces<Op>(s, split, InOrder<Scan<Op, Source, Sink>>{whole}, StorePart<Total>{totals.get()});
+  } else {
+    whole.own = totals.get();
+    scan_pieces(whole);
+    whole.own = nullptr;
+  }
+  scan_pieces(Scan<Op, ReadNumbers<Total, Total>, StoreNumbers<Total, Total>>{{Numbers<Total>(totals.get())},
+                                                                              {Numbers<Total>(start.get())},
+                                                                              {s.outer, split.count, s.inner},
+                                                                              Split(split.count, kWantedBlocks, 1),
+                                                                              /*exclusive=*/true,
+                                                                              /*reverse=*/false});
   whole.start = start.get();
   scan_pieces(whole);
+}
+
+template <template <class> class Op, class T>
+void scan_numbers(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions options) {
+  using Total = typename Op<T>::Total;
+  scan<Op<Total>>(s, ReadNumbers<T, Total>{Numbers<T>(x)}, StoreNumbers<T, Total>{Numbers<T>(y)}, options);
+}
+
+/// r ↦ by·r + plus.
+struct Affine {
+  double by, plus;
+};
+struct ThenAffine {
+  using Total = Affine;
+  __device__ static Affine start() { return {1, 0}; }
+  __device__ Affine operator()(Affine first, Affine then) const {
+    return {then.by * first.by, then.by * first.plus + then.plus};
+  }
+};
+/// R_j = g_j + x_{j+1} R_{j+1} as a function of R_{j+1}, from the last j on: k = n − 1 − j.
+struct SlopeSteps {
+  const double *x, *g;
+  ReduceShape s;
+  bool each;  // g has all entries, not the last alone
+  __device__ Affine operator()(int64_t at, int64_t k) const {
+    const bool last = k == 0;
+    return {last ? 1 : x[at + s.inner], each ? g[at] : last ? g[at / s.inner / s.n * s.inner + at % s.inner] : 0};
+  }
+};
+/// dx_j = y_{j−1} R_j, where y_{j−1} is.
+struct TimesSlope {
+  double* dx;
+  __device__ void operator()(int64_t at, Affine r) const { dx[at] *= r.plus; }
+};
+
+/// f(y) with y in f64: the tensor itself, or one that is rounded to it. Products are rare, so that there are kernels of
+/// f64 alone.
+template <class F> void in_f64(Tensor& y, F f) {
+  if (y.dtype() == f64) return f(y);
+  Tensor wide = empty(y.shape(), {f64, y.device()});
+  f(wide);
+  copy(wide, y);
 }
 
 }  // namespace
 
 void cumsum(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
-  const auto run = [&, s = ReduceShape::along(x.shape(), dim)]<class T, class Sum>() {
-    scan<T, Sum>(x, y, s, options);
-  };
-  if (x.dtype() == bf16) run.operator()<BFloat16, double>();
-  else dispatch_sum("cumsum", x.dtype(), run);
+  dispatch_sum("cumsum", computed(x.dtype()), [&, s = ReduceShape::along(x.shape(), dim)]<class T, class>() {
+    scan_numbers<SumOf, T>(x, y, s, options);
+  });
+}
+
+void prod(const Tensor& x, Tensor& y, ReduceShape s) {
+  in_f64(y, [&, wide = converted(x, f64)](Tensor& out) {
+    reduce_to<ProductOf<double>>(s, LoadPart<double>{data_of<double>(wide)}, StorePart<double>{data_of<double>(out)});
+  });
+}
+
+void cumprod(const Tensor& x, Tensor& y, int dim) {
+  in_f64(y, [&](Tensor& out) {
+    scan_numbers<ProductOf, double>(converted(x, f64), out, ReduceShape::along(x.shape(), dim), {});
+  });
+}
+
+void cumprod_backward(const Tensor& x_in, const Tensor& g_in, Tensor& dx, int dim) {
+  const ReduceShape s = ReduceShape::along(x_in.shape(), dim);
+  const Tensor x = converted(x_in, f64), g = converted(g_in, f64);
+  const SlopeSteps steps{data_of<double>(x), data_of<double>(g), s, g.dim(dim) == s.n};
+  in_f64(dx, [&](Tensor& out) {
+    scan_numbers<ProductOf, double>(x, out, s, {.exclusive = true});
+    scan<ThenAffine>(s, steps, TimesSlope{data_of<double>(out)}, {.reverse = true});
+  });
 }
 
 }  // namespace sluice::cuda

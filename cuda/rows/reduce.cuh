@@ -116,10 +116,17 @@ template <class Op, class Source, class Sink> void reduce_to(ReduceShape s, Sour
   reduce_pieces<Op>(rest, Split(split.count, kWantedBlocks, 1), LoadPart<Total>{part.get()}, sink);
 }
 
-/// The operations. Floats are summed in f64: the sum takes no longer, because reading memory limits it.
+/// The operations. Floats are summed and multiplied in f64: that takes no longer, because reading memory limits it.
 template <class T> struct SumOf : Add {
   using Total = std::conditional_t<std::is_floating_point_v<T>, double, T>;
   __device__ static Total start() { return Total(0); }
+};
+struct Multiply {
+  template <class T> __device__ T operator()(T a, T b) const { return a * b; }
+};
+template <class T> struct ProductOf : Multiply {
+  using Total = typename SumOf<T>::Total;
+  __device__ static Total start() { return Total(1); }
 };
 template <class T> struct MaxOf {
   using Total = T;

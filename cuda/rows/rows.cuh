@@ -15,19 +15,39 @@ constexpr int64_t kShortRow = 2048;  // elements up to which a warp takes a row 
 struct Add {
   template <class T> __device__ T operator()(T a, T b) const { return sluice::detail::sum_of(a, b); }
 };
-/// __shfl_xor_sync for any T of whole words.
-template <class T> __device__ T shuffle_xor(T x, int step) {
+/// shuffle(x) for any T of whole words, where `shuffle` takes numbers.
+template <class T, class Shuffle> __device__ T in_words(T x, Shuffle shuffle) {
   if constexpr (std::is_arithmetic_v<T>) {
-    return __shfl_xor_sync(kAllLanes, x, step);
+    return shuffle(x);
   } else {
     static_assert(sizeof(T) % sizeof(uint32_t) == 0);
     uint32_t words[sizeof(T) / sizeof(uint32_t)];
     memcpy(words, &x, sizeof(T));
 #pragma unroll
-    for (uint32_t& word : words) word = __shfl_xor_sync(kAllLanes, word, step);
+    for (uint32_t& word : words) word = shuffle(word);
     memcpy(&x, words, sizeof(T));
     return x;
   }
+}
+template <class T> __device__ T shuffle_xor(T x, int step) {
+  return in_words(x, [step](auto y) { return __shfl_xor_sync(kAllLanes, y, step); });
+}
+template <class T> __device__ T shuffle_up(T x, int step) {
+  return in_words(x, [step](auto y) { return __shfl_up_sync(kAllLanes, y, step); });
+}
+template <class T> __device__ T shuffle_from(T x, int lane) {
+  return in_words(x, [lane](auto y) { return __shfl_sync(kAllLanes, y, lane); });
+}
+
+/// op over the values of the warp's lanes up to this one, in their order. op must be associative.
+template <class T, class Op> __device__ T running_over_lanes(T x, Op op) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const T left = shuffle_up(x, step);
+    if (lane >= step) x = op(left, x);
+  }
+  return x;
 }
 
 /// The running thread's place in its team of `threads`.
@@ -89,6 +109,7 @@ template <class T> struct Numbers {
   void* at = nullptr;
   bool narrow = false;
   Numbers() = default;
+  explicit Numbers(T* x) : at(x) {}
   explicit Numbers(const Tensor& x) {
     if (x.defined()) at = address_of(x), narrow = x.dtype() == bf16;
   }

@@ -1,6 +1,6 @@
 // Softmax along the middle of [outer, n, inner], in two steps: what each column adds up to, as any reduction finds it,
-// and one pass over all numbers. Limited by memory: two reads of each operand, the second from the cache where all of
-// it fits there, and one write.
+// and one pass over all numbers. logsumexp is the first step alone. Limited by memory: two reads of each operand, the
+// second from the cache where all of it fits there, and one write.
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/rows/reduce.cuh>
 
@@ -34,19 +34,15 @@ template <class T> struct AloneInColumn {
 template <class T> struct StoreShares {
   T *shift, *by;
   bool log;
+  Numbers<T> whole = {};  // log Σ e^x; if it is wanted, it alone
   __device__ void operator()(int64_t i, ColumnTotal<T> sum) const {
+    if (whole) return whole.set(Place<1>{i}, static_cast<T>(static_cast<double>(sum.shift) + ::log(sum.total)));
     if (sum.shift == std::numeric_limits<T>::infinity()) sum = {T(0), sum.total + INFINITY};  // Σ e^x, be it NaN
     shift[i] = sum.shift;
     if (sum.total == 0) by[i] = T(0);  // numbers that are all −∞ stay so, and have shares of 0
     else by[i] = static_cast<T>(log ? ::log(sum.total) : 1 / sum.total);
   }
 };
-
-template <class T> Numbers<T> numbers(T* at) {
-  Numbers<T> x;
-  x.at = at;
-  return x;
-}
 
 /// Calls formula(place of a number, place of its column) for all numbers, by eights where these lie in one row.
 template <class Formula> struct OfColumns {
@@ -98,6 +94,13 @@ template <class T> struct Gradients {
 
 }  // namespace
 
+void logsumexp(const Tensor& x, Tensor& y, ReduceShape s) {
+  dispatch_float("logsumexp", computed(x.dtype()), [&]<class T>() {
+    reduce_to<AddColumnTotals<T>>(s, AloneInColumn<T>{Numbers<T>(x)},
+                                  StoreShares<T>{nullptr, nullptr, true, Numbers<T>(y)});
+  });
+}
+
 void softmax_columns(const Tensor& x, Tensor& y, ReduceShape s, bool log) {
   dispatch_float("softmax", computed(x.dtype()), [&]<class T>() {
     const Numbers<T> from(x), to(y);
@@ -105,7 +108,7 @@ void softmax_columns(const Tensor& x, Tensor& y, ReduceShape s, bool log) {
     const Scratch<T> of_columns(static_cast<std::size_t>(2 * columns));
     T *const shift = of_columns.get(), *const by = shift + columns;
     reduce_to<AddColumnTotals<T>>(s, AloneInColumn<T>{from}, StoreShares<T>{shift, by, log});
-    for_each_of_columns(s, shift, Shares<T>{from, to, numbers(shift), numbers(by), log}, from, to);
+    for_each_of_columns(s, shift, Shares<T>{from, to, Numbers<T>(shift), Numbers<T>(by), log}, from, to);
   });
 }
 
@@ -114,7 +117,7 @@ void softmax_columns_backward(const Tensor& y, const Tensor& g, Tensor& dx, Redu
     const Numbers<T> a(y), b(g), to(dx);
     const Scratch<T> total(static_cast<std::size_t>(s.outer * s.inner));
     reduce_to<SumOf<double>>(s, GradientTerms<T>{a, b, log}, StoreTotal<T>{total.get()});
-    for_each_of_columns(s, total.get(), Gradients<T>{a, b, to, numbers(total.get()), log}, a, b, to);
+    for_each_of_columns(s, total.get(), Gradients<T>{a, b, to, Numbers<T>(total.get()), log}, a, b, to);
   });
 }
 

@@ -8,18 +8,10 @@
 #pragma once
 
 #include <sluice/cuda/kernels.h>
-#include <sluice/cuda/tensors.h>
+#include <sluice/cuda/rows/rows.cuh>
 #include <sluice/ops/scan/linear_scan.h>
 
 namespace sluice::cuda {
-
-/// x itself if it has the dtype, or is undefined; else a copy.
-inline Tensor converted(const Tensor& x, DType dtype) {
-  if (!x.defined() || x.dtype() == dtype) return x;
-  Tensor y = empty(x.shape(), {dtype, x.device()});
-  copy(x, y);
-  return y;
-}
 
 enum class ScanDecay { none, scalar, keys, values };
 
@@ -108,12 +100,7 @@ template <class X> __device__ double running_sums(Shared<double> sums, int count
   double before = 0;
   for (int from = 0; from < count; from += kWarp) {
     const int i = from + lane;
-    double sum = i < count ? x(i) : 0.0;
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const double left = __shfl_up_sync(kAllLanes, sum, step);
-      if (lane >= step) sum += left;
-    }
+    const double sum = running_over_lanes(i < count ? x(i) : 0.0, Add());
     if (i < count) sums[i] = before + sum;
     before += __shfl_sync(kAllLanes, sum, kWarp - 1);
   }

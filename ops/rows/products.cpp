@@ -115,8 +115,7 @@ Tensor composed_cumprod_vjp(const Tensor& x, const Tensor& g, int d) {
 
 Tensor cumprod_vjp(const Tensor& x, const Tensor& g, int d) {
   if (x.numel() == 0) return zeros_like(x);
-  if (grad_enabled() || !kernel::cumprod_backward.installed(x.device()))
-    return to(composed_cumprod_vjp(in_wide_range(x), in_wide_range(g), d), x.dtype());
+  if (grad_enabled()) return to(composed_cumprod_vjp(in_wide_range(x), in_wide_range(g), d), x.dtype());
   Tensor dx = empty(x.shape(), x.options());
   kernel::cumprod_backward(contiguous(x), contiguous(g), dx, d);
   return dx;

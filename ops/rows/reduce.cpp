@@ -164,13 +164,8 @@ Tensor logsumexp_values(const Tensor& x) {
   if (n == 0) return full({outer, inner}, -std::numeric_limits<double>::infinity(), x.options());
   Tensor y = empty({outer, inner}, x.options());
   if (x.numel() == 0) return y;
-  if (!kernel::logsumexp.installed(x.device())) {
-    const Tensor wide = detail::widened(x), top = max(wide, {1}, keep);
-    const Tensor shift = masked_fill(top, logical_not(isfinite(top)), 0);  // ±inf and NaN pass through exp
-    return to(squeeze(log(sum(exp(wide - shift), {1}, keep)) + shift, 1), x.dtype());
-  }
-  // Few columns, and bf16, which must be widened, are faster as rows.
-  if (inner > 1 && (inner < 16 || x.dtype() == bf16))
+  // On the CPU few columns, and bf16, which must be widened, are faster as rows.
+  if (x.device() == cpu && inner > 1 && (inner < 16 || x.dtype() == bf16))
     kernel::logsumexp(contiguous(transpose(x, 1, 2)), y, {outer * inner, n, 1});
   else kernel::logsumexp(contiguous(x), y, {outer, n, inner});
   return y;
@@ -225,17 +220,8 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 namespace {
 /// Products along the middle of x [outer, n, inner].
 Tensor products(const Tensor& x) {
-  const int64_t n = x.dim(1);
-  if (!kernel::prod.installed(x.device())) {  // a tree: halves are multiplied until one entry is left
-    Tensor y = n == 0 ? cat({x, ones({x.dim(0), 1, x.dim(2)}, x.options())}, 1) : clone(x);
-    for (int64_t size = n, half = n / 2; size > 1; size -= half, half = size / 2) {
-      const Tensor p = narrow(y, 1, 0, half) * narrow(y, 1, half, half);
-      y = size % 2 ? cat({p, narrow(y, 1, size - 1, 1)}, 1) : p;
-    }
-    return y;
-  }
   Tensor y = empty({x.dim(0), 1, x.dim(2)}, x.options());
-  if (x.numel() > 0) kernel::prod(contiguous(x.detach()), y, {x.dim(0), n, x.dim(2)});
+  if (x.numel() > 0) kernel::prod(contiguous(x.detach()), y, {x.dim(0), x.dim(1), x.dim(2)});
   else fill_(y, 1);
   // Backward: dx_j = g · Π_{i≠j} x_i, without division.
   return record("prod", y, {x}, {x},
@@ -249,7 +235,7 @@ Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   if (dims.empty()) return clone(x);
   const auto runs = runs_of(dims);
   // In f64, whose range holds what a part of the factors gives before the others bring it back.
-  Tensor y = runs.size() > 1 || !kernel::prod.installed(x.device()) ? to(x, f64) : x;
+  Tensor y = runs.size() > 1 ? to(x, f64) : x;
   for (const DimRun run : runs) {
     const ReduceShape s = run.of(y.shape());
     const Shape kept = run.kept(y.shape());

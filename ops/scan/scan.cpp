@@ -99,8 +99,7 @@ Tensor cumprod(const Tensor& x_in, int64_t dim) {
   const int d = wrap_dim("cumprod", dim, x_in.rank());
   if (x_in.rank() == 0) return squeeze(cumprod(unsqueeze(x_in, 0), 0), 0);
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
-  if (!kernel::cumprod.installed(x.device()))
-    return to(detail::composed_cumprod(x.dtype() == f32 || x.dtype() == bf16 ? to(x, f64) : clone(x), d), x.dtype());
+  if (!is_float(x.dtype()) && x.device() != cpu) return detail::composed_cumprod(clone(x), d);
   Tensor y = empty_like(x);
   if (y.numel() > 0) kernel::cumprod(contiguous(x.detach()), y, d);
   return record("cumprod", std::move(y), {x}, {x},
