@@ -75,6 +75,8 @@ const bool installed = [] {
   put(kernel::sgd, &sgd, Bf16::native);
   put(kernel::adam, &adam, Bf16::native);
   put(kernel::lamb, &lamb, Bf16::native);
+  put(kernel::rmsprop, &rmsprop, Bf16::native);
+  put(kernel::lion, &lion, Bf16::native);
   put(kernel::sum_squares, &sum_squares, Bf16::native);
   put(kernel::clip_grad, &clip_grad, Bf16::native);
 

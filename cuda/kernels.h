@@ -100,6 +100,8 @@ decltype(kernel::delta_scan_backward)::Function delta_scan_backward;
 decltype(kernel::sgd)::Function sgd;
 decltype(kernel::adam)::Function adam;
 decltype(kernel::lamb)::Function lamb;
+decltype(kernel::rmsprop)::Function rmsprop;
+decltype(kernel::lion)::Function lion;
 decltype(kernel::sum_squares)::Function sum_squares;
 decltype(kernel::clip_grad)::Function clip_grad;
 

@@ -8,17 +8,19 @@ namespace sluice::cuda {
 using sluice::detail::AdamStep;
 using sluice::detail::convert;
 using sluice::detail::LambStep;
+using sluice::detail::LionStep;
+using sluice::detail::RmsPropStep;
 using sluice::detail::SgdStep;
 
 namespace {
 
-constexpr int kTogether = 64;          // tensors of a launch; kernel arguments have at most 4 KiB
+constexpr int kTogether = 64;          // tensors of a launch
 constexpr int64_t kOptimPiece = 4096;  // elements of a piece
 
-enum List { kW, kG, kM, kV, kRounded, kOnly = 0 };
+enum List { kW, kG, kM, kV, kU, kRounded, kLists, kOnly = 0 };
 /// Some tensors of a call: their addresses in each of its lists, their lengths, and the numbers of their pieces.
 struct Together {
-  void* at[5][kTogether];  // by List
+  void* at[kLists][kTogether];
   int64_t n[kTogether];
   int first_piece[kTogether + 1];
   int count;
@@ -41,7 +43,7 @@ template <class Start> void in_launches(std::initializer_list<const std::vector<
   }
 }
 template <class Start> void in_launches(const UpdatedTensors& x, Start start) {
-  in_launches({&x.w, &x.g, &x.m, &x.v, &x.rounded}, start);
+  in_launches({&x.w, &x.g, &x.m, &x.v, &x.u, &x.rounded}, start);
 }
 /// f.operator()<type of w, type of g>().
 template <class F> void with_types(const char* op, const UpdatedTensors& x, F f) {
@@ -61,39 +63,43 @@ __global__ void __launch_bounds__(kThreads, 3) pieces_kernel(const __grid_consta
   }
 }
 template <class Body> void for_each_piece(const Together& x, Body body) {
+  static_assert(sizeof x + sizeof body <= 4096);  // all that a kernel's arguments may have
   const int64_t blocks = std::min<int64_t>(x.first_piece[x.count], kMostBlocks);
   launch(pieces_kernel<Body>, grid_of(blocks), dim3(kThreads), 0, x, body);
 }
 
-/// step(w, g, m, v) for the elements of a piece; missing moments are 0. A thread reads four elements before it writes
-/// one, to hide the latency of memory.
+/// step(w, g, m, v, u) for the elements of a piece; missing moments are 0, of three also those whose lists are empty. A
+/// thread reads some elements before it writes one, to hide the latency of memory.
 template <int moments, class T, class G, class Element, class Rule> struct StepPiece {
   Latest<Rule> rule;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
     if (rule.stopped()) return;
     const Element step{rule.get()};
-    T *const w = x.of<T>(kW, k), *const m = x.of<T>(kM, k), *const v = x.of<T>(kV, k);
+    T *const w = x.of<T>(kW, k), *const m = x.of<T>(kM, k), *const v = x.of<T>(kV, k), *const u = x.of<T>(kU, k);
     const G* const g = x.of<const G>(kG, k);
     BFloat16* const rounded = x.of<BFloat16>(kRounded, k);
-    constexpr int together = 4;
+    const auto has = [](int number, const T* moment) { return number <= moments && (moments < 3 || moment); };
+    constexpr int together = moments * sizeof(T) > 16 ? 2 : 4;  // three moments of f64 fill the registers
     for (int64_t first = begin + threadIdx.x; first < end; first += together * kThreads) {
-      T wi[together] = {}, gi[together] = {}, mi[together] = {}, vi[together] = {};
+      T wi[together] = {}, gi[together] = {}, mi[together] = {}, vi[together] = {}, ui[together] = {};
 #pragma unroll
       for (int e = 0; e < together; ++e) {
         const int64_t i = first + e * kThreads;
         if (i >= end) continue;
         wi[e] = w[i], gi[e] = convert<T>(g[i]);
-        if constexpr (moments > 0) mi[e] = m[i];
-        if constexpr (moments > 1) vi[e] = v[i];
+        if (has(1, m)) mi[e] = m[i];
+        if (has(2, v)) vi[e] = v[i];
+        if (has(3, u)) ui[e] = u[i];
       }
 #pragma unroll
       for (int e = 0; e < together; ++e) {
         const int64_t i = first + e * kThreads;
         if (i >= end) continue;
-        step(wi[e], gi[e], mi[e], vi[e]);
+        step(wi[e], gi[e], mi[e], vi[e], ui[e]);
         w[i] = wi[e];
-        if constexpr (moments > 0) m[i] = mi[e];
-        if constexpr (moments > 1) v[i] = vi[e];
+        if (has(1, m)) m[i] = mi[e];
+        if (has(2, v)) v[i] = vi[e];
+        if (has(3, u)) u[i] = ui[e];
         if (rounded) rounded[i] = BFloat16(static_cast<float>(wi[e]));
       }
     }
@@ -103,14 +109,26 @@ template <int moments, class T, class G, class Element, class Rule> struct StepP
 template <class T, int form>  // 0: no momentum; 1: momentum; 2: Nesterov's momentum
 struct SgdElement {
   SgdStep<T> sgd;
-  __device__ void operator()(T& w, T g, T& m, T&) const {
+  __device__ void operator()(T& w, T g, T& m, T&, T&) const {
     if constexpr (form == 0) sgd.step(w, g);
     else sgd.template step<form == 2>(w, g, m);
   }
 };
 template <class T> struct AdamElement {
   AdamStep<T> adam;
-  __device__ void operator()(T& w, T g, T& m, T& v) const { adam.step(w, g, m, v); }
+  __device__ void operator()(T& w, T g, T& m, T& v, T&) const { adam.step(w, g, m, v); }
+};
+template <class T> struct LionElement {
+  LionStep<T> lion;
+  __device__ void operator()(T& w, T g, T& m, T&, T&) const { lion.step(w, g, m); }
+};
+template <class T> struct RmsPropElement {
+  RmsPropStep<T> rms;
+  __device__ void operator()(T& w, T g, T& m, T& v, T& u) const {
+    const T step = rms.centered ? rms.direction(w, g, v, m) : rms.direction(w, g, v);
+    u = rms.momentum * u + step;  // without momentum u is 0 before
+    w -= rms.lr * u;
+  }
 };
 
 /// Σw² and Σu².
@@ -211,6 +229,16 @@ template <class F> void by_dtype(const std::vector<Tensor>& x, F f) {
   some.template operator()<float>(), some.template operator()<double>(), some.template operator()<BFloat16>();
 }
 
+template <int moments, template <class> class Element, template <class> class Step, class Rule>
+void step_all(const char* op, const Rule& rule, const UpdatedTensors& x) {
+  with_types(op, x, [&]<class T, class G>() {
+    const auto step = latest(Step<T>(rule), x);
+    if (step.only_renews) return;
+    in_launches(
+        x, [&](const Together& some) { for_each_piece(some, StepPiece<moments, T, G, Element<T>, Step<T>>{step}); });
+  });
+}
+
 }  // namespace
 
 void sgd(const SgdRule& rule, UpdatedTensors& x) {
@@ -225,14 +253,13 @@ void sgd(const SgdRule& rule, UpdatedTensors& x) {
   });
 }
 
-void adam(const AdamRule& rule, UpdatedTensors& x) {
-  with_types("adam", x, [&]<class T, class G>() {
-    const auto adam = latest(AdamStep<T>(rule), x);
-    if (adam.only_renews) return;
-    in_launches(
-        x, [&](const Together& some) { for_each_piece(some, StepPiece<2, T, G, AdamElement<T>, AdamStep<T>>{adam}); });
-  });
+void adam(const AdamRule& rule, UpdatedTensors& x) { step_all<2, AdamElement, AdamStep>("adam", rule, x); }
+
+void rmsprop(const RmsPropRule& rule, UpdatedTensors& x) {
+  step_all<3, RmsPropElement, RmsPropStep>("rmsprop", rule, x);
 }
+
+void lion(const LionRule& rule, UpdatedTensors& x) { step_all<1, LionElement, LionStep>("lion", rule, x); }
 
 void lamb(const LambRule& rule, UpdatedTensors& x) {
   with_types("lamb", x, [&]<class T, class G>() {

@@ -197,7 +197,7 @@ RandomBlocks blocks_of(const char* what, const RngBlocks& from) {
 StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors& x) {
   if (!renewed && !recording()) return {};
   std::vector<const std::byte*> written;
-  for (const auto* list : {&x.w, &x.m, &x.v, &x.rounded})
+  for (const auto* list : {&x.w, &x.m, &x.v, &x.u, &x.rounded})
     for (const Tensor& t : *list) written.push_back(address_of(t));
   if (renewed) {
     Graph& g = *renewed;

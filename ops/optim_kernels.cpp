@@ -10,7 +10,8 @@
 
 namespace sluice {
 
-using detail::AdamStep, detail::LambStep, detail::lamb_rate, detail::limited, detail::SgdStep;
+using detail::AdamStep, detail::LambStep, detail::lamb_rate, detail::limited, detail::LionStep, detail::RmsPropStep,
+    detail::SgdStep;
 
 namespace {
 
@@ -55,21 +56,23 @@ struct Pieces {
   }
 };
 
-/// Calls span(n, w, g, m, v) for a piece of a parameter: once, or once per buffer where gradients or results are bf16.
-/// m or v is null if the rule has none.
+/// Calls span(n, w, g, m, v, u) for a piece of a parameter: once, or once per buffer where gradients or results are
+/// bf16. Moments that the rule does not have are null.
 template <class T, class Span> void step_piece(const UpdatedTensors& x, Piece piece, Span span) {
   const std::size_t k = piece.tensor;
   const auto from = [&](const std::vector<Tensor>& list) {
     return list.empty() ? nullptr : const_cast<T*>(list[k].data<T>()) + piece.begin;
   };
-  T *w = from(x.w), *m = from(x.m), *v = from(x.v);
-  if (x.g[k].dtype() == x.w[k].dtype()) return span(piece.end - piece.begin, w, x.g[k].data<T>() + piece.begin, m, v);
+  T *w = from(x.w), *m = from(x.m), *v = from(x.v), *u = from(x.u);
+  if (x.g[k].dtype() == x.w[k].dtype())
+    return span(piece.end - piece.begin, w, x.g[k].data<T>() + piece.begin, m, v, u);
   alignas(64) T g[kTile];
   for (int64_t i = piece.begin; i < piece.end; i += kTile) {
     const int64_t n = std::min(kTile, piece.end - i), at = i - piece.begin;
     const BFloat16* low = x.g[k].data<BFloat16>() + i;
     for (int64_t e = 0; e < n; ++e) g[e] = static_cast<T>(float(low[e]));
-    span(n, w + at, g, m ? m + at : nullptr, v ? v + at : nullptr);
+    const auto next = [at](T* moment) { return moment ? moment + at : nullptr; };
+    span(n, w + at, g, next(m), next(v), next(u));
     if (x.rounded.empty()) continue;
     BFloat16* to = const_cast<BFloat16*>(x.rounded[k].data<BFloat16>()) + i;
     for (int64_t e = 0; e < n; ++e) to[e] = BFloat16(static_cast<float>(w[at + e]));
@@ -83,6 +86,23 @@ void momentum_span(const SgdStep<T> sgd, int64_t n, T* __restrict__ w, const T* 
 
 template <class T> void sgd_span(const SgdStep<T> sgd, int64_t n, T* __restrict__ w, const T* __restrict__ g) {
   for (int64_t i = 0; i < n; ++i) sgd.step(w[i], g[i]);
+}
+
+template <bool centered, bool momentum, class T>
+void rmsprop_span(const RmsPropStep<T> rms, int64_t n, T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m,
+                  T* __restrict__ v, T* __restrict__ u) {
+  for (int64_t i = 0; i < n; ++i) {
+    T step;
+    if constexpr (centered) step = rms.direction(w[i], g[i], v[i], m[i]);
+    else step = rms.direction(w[i], g[i], v[i]);
+    if constexpr (momentum) step = u[i] = rms.momentum * u[i] + step;
+    w[i] -= rms.lr * step;
+  }
+}
+
+template <class T>
+void lion_span(const LionStep<T> lion, int64_t n, T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m) {
+  for (int64_t i = 0; i < n; ++i) lion.step(w[i], g[i], m[i]);
 }
 
 template <class T>
@@ -110,7 +130,7 @@ void sgd_cpu(const SgdRule& rule, UpdatedTensors& x) {
   dispatch_float("sgd", x.w[0].dtype(), [&]<class T>() {
     const SgdStep<T> sgd(rule);
     Pieces(x.w).each([&](Piece piece, std::size_t) {
-      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* b, T*) {
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* b, T*, T*) {
         if (!b) sgd_span(sgd, n, w, g);
         else if (rule.nesterov) momentum_span<T, true>(sgd, n, w, g, b);
         else momentum_span<T, false>(sgd, n, w, g, b);
@@ -119,11 +139,32 @@ void sgd_cpu(const SgdRule& rule, UpdatedTensors& x) {
   });
 }
 
+void rmsprop_cpu(const RmsPropRule& rule, UpdatedTensors& x) {
+  dispatch_float("rmsprop", x.w[0].dtype(), [&]<class T>() {
+    const RmsPropStep<T> rms(rule);
+    const auto span = rule.centered ? x.u.empty() ? &rmsprop_span<true, false, T> : &rmsprop_span<true, true, T>
+                      : x.u.empty() ? &rmsprop_span<false, false, T>
+                                    : &rmsprop_span<false, true, T>;
+    Pieces(x.w).each([&](Piece piece, std::size_t) {
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* m, T* v, T* u) { span(rms, n, w, g, m, v, u); });
+    });
+  });
+}
+
+void lion_cpu(const LionRule& rule, UpdatedTensors& x) {
+  dispatch_float("lion", x.w[0].dtype(), [&]<class T>() {
+    const LionStep<T> lion(rule);
+    Pieces(x.w).each([&](Piece piece, std::size_t) {
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* m, T*, T*) { lion_span(lion, n, w, g, m); });
+    });
+  });
+}
+
 void adam_cpu(const AdamRule& rule, UpdatedTensors& x) {
   dispatch_float("adam", x.w[0].dtype(), [&]<class T>() {
     const AdamStep<T> adam(rule);
     Pieces(x.w).each([&](Piece piece, std::size_t) {
-      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* m, T* v) { adam_span(adam, n, w, g, m, v); });
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* m, T* v, T*) { adam_span(adam, n, w, g, m, v); });
     });
   });
 }
@@ -139,7 +180,7 @@ void lamb_cpu(const LambRule& rule, UpdatedTensors& x) {
     pieces.each([&](Piece piece, std::size_t number) {
       alignas(64) T u[kTile];
       std::array<double, 2>& squares = part[number];
-      step_piece<T>(kept, piece, [&](int64_t n, T* w, const T* g, T* m, T* v) {
+      step_piece<T>(kept, piece, [&](int64_t n, T* w, const T* g, T* m, T* v, T*) {
         for (int64_t i = 0; i < n; i += kTile) {
           const int64_t k = std::min(kTile, n - i);
           lamb_span(lamb, k, w + i, g + i, m + i, v + i, u);
@@ -155,7 +196,7 @@ void lamb_cpu(const LambRule& rule, UpdatedTensors& x) {
     pieces.each([&](Piece piece, std::size_t) {
       const auto [ww, uu] = norms[piece.tensor];
       const T rate = static_cast<T>(lamb_rate(rule, ww, uu));
-      step_piece<T>(x, piece, [&](int64_t n, T* w, const T*, T* m, T* v) { apply_span(lamb, rate, n, w, m, v); });
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T*, T* m, T* v, T*) { apply_span(lamb, rate, n, w, m, v); });
     });
   });
 }
@@ -192,8 +233,10 @@ void clip_grad_cpu(std::vector<Tensor>& x, const Tensor& squares, double norm, d
 }  // namespace
 
 constinit decltype(kernel::sgd) kernel::sgd{"sgd", &sgd_cpu, Bf16::native};
+constinit decltype(kernel::rmsprop) kernel::rmsprop{"rmsprop", &rmsprop_cpu, Bf16::native};
 constinit decltype(kernel::adam) kernel::adam{"adam", &adam_cpu, Bf16::native};
 constinit decltype(kernel::lamb) kernel::lamb{"lamb", &lamb_cpu, Bf16::native};
+constinit decltype(kernel::lion) kernel::lion{"lion", &lion_cpu, Bf16::native};
 constinit decltype(kernel::sum_squares) kernel::sum_squares{"clip_grad_norm", &sum_squares_cpu, Bf16::native};
 constinit decltype(kernel::clip_grad) kernel::clip_grad{"clip_grad", &clip_grad_cpu, Bf16::native};
 

@@ -15,6 +15,11 @@ struct SgdRule {
   bool nesterov;
   bool operator==(const SgdRule&) const = default;
 };
+struct RmsPropRule {
+  double alpha, eps, momentum, lr, weight_decay;
+  bool centered;
+  bool operator==(const RmsPropRule&) const = default;
+};
 struct AdamRule {
   double beta1, beta2, eps;
   double lr;          // divided by 1 − β1^t
@@ -31,14 +36,20 @@ struct LambRule {
   bool operator==(const LambRule&) const = default;
 };
 
+struct LionRule {
+  double beta1, beta2, lr;
+  double shrink;  // decoupled weight decay: this share of w is subtracted
+  bool operator==(const LionRule&) const = default;
+};
+
 /// The tensors that a rule updates: entry i of each list belongs to parameter i. All w are f32 or all f64.
 struct UpdatedTensors {
   std::vector<Tensor> w;
   std::vector<Tensor> g;        // of w's dtype or, if that is f32, all bf16
-  std::vector<Tensor> m, v;     // moments, of w's dtype; empty: none. SGD's momentum is m
+  std::vector<Tensor> m, v, u;  // moments, of w's dtype; empty: none. SGD's momentum is m, RMSprop's u
   std::vector<Tensor> rounded;  // becomes w in bf16, where g is bf16; empty: none
   void each_tensor(auto f) const {
-    for (const auto* list : {&w, &g, &m, &v, &rounded})
+    for (const auto* list : {&w, &g, &m, &v, &u, &rounded})
       for (const Tensor& x : *list) f(x);
   }
 };
@@ -46,8 +57,10 @@ struct UpdatedTensors {
 namespace kernel {
 
 extern Kernel<void(const SgdRule& rule, UpdatedTensors& x)> sgd;
+extern Kernel<void(const RmsPropRule& rule, UpdatedTensors& x)> rmsprop;
 extern Kernel<void(const AdamRule& rule, UpdatedTensors& x)> adam;
 extern Kernel<void(const LambRule& rule, UpdatedTensors& x)> lamb;
+extern Kernel<void(const LionRule& rule, UpdatedTensors& x)> lion;
 /// total {} f64 += Σx² over all tensors of x, of any float dtype.
 extern Kernel<void(const std::vector<Tensor>& x, Tensor& total)> sum_squares;
 /// x ← clamp(factor·x, ±limit) for all tensors of x, of any float dtype; NaN stays. factor = clip_factor(squares, norm)
@@ -70,6 +83,29 @@ template <class T> struct SgdStep {
     const T d = g + l2 * w;
     b = momentum * b + d;
     w -= lr * (nesterov ? d + momentum * b : b);
+  }
+};
+
+template <class T> struct RmsPropStep {
+  T a, c, eps, momentum, lr, l2;
+  bool centered;
+  explicit RmsPropStep(const RmsPropRule& r)
+      : a(static_cast<T>(r.alpha)), c(static_cast<T>(1 - r.alpha)), eps(static_cast<T>(r.eps)),
+        momentum(static_cast<T>(r.momentum)), lr(static_cast<T>(r.lr)), l2(static_cast<T>(r.weight_decay)),
+        centered(r.centered) {}
+
+  /// d/(√v + eps).
+  SLUICE_FN T direction(T w, T g, T& v) const {
+    const T d = g + l2 * w;
+    v = c * (d * d) + a * v;
+    return d / (math::sqrt(v) + eps);
+  }
+  /// d/(√(v − m²) + eps).
+  SLUICE_FN T direction(T w, T g, T& v, T& m) const {
+    const T d = g + l2 * w;
+    v = c * (d * d) + a * v;
+    m = c * d + a * m;
+    return d / (math::sqrt(math::max(v - m * m, T(0))) + eps);  // what is left of v may be rounded to below 0
   }
 };
 
@@ -101,6 +137,18 @@ template <class T> struct LambStep {
     v = b2 * v + c2 * (g * g);
   }
   SLUICE_FN T direction(T w, T m, T v) const { return mean_scale * m / (math::sqrt(v) * root_scale + eps) + decay * w; }
+};
+template <class T> struct LionStep {
+  T b1, c1, b2, c2, lr, shrink;
+  explicit LionStep(const LionRule& r)
+      : b1(static_cast<T>(r.beta1)), c1(static_cast<T>(1 - r.beta1)), b2(static_cast<T>(r.beta2)),
+        c2(static_cast<T>(1 - r.beta2)), lr(static_cast<T>(r.lr)), shrink(static_cast<T>(r.shrink)) {}
+
+  SLUICE_FN void step(T& w, T g, T& m) const {
+    const T u = math::sign(c1 * g + b1 * m);
+    m = c2 * g + b2 * m;
+    w -= lr * u + shrink * w;  // the decay is added to the update, as Adam's
+  }
 };
 /// LAMB's factor of the directions u of a tensor: lr·√(ww/uu), ww = Σw², uu = Σu², or lr where that is not usable.
 SLUICE_FN double lamb_rate(const LambRule& r, double ww, double uu) {

@@ -42,8 +42,8 @@ struct GraphedStepOptions {
 /// numbers drawn on the CPU, generators that the function creates, copies or sets, exchanges with other ranks. All
 /// other tensors and generators that the function uses must live as long as this object. Between steps everything may
 /// change: rates; checkpoints loaded into model, optimiser and generators; dtype and device of any module (to()), the
-/// precision of products and what is frozen, which makes the next steps record again. RmsProp, Lion, Muon and
-/// optimisers of your own make their steps outside the recording. While a function is recorded, other threads that use
+/// precision of products and what is frozen, which makes the next steps record again. Muon and optimisers of
+/// your own make their steps outside the recording. While a function is recorded, other threads that use
 /// the device (a Loader's) wait; the function must not wait for them.
 class GraphedStep {
  public:

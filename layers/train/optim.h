@@ -4,9 +4,9 @@
 //   adam.zero_grad(); backward(loss); clip_grad_norm(adam.parameters(), 1); adam.step();
 //
 // An update is one pass over memory that reads gradients, parameters and moments, and writes parameters and moments.
-// LAMB needs a second pass for its norms. On a GPU few launches update all parameters. RMSprop, Lion and Muon are made
-// of ops, some for each parameter. Scalars are computed in f64 and rounded once to the parameter's dtype. Results do
-// not depend on the number of threads.
+// LAMB needs a second pass for its norms. On a GPU few launches update all parameters; only Muon's matrices take some
+// ops each. Scalars are computed in f64 and rounded once to the parameter's dtype. Results do not depend on the number
+// of threads.
 //
 // Updates of a bf16 parameter would be lost by rounding. Therefore it gets a master copy in f32. The optimiser updates
 // the master, with moments in f32, and the parameter is the rounded master.
@@ -234,6 +234,7 @@ class RmsProp final : public Optimizer {
 
  private:
   void update(const std::vector<Due>& due) override;
+  bool recordable() const override { return true; }
   RmsPropOptions options_;
 };
 
@@ -341,6 +342,7 @@ class Lion final : public Optimizer {
 
  private:
   void update(const std::vector<Due>& due) override;
+  bool recordable() const override { return true; }
   LionOptions options_;
 };
 

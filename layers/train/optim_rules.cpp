@@ -2,7 +2,6 @@
 #include <sluice/layers/train/optim.h>
 
 #include <sluice/ops/basic.h>
-#include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/optim_kernels.h>
 
 #include <algorithm>
@@ -14,9 +13,13 @@ using namespace detail;
 
 namespace {
 
-/// Calls step(rule, tensors) once for each group of parameters with the same rule, dtypes and device.
+using Moment = std::vector<Tensor> UpdatedTensors::*;
+
+/// Calls step(rule, tensors) once for each group of parameters with the same rule, dtypes and device. `moments`: what
+/// the rule calls those of a slot.
 template <class Due, class RuleOf, class Step>
-void step_together(const std::vector<Due>& due, RuleOf rule_of, const Step& step) {
+void step_together(const std::vector<Due>& due, RuleOf rule_of, const Step& step,
+                   const std::vector<Moment>& moments = {&UpdatedTensors::m, &UpdatedTensors::v}) {
   struct Batch {
     decltype(rule_of(due[0])) rule;
     UpdatedTensors x;
@@ -31,8 +34,7 @@ void step_together(const std::vector<Due>& due, RuleOf rule_of, const Step& step
     if (batch == batches.end()) batch = batches.insert(batch, {rule, {}});
     UpdatedTensors& x = batch->x;
     x.w.push_back(d.w), x.g.push_back(d.g);
-    if (d.slot->moments.size() > 0) x.m.push_back(d.slot->moments[0]);
-    if (d.slot->moments.size() > 1) x.v.push_back(d.slot->moments[1]);
+    for (std::size_t k = 0; k < d.slot->moments.size(); ++k) (x.*moments[k]).push_back(d.slot->moments[k]);
     if (d.rounded.defined()) x.rounded.push_back(d.rounded);
   }
   for (Batch& batch : batches) step(batch.rule, batch.x);
@@ -54,17 +56,6 @@ void adam_steps(const std::vector<Due>& due, const Options& o, bool decoupled, d
                         .l2 = decoupled ? 0 : d.slot->weight_decay};
       },
       kernel::adam);
-}
-
-/// Writes what an update of ops has computed: last, so that without memory the parameter stays as it was.
-template <class Due> void write_step(const Due& d, const Tensor& next, const std::vector<Tensor>& moments) {
-  Tensor w = d.w, rounded = d.rounded;
-  if (rounded.defined()) copy_(rounded, to(next, bf16));
-  for (std::size_t k = 0; k < moments.size(); ++k) {
-    Tensor moment = d.slot->moments[k];
-    copy_(moment, moments[k]);
-  }
-  copy_(w, next);
 }
 
 }  // namespace
@@ -100,25 +91,16 @@ RmsProp::RmsProp(std::vector<NamedTensor> parameters, RmsPropOptions o)
 }
 
 void RmsProp::update(const std::vector<Due>& due) {
-  for (const Due& d : due) {
-    const std::vector<Tensor>& before = d.slot->moments;
-    const double l2 = d.slot->weight_decay, a = options_.alpha, eps = options_.eps, mu = options_.momentum;
-    const double rate = lr() * d.slot->lr_factor;
-    const Tensor g = map([=](auto x, auto w) { return x + w * l2; }, to(d.g, d.w.dtype()), d.w);
-    std::vector<Tensor> now{map([=](auto v, auto x) { return v * a + x * x * (1 - a); }, before[0], g)};
-    Tensor u;
-    if (options_.centered) {
-      now.push_back(map([=](auto m, auto x) { return m * a + x * (1 - a); }, before[1], g));
-      const auto centred = [=](auto x, auto v, auto m) {  // what is left of v may be rounded to below 0
-        return x / (sqrt(max(v - m * m, like(v, 0))) + eps);
-      };
-      u = map(centred, g, now[0], now[1]);
-    } else {
-      u = map([=](auto x, auto v) { return x / (sqrt(v) + eps); }, g, now[0]);
-    }
-    if (mu != 0) now.push_back(u = map([=](auto b, auto x) { return b * mu + x; }, before.back(), u));
-    write_step(d, map([=](auto w, auto x) { return w - x * rate; }, d.w, u), now);
-  }
+  std::vector<Moment> moments{&UpdatedTensors::v};
+  if (options_.centered) moments.push_back(&UpdatedTensors::m);
+  moments.push_back(&UpdatedTensors::u);
+  step_together(
+      due,
+      [&](const Due& d) {
+        return RmsPropRule{options_.alpha,           options_.eps,         options_.momentum,
+                           lr() * d.slot->lr_factor, d.slot->weight_decay, options_.centered};
+      },
+      kernel::rmsprop, moments);
 }
 
 Adam::Adam(std::vector<NamedTensor> parameters, AdamOptions o)
@@ -160,16 +142,13 @@ Lion::Lion(std::vector<NamedTensor> parameters, LionOptions o)
 }
 
 void Lion::update(const std::vector<Due>& due) {
-  for (const Due& d : due) {
-    const double b1 = options_.beta1, b2 = options_.beta2, rate = lr() * d.slot->lr_factor;
-    const double shrink = rate * d.slot->weight_decay;
-    const Tensor g = to(d.g, d.w.dtype()), m = d.slot->moments[0];
-    const auto stepped = [=](auto w, auto x, auto v) {  // the decay is added to the update, as Adam's
-      return w - (w * shrink + sign(v * b1 + x * (1 - b1)) * rate);
-    };
-    const Tensor next = map(stepped, d.w, g, m);
-    write_step(d, next, {map([=](auto x, auto v) { return v * b2 + x * (1 - b2); }, g, m)});
-  }
+  step_together(
+      due,
+      [&](const Due& d) {
+        const double rate = lr() * d.slot->lr_factor;
+        return LionRule{options_.beta1, options_.beta2, rate, rate * d.slot->weight_decay};
+      },
+      kernel::lion);
 }
 
 Muon::Muon(std::vector<NamedTensor> parameters, MuonOptions o)
@@ -195,7 +174,11 @@ void Muon::update(const std::vector<Due>& due) {
     const Tensor g = to(d.g, d.w.dtype());
     const Tensor moment = d.slot->moments[0] * mu + g;
     const Tensor u = newton_schulz(options_.nesterov ? moment * mu + g : moment, options_.iterations);
-    write_step(d, d.w * (1 - rate * d.slot->weight_decay) - u * (rate * options_.rms * std::sqrt(longer)), {moment});
+    const Tensor next = d.w * (1 - rate * d.slot->weight_decay) - u * (rate * options_.rms * std::sqrt(longer));
+    // Written last, so that without memory the parameter stays as it was.
+    Tensor w = d.w, rounded = d.rounded, kept = d.slot->moments[0];
+    if (rounded.defined()) copy_(rounded, to(next, bf16));
+    copy_(kept, moment), copy_(w, next);
   }
   if (!others.empty()) adam_steps(others, options_, true, lr());
 }

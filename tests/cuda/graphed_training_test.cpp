@@ -63,6 +63,11 @@ struct Training {
       optimizer = std::make_unique<Adam>(all, AdamOptions{.lr = 1e-2, .weight_decay = 0.1, .decoupled = false});
     if (name == "lamb")
       optimizer = std::make_unique<Lamb>(all, LambOptions{.lr = 1e-2, .weight_decay = 0.1, .groups = groups});
+    if (name == "rmsprop")
+      optimizer = std::make_unique<RmsProp>(
+          all, RmsPropOptions{.momentum = 0.9, .centered = true, .weight_decay = 0.1, .groups = groups});
+    if (name == "lion")
+      optimizer = std::make_unique<Lion>(all, LionOptions{.lr = 1e-3, .weight_decay = 0.1, .groups = groups});
     if (name == "sgd") optimizer = std::make_unique<Sgd>(all, SgdOptions{.lr = 0.1});
     if (name == "nesterov")
       optimizer =
@@ -138,6 +143,8 @@ TEST_CASE("graphed training: the bits of training that is run", "[graph]") {
   plans.push_back({.dtype = f64, .optimizer = "l2"});
   plans.push_back({.dtype = bf16, .optimizer = "lamb"});
   plans.push_back({.dtype = f32, .optimizer = "lamb", .clips = false});
+  plans.push_back({.dtype = bf16, .optimizer = "rmsprop"});
+  plans.push_back({.dtype = f32, .optimizer = "lion"});
   plans.push_back({.dtype = bf16, .optimizer = "sgd"});
   plans.push_back({.dtype = f32, .optimizer = "nesterov"});
   plans.push_back({.dtype = bf16, .parts = 2});

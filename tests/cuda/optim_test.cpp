@@ -28,7 +28,7 @@ TEST_CASE("cuda: steps of the optimisers, and clipping") {
       const DType wide = t == bf16 ? f32 : t;
       const auto state = [&](Device d) {  // gradients of bf16 belong to masters
         UpdatedTensors x{
-            each(sizes, wide, d, 1), each(sizes, t, d, 2), each(sizes, wide, d, 3), each(sizes, wide, d, 4), {}};
+            each(sizes, wide, d, 1), each(sizes, t, d, 2), each(sizes, wide, d, 3), each(sizes, wide, d, 4), {}, {}};
         for (Tensor& v : x.v) v = v + 1.5;
         if (t == bf16) x.rounded = each(sizes, bf16, d, 5);
         return x;
@@ -38,7 +38,7 @@ TEST_CASE("cuda: steps of the optimisers, and clipping") {
             [&](Device d) {
               UpdatedTensors x = state(d);
               step(x);
-              return all_of({x.w, x.m, x.v});
+              return all_of({x.w, x.m, x.v, x.u});
             },
             ulps);
         if (t != bf16) return;
@@ -58,6 +58,22 @@ TEST_CASE("cuda: steps of the optimisers, and clipping") {
             },
             4);
       agree([](UpdatedTensors& x) { kernel::adam({0.9, 0.99, 1e-3, 0.1, 1.25, 1e-2, 1e-3}, x); }, 8);
+      for (bool centered : {false, true})
+        for (bool momentum : {false, true})
+          agree(
+              [&](UpdatedTensors& x) {
+                if (!centered) x.m.clear();
+                for (Tensor& v : x.v) v = v + 1.0;  // well above m²
+                if (momentum) x.u = each(sizes, wide, x.w[0].device(), 10);
+                kernel::rmsprop({0.9, 1e-3, momentum ? 0.5 : 0.0, 0.1, 1e-2, centered}, x);
+              },
+              12);
+      agree(
+          [](UpdatedTensors& x) {
+            x.v.clear();
+            kernel::lion({0.9, 0.99, 0.1, 1e-2}, x);
+          },
+          4);
       for (bool adapt : {false, true})
         agree([&](UpdatedTensors& x) { kernel::lamb({0.9, 0.99, 1e-3, 0.1, 1.5, 1.25, 1e-2, adapt}, x); }, 12);
       check(
@@ -90,8 +106,12 @@ TEST_CASE("cuda: steps of the optimisers, and clipping") {
     }
   check(
       [&](Device d) {  // nothing to adapt to
-        UpdatedTensors x{
-            {zeros({40}, {f32, d})}, {values({40}, f32, d, 1)}, {zeros({40}, {f32, d})}, {zeros({40}, {f32, d})}, {}};
+        UpdatedTensors x{{zeros({40}, {f32, d})},
+                         {values({40}, f32, d, 1)},
+                         {zeros({40}, {f32, d})},
+                         {zeros({40}, {f32, d})},
+                         {},
+                         {}};
         kernel::lamb({0.9, 0.99, 1e-3, 0.1, 1.5, 1.25, 1e-2, true}, x);
         return x.w;
       },

@@ -182,7 +182,10 @@ TEST_CASE("optim: lamb's ratio is 1 for a tensor of zeros", "[optim]") {
 TEST_CASE("optim: many parameters step as each by itself, in one call of a kernel", "[optim]") {
   const Make makers[] = {maker<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
                          maker<Adam>(AdamOptions{.lr = 0.1, .weight_decay = 0.1}),
-                         maker<Lamb>(LambOptions{.lr = 0.1, .weight_decay = 0.1})};
+                         maker<Lamb>(LambOptions{.lr = 0.1, .weight_decay = 0.1}),
+                         maker<RmsProp>(RmsPropOptions{.lr = 0.1, .weight_decay = 0.1}),
+                         maker<RmsProp>(RmsPropOptions{.lr = 0.1, .momentum = 0.5, .centered = true}),
+                         maker<Lion>(LionOptions{.lr = 0.1, .weight_decay = 0.1})};
   for (const Make& make : makers)
     for (DType dtype : {f32, f64, bf16}) {
       INFO(name_of(dtype));
