@@ -25,6 +25,7 @@
 #include <sluice/layers/linear_attention/retention.h>
 #include <sluice/layers/linear_attention/rwkv7.h>
 #include <sluice/layers/nn/gated_residual.h>
+#include <sluice/layers/nn/gated_short_convolution.h>
 #include <sluice/layers/nn/hyper_connection.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>

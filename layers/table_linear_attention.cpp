@@ -58,7 +58,8 @@ void add_linear_attention_rows(RowList& rows) {
                    R"({"dim": 4, "heads": 4, "head_dim": 3, "state": 5, "groups": 2, "chunk": 3})",
                    {R"({"heads": 0, "head_dim": 2, "groups": 1, "dt_limit": [0.5, 0.8], "norm_before_gate": true})",
                     R"({"short_conv": 0, "norm": false, "d_per_channel": true})",
-                    R"({"short_conv": 2, "conv_bias": false, "norm_eps": 0.1, "dt_limit": [0.6, "inf"]})"})
+                    R"({"short_conv": 2, "conv_bias": false, "norm_eps": 0.1, "dt_limit": [0.6, "inf"],
+                        "in_factors": [0.5, -1.5, 0.7, 1.3, 0.9]})"})
       .bare = {{"head_dim", 4}};
   rows.add<Rwkv7>("rwkv7", kDocuments, R"({"dim": 6, "head_dim": 3, "chunk": 3})",
                   {R"({"dim": 8, "head_dim": 4, "decay_rank": 2, "rate_rank": 3, "gate_rank": 5})",

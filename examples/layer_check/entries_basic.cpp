@@ -45,7 +45,8 @@ void add_basic(std::vector<Layer>& all) {
       .dense("out", "e", "dim", "bias", "Wo")
       .output("[..., dim]");
   add(all, "glu", "mlp",
-      "O = gate(x Wv, x Wg) Wo; glu v*sigmoid(g), reglu v*relu(g), geglu v*gelu(g), geglu_tanh, swiglu v*silu(g), "
+      "O = gate(x Wv, gate_scale x Wg) Wo; glu v*sigmoid(g), reglu v*relu(g), geglu v*gelu(g), geglu_tanh, swiglu "
+      "v*silu(g), "
       "bilinear v*g, silu_glu silu(v)*silu(g)",
       "Dauphin et al. 2017, Shazeer 2020; silu_glu: Hua et al. 2022 (FLASH)")
       .derive({{"e", "hidden or (dim*8//3 + 7)//8*8"}})

@@ -48,6 +48,16 @@ void add_linear_layers(std::vector<Layer>& all) {
       .parameter("weight [width, dim]", "PyTorch's Conv1d has the transpose, [dim, 1, width]")
       .parameter("bias [dim]", "", "bias")
       .output("[batch, n, dim]");
+  add(all, "gated_short_convolution", "linear attention",
+      "[B | C | x] = u W_in; y = (C * conv(B * x)) W_out, conv causal over width tokens, channel by channel",
+      "Liquid AI 2025 (LFM2)")
+      .also(sequence)
+      .also(documents)
+      .dense("in", "dim", "3*dim", "bias", "B | C | x")
+      .parameter("conv.weight [width, dim]", "PyTorch's Conv1d has the transpose, [dim, 1, width]")
+      .parameter("conv.bias [dim]", "", "bias")
+      .dense("out", "dim", "dim", "bias")
+      .output("[batch, n, dim]");
   add(all, "linear_attention", "linear attention",
       "y = (concat_h(norm(o_h)) [* swish(x Wg)]) Wo + b, o_i = phi(q_i) U / (phi(q_i) Z + eps), sums U of phi(k)' v "
       "and Z of phi(k), with decay gamma^(i-j)",
@@ -99,7 +109,8 @@ void add_linear_layers(std::vector<Layer>& all) {
       .norm("norm", "norm", "values // heads")
       .output("[batch, n, dim]");
   add(all, "mamba2", "linear attention",
-      "[z | x | B | C | dt] = u W_in; x, B, C <- silu(conv(x | B | C) + b); dt <- clamp(softplus(dt + dt_bias)); h_t = "
+      "[z | x | B | C | dt] = u W_in, times in_factors; x, B, C <- silu(conv(x | B | C) + b); dt <- clamp(softplus(dt "
+      "+ dt_bias)); h_t = "
       "exp(-dt_t exp(a_log)) h_{t-1} + dt_t x_t B_t', y_t = h_t C_t + d x_t; out = norm(y * silu(z)) W_out",
       "Dao & Gu 2024")
       .derive({{"h", "heads or 2*dim // head_dim"}, {"inner", "h*head_dim"}, {"mixed", "inner + 2*groups*state"}})

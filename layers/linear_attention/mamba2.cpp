@@ -19,6 +19,8 @@ Mamba2::Mamba2(Mamba2Options given, Rng& rng) : options(std::move(given)) {
   if (o.heads % o.groups != 0) fail<ValueError>("mamba2: groups=", o.groups, " must divide heads=", o.heads);
   if (o.dt_limit.size() != 2 || o.dt_limit[0] > o.dt_limit[1] || std::isinf(o.dt_limit[0]))
     fail<ValueError>("mamba2: dt_limit needs two numbers, lo <= hi, of which lo is finite");
+  if (!o.in_factors.empty() && o.in_factors.size() != 5)
+    fail<ValueError>("mamba2: in_factors needs five numbers, of z, x, B, C and Delta, or none");
   const int64_t inner = checked_mul("mamba2", o.heads, o.head_dim),
                 grouped = checked_mul("mamba2", 2, checked_mul("mamba2", o.groups, o.state)),
                 mixed = checked_add("mamba2", inner, grouped),
@@ -33,13 +35,23 @@ Mamba2::Mamba2(Mamba2Options given, Rng& rng) : options(std::move(given)) {
   out = Linear({inner, o.dim, false, o.init, o.dtype}, rng);
 }
 
+/// u·W_in with the factors of its parts.
+static Tensor scaled(const Tensor& map, const Mamba2Options& o) {
+  if (o.in_factors.empty()) return map;
+  const int64_t inner = o.heads * o.head_dim, grouped = o.groups * o.state;
+  const int64_t widths[] = {inner, inner, grouped, grouped, o.heads};
+  std::vector<Tensor> factors;
+  for (std::size_t i = 0; i < 5; ++i) factors.push_back(full({widths[i]}, o.in_factors[i], map.options()));
+  return map * cat(factors, 0);
+}
+
 Mamba2::Operands Mamba2::operands(const Call& call) const {
   const Mamba2Options& o = options;
   const int64_t inner = o.heads * o.head_dim, grouped = o.groups * o.state;
   const Tensor hidden = call.padding(), starts = call.starts();
   // Padding has z = 0, hence an output of 0, and Δ = 0: it neither writes to the state nor lets it decay.
   const Tensor u = detail::filled_tokens(call.x, hidden, 0);
-  const std::vector<Tensor> maps = split(in(u), {inner, inner + 2 * grouped, o.heads}, -1);
+  const std::vector<Tensor> maps = split(scaled(in(u), o), {inner, inner + 2 * grouped, o.heads}, -1);
   const Tensor mixed = o.short_conv > 0 ? conv(maps[1], call.pass()) : silu(maps[1]);
   const std::vector<Tensor> xbc = split(mixed, {inner, grouped, grouped}, -1);
   // Δ, its decay and Δ·x in f32 for bf16: what a rounded exponent is off by adds up over all tokens.

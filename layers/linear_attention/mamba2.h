@@ -2,7 +2,8 @@
 // Space Duality", §7): a state space layer, whose scan is linear attention with a decay for each head and token. H
 // heads of P channels have a state of N columns each; there are G groups of heads.
 //
-//   [z | x | B | C | Δ] = u·W_in                   widths H·P, H·P, G·N, G·N, H; u is the layer's input
+//   [z | x | B | C | Δ] = u·W_in                   widths H·P, H·P, G·N, G·N, H; u is the layer's input; each may have
+//                                                  a factor
 //   [x | B | C] ← silu(conv([x | B | C]) + b)      causal, over the last short_conv tokens
 //   Δ ← clamp(softplus(Δ + dt_bias), dt_limit)     A = −e^{A_log}   [H]
 //   h_t = e^{Δ_t A}·h_{t−1} + Δ_t x_t B_tᵀ          y_t = h_t C_t + D x_t      h [P, N]; head i reads group ⌊i/(H/G)⌋
@@ -29,9 +30,10 @@ struct Mamba2Options {
   int64_t short_conv = 4;  // 0: no convolution, silu alone
   bool conv_bias = true;   // b
   std::vector<double> dt_limit = {0, std::numeric_limits<double>::infinity()};
-  bool d_per_channel = false;     // D is [H·P] instead of [H]
-  bool norm = true;               // false, as in Falcon-H1: y ⊙ silu(z)
-  bool norm_before_gate = false;  // RMSNorm(y) ⊙ silu(z)
+  std::vector<double> in_factors = {};  // of z, x, B, C and Δ, as in Falcon-H1; empty: 1
+  bool d_per_channel = false;           // D is [H·P] instead of [H]
+  bool norm = true;                     // false, as in Falcon-H1: y ⊙ silu(z)
+  bool norm_before_gate = false;        // RMSNorm(y) ⊙ silu(z)
   double norm_eps = 1e-5;
   int64_t chunk = 64;
   Init init = Init::lecun();
@@ -46,6 +48,7 @@ struct Mamba2Options {
     f("short_conv", o.short_conv, between(0, 1024), "tokens of the convolution of x, B and C; 0: none, silu alone");
     f("conv_bias", o.conv_bias, "bias of the convolution");
     f("dt_limit", o.dt_limit, OptionRange{.low = 0, .infinite = true}, "[lo, hi], to which Delta is clamped");
+    f("in_factors", o.in_factors, any_number(), "factors of z, x, B, C and Delta; empty: 1");
     f("d_per_channel", o.d_per_channel, "a D for each channel, not for each head");
     f("norm", o.norm, "RMSNorm of each group's channels; false: the gate alone");
     f("norm_before_gate", o.norm_before_gate, "norm(y) * silu(z), not norm(y * silu(z))");

@@ -31,36 +31,54 @@ Tensor Decoder::logits(const Tensor& h) const {
   return t > 0 ? t * tanh(s / t) : s;
 }
 
+static bool absent(const auto& branch) { return std::holds_alternative<std::monostate>(branch); }
+
 DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng)
-    : residual_scale(o.residual_scale) {
-  const auto made = [&](auto& member, const auto& branch) {
-    const detail::BranchFacts facts = detail::facts_of(branch);
-    if (facts.dim != o.dim || facts.adds_input)
-      fail<ValueError>("decoder: a block's ", branch.type, " has dim=", facts.dim, facts.adds_input ? ", residual" : "",
-                       "; need dim=", o.dim, " without residual");
-    member = branch;
+    : residual_scale(o.residual_scale), mixer_factor(block.mixer_factor), beside_factor(block.beside_factor),
+      feed_factor(block.feed_factor) {
+  const auto make = [&](auto& member, const auto& options) {
+    if constexpr (requires { typename std::decay_t<decltype(options)>::Layer; }) {
+      typename std::decay_t<decltype(options)>::Layer branch(options, rng);
+      const detail::BranchFacts facts = detail::facts_of(branch);
+      if (facts.dim != o.dim || facts.adds_input)
+        fail<ValueError>("decoder: a block's ", branch.type, " has dim=", facts.dim,
+                         facts.adds_input ? ", residual" : "", "; need dim=", o.dim, " without residual");
+      member = std::move(branch);
+    } else {
+      member = options;  // no branch
+    }
   };
-  std::visit([&](const auto& m) { made(mixer, typename std::decay_t<decltype(m)>::Layer(m, rng)); }, block.mixer);
-  if (const GluOptions* f = std::get_if<GluOptions>(&block.feed)) made(feed, Glu(*f, rng));
-  if (const MoeOptions* f = std::get_if<MoeOptions>(&block.feed)) made(feed, Moe(*f, rng));
-  const auto normed = [&](bool there) { return there ? Norm({o.dim, o.norm, o.norm_eps, o.dtype}) : Norm(); };
-  mixer_norm = normed(block.mixer_norms.before), mixer_post_norm = normed(block.mixer_norms.after);
-  const bool feeds = block.feed.index() > 0;
-  feed_norm = normed(feeds && block.feed_norms.before), feed_post_norm = normed(feeds && block.feed_norms.after);
+  std::visit([&](const auto& m) { make(mixer, m); }, block.mixer);
+  std::visit([&](const auto& m) { make(beside, m); }, block.beside);
+  std::visit([&](const auto& f) { make(feed, f); }, block.feed);
+  const auto norm = [&](const auto& branch, bool there) {
+    return there && !absent(branch) ? Norm({o.dim, o.norm, o.norm_eps, o.dtype}) : Norm();
+  };
+  mixer_norm = norm(mixer, block.mixer_norms.before), mixer_post_norm = norm(mixer, block.mixer_norms.after);
+  feed_norm = norm(feed, block.feed_norms.before), feed_post_norm = norm(feed, block.feed_norms.after);
 }
 
 Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);
-  const auto branch = [&](const Tensor& h, const Norm& before, const auto& layer, const Norm& after) {
+  const auto of = [&](const auto& branch, const Tensor& u, double factor) {
     return std::visit(
-        [&](const auto& l) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(l)>, std::monostate>) return h;
-          else if (residual_scale == 1) return h + after(l(before(h), pass));
-          else return h + after(l(before(h), pass)) * residual_scale;
+        [&](const auto& layer) -> Tensor {
+          if constexpr (std::is_same_v<std::decay_t<decltype(layer)>, std::monostate>) return {};
+          else return factor == 1 ? layer(u, pass) : layer(u, pass) * factor;
         },
-        layer);
+        branch);
   };
-  return branch(branch(x, mixer_norm, mixer, mixer_post_norm), feed_norm, feed, feed_post_norm);
+  const auto sum = [&](const Tensor& h, const Tensor& y, const Norm& after) {
+    return residual_scale == 1 ? h + after(y) : h + after(y) * residual_scale;
+  };
+  Tensor h = x;
+  if (!absent(mixer)) {
+    const Tensor u = mixer_norm(h);
+    Tensor y = of(mixer, u, mixer_factor);
+    if (!absent(beside)) y = y + of(beside, u, beside_factor);
+    h = sum(h, y, mixer_post_norm);
+  }
+  return absent(feed) ? h : sum(h, of(feed, feed_norm(h), feed_factor), feed_post_norm);
 }
 
 }  // namespace sluice

@@ -1,7 +1,8 @@
 // A language model of blocks, each with its own mixer and feed-forward layer: today's decoders are lists of these.
 //
 //   h = c·E[tokens]
-//   h ← h + r·N'(mixer(N(h))),  h ← h + r·N'(feed(N(h)))     for each block; each norm N, N' may be absent
+//   h ← h + r·N'(m·mixer(N(h)) + m'·beside(N(h)))            for each block; what stands beside the mixer, either
+//   h ← h + r·N'(f·feed(N(h)))                               branch, and each norm N, N' may be absent
 //   logits = cap(a·N(h)·W)                                   W = Eᵀ if tied; cap(s) = t·tanh(s/t)
 //
 //   Decoder model = load_model_files("Qwen3-0.6B");      // layers/models/load_model_files.h
@@ -13,6 +14,7 @@
 #include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/layers/linear_attention/kda.h>
 #include <sluice/layers/linear_attention/mamba2.h>
+#include <sluice/layers/nn/gated_short_convolution.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/moe.h>
 
@@ -27,13 +29,20 @@ struct DecoderNorms {
   bool after = false;  // N' of the branch's output is added
 };
 
+/// What crosses tokens in a block, without residual and without a norm of its own before it. monostate: nothing.
+using DecoderMixerOptions = std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions,
+                                         Mamba2Options, GatedShortConvolutionOptions, std::monostate>;
+using DecoderMixer =
+    std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, GatedShortConvolution, std::monostate>;
+
 /// The layers of a block.
 struct DecoderBlockOptions {
-  /// Which crosses tokens; without residual and without a norm of its own before it.
-  std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options> mixer;
-  std::variant<std::monostate, GluOptions, MoeOptions> feed = {};  // monostate: none
-  DecoderNorms mixer_norms = {};                                   // around the mixer
-  DecoderNorms feed_norms = {};                                    // around the feed
+  DecoderMixerOptions mixer;
+  DecoderMixerOptions beside = std::monostate{};                               // reads what the mixer reads (Falcon-H1)
+  std::variant<std::monostate, GluOptions, MoeOptions, MlpOptions> feed = {};  // monostate: none
+  DecoderNorms mixer_norms = {};                                               // around the mixer and what is beside it
+  DecoderNorms feed_norms = {};                                                // around the feed
+  double mixer_factor = 1, beside_factor = 1, feed_factor = 1;                 // m, m', f
 };
 
 /// A decoder's sizes and blocks.
@@ -51,20 +60,21 @@ struct DecoderOptions {
   DType dtype = f32;                        // of the embedding, the norms and the head; mixers and feeds have their own
 };
 
-/// h + r·N'(mixer(N(h))), then the same with the feed.
+/// One block: h + r·N'(m·mixer(N(h)) + m'·beside(N(h))), then the same with the feed.
 struct DecoderBlock {
   static constexpr const char* type = "DecoderBlock";
-  double residual_scale = 1;  // r
+  double residual_scale = 1;                                    // r
+  double mixer_factor = 1, beside_factor = 1, feed_factor = 1;  // m, m', f
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
-  std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2> mixer;
-  std::variant<std::monostate, Glu, Moe> feed;
+  DecoderMixer mixer, beside = std::monostate{};
+  std::variant<std::monostate, Glu, Moe, Mlp> feed;
 
   DecoderBlock() = default;
   /// Of a model with options `o`.
   DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng);
   /// x [batch, n, dim] → the same shape.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  SLUICE_PARTS(mixer_norm, mixer, mixer_post_norm, feed_norm, feed, feed_post_norm);
+  SLUICE_PARTS(mixer_norm, mixer, beside, mixer_post_norm, feed_norm, feed, feed_post_norm);
 };
 
 /// Embedding, blocks, norm, head.

@@ -7,7 +7,8 @@ namespace sluice {
 
 std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> all;
-  for (const auto& some : {detail::attention_families(), detail::latent_families(), detail::hybrid_families()})
+  for (const auto& some :
+       {detail::attention_families(), detail::latent_families(), detail::hybrid_families(), detail::mamba_families()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -17,6 +18,7 @@ ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char
   std::string known;
   for (const ModelFamily& family : model_families()) {
     if (type == family.model_type) {
+      config.assume(family.defaults);
       ModelPlan plan;
       detail::FamilyReader reader(config, has, plan);
       family.read(reader);
@@ -33,23 +35,30 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
     : config(c), has(h), plan(p) {
   DecoderOptions& o = plan.options;
   o.vocabulary = c.at<int64_t>("vocab_size"), o.dim = c.at<int64_t>("hidden_size");
-  layers = c.at<int64_t>("num_hidden_layers");
+  layers = c.has("num_hidden_layers") || !c.has("layers_block_type")
+               ? c.at<int64_t>("num_hidden_layers")
+               : std::ssize(c.at<std::vector<std::string>>("layers_block_type"));
   if (layers < 1 || layers > 1024) c.refuse("num_hidden_layers", "it must be from 1 to 1024");
   o.blocks.resize(static_cast<std::size_t>(layers));
-  o.norm_eps = c.any_of<double>({"rms_norm_eps", "layer_norm_epsilon"});  // families disagree about a default
+  o.norm_eps =
+      c.any_of<double>({"rms_norm_eps", "layer_norm_epsilon", "norm_eps"});  // families disagree about a default
   o.tied = c.get("tie_word_embeddings", false);
   c.ignore(
       "model_type architectures transformers_version _name_or_path auto_map dtype torch_dtype bos_token_id "
       "eos_token_id pad_token_id initializer_range use_cache attention_dropout pretraining_tp output_router_logits "
       "router_aux_loss_coef max_position_embeddings max_sequence_length model_max_length head_dim aux_loss_alpha "
-      "seq_aux mtp_num_hidden_layers mtp_use_dedicated_embeddings transformers.js_config unsloth_fixed");
+      "seq_aux mtp_num_hidden_layers mtp_use_dedicated_embeddings transformers.js_config unsloth_fixed "
+      "num_logits_to_keep use_mamba_kernels");
   // A model for text and images has its text's weights under a longer name.
-  const std::string body = has("model.language_model.") ? "model.language_model." : "model.";
+  const std::string body = has("model.language_model.")   ? "model.language_model."
+                           : has("language_model.model.") ? "language_model.model."
+                                                          : "model.";
   rename("^embedding\\.", body + "embed_tokens.");
   rename("^norm\\.", body + "norm.");
   rename("^head\\.", "lm_head.");
   rename("^blocks\\.", body + "layers.");
-  plan.ignore = {"rotary_emb\\.inv_freq$", "^mtp\\.", "^model\\.visual\\."};
+  plan.ignore = {"rotary_emb\\.inv_freq$", "^mtp\\.", "^model\\.visual\\.",
+                 "^(model\\.)?(vision_tower|multi_modal_projector)\\."};
   // Layers that predict later tokens stand behind the last one.
   const int64_t more = c.get<int64_t>("num_nextn_predict_layers", c.get<int64_t>("num_mtp_layers", 0));
   for (int64_t i = 0; i < std::min<int64_t>(more, 16); ++i)
@@ -209,7 +218,7 @@ void FamilyReader::convolution(const std::string& module, int64_t keys, int64_t 
 
 void FamilyReader::dense(const std::vector<int64_t>& which, const std::string& field, const std::string& otherwise) {
   const std::string act = config.get(field, otherwise);
-  GluOptions o{.dim = plan.options.dim, .hidden = config.at<int64_t>("intermediate_size")};
+  GluOptions o{.dim = plan.options.dim, .hidden = config.any_of<int64_t>({"intermediate_size", "block_ff_dim"})};
   if (act == "gelu_pytorch_tanh") o.kind = GluKind::geglu_tanh;
   else if (act == "gelu") o.kind = GluKind::geglu;
   else if (act != "silu" && act != "swish") config.refuse(field, "known: silu, gelu, gelu_pytorch_tanh");

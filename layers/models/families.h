@@ -26,6 +26,7 @@ struct ModelPlan {
 struct ModelFamily {
   const char* model_type;                 // of config.json
   void (*read)(detail::FamilyReader& r);  // its page of rules: fills in r.plan
+  const char* defaults = "{}";            // JSON: fields that published files leave out
 };
 /// All families.
 std::vector<ModelFamily> model_families();
@@ -103,10 +104,12 @@ struct FamilyReader {
   void block_sparse_moe(const std::string& which = "\\.mlp\\.");
 };
 
-/// Those whose mixer is softmax attention; those with latent attention, and GLM; those with a recurrent mixer.
+/// Those whose mixer is softmax attention; those with latent attention, and GLM; those with the delta rule or short
+/// convolutions; those with Mamba-2, and Granite 3.
 std::span<const ModelFamily> attention_families();
 std::span<const ModelFamily> latent_families();
 std::span<const ModelFamily> hybrid_families();
+std::span<const ModelFamily> mamba_families();
 
 }  // namespace detail
 

@@ -304,16 +304,23 @@ void read_afmoe(FamilyReader& r) {
   r.rename("mlp\\.gate\\.weight", "mlp.router.gate.weight");
 }
 
+/// What the config.json of Gemma 3 leaves out, of 4B and more: the defaults of transformers' Gemma3TextConfig.
+constexpr const char* kGemma3 = R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
+  "head_dim": 256, "rms_norm_eps": 1e-06, "query_pre_attn_scalar": 256, "rope_theta": 1000000})";
+
 }  // namespace
 
 std::span<const ModelFamily> attention_families() {
   static constexpr ModelFamily all[] = {
-      {"llama", read_llama},        {"qwen2", read_qwen2},           {"qwen3", read_qwen3},
-      {"qwen3_moe", read_qwen3},    {"olmo2", read_olmo2},           {"gemma2", read_gemma2},
-      {"gpt_oss", read_gpt_oss},    {"afmoe", read_afmoe},           {"olmo3", read_olmo2},
-      {"gemma3_text", read_gemma2}, {"smollm3", read_smollm3},       {"phi3", read_phi3},
-      {"ernie4_5", read_ernie},     {"mistral", read_mistral},       {"ministral", read_mistral},
-      {"mixtral", read_mistral},    {"minimax_m2", read_minimax_m2}, {"qwen2_moe", read_qwen2},
+      {"llama", read_llama},           {"qwen2", read_qwen2},
+      {"qwen3", read_qwen3},           {"qwen3_moe", read_qwen3},
+      {"olmo2", read_olmo2},           {"gemma2", read_gemma2},
+      {"gpt_oss", read_gpt_oss},       {"afmoe", read_afmoe},
+      {"olmo3", read_olmo2},           {"gemma3_text", read_gemma2, kGemma3},
+      {"smollm3", read_smollm3},       {"phi3", read_phi3},
+      {"ernie4_5", read_ernie},        {"mistral", read_mistral},
+      {"ministral", read_mistral},     {"mixtral", read_mistral},
+      {"minimax_m2", read_minimax_m2}, {"qwen2_moe", read_qwen2},
   };
   return all;
 }

@@ -1,7 +1,5 @@
-// Families with a recurrent mixer in most or all of their blocks.
+// Families with the delta rule or short convolutions in most of their blocks.
 #include <sluice/layers/models/families.h>
-
-#include <cmath>
 
 namespace sluice::detail {
 
@@ -105,100 +103,72 @@ void read_olmo_hybrid(FamilyReader& r) {
   r.dense(r.all());
 }
 
-/// Names of Mamba-2's members in `module`.
-void mamba2_names(FamilyReader& r, const std::string& module) {
-  r.members(module, {{"(in|out)", "$1_proj"}, {"conv", "conv1d"}, {"a_log", "A_log"}, {"d", "D"}});
+/// Width of LFM2's dense feeds: of intermediate_size two thirds, times a factor, rounded up to a multiple.
+int64_t lfm2_width(const ModelConfig& c) {
+  c.must_be("block_use_swiglu", true);
+  const int64_t given = c.any_of<int64_t>({"block_ff_dim", "intermediate_size"});
+  const auto multiple = c.get<int64_t>("block_multiple_of", 256);
+  if (multiple < 1) c.refuse("block_multiple_of", "it must be positive");
+  const double factor = c.get("block_ffn_dim_multiplier", 1.0);
+  if (!(factor > 0 && factor < 1000)) c.refuse("block_ffn_dim_multiplier", "it must be positive, and below 1000");
+  if (!c.get("block_auto_adjust_ff_dim", true)) return given;
+  const auto width = static_cast<int64_t>(factor * static_cast<double>(2 * given / 3));
+  return (width + multiple - 1) / multiple * multiple;
 }
 
-/// Mamba-2 of transformers.
-void read_mamba2(FamilyReader& r) {
+/// LFM2's experts, chosen by σ.
+void lfm2_experts(FamilyReader& r, const std::vector<int64_t>& which) {
   const ModelConfig& c = r.config;
-  DecoderOptions& model = r.plan.options;
-  Mamba2Options o{.dim = model.dim};
-  o.heads = c.at<int64_t>("num_heads"), o.head_dim = c.at<int64_t>("head_dim"), o.state = c.at<int64_t>("state_size");
-  o.groups = c.get<int64_t>("n_groups", 1), o.short_conv = c.get<int64_t>("conv_kernel", 4);
-  o.conv_bias = c.get("use_conv_bias", true);
-  o.norm_eps = model.norm_eps;
-  c.must_be("use_bias", false);
-  c.must_be("hidden_act", std::string("silu"));
-  o.dt_limit = c.get("time_step_limit", o.dt_limit);
-  c.ignore(
-      "chunk_size expand rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max time_step_min "
-      "time_step_rank norm_before_gate rms_norm");
-  r.mixers(o);
-  r.plan.rules = {{"^embedding\\.", "backbone.embeddings."},
-                  {"^norm\\.", "backbone.norm_f."},
-                  {"^head\\.", "lm_head."},
-                  {"^blocks\\.", "backbone.layers."},
-                  {"mixer_norm\\.", "norm."}};
-  mamba2_names(r, "mixer");
+  MoeOptions o = r.moe({"num_experts", "num_local_experts"});
+  o.router = MoeRouter::sigmoid, o.router_bias = c.get("use_expert_bias", true);
+  o.norm_topk = c.get("norm_topk_prob", true), o.norm_topk_eps = 1e-6;
+  o.scale = c.get("routed_scaling_factor", 1.0);
+  r.rename("mlp\\.router_bias$", "mlp.expert_bias");
+  r.experts(which, o);
 }
 
-/// Granite's gate and value stand in one map.
-void granite_feeds(FamilyReader& r, bool shared_expert) {
+/// LFM2, dense and with experts: gated short convolutions, and in some blocks attention with norms of each head's q
+/// and k.
+void read_lfm2(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const bool sparse = c.at<int64_t>("num_local_experts") > 0;
-  const int64_t shared = shared_expert ? c.at<int64_t>("shared_intermediate_size") : 0;
-  constexpr PyTorchLayout transposed = PyTorchLayout::transposed;
-  if (sparse) {
-    MoeOptions o = r.moe({"num_local_experts"});
-    o.shared_hidden = shared, o.shared_gate = false;
-    for (DecoderBlockOptions& block : r.plan.options.blocks) block.feed = o;
-    const std::string both = "block_sparse_moe.input_linear.";
-    r.rename("mlp\\.router\\.", "block_sparse_moe.router.layer.");
-    r.rename("mlp\\.gate\\.", both, {.part = 0, .axis = 1, .layout = transposed});
-    r.rename("mlp\\.up\\.", both, {.part = 1, .axis = 1, .layout = transposed});
-    r.rename("mlp\\.down\\.", "block_sparse_moe.output_linear.", {.layout = transposed});
-  } else {
-    for (DecoderBlockOptions& block : r.plan.options.blocks)
-      block.feed = GluOptions{.dim = r.plan.options.dim, .hidden = shared};
-    c.ignore("intermediate_size num_experts_per_tok");
-  }
-  r.rename("mlp\\.(shared_gate_proj|gate)\\.", "shared_mlp.input_linear.", {.part = 0});
-  r.rename("mlp\\.(shared_up|value)\\.", "shared_mlp.input_linear.", {.part = 1});
-  r.rename("mlp\\.(shared_down|out)\\.", "shared_mlp.output_linear.");
-}
-
-/// Mamba-2 as Granite 4 calls its options, in the blocks `which`.
-void granite_mamba(FamilyReader& r, const std::vector<int64_t>& which) {
-  const ModelConfig& c = r.config;
-  Mamba2Options o{.dim = r.plan.options.dim, .heads = c.at<int64_t>("mamba_n_heads")};
-  if (o.heads < 1) c.refuse("mamba_n_heads", "it must be at least 1");
-  o.head_dim = c.at<int64_t>("mamba_expand") * o.dim / o.heads;
-  o.state = c.at<int64_t>("mamba_d_state"), o.groups = c.at<int64_t>("mamba_n_groups");
-  o.short_conv = c.at<int64_t>("mamba_d_conv"), o.conv_bias = c.get("mamba_conv_bias", true);
-  o.dt_limit = c.get("time_step_limit", o.dt_limit);
-  o.norm_eps = r.plan.options.norm_eps;
-  c.must_be("mamba_proj_bias", false);
-  c.ignore("mamba_d_head mamba_chunk_size");
-  r.mixers(which, o);
-}
-
-/// Granite 3, dense and with experts, and Granite 4, whose mixers are Mamba-2 in most blocks or in none: factors of the
-/// embedding, the branches, the scores and the logits.
-void read_granite(FamilyReader& r) {
-  const ModelConfig& c = r.config;
-  const std::string type = c.at<std::string>("model_type");
-  const bool hybrid = type == "granitemoehybrid";
-  DecoderOptions& model = r.plan.options;
-  model.embedding_scale = c.get("embedding_multiplier", 1.0), model.residual_scale = c.get("residual_multiplier", 1.0);
-  model.logit_scale = 1 / c.get("logits_scaling", 1.0);
-  if (!std::isfinite(model.logit_scale)) c.refuse("logits_scaling", "it must not be 0");
+  const bool sparse = c.at<std::string>("model_type") == "lfm2_moe";
+  r.plan.options.tied = c.get("tie_embedding", c.get("tie_word_embeddings", true));
+  const double base = c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
   MultiHeadAttentionOptions full = r.attention();
-  full.scale = c.get("attention_multiplier", 1.0);
-  const std::string position = c.get("position_embedding_type", std::string(hybrid ? "nope" : "rope"));
-  if (position != "rope" && (position != "nope" || !hybrid)) c.refuse("position_embedding_type", "known: rope, nope");
-  full.heads.use_rope = position == "rope";
-  c.must_be("normalization_function", std::string("rmsnorm"));
-  c.must_be("hidden_act", std::string("silu"));
-  c.ignore("init_method");
+  full.qk_norm = true;
+  // The same by other names, in published files.
+  c.must_be("attention_bias", false);
+  c.must_be("theta", base);
+  c.must_be("use_pos_enc", true);
+  c.must_be("num_heads", full.heads.heads);
+  for (const char* eps : {"norm_eps", "block_norm_eps"}) c.must_be(eps, r.plan.options.norm_eps);
+  for (const char* width : {"block_dim", "conv_dim", "conv_dim_out"}) c.must_be(width, r.plan.options.dim);
+  c.ignore("block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init");
+  const GatedShortConvolutionOptions conv{
+      .dim = r.plan.options.dim, .width = c.get<int64_t>("conv_L_cache", 3), .bias = c.get("conv_bias", false)};
+  c.ignore("full_attn_idxs");
+  const std::vector<int64_t> convolved = c.has("layer_types") || !c.has("full_attn_idxs")
+                                             ? r.typed("layer_types", "conv")
+                                             : r.others_than(c.at<std::vector<int64_t>>("full_attn_idxs"));
   r.mixers(full);
-  const std::vector<int64_t> recurrent = hybrid ? r.typed("layer_types", "linear_attention") : std::vector<int64_t>{};
-  if (hybrid) granite_mamba(r, recurrent);
-  r.usual_names(recurrent, "mamba.");
-  mamba2_names(r, "mamba");
-  if (type == "granite") r.dense(r.all());
-  else granite_feeds(r, hybrid);
+  r.mixers(convolved, conv);
+
+  r.usual_names(convolved, "conv.");
+  r.members("conv", {{"(in|out)", "$1_proj"}});
+  r.members("self_attn", {{"o_proj", "out_proj"}, {"([qk])_norm", "$1_layernorm"}});
+  const int64_t first = sparse ? c.get<int64_t>("num_dense_layers", 2) : r.layers;
+  const std::vector<int64_t> dense = r.where([&](int64_t layer) { return layer < first; });
+  r.dense(dense);
+  if (sparse) lfm2_experts(r, r.others_than(dense));
+  else
+    for (const int64_t layer : dense) std::get<GluOptions>(r.block(layer).feed).hidden = lfm2_width(c);
+  r.rename("gate_proj\\.", "w1.");
+  r.rename("down_proj\\.", "w2.");
+  r.rename("up_proj\\.", "w3.");
+  r.rename("\\.mlp\\.", ".feed_forward.");
+  r.rename("input_layernorm\\.", "operator_norm.");
+  r.rename("post_attention_layernorm\\.", "ffn_norm.");
+  r.rename("^model\\.norm\\.", "model.embedding_norm.");
 }
 
 }  // namespace
@@ -209,10 +179,8 @@ std::span<const ModelFamily> hybrid_families() {
       {"qwen3_5_text", read_qwen3_next},
       {"qwen3_5_moe_text", read_qwen3_next},
       {"olmo_hybrid", read_olmo_hybrid},
-      {"mamba2", read_mamba2},
-      {"granite", read_granite},
-      {"granitemoe", read_granite},
-      {"granitemoehybrid", read_granite},
+      {"lfm2", read_lfm2},
+      {"lfm2_moe", read_lfm2},
   };
   return all;
 }

@@ -89,14 +89,11 @@ Decoder shapes_of(const DecoderOptions& options) {
 void set_dtype(DecoderOptions& o, DType dtype) {
   o.dtype = dtype;
   for (DecoderBlockOptions& block : o.blocks) {
-    std::visit(
-        [&](auto& m) {
-          if constexpr (requires { m.heads.dtype; }) m.heads.dtype = dtype;
-          else m.dtype = dtype;
-        },
-        block.mixer);
-    if (GluOptions* f = std::get_if<GluOptions>(&block.feed)) f->dtype = dtype;
-    if (MoeOptions* f = std::get_if<MoeOptions>(&block.feed)) f->dtype = dtype;
+    const auto set = [&](auto& branch) {
+      if constexpr (requires { branch.heads.dtype; }) branch.heads.dtype = dtype;
+      else if constexpr (requires { branch.dtype; }) branch.dtype = dtype;
+    };
+    std::visit(set, block.mixer), std::visit(set, block.beside), std::visit(set, block.feed);
   }
 }
 

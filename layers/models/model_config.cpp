@@ -67,6 +67,12 @@ void ModelConfig::ignore(const std::string& names) const {
   for (std::string name; all >> name;) read_.insert(name);
 }
 
+void ModelConfig::assume(const std::string& defaults) const {
+  const Json json = parse_json(defaults);
+  for (const auto& [name, value] : json.get<Json::Object>())
+    if (!find(name) && !is_null(name)) fields_.emplace(name, value);
+}
+
 void ModelConfig::check_read(const std::vector<std::string>& ignored) const {
   const auto known = [&](const std::string& name) {  // itself, or an object that holds it: names have dots, too
     for (std::size_t end = name.find('.');; end = name.find('.', end + 1)) {

@@ -50,6 +50,8 @@ class ModelConfig {
   }
   /// Marks fields as read that change nothing that the model computes. Spaces stand between the names.
   void ignore(const std::string& names) const;
+  /// Takes the members of this JSON object where fields are absent, but not where they are null.
+  void assume(const std::string& defaults) const;
   /// IOError naming every field that was neither read nor ignored; who reads an object has read its fields. `ignored`
   /// are more names.
   void check_read(const std::vector<std::string>& ignored) const;
@@ -62,7 +64,7 @@ class ModelConfig {
 
   std::string path_;
   bool nested_ = false;
-  std::map<std::string, Json> fields_;
+  mutable std::map<std::string, Json> fields_;
   std::set<std::string> nulls_;  // names of fields that are null
   mutable std::set<std::string> read_;
 };

@@ -62,7 +62,9 @@ Glu::Glu(GluOptions o, Rng& rng) : options(o) {
 Tensor Glu::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);
   check_input("glu", x, options.dim);
-  return out(Dropout{options.dropout}(apply_glu(options.kind, value(x), gate(x)), pass.rng));
+  Tensor g = gate(x);
+  if (options.gate_scale != 1) g = g * options.gate_scale;
+  return out(Dropout{options.dropout}(apply_glu(options.kind, value(x), g), pass.rng));
 }
 
 }  // namespace sluice

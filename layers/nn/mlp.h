@@ -60,6 +60,7 @@ struct GluOptions {
   int64_t dim;
   int64_t hidden = 0;  // 0 means 8/3·dim rounded up to a multiple of 8: about as many parameters as a 4·dim MLP
   GluKind kind = GluKind::swiglu;
+  double gate_scale = 1;  // of X·Wg (Falcon-H1)
   bool bias = false;
   double dropout = 0;
   Init init = Init::lecun();
@@ -69,13 +70,14 @@ struct GluOptions {
     f.required("dim", o.dim, at_least(1), "width d");
     f("hidden", o.hidden, at_least(0), "width e of value and gate; 0: 8/3*dim rounded up to a multiple of 8");
     f("kind", o.kind, "the gate");
+    f("gate_scale", o.gate_scale, any_number(), "factor of the gate's map");
     f("bias", o.bias, "biases of all three maps");
     f.training("dropout", o.dropout, probability(), "on the gated values");
     describe_parameters(o, f);
   }
 };
 
-/// O = apply_glu(kind, X·Wv, X·Wg)·Wo.
+/// O = apply_glu(kind, X·Wv, gate_scale·X·Wg)·Wo.
 struct Glu {
   static constexpr const char* type = "Glu";
   GluOptions options{};

@@ -33,23 +33,27 @@ Tensor limited_to_groups(const Tensor& worth, const MoeOptions& o) {
   return flatten(where(unsqueeze(open, -1), each, -std::numeric_limits<double>::infinity()), -2, -1);
 }
 
-/// The hidden layer of an expert from u and g.
+bool gated(const MoeOptions& o) { return o.activation != MoeActivation::relu2; }
+
+/// The hidden layer of an expert from u and g, which is undefined where experts have no gate.
 Tensor activated(const Tensor& u, const Tensor& g, const MoeOptions& o) {
+  if (!gated(o)) return relu2(u);
   if (o.activation == MoeActivation::swiglu) return swiglu(u, g);
   const Tensor low = clamp(g, {}, o.swiglu_limit);
   return glu((clamp(u, -o.swiglu_limit, o.swiglu_limit) + 1) * low, low * o.swiglu_alpha);
 }
 
 /// The maps of all experts. For a gradient they are views of one op each: of views made one by one each would have a
-/// gradient of the size of all.
+/// gradient of the size of all. Maps that are absent give an undefined tensor.
 class EachExpert {
  public:
   explicit EachExpert(const ExpertMaps& maps) : maps_(maps) {
-    if (!grad_enabled() || !maps.weight.requires_grad()) return;
+    if (!maps.weight.defined() || !grad_enabled() || !maps.weight.requires_grad()) return;
     weights_ = unbind(maps.weight, 0);
     if (maps.bias.defined()) biases_ = unbind(maps.bias, 0);
   }
   Tensor operator()(const Tensor& x, int64_t e) const {
+    if (!maps_.weight.defined()) return {};
     if (weights_.empty()) return maps_(x, e);
     const auto i = static_cast<std::size_t>(e);
     return linear(x, weights_[i], biases_.empty() ? Tensor() : biases_[i]);
@@ -85,11 +89,14 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
     return ExpertMaps{init_weights(o.experts, in, out, o.init, rng, o.dtype),
                       o.expert_bias ? zeros({o.experts, out}, detail::initial(o.dtype)).requires_grad_() : Tensor()};
   };
-  gate = drawn(o.dim, o.hidden), up = drawn(o.dim, o.hidden), down = drawn(o.hidden, o.dim);
-  if (o.shared_hidden == 0) return;
   const auto map = [&](int64_t in, int64_t out) { return Linear({in, out, false, o.init, o.dtype}, rng); };
-  shared_gate_proj = map(o.dim, o.shared_hidden), shared_up = map(o.dim, o.shared_hidden),
-  shared_down = map(o.shared_hidden, o.dim);
+  if (o.latent > 0) latent_down = map(o.dim, o.latent), latent_up = map(o.latent, o.dim);
+  const int64_t width = o.latent > 0 ? o.latent : o.dim;
+  if (gated(o)) gate = drawn(width, o.hidden);
+  up = drawn(width, o.hidden), down = drawn(o.hidden, width);
+  if (o.shared_hidden == 0) return;
+  if (gated(o)) shared_gate_proj = map(o.dim, o.shared_hidden);
+  shared_up = map(o.dim, o.shared_hidden), shared_down = map(o.shared_hidden, o.dim);
   if (o.shared_gate) shared_gate = map(o.dim, 1);
 }
 
@@ -104,7 +111,7 @@ Moe::Routing Moe::route(const Tensor& x) const {
   if (options.groups > 1) worth = limited_to_groups(worth, options);
   r.chosen = topk(worth, options.top_k, -1).indices;
   r.weights = gather(r.scores, 1, r.chosen);
-  if (options.norm_topk) r.weights = r.weights / (sum(r.weights, {-1}, keep) + 1e-20);  // as DeepSeek's code
+  if (options.norm_topk) r.weights = r.weights / (sum(r.weights, {-1}, keep) + options.norm_topk_eps);
   if (options.scale != 1) r.weights = r.weights * options.scale;
   return r;
 }
@@ -119,7 +126,7 @@ Tensor Moe::operator()(const Tensor& given) const {
   // Rows of one expert after those of the other, each expert's in the order of tokens.
   const Tensor choices = contiguous(flatten(r.chosen)), order = argsort(choices),
                rows = index_select(repeat_interleave(arange(tokens, {i64, x.device()}), o.top_k, 0), 0, order),
-               taken = index_select(x, 0, rows);
+               read = o.latent > 0 ? latent_down(x) : x, taken = index_select(read, 0, rows);
   const EachExpert of_gate(gate), of_up(up), of_down(down);
   std::vector<Tensor> results;
   int64_t e = 0;
@@ -128,9 +135,10 @@ Tensor Moe::operator()(const Tensor& given) const {
     ++e;
   }
   const Tensor weights = to(index_select(flatten(r.weights), 0, order), x.dtype());
-  Tensor y = index_add(zeros(x.shape(), x.options()), 0, rows, cat(results, 0) * unsqueeze(weights, -1));
+  Tensor y = index_add(zeros(read.shape(), x.options()), 0, rows, cat(results, 0) * unsqueeze(weights, -1));
+  if (o.latent > 0) y = latent_up(y);
   if (o.shared_hidden > 0) {
-    Tensor shared = shared_down(activated(shared_up(x), shared_gate_proj(x), o));
+    Tensor shared = shared_down(activated(shared_up(x), gated(o) ? shared_gate_proj(x) : Tensor(), o));
     if (o.shared_gate) shared = shared * sigmoid(shared_gate(x));
     y = y + shared;
   }

@@ -7,7 +7,8 @@
 // Of s and w the gradient flows, of the choice T none. softmax: Mixtral, Qwen3; the shared expert with a gate for each
 // token: Qwen2-MoE, Qwen3-Next; σ with the bias b for the choice alone: DeepSeek-V3, Kimi Linear, Trinity. With groups
 // of experts, T comes from the best of them alone (DeepSeek-V2, §2.2.2; DeepSeek-V3, §2.1.2). gpt-oss has biases in all
-// maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l.
+// maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l. Nemotron 3 has no gate, and
+// may have experts of a latent z = x·W_down, whose sum goes through W_up: y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -20,23 +21,26 @@ constexpr const char* choices(MoeRouter) { return "softmax sigmoid"; }
 enum class MoeActivation {
   swiglu,      // u ⊙ silu(g)
   swiglu_oai,  // (u + 1) ⊙ g ⊙ σ(α·g) with g <= l and |u| <= l (gpt-oss)
+  relu2,       // relu(u)², without Wg (Nemotron 3)
 };
-constexpr const char* choices(MoeActivation) { return "swiglu swiglu_oai"; }
+constexpr const char* choices(MoeActivation) { return "swiglu swiglu_oai relu2"; }
 
 struct MoeOptions {
   using Layer = struct Moe;
   int64_t dim;
   int64_t hidden = 0;  // m of an expert; 0 means dim
+  int64_t latent = 0;  // width of what the experts read and write; 0: dim, without W_down and W_up
   int64_t experts = 8, top_k = 2;
   MoeRouter router = MoeRouter::softmax;
-  bool norm_topk = true;     // the weights of the chosen experts sum to c
-  double scale = 1;          // c
-  bool router_bias = false;  // b [experts], not trained by gradients
-  bool logit_bias = false;   // a bias of x·Wr, trained
-  int64_t groups = 1;        // of experts/groups experts side by side
-  int64_t top_groups = 1;    // groups from which a token's experts come
-  int64_t group_best = 1;    // a group's score is the sum of its so many largest s + b; DeepSeek-V2: 1, V3: 2
-  bool expert_bias = false;  // biases of Wg_i, Wu_i and Wd_i
+  bool norm_topk = true;         // the weights of the chosen experts sum to c
+  double norm_topk_eps = 1e-20;  // added to Σ_T s; DeepSeek: 1e-20, LFM2: 1e-6
+  double scale = 1;              // c
+  bool router_bias = false;      // b [experts], not trained by gradients
+  bool logit_bias = false;       // a bias of x·Wr, trained
+  int64_t groups = 1;            // of experts/groups experts side by side
+  int64_t top_groups = 1;        // groups from which a token's experts come
+  int64_t group_best = 1;        // a group's score is the sum of its so many largest s + b; DeepSeek-V2: 1, V3: 2
+  bool expert_bias = false;      // biases of Wg_i, Wu_i and Wd_i
   MoeActivation activation = MoeActivation::swiglu;
   double swiglu_limit = 7, swiglu_alpha = 1.702;  // l and α of swiglu_oai
   int64_t shared_hidden = 0;                      // of an expert that all tokens go to; 0: none
@@ -47,10 +51,12 @@ struct MoeOptions {
   static void describe(auto& o, auto& f) {
     f.required("dim", o.dim, at_least(1), "width d");
     f("hidden", o.hidden, at_least(0), "width of an expert; 0: dim");
+    f("latent", o.latent, at_least(0), "width of what the experts, but not the shared one, read and write; 0: dim");
     f("experts", o.experts, at_least(1), "number of experts");
     f("top_k", o.top_k, at_least(1), "experts of a token");
     f("router", o.router, "scores of the experts");
     f("norm_topk", o.norm_topk, "divide the weights of the chosen experts by their sum");
+    f("norm_topk_eps", o.norm_topk_eps, at_least(0), "added to that sum");
     f("scale", o.scale, any_number(), "factor of the chosen experts' sum");
     f("router_bias", o.router_bias, "a bias that only the choice sees, not trained by gradients");
     f("logit_bias", o.logit_bias, "a trained bias of the router's logits");
@@ -58,7 +64,7 @@ struct MoeOptions {
     f("top_groups", o.top_groups, at_least(1), "the best groups, from which a token's experts come");
     f("group_best", o.group_best, at_least(1), "a group's score is the sum of so many of its largest s + b");
     f("expert_bias", o.expert_bias, "biases of the experts' maps");
-    f("activation", o.activation, "u silu(g); or (u + 1) g sigmoid(alpha g) with g <= l, |u| <= l");
+    f("activation", o.activation, "u silu(g); (u + 1) g sigmoid(alpha g) with g <= l, |u| <= l; or relu(u)^2, no g");
     f("swiglu_limit", o.swiglu_limit, at_least(0), "l of swiglu_oai");
     f("swiglu_alpha", o.swiglu_alpha, any_number(), "alpha of swiglu_oai");
     f("shared_hidden", o.shared_hidden, at_least(0), "width of an expert for all tokens; 0: none");
@@ -84,6 +90,7 @@ struct Moe {
   MoeOptions options{};
   Linear router;       // Wr
   Tensor router_bias;  // of dtype exact(dtype)
+  Linear latent_down, latent_up;
   ExpertMaps gate, up, down;
   Linear shared_gate_proj, shared_up, shared_down, shared_gate;
 
@@ -102,7 +109,8 @@ struct Moe {
   /// Scores and choices for x [tokens, dim]. ShapeError for another shape.
   Routing route(const Tensor& x) const;
 
-  SLUICE_PARTS(router, router_bias, gate, up, down, shared_gate_proj, shared_up, shared_down, shared_gate);
+  SLUICE_PARTS(router, router_bias, latent_down, gate, up, down, latent_up, shared_gate_proj, shared_up, shared_down,
+               shared_gate);
 };
 
 /// The formula of moe_balance_loss().

@@ -1,4 +1,5 @@
 // config.json by itself: files as they were published, fields that are refused, and what ModelConfig reads.
+#include "support/approx.h"
 #include "support/catch.h"
 #include "support/folders.h"
 #include "support/temp_folder.h"
@@ -105,12 +106,46 @@ const std::string kGranite4 = kCommon + R"("model_type": "granitemoehybrid", "at
   "mamba_n_heads": 4, "mamba_proj_bias": false, "normalization_function": "rmsnorm", "num_experts_per_tok": 2,
   "num_local_experts": 4, "position_embedding_type": "nope", "residual_multiplier": 0.22, "rope_scaling": null,
   "rope_theta": 10000, "shared_intermediate_size": 12, "tie_word_embeddings": true})";
+const std::string kBamba = kCommon + R"("model_type": "bamba", "attention_bias": false, "attn_layer_indices": [1],
+  "attn_rotary_emb": 2, "hidden_act": "silu", "mamba_chunk_size": 256, "mamba_conv_bias": true, "mamba_d_conv": 4,
+  "mamba_d_head": 8, "mamba_d_state": 6, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 4,
+  "mamba_proj_bias": false, "mlp_bias": false, "num_logits_to_keep": 1, "pad_token_id": 0, "rope_scaling": null,
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "use_mamba_kernels": true})";
+const std::string kNemotronH = kCommon + R"("model_type": "nemotron_h", "attention_bias": false,
+  "attention_head_dim": 8, "chunk_size": 128, "conv_kernel": 4, "expand": 2, "head_dim": 8, "hidden_dropout": 0.0,
+  "hybrid_override_pattern": "M*", "layer_norm_epsilon": 1e-05, "mamba_head_dim": 6, "mamba_hidden_act": "silu",
+  "mamba_num_heads": 4, "mamba_proj_bias": false, "mlp_bias": false, "mlp_hidden_act": "relu2", "n_groups": 2,
+  "num_logits_to_keep": 1, "pad_token_id": 0, "rescale_prenorm_residual": true, "residual_in_fp32": false,
+  "sliding_window": null, "ssm_state_size": 6, "tie_word_embeddings": false, "time_step_floor": 0.0001,
+  "time_step_limit": [0.0, Infinity], "time_step_max": 0.1, "time_step_min": 0.001, "time_step_rank": 256,
+  "use_bias": false, "use_conv_bias": true, "use_mamba_kernels": true})";
+const std::string kLfm2 = kCommon + R"("model_type": "lfm2", "block_auto_adjust_ff_dim": true, "block_dim": 16,
+  "block_ff_dim": 33, "block_ffn_dim_multiplier": 1.0, "block_mlp_init_scale": 1.0, "block_multiple_of": 8,
+  "block_norm_eps": 1e-05, "block_out_init_scale": 1.0, "block_use_swiglu": true, "block_use_xavier_init": true,
+  "conv_L_cache": 3, "conv_bias": false, "conv_dim": 16, "conv_dim_out": 16, "conv_use_xavier_init": true,
+  "full_attn_idxs": [1], "norm_eps": 1e-05, "num_heads": 4, "pad_token_id": 0, "rope_theta": 1000000.0,
+  "theta": 1000000.0, "tie_embedding": true, "use_pos_enc": true})";
+const std::string kFalconH1 = kCommon + R"("model_type": "falcon_h1", "attention_bias": false,
+  "attention_in_multiplier": 1.0, "attention_out_multiplier": 0.9375, "attn_layer_indices": null,
+  "embedding_multiplier": 5.656854249492381, "head_dim": 8, "hidden_act": "silu", "key_multiplier": 0.39062499999999994,
+  "lm_head_multiplier": 0.0390625, "mamba_chunk_size": 128, "mamba_conv_bias": true, "mamba_d_conv": 4,
+  "mamba_d_head": 6, "mamba_d_ssm": 24, "mamba_d_state": 6, "mamba_expand": 2, "mamba_n_groups": 1,
+  "mamba_n_heads": 4, "mamba_norm_before_gate": false, "mamba_proj_bias": false, "mamba_rms_norm": false,
+  "mamba_use_mlp": true, "mlp_bias": false, "mlp_multipliers": [0.8838834764831844, 0.5859375],
+  "num_logits_to_keep": 1, "pad_token_id": 0, "projectors_bias": false, "rope_scaling": null,
+  "rope_theta": 100000000000.0, "ssm_in_multiplier": 1.25,
+  "ssm_multipliers": [0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738],
+  "ssm_out_multiplier": 0.23570226039551587, "tie_word_embeddings": false})";
+const std::string kGemma3With4B = R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+  "text_config": {"hidden_size": 16, "intermediate_size": 24, "model_type": "gemma3_text", "num_hidden_layers": 6,
+  "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}, "vision_config": {"image_size": 896}})";
 
 }  // namespace
 
 TEST_CASE("models: config.json as published models have it", "[models]") {
-  for (const std::string* text : {&kQwen25, &kSmol135M, &kSmolInstruct, &kGemma2, &kTrinity, &kQwen3Next, &kGemma3,
-                                  &kOlmo3, &kMiniMaxM2, &kGranite4}) {
+  for (const std::string* text :
+       {&kQwen25, &kSmol135M, &kSmolInstruct, &kGemma2, &kTrinity, &kQwen3Next, &kGemma3, &kOlmo3, &kMiniMaxM2,
+        &kGranite4, &kBamba, &kNemotronH, &kLfm2, &kFalconH1, &kGemma3With4B}) {
     INFO(*text);
     CHECK(refusal(*text) == "");
   }
@@ -137,6 +172,14 @@ TEST_CASE("models: config.json as published models have it", "[models]") {
         std::tuple(kMiniMaxM2, "[1, 1]", "[1, 0]", "\"attn_type_list\" is [1,0]"),
         std::tuple(kMiniMaxM2, "\"layernorm_mlp_beta\": 1.0", "\"layernorm_mlp_beta\": 3.5", "\"layernorm_mlp_beta\""),
         std::tuple(kGranite4, "\"nope\"", "\"alibi\"", "\"position_embedding_type\" is \"alibi\""),
+        std::tuple(kBamba, "\"attn_rotary_emb\": 2", "\"attn_rotary_emb\": 4", "\"attn_rotary_emb\" is 4; only 2"),
+        std::tuple(kNemotronH, "\"M*\"", "\"M\"", "\"hybrid_override_pattern\" is \"M\"; need 2 blocks"),
+        std::tuple(kNemotronH, "\"M*\"", "\"MX\"", "\"hybrid_override_pattern\" is \"MX\""),
+        std::tuple(kNemotronH, "epsilon\": 1e-05", "epsilon\": 1e-06", "\"layer_norm_epsilon\" is 1e-06"),
+        std::tuple(kLfm2, "\"theta\": 1000000.0", "\"theta\": 10000.0", "\"theta\" is 10000"),
+        std::tuple(kFalconH1, "\"attention_bias\": false,\n  \"attention_in_multiplier\": 1.0",
+                   "\"attention_bias\": true, \"attention_in_multiplier\": 2.0", "need attention_in_multiplier 1"),
+        std::tuple(kFalconH1, "\"mamba_d_ssm\": 24, ", "", "\"mamba_d_ssm\" is missing"),
         std::tuple(kGranite4, "\"logits_scaling\": 6", "\"logits_scaling\": 0", "\"logits_scaling\" is 0")})
     CHECK_THAT(refusal(with(text, from, to)), Contains(why));
 
@@ -154,6 +197,17 @@ TEST_CASE("models: config.json as published models have it", "[models]") {
   CHECK(std::get<MultiHeadAttentionOptions>(mixer(kMiniMaxM2, 0)).heads.rope.rot_dim == 4);
   CHECK(std::get<Mamba2Options>(mixer(kGranite4, 0)).head_dim == 8);
   CHECK_FALSE(std::get<MultiHeadAttentionOptions>(mixer(kGranite4, 1)).heads.use_rope);
+
+  CHECK(std::get<MultiHeadAttentionOptions>(mixer(kBamba, 1)).heads.rope.rot_dim == 2);
+  CHECK(std::get<Mamba2Options>(mixer(kNemotronH, 0)).dt_limit == std::vector<double>{0, INFINITY});
+  CHECK_FALSE(std::get<MultiHeadAttentionOptions>(mixer(kNemotronH, 1)).heads.use_rope);
+  CHECK(std::get<GatedShortConvolutionOptions>(mixer(kLfm2, 0)).width == 3);
+  CHECK(std::get<GluOptions>(plan(kLfm2).options.blocks[0].feed).hidden == 24);  // 2/3 of 33, up to a multiple of 8
+  CHECK(plan(kLfm2).options.tied);
+  CHECK(plan(kGemma3With4B).options.vocabulary == 262208);
+  const auto full = std::get<MultiHeadAttentionOptions>(mixer(kGemma3With4B, 5));
+  CHECK(std::tuple(full.heads.heads, full.heads.kv_heads, full.heads.head_dim) == std::tuple(8, 4, 256));
+  CHECK(full.heads.rope.frequencies.back() == Approx(std::pow(1e6, -254.0 / 256) / 8));
 
   // What a file leaves out is what transformers takes; null is none.
   const auto caps = [](const std::string& text) {

@@ -35,7 +35,8 @@ const std::vector<std::string> kFamilies = {
     "olmo2",       "olmo_hybrid",  "gemma2",     "gpt_oss",        "afmoe",         "kimi_linear", "deepseek_v2",
     "deepseek_v3", "deepseek_v32", "mamba2",     "glm4_moe",       "glm4_moe_lite", "glm_moe_dsa", "mistral",
     "ministral",   "mixtral",      "minimax_m2", "qwen2_moe",      "granite",       "granitemoe",  "granitemoehybrid",
-    "olmo3",       "gemma3_text",  "smollm3",    "bailing_hybrid", "phi3",          "ernie4_5"};
+    "olmo3",       "gemma3_text",  "smollm3",    "bailing_hybrid", "phi3",          "ernie4_5",    "bamba",
+    "nemotron_h",  "lfm2",         "lfm2_moe",   "falcon_h1"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 

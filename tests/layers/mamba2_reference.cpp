@@ -10,7 +10,14 @@ double softplus_of(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std
 Matrix mamba2(const LayerFacts& l, const LayerSequence& s) {
   const std::size_t heads = l.size("heads"), channels = l.size("head_dim"), width = l.size("state");
   const std::size_t groups = l.size("groups"), inner = heads * channels, n = s.x.size();
-  const Matrix map = dense(l, "in", s.x), z = columns(map, 0, inner);
+  Matrix map = dense(l, "in", s.x);
+  if (const std::vector<double> by = l.reals("in_factors"); !by.empty())
+    for (auto& row : map)
+      for (std::size_t c = 0; c < row.size(); ++c)
+        row[c] *= by[c < 2 * inner                      ? c / inner
+                     : c < 2 * (inner + groups * width) ? 2 + (c - 2 * inner) / (groups * width)
+                                                        : 4];
+  const Matrix z = columns(map, 0, inner);
   Matrix mixed = columns(map, inner, inner + 2 * groups * width);
   const Matrix step = columns(map, 2 * inner + 2 * groups * width, heads);
   mixed = l.size("short_conv") > 0 ? short_convolution_reference(l.part("conv"), "silu", mixed, s.real, s.documents)

@@ -17,8 +17,9 @@ Matrix expert(const LayerFacts& l, const std::string& name, std::size_t e, std::
   return m;
 }
 
-/// x [1][in] through the map `name` of expert e.
+/// x [1][in] through the map `name` of expert e; empty if there is none.
 Matrix mapped(const LayerFacts& l, const std::string& name, std::size_t e, const Matrix& x) {
+  if (!l.has(name + ".weight")) return {};
   Matrix y = times(x, expert(l, name, e, x[0].size()));
   const std::vector<double> bias = l.values(name + ".bias");
   if (!bias.empty())
@@ -28,6 +29,7 @@ Matrix mapped(const LayerFacts& l, const std::string& name, std::size_t e, const
 
 /// The hidden layer of an expert, [1][hidden].
 Matrix hidden_layer(const LayerFacts& l, Matrix up, const Matrix& gate) {
+  if (l.text("activation") == "relu2") return activated(up, "relu2");
   if (l.text("activation") == "swiglu") return product(activated(gate, "silu"), up);
   const double limit = l.real("swiglu_limit"), alpha = l.real("swiglu_alpha");
   for (std::size_t j = 0; j < up[0].size(); ++j) {
@@ -75,19 +77,24 @@ Matrix moe(const LayerFacts& l, const LayerSequence& s) {
     const std::vector<bool> open = allowed(l, worth);
     std::stable_sort(best.begin(), best.end(),
                      [&](std::size_t a, std::size_t b) { return open[a] != open[b] ? open[a] : worth[a] > worth[b]; });
-    double total = 0;
+    double total = l.real("norm_topk_eps");
     for (std::size_t i = 0; i < k; ++i) total += score[best[i]];
-    std::vector<double> sum(dim, 0.0);
+    const bool latent = l.size("latent") > 0;
+    const Matrix read = latent ? dense(l, "latent_down", {row}) : Matrix{row};
+    std::vector<double> sum(read[0].size(), 0.0);
     for (std::size_t i = 0; i < k; ++i) {
       const std::size_t e = best[i];
-      const Matrix inner = hidden_layer(l, mapped(l, "up", e, {row}), mapped(l, "gate", e, {row}));
+      const Matrix inner = hidden_layer(l, mapped(l, "up", e, read), mapped(l, "gate", e, read));
       const Matrix one = mapped(l, "down", e, inner);
-      for (std::size_t c = 0; c < dim; ++c)
+      for (std::size_t c = 0; c < sum.size(); ++c)
         sum[c] += l.real("scale") * (l.yes("norm_topk") ? score[e] / total : score[e]) * one[0][c];
     }
+    if (latent) sum = dense(l, "latent_up", {sum})[0];
     if (l.size("shared_hidden") > 0) {
       const auto weight = [&](const char* name) { return l.part(name).matrix("weight"); };
-      const Matrix inner = hidden_layer(l, times({row}, weight("shared_up")), times({row}, weight("shared_gate_proj")));
+      const bool gated = l.has("shared_gate_proj.weight");
+      const Matrix inner = hidden_layer(l, times({row}, weight("shared_up")),
+                                        gated ? times({row}, weight("shared_gate_proj")) : Matrix());
       const Matrix one = times(inner, weight("shared_down"));
       const double by = l.yes("shared_gate") ? 1 / (1 + std::exp(-times({row}, weight("shared_gate"))[0][0])) : 1;
       for (std::size_t c = 0; c < dim; ++c) sum[c] += by * one[0][c];

@@ -3,7 +3,7 @@
 
 namespace sluice::testing {
 
-Matrix glu_reference(const LayerFacts& l, const std::string& kind, const Matrix& x) {
+static Matrix scaled_glu(const LayerFacts& l, const std::string& kind, const Matrix& x, double gate_scale) {
   const auto gate = [](const std::string& k) -> const char* {
     if (k == "glu") return "sigmoid";
     if (k == "reglu") return "relu";
@@ -12,7 +12,14 @@ Matrix glu_reference(const LayerFacts& l, const std::string& kind, const Matrix&
     return k == "bilinear" ? "identity" : "silu";  // swiglu, silu_glu
   };
   const Matrix value = activated(dense(l, "value", x), kind == "silu_glu" ? "silu" : "identity");
-  return dense(l, "out", product(value, activated(dense(l, "gate", x), gate(kind))));
+  Matrix map = dense(l, "gate", x);
+  for (auto& row : map)
+    for (double& g : row) g *= gate_scale;
+  return dense(l, "out", product(value, activated(map, gate(kind))));
+}
+
+Matrix glu_reference(const LayerFacts& l, const std::string& kind, const Matrix& x) {
+  return scaled_glu(l, kind, x, 1);
 }
 
 Matrix short_convolution_reference(const LayerFacts& l, const std::string& act, const Matrix& x,
@@ -46,6 +53,14 @@ Matrix mlp(const LayerFacts& l, const LayerSequence& s) {
 
 Matrix norm(const LayerFacts& l, const LayerSequence& s) {
   return norm_of(l.text("kind"), l.real("eps"), l.values("weight"), l.values("bias"), s.x, l.size("parts"));
+}
+
+Matrix gated_short_convolution(const LayerFacts& l, const LayerSequence& s) {
+  const Matrix bcx = dense(l, "in", s.x);
+  const std::size_t d = l.size("dim");
+  const Matrix mixed = short_convolution_reference(
+      l.part("conv"), "identity", product(columns(bcx, 0, d), columns(bcx, 2 * d, d)), s.real, s.documents);
+  return dense(l, "out", product(columns(bcx, d, d), mixed));
 }
 
 Matrix gated_residual(const LayerFacts& l, const LayerSequence& s) {
@@ -121,13 +136,16 @@ const bool registered[] = {
     register_reference("linear", [](const LayerFacts& l, const LayerSequence& s) { return dense(l, s.x); }),
     register_reference("embedding", embedding),
     register_reference("mlp", mlp),
-    register_reference(
-        "glu", [](const LayerFacts& l, const LayerSequence& s) { return glu_reference(l, l.text("kind"), s.x); }),
+    register_reference("glu",
+                       [](const LayerFacts& l, const LayerSequence& s) {
+                         return scaled_glu(l, l.text("kind"), s.x, l.real("gate_scale"));
+                       }),
     register_reference("norm", norm),
     register_reference("short_convolution",
                        [](const LayerFacts& l, const LayerSequence& s) {
                          return short_convolution_reference(l, l.text("activation"), s.x, s.real, s.documents);
                        }),
+    register_reference("gated_short_convolution", gated_short_convolution),
     register_reference("gated_residual", gated_residual),
     register_reference("hyper_connection", hyper_connection),
 };

@@ -41,20 +41,22 @@ def drawn(name, r):
                           ("linear_key_head_dim", [3, 4, 6]), ("linear_value_head_dim", [3, 4, 6])):
         if field in f:
             f[field] = pick(values)
-    if "head_dim" in f or name in ("llama", "mixtral"):
+    if "head_dim" in f or name in ("llama", "mixtral", "lfm2", "lfm2_moe"):
         f["head_dim"] = head_dim
     if name in ("qwen2", "qwen2_moe", "olmo2", "olmo3", "olmo_hybrid", "smollm3"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
-                "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5"):
+                "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5",
+                "bamba", "lfm2", "lfm2_moe", "falcon_h1"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
             f["rope_parameters"].update(pick([{}, dict(beta_fast=8.0, beta_slow=2.0), dict(attention_factor=1.3),
                                               dict(truncate=False)]))
-    if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text", "gpt_oss", "smollm3"):
+    if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text", "gpt_oss", "smollm3",
+                "bamba"):
         f["attention_bias"] = pick([True, False])
-    if name in ("llama", "smollm3"):
+    if name in ("llama", "smollm3", "bamba", "falcon_h1"):
         f["mlp_bias"] = pick([True, False])
     if name in ("qwen2", "qwen2_moe", "qwen3") and pick([True, False]):
         f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
@@ -123,11 +125,44 @@ def drawn(name, r):
     if name == "granitemoehybrid":
         f.update(num_local_experts=pick([0, 4, 6]), position_embedding_type=pick(["rope", "nope", None]),
                  layer_types=[pick(["linear_attention", "full_attention"]) for _ in range(layers)],
-                 shared_intermediate_size=pick([8, 12]), mamba_d_state=pick([5, 6]), mamba_d_conv=pick([3, 4]),
+                 shared_intermediate_size=pick([8, 12]))
+    if name == "bamba":  # whose RoPE turns half of a head's channels, in pairs
+        f.update(head_dim=pick([4, 8]), attn_layer_indices=[i for i in range(layers) if pick([True, False])])
+    if name == "falcon_h1":
+        factor = lambda: pick([1.0, 0.4, 1.7])
+        f.update({field: factor() for field in f if field.endswith("_multiplier")},
+                 mlp_multipliers=[factor() for _ in range(2)], ssm_multipliers=[factor() for _ in range(5)],
+                 mamba_d_ssm=pick([None, 12, 24]), mamba_rms_norm=pick([True, False]),
+                 mamba_norm_before_gate=pick([True, False]))
+        f["attention_bias"] = f["attention_in_multiplier"] == 1 and pick([True, False])
+    if "mamba_n_heads" in f:
+        inner = f.get("mamba_d_ssm") or 2 * f["hidden_size"]
+        f.update(mamba_d_state=pick([5, 6]), mamba_d_conv=pick([3, 4]),
                  mamba_conv_bias=pick([True, False]), mamba_chunk_size=pick([4, 8]),
-                 mamba_n_heads=pick([h for h in (2, 4, 6) if 2 * f["hidden_size"] % h == 0]),
+                 mamba_n_heads=pick([h for h in (2, 4, 6) if inner % h == 0]),
                  time_step_limit=pick([(0.0, float("inf")), (0.01, 0.5)]))
         f["mamba_n_groups"] = pick([g for g in (1, 2, 3) if f["mamba_n_heads"] % g == 0])
+    if name == "nemotron_h":
+        groups = pick([1, 2])
+        kinds = [pick(["linear_attention", "full_attention", "mlp", "moe"]) for _ in range(layers)]
+        kinds[r.randrange(layers)] = pick(["linear_attention", "full_attention"])  # which see the padding
+        f.update(layer_norm_epsilon=f.pop("rms_norm_eps"), layers_block_type=kinds, mamba_num_heads=pick([2, 4, 6]),
+                 mamba_head_dim=pick([4, 6]), ssm_state_size=pick([5, 6]), conv_kernel=pick([3, 4]),
+                 use_conv_bias=pick([True, False]), chunk_size=pick([4, 8]),
+                 mlp_bias="moe" not in kinds and pick([True, False]), moe_latent_size=pick([None, 7]),
+                 n_group=groups, topk_group=r.randint(1, groups), num_experts_per_tok=pick([1, 2]),
+                 routed_scaling_factor=pick([1.0, 2.5]), norm_topk_prob=pick([True, False]),
+                 moe_shared_expert_intermediate_size=pick([6, 12]))
+        f["n_groups"] = pick([g for g in (1, 2, 3) if f["mamba_num_heads"] % g == 0])
+    if name in ("lfm2", "lfm2_moe"):
+        f.update(norm_eps=f.pop("rms_norm_eps"), conv_L_cache=pick([2, 3, 4]), conv_bias=pick([True, False]),
+                 layer_types=[pick(["conv", "full_attention"]) for _ in range(layers)])
+    if name == "lfm2":
+        f.update(block_auto_adjust_ff_dim=pick([True, False]), block_multiple_of=pick([1, 8]),
+                 block_ffn_dim_multiplier=pick([1.0, 1.3]))
+    if name == "lfm2_moe":
+        f.update(num_dense_layers=r.randint(0, layers), use_expert_bias=pick([True, False]),
+                 routed_scaling_factor=pick([1.0, 2.5]), norm_topk_prob=pick([True, False]))
     if name == "minimax_m2":
         f["rotary_dim"] = pick([head_dim // 4 * 2, head_dim])
     if name == "glm4_moe":

@@ -32,6 +32,7 @@ types = ["linear_attention"] * 3 + ["full_attention"]
 multipliers = dict(embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.3, logits_scaling=2.0)
 sliding = ["sliding_attention", "full_attention"]
 rope = dict(rope_theta=1000.0, rope_type="default")
+mamba = dict(mamba_n_heads=4, mamba_d_state=6, mamba_n_groups=2, mamba_chunk_size=8)
 two_ropes = dict(sliding_attention=dict(rope_theta=100.0, rope_type="default"),
                  full_attention=dict(rope_theta=1000.0, rope_type="linear", factor=8.0))
 
@@ -99,9 +100,8 @@ FAMILIES = {
                                    rope_parameters=rope)),
     "granite": ("Granite", dict(multipliers, intermediate_size=24, rope_parameters=rope)),
     "granitemoe": ("GraniteMoe", dict(multipliers, intermediate_size=8, num_local_experts=5, rope_parameters=rope)),
-    "granitemoehybrid": ("GraniteMoeHybrid", dict(multipliers, num_hidden_layers=3, intermediate_size=8,
-                                                  num_local_experts=5, shared_intermediate_size=12, mamba_n_heads=4,
-                                                  mamba_d_state=6, mamba_n_groups=2, mamba_chunk_size=8,
+    "granitemoehybrid": ("GraniteMoeHybrid", dict(multipliers, **mamba, num_hidden_layers=3, intermediate_size=8,
+                                                  num_local_experts=5, shared_intermediate_size=12,
                                                   layer_types=types[:1] + types[3:] + types[:1])),
     "olmo3": ("Olmo3", dict(intermediate_size=24, sliding_window=4, layer_types=sliding, rope_parameters=two_ropes)),
     "gemma3_text": ("Gemma3Text", dict(intermediate_size=24, head_dim=8, sliding_window=4, query_pre_attn_scalar=9,
@@ -114,6 +114,24 @@ FAMILIES = {
     "phi3": ("Phi3", dict(intermediate_size=24, sliding_window=4, rope_parameters=rope)),
     "ernie4_5": ("Ernie4_5", dict(intermediate_size=24, head_dim=8, use_bias=True, rope_parameters=rope)),
     "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
+    "bamba": ("Bamba", dict(mamba, num_hidden_layers=3, intermediate_size=24, attn_layer_indices=[1],
+                            rope_parameters=rope)),
+    "nemotron_h": ("NemotronH", dict(layers_block_type=["linear_attention", "moe", "full_attention", "mlp"],
+                                     num_hidden_layers=4, intermediate_size=24, head_dim=8, mamba_num_heads=4,
+                                     mamba_head_dim=6, ssm_state_size=6, n_groups=2, chunk_size=8, n_routed_experts=6,
+                                     moe_intermediate_size=8, moe_shared_expert_intermediate_size=12, n_group=3,
+                                     topk_group=2, num_experts_per_tok=2, routed_scaling_factor=1.5,
+                                     time_step_min=1e-30)),
+    "lfm2": ("Lfm2", dict(num_hidden_layers=3, intermediate_size=33, block_multiple_of=8,
+                          layer_types=["conv", "full_attention", "conv"], rope_parameters=rope)),
+    "lfm2_moe": ("Lfm2Moe", dict(num_hidden_layers=3, intermediate_size=24, moe_intermediate_size=8, num_dense_layers=1,
+                                 num_experts=6, num_experts_per_tok=2, routed_scaling_factor=1.5,
+                                 layer_types=["conv", "full_attention", "conv"], rope_parameters=rope)),
+    "falcon_h1": ("FalconH1", dict(mamba, mamba_d_ssm=24, intermediate_size=24, head_dim=8, rope_parameters=rope,
+                                   embedding_multiplier=3.0, lm_head_multiplier=0.5, key_multiplier=0.7,
+                                   attention_in_multiplier=1.3, attention_out_multiplier=0.8, ssm_in_multiplier=1.2,
+                                   ssm_out_multiplier=0.6, mlp_multipliers=[1.4, 0.9],
+                                   ssm_multipliers=[0.5, 1.5, 0.7, 1.3, 0.9])),
 }
 
 
@@ -148,7 +166,7 @@ def make(kind, fields, folder, seed):
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for key, x in list(model.named_parameters()) + list(model.named_buffers()):
-            if "inv_freq" in key or x.ndim == 0:  # computed from the configuration
+            if "inv_freq" in key or "mup_vector" in key or x.ndim == 0:  # computed from the configuration
                 continue
             noise = torch.randn_like(x)
             if "A_log" in key or "dt_bias" in key:
@@ -162,7 +180,7 @@ def make(kind, fields, folder, seed):
     n = 11
     tokens = torch.randint(3, 40, (3, n))
     mask = torch.ones(3, n, dtype=torch.bool)
-    mask[1, :4] = False
+    mask[1, :4] = getattr(config, "conv_bias", False)  # else LFM2 convolves what the bias makes of padding
     mask[2, n - 3:] = False
     stream = torch.randint(3, 40, (1, 20))
     with torch.no_grad():
