@@ -36,6 +36,7 @@ static bool absent(const auto& branch) { return std::holds_alternative<std::mono
 DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng)
     : residual_scale(o.residual_scale), mixer_factor(block.mixer_factor), beside_factor(block.beside_factor),
       feed_factor(block.feed_factor) {
+  if (absent(block.mixer) && !absent(block.beside)) fail<ValueError>("decoder: a block has `beside` without a mixer");
   const auto make = [&](auto& member, const auto& options) {
     if constexpr (requires { typename std::decay_t<decltype(options)>::Layer; }) {
       typename std::decay_t<decltype(options)>::Layer branch(options, rng);

@@ -88,7 +88,7 @@ struct Decoder {
   Linear head;  // absent if tied
 
   Decoder() = default;
-  /// Throws ValueError for no vocabulary and for blocks that are not `dim` wide.
+  /// Throws ValueError for no vocabulary, for blocks that are not `dim` wide, and for one with `beside` alone.
   Decoder(DecoderOptions o, Rng& rng);
   /// tokens i64 [batch, n] → logits [batch, n, vocabulary].
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const { return logits(hidden(tokens, pass)); }

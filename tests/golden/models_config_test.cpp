@@ -10,6 +10,7 @@
 #include <sluice/layers/models/load_model_files.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
@@ -265,6 +266,25 @@ TEST_CASE("models: values that transformers follows and this library does not ar
   // DeepSeek's scale of the scores belongs to kinds of RoPE that stretch the context.
   CHECK_THAT(refusal(with(golden("deepseek_v3"), "\"rope_type\": \"yarn\"", "\"rope_type\": \"default\"")),
              Contains("\"rope_parameters.factor\""));
+}
+
+TEST_CASE("load_model_files: Gemma 3 for text and images has its text's weights under a longer name", "[models]") {
+  const std::string text = source_folder() + "/tests/golden/models/gemma3_text/";
+  TempFolder folder;
+  const std::string config = "{\"model_type\": \"gemma3\", \"text_config\": " + golden("gemma3_text") + "}";
+  write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(config); });
+  SafeTensors file, given = load_safetensors(text + "expected.safetensors");
+  for (const auto& [name, x] : load_safetensors(text + "model.safetensors").tensors)
+    file.tensors["language_model." + name] = x;
+  file.tensors["vision_tower.w"] = file.tensors["multi_modal_projector.w"] = ones({1});
+  save_safetensors(folder / "model.safetensors", file);
+  NoGrad guard;
+  const Decoder model = load_model_files(folder / "", {.dtype = f64});
+  CHECK(max(abs(model(given.tensors.at("stream")) - given.tensors.at("stream_logits"))).item() <= 1e-9);
+  save_model_files(model, folder / "again", folder / "");
+  const SafeTensors again = load_safetensors(folder / "again/model.safetensors");
+  REQUIRE(again.tensors.size() == file.tensors.size());
+  for (const auto& [name, x] : file.tensors) CHECK(max(abs(to(again.tensors.at(name), x.dtype()) - x)).item() == 0);
 }
 
 TEST_CASE("load_model_files: a head in the file is used where it is not the embedding", "[models]") {

@@ -125,8 +125,8 @@ TEST_CASE("models: in bf16 logits differ by bf16's rounding", "[golden][models]"
 
 TEST_CASE("models: beside matrices of bf16, biases of the router and decays stay as the files have them", "[models]") {
   TempFolder folder;
-  for (const std::string family :
-       {"deepseek_v3", "afmoe", "kimi_linear", "mamba2", "qwen3_next", "bailing_hybrid", "granitemoehybrid"}) {
+  for (const std::string family : {"deepseek_v3", "afmoe", "kimi_linear", "mamba2", "qwen3_next", "bailing_hybrid",
+                                   "granitemoehybrid", "nemotron_h", "falcon_h1"}) {
     INFO(family);
     SafeTensors file = load_safetensors(folder_of(family) + "/model.safetensors");
     std::map<std::string, Tensor> exact;  // by the last part of the name, of the first block that has it
@@ -295,6 +295,9 @@ TEST_CASE("models: a block that does not fit its model is named", "[models]") {
   const DecoderOptions o{.vocabulary = 5, .dim = 8, .blocks = {{.mixer = twelve}}};
   CHECK_THROWS_WITH(Decoder(o, rng),
                     Contains("decoder: a block's MultiHeadAttention has dim=12") && Contains("need dim=8"));
+  const DecoderOptions alone{
+      .vocabulary = 5, .dim = 8, .blocks = {{.mixer = std::monostate{}, .beside = MultiHeadAttentionOptions{twelve}}}};
+  CHECK_THROWS_WITH(Decoder(alone, rng), "decoder: a block has `beside` without a mixer");
 }
 
 TEST_CASE("models: whatever stands in a field, the model loads or an IOError names the file", "[models]") {

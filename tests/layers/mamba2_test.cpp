@@ -145,6 +145,7 @@ TEST_CASE("Mamba-2: costs", "[mamba2][cost]") {
 TEST_CASE("Mamba-2: errors", "[mamba2]") {
   Rng rng(1);
   CHECK_THROWS_WITH(Mamba2({.dim = 8}, rng), Contains("head_dim=64") && Contains("2*dim=16"));
+  CHECK_THROWS_WITH(Mamba2({.dim = 8, .heads = 4, .in_factors = {1, 2}}, rng), Contains("in_factors needs five"));
   CHECK_THROWS_WITH(Mamba2({.dim = 8, .heads = 4, .groups = 3}, rng), Contains("groups=3") && Contains("heads=4"));
   const double inf = std::numeric_limits<double>::infinity();
   for (const std::vector<double>& limit : {std::vector<double>{}, {0.1}, {0.1, 0.2, 0.3}, {0.2, 0.1}, {inf, inf}})
