@@ -100,15 +100,15 @@ TEST_CASE("graphs: an index out of range is found by a replay, and changes nothi
   Model model;
   to(model, gpu);
   GraphedStep step(model, [&](const std::vector<Tensor>& in) { return loss_of(model, in); });
-  const Tensor x = tokens(1, {2, 300});
+  const Tensor x = tokens(1, {2, 600});
   for (int i = 0; i < 2; ++i) step({x, x});
   const double want = step({x, x}).item();
   for (const int64_t wrong : {int64_t{13}, int64_t{-1}, int64_t{1} << 40}) {
     std::vector<int64_t> values = to(x, cpu).to_vector<int64_t>();
-    values[517] = wrong, values[599] = 77;
-    const Tensor bad = to(Tensor::from(values, {2, 300}), gpu);
+    values[1117] = wrong, values[1199] = 77;
+    const Tensor bad = to(Tensor::from(values, {2, 600}), gpu);
     CHECK_THROWS_WITH(step({bad, x}), Contains(str("graphed step: index ", wrong,
-                                                   " is outside [0, 13) — got it at element 517 of 600")));
+                                                   " is outside [0, 13) — got it at element 1117 of 1200")));
     if (wrong == -1) continue;  // a target that does not count
     CHECK_THROWS_AS(step({x, bad}), ValueError);
   }
