@@ -44,7 +44,7 @@ namespace sluice {
 /// Names of tensors without a counterpart: those of the model that a file lacks, and those of a file that the model
 /// lacks.
 struct StateNames {
-  std::vector<std::string> missing, unexpected;
+  std::vector<std::string> missing, unexpected;  // of the model, of the file
 };
 /// Which tensors of a file load() reads.
 struct LoadOptions {
