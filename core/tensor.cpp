@@ -130,7 +130,8 @@ void check_floats(const char* op, std::initializer_list<NamedOperand> operands) 
   bool fit = true;
   std::string got;
   for (const auto& [name, x] : operands) {
-    if (!x.defined()) fail<ValueError>(op, ": ", name, " is undefined (default-constructed or moved from)", in_running_module());
+    if (!x.defined())
+      fail<ValueError>(op, ": ", name, " is undefined (default-constructed or moved from)", in_running_module());
     fit = fit && is_float(x.dtype()) && x.dtype() == operands.begin()->second.dtype();
   }
   for (const auto& [name, x] : operands)

@@ -96,8 +96,8 @@ void read_nemotron_h(FamilyReader& r) {
   c.ignore(
       "intermediate_size mlp_bias mamba_ssm_cache_dtype hidden_dropout moe_shared_expert_overlap "
       "mtp_layers_block_type mtp_hybrid_override_pattern");
-  // NVIDIA's code clamps Δ to time_step_limit. Transformers 5.24 clamps it to [time_step_min, ∞), which its issue 48989
-  // calls a fault.
+  // NVIDIA's code clamps Δ to time_step_limit. Transformers 5.24 clamps it to [time_step_min, ∞), which its pull
+  // request 48989 calls a fault.
   Mamba2Options recurrent = mamba2_options(r, "mamba_", "ssm_state_size");
   recurrent.groups = c.at<int64_t>("n_groups");
   r.mixers(recurrent);

@@ -16,6 +16,7 @@
 #include <sluice/core/tensor.h>
 #include <sluice/layers/nn/meta_init.h>
 #include <sluice/layers/nn/named_tensor.h>
+#include <sluice/layers/nn/parts.h>
 
 #include <map>
 #include <optional>
@@ -24,20 +25,6 @@
 #include <type_traits>
 #include <variant>
 #include <vector>
-
-/// The visit of a module that calls its parts as its members are called; up to 80 of them.
-#define SLUICE_PARTS(...)                                                                            \
-  static void visit(auto& self, auto&& f) { SLUICE_ALL_PARTS(__VA_OPT__(SLUICE_PART(__VA_ARGS__))) } \
-  static_assert(true)
-#define SLUICE_PART(x, ...)                    \
-  ::sluice::detail::visit_part(f, #x, self.x); \
-  __VA_OPT__(SLUICE_NEXT_PART SLUICE_NOTHING()()(__VA_ARGS__))
-#define SLUICE_NEXT_PART() SLUICE_PART
-#define SLUICE_NOTHING()
-#define SLUICE_ALL_PARTS(...) SLUICE_PARTS_3(SLUICE_PARTS_3(SLUICE_PARTS_3(SLUICE_PARTS_3(__VA_ARGS__))))
-#define SLUICE_PARTS_3(...) SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(__VA_ARGS__))))
-#define SLUICE_PARTS_2(...) SLUICE_PARTS_1(SLUICE_PARTS_1(SLUICE_PARTS_1(SLUICE_PARTS_1(__VA_ARGS__))))
-#define SLUICE_PARTS_1(...) __VA_ARGS__
 
 namespace sluice {
 
@@ -85,12 +72,6 @@ struct Members {
   std::size_t begin(std::string type, const void* object);  // begins a part; returns its index, for end()
   void end(std::size_t part) { parts[part].last = slots.size(); }
 };
-
-/// A member in the visit of SLUICE_PARTS; one that is in_place lists its own members there.
-template <class T> void visit_part(auto& f, const char* name, T& x) {
-  if constexpr (requires { T::in_place; }) T::visit(x, f);
-  else f(name, x);
-}
 
 void collect(Members& out, const Tensor& x);
 inline void collect(Members&, std::monostate) {}

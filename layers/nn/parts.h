@@ -1,0 +1,27 @@
+// SLUICE_PARTS(a, b, …): a module's list of members, which layers/nn/module.h reads. A macro, because C++20 cannot name
+// a struct's members.
+#pragma once
+
+/// The visit of a module that calls its parts as its members are called; up to 80 of them.
+#define SLUICE_PARTS(...)                                                                            \
+  static void visit(auto& self, auto&& f) { SLUICE_ALL_PARTS(__VA_OPT__(SLUICE_PART(__VA_ARGS__))) } \
+  static_assert(true)
+#define SLUICE_PART(x, ...)                    \
+  ::sluice::detail::visit_part(f, #x, self.x); \
+  __VA_OPT__(SLUICE_NEXT_PART SLUICE_NOTHING()()(__VA_ARGS__))
+#define SLUICE_NEXT_PART() SLUICE_PART
+#define SLUICE_NOTHING()
+#define SLUICE_ALL_PARTS(...) SLUICE_PARTS_3(SLUICE_PARTS_3(SLUICE_PARTS_3(SLUICE_PARTS_3(__VA_ARGS__))))
+#define SLUICE_PARTS_3(...) SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(SLUICE_PARTS_2(__VA_ARGS__))))
+#define SLUICE_PARTS_2(...) SLUICE_PARTS_1(SLUICE_PARTS_1(SLUICE_PARTS_1(SLUICE_PARTS_1(__VA_ARGS__))))
+#define SLUICE_PARTS_1(...) __VA_ARGS__
+
+namespace sluice::detail {
+
+/// A member in the visit of SLUICE_PARTS; one that is in_place lists its own members there.
+template <class T> void visit_part(auto& f, const char* name, T& x) {
+  if constexpr (requires { T::in_place; }) T::visit(x, f);
+  else f(name, x);
+}
+
+}  // namespace sluice::detail
