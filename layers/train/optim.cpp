@@ -268,7 +268,8 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
   const int64_t steps = count("steps");
   std::vector<int64_t> updates;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const auto& [name, w] = parameters_[i];
+    const std::string& name = parameters_[i].name;
+    const Tensor& w = parameters_[i].tensor;  // clang 14 cannot capture a structured binding
     updates.push_back(count(name + ".updates"));
     if (updates.back() > steps)
       fail<IOError>(op, ": '", name, ".updates' is ", updates.back(), ", more than ", steps, " steps");
