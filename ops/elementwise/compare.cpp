@@ -20,8 +20,8 @@ template <class T, class F> void compare_as(const Tensor& a, const Tensor& b, Te
   using Operand = detail::TileOperand<T>;
   bool* out = y.mutable_data<bool>();
   const Operand left(a, y.shape()), right(b, y.shape());
-  parallel_for(y.numel(), 32 * detail::kTile, [&](int64_t begin, int64_t end) {
-    T ta[Operand::kBuffer], tb[Operand::kBuffer];
+  parallel_for(y.numel(), std::max(32 * detail::kTile, 16 * Operand::kLength), [&](int64_t begin, int64_t end) {
+    alignas(64) T ta[Operand::kBuffer], tb[Operand::kBuffer];
     int64_t held_a = -1, held_b = -1;
     for (int64_t i = begin, n; i < end; i += n) {
       n = std::min(Operand::kLength, end - i);

@@ -43,11 +43,15 @@ template <class T> class TileOperand {
   /// The n elements from i on, in the buffer; `held`, −1 at first, tells what it holds.
   const T* buffered(int64_t i, int64_t n, T* buffer, int64_t& held) const {
     if (period_ > 0) {
-      const int64_t all = std::min(numel_, kLength + period_);
-      if (held < 0) read_tile(walk_, at_, x_.dtype(), 0, period_, buffer);
-      for (int64_t have = period_; held < 0 && have < all; have *= 2)
-        std::copy_n(buffer, std::min(have, all - have), buffer + have);
-      held = 0;
+      if (held < 0) {
+        const int64_t all = std::min(numel_, kLength + period_);
+        read_tile(walk_, at_, x_.dtype(), 0, period_, buffer);
+        if (period_ == 1) std::fill_n(buffer, all, buffer[0]);
+        else
+          for (int64_t have = period_; have < all; have *= 2)
+            std::copy_n(buffer, std::min(have, all - have), buffer + have);
+        held = 0;
+      }
       return period_ == 1 ? buffer : buffer + i % period_;  // a tile begins anywhere in the period
     }
     if (constant_ > 0) {
