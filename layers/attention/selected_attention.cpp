@@ -269,7 +269,7 @@ Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {
       fresh.push_back(side(h, x, *of_k, {}, h.kv_heads, h.rope.of_keys(), call.first(h.use_rope)));
       fresh.push_back(detail::split_heads((*of_v)(x), h.kv_heads));
     }
-  return finished(h, heads, call, fresh, [&](const std::vector<Tensor>& own, const SelectedOptions& here) {
+  return finished(h, heads, call, fresh, [&, &q = q](const std::vector<Tensor>& own, const SelectedOptions& here) {
     return over_all_keys(own, here, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
       const std::size_t at = options.separate_keys ? 2 : 0;  // of the compressed branch, and from it to the window's
       const auto [blocks_k, blocks_v] = compressed(call, rows[at], rows[at + 1], o.keys);
@@ -288,7 +288,7 @@ Tensor MobaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const HeadsOptions& h = options.heads;
   Call call(*this, "moba_attention", given, h.dim, pass);
   const auto [q, k, v] = heads.project(h, call.x, call.first(h.use_rope));
-  return finished(h, heads, call, {k, v}, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
+  return finished(h, heads, call, {k, v}, [&, &q = q](const std::vector<Tensor>& rows, const SelectedOptions& o) {
     return moba_attention(q, rows[0], rows[1], options.sizes, o, call.rng());
   });
 }
@@ -329,10 +329,10 @@ Tensor MsaAttention::operator()(const Tensor& given, const Pass& pass) const {
   const Tensor q = side(h, call.x, heads.q, q_norm, h.heads, h.rope, position),
                k = side(h, call.x, heads.k, k_norm, h.kv_heads, h.rope.of_keys(), position),
                v = detail::split_heads(heads.v(call.x), h.kv_heads);
-  const auto [index_of_q, index_of_k] = index(call.x, position);
-  const std::vector<Tensor> fresh{k, v, index_of_k.detach()};
+  const Index by = index(call.x, position);
+  const std::vector<Tensor> fresh{k, v, by.k.detach()};
   return finished(h, heads, call, fresh, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
-    return msa_attention(q, rows[0], rows[1], index_of_q.detach(), rows[2], options.sizes, o, call.rng());
+    return msa_attention(q, rows[0], rows[1], by.q.detach(), rows[2], options.sizes, o, call.rng());
   });
 }
 
