@@ -74,7 +74,7 @@ int main() {
 
 // Expected output:
 // shapes:
-//   linear: x=[5,7] and weight=[8,16] do not fit; need x [..., in] and weight [in, out]
+//   linear: x=[5,7] and weight=[8,16] do not fit; need x [..., in] and weight [in, out] — in Net / Linear
 // a loss of [5,1] against [5]:
 //   mse_loss: shapes must be equal — got [5,1] and [5]
 // forgotten in visit(): f32[16], read by add

@@ -37,7 +37,7 @@ using DecoderMixer =
 
 /// The layers of a block.
 struct DecoderBlockOptions {
-  DecoderMixerOptions mixer;
+  DecoderMixerOptions mixer;                                                   // crosses tokens
   DecoderMixerOptions beside = std::monostate{};                               // reads what the mixer reads (Falcon-H1)
   std::variant<std::monostate, GluOptions, MoeOptions, MlpOptions> feed = {};  // monostate: none
   DecoderNorms mixer_norms = {};                                               // around the mixer and what is beside it

@@ -90,7 +90,8 @@ struct Cube {
   static constexpr const char* name = "pow";
   template <class T> SLUICE_FN T operator()(const T& x) const { return x * x * x; }
 };
-// Primitives of two operands, with their slopes in core/number/dual.h.
+// Primitives of two operands, with their slopes in core/number/dual.h. Remainder is a − b·⌊a/b⌋, as Python's %, and
+// FloorDivide ⌊a/b⌋, as its //. A tie of maximum or minimum splits the gradient in halves.
 #define SLUICE_BINARY_FORMULA(Type, op, f, of_integers, selecting)                              \
   struct Type {                                                                                 \
     static constexpr const char* name = #op;                                                    \
@@ -98,9 +99,9 @@ struct Cube {
     template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return f(a, b); } \
   };
 SLUICE_BINARY_FORMULA(Pow, pow, pow, false, false)
-SLUICE_BINARY_FORMULA(Remainder, remainder, remainder, true, false)         // a − b·⌊a/b⌋, as Python's %
-SLUICE_BINARY_FORMULA(FloorDivide, floor_divide, floor_divide, true, true)  // ⌊a/b⌋, as Python's //
-SLUICE_BINARY_FORMULA(Maximum, maximum, max, true, true)                    // a tie splits the gradient in halves
+SLUICE_BINARY_FORMULA(Remainder, remainder, remainder, true, false)
+SLUICE_BINARY_FORMULA(FloorDivide, floor_divide, floor_divide, true, true)
+SLUICE_BINARY_FORMULA(Maximum, maximum, max, true, true)
 SLUICE_BINARY_FORMULA(Minimum, minimum, min, true, true)
 #undef SLUICE_BINARY_FORMULA
 /// x limited to [lo, hi]; slope 1 inside and on the bounds, 0 outside; NaN stays NaN.

@@ -5,7 +5,7 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/scan/runs.h>
+#include <sluice/ops/rows/runs.h>
 
 #include <algorithm>
 #include <vector>
@@ -24,7 +24,7 @@ namespace {
 template <class T, class Width, class Apart>
 void products_before(const T* __restrict__ x, double* __restrict__ before, int64_t n, int64_t step, Width width,
                      Apart apart, double* kept) {
-  double y[kWidth];
+  double y[kRuns];
   std::copy_n(kept, int64_t{width}, y);
   for (int64_t j = 0; j < n; ++j)
     for (int64_t c = 0; c < width; ++c) {
@@ -38,7 +38,7 @@ void products_before(const T* __restrict__ x, double* __restrict__ before, int64
 template <bool each, class T, class Width, class Apart>
 void cumprod_backward_runs(const T* __restrict__ x, const T* __restrict__ g, T* __restrict__ dx, int64_t n,
                            int64_t step, Width width, Apart apart, const double* __restrict__ before, double* kept) {
-  double r[kWidth];
+  double r[kRuns];
   std::copy_n(kept, int64_t{width}, r);
   for (int64_t j = n - 1; j >= 0; --j)
     for (int64_t c = 0; c < width; ++c) {
@@ -55,10 +55,10 @@ template <bool each, class T> void cumprod_backward(const T* x0, const T* g0, T*
   const int64_t pieces = ceil_div(s.n, kPiece);
   for_each_block(s, [=](int64_t at, auto width, auto rows) {
     struct Before;
-    auto* before = static_cast<double*>(thread_memory<Before, 1>(0, kPiece * kWidth * sizeof(double)));
+    auto* before = static_cast<double*>(thread_memory<Before, 1>(0, kPiece * kRuns * sizeof(double)));
     const T *x = x0 + at, *g = each ? g0 + at : g0 + at / (s.n * s.inner) * s.inner + at % (s.n * s.inner);
     std::vector<double> starts(static_cast<std::size_t>(pieces * width), 1.0);
-    double r[kWidth];
+    double r[kRuns];
     for (int64_t c = 0; c < width; ++c) r[c] = each ? 0 : double(g[c]);
     Piece<double> px, pg, pdx;
     const auto upwards = [&](int64_t first, int64_t m, double* y) {

@@ -8,7 +8,7 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
-#include <sluice/ops/scan/runs.h>
+#include <sluice/ops/rows/runs.h>
 
 #include <algorithm>
 #include <utility>
@@ -17,7 +17,7 @@ namespace sluice {
 
 namespace {
 
-using detail::Fixed, detail::kApart, detail::kPiece, detail::kWidth, detail::Piece;
+using detail::Fixed, detail::kApart, detail::kPiece, detail::kRuns, detail::Piece;
 
 struct Sums {
   template <class T> static T start() { return T(0); }
@@ -33,7 +33,7 @@ struct Products {
 template <class Op, class Total, class T, class Width, class Apart>
 void scan_runs(const T* __restrict__ x, T* __restrict__ y, int64_t n, int64_t step, Width width, Apart apart,
                bool exclusive, Total* kept) {
-  Total total[kWidth];
+  Total total[kRuns];
   std::copy_n(kept, int64_t{width}, total);
   const auto store = [&] {
     for (int64_t c = 0; c < width; ++c) y[c * apart] = static_cast<T>(total[c]);
@@ -51,7 +51,7 @@ template <class Op, class T, class Total> void scan(const T* x0, T* y0, ReduceSh
   detail::for_each_block(s, [=](int64_t at, auto width, auto rows) {
     const T* x = x0 + at;
     T* y = y0 + at;
-    Total total[kWidth];
+    Total total[kRuns];
     std::fill_n(total, int64_t{width}, Op::template start<Total>());
     if constexpr (rows) {
       Piece<Total> from, to;

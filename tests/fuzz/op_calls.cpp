@@ -227,10 +227,10 @@ OpCalls make_calls() {
   };
   indexed("gather", [](Draw&, T x, int64_t dim, T i) { return gather(x, dim, i); });
   indexed("index_select", [](Draw&, T x, int64_t dim, T i) { return index_select(x, dim, i); });
-  indexed("scatter_add", [](Draw& d, T x, int64_t dim, T i) { return scatter_add(x, dim, i, d.get<Tensor>()); });
-  indexed("scatter", [](Draw& d, T x, int64_t dim, T i) {
-    return scatter(x, dim, i, i.defined() && x.defined() && d.chance(0.8) ? d.tensor(i.shape(), x.dtype()) : d.get<Tensor>());
-  });
+  const auto source = [](Draw& d, T x, T i) {
+    return i.defined() && x.defined() && d.chance(0.8) ? d.tensor(i.shape(), x.dtype()) : d.get<Tensor>(); };
+  indexed("scatter_add", [=](Draw& d, T x, int64_t dim, T i) { return scatter_add(x, dim, i, source(d, x, i)); });
+  indexed("scatter", [=](Draw& d, T x, int64_t dim, T i) { return scatter(x, dim, i, source(d, x, i)); });
   add_call("index_add", [](Draw& d) {  // what fits
     const int64_t rows = d.size(), n = d.size(), width = d.size();
     const Tensor x = d.tensor({rows, width}, f32), src = d.tensor({n, width}, f32), index = d.tensor({n}, i64);

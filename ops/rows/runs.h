@@ -9,21 +9,21 @@
 
 namespace sluice::detail {
 
-inline constexpr int64_t kWidth = 64;
+inline constexpr int64_t kRuns = 64;
 template <int64_t k> using Fixed = std::integral_constant<int64_t, k>;
 
-/// f(at, width, rows) for blocks of `width` neighbouring runs, at most kWidth, of x [outer, n, inner] along the middle,
+/// f(at, width, rows) for blocks of `width` neighbouring runs, at most kRuns, of x [outer, n, inner] along the middle,
 /// in parallel. The first run of a block begins at `at`. With `rows` they lie one behind the other, else side by side.
 /// Few are counted by the compiler, which keeps their totals in registers.
 template <class F> void for_each_block(ReduceShape s, F f) {
-  const int64_t blocks = ceil_div(s.inner, kWidth), work = std::max<int64_t>(1, s.n * std::min(s.inner, kWidth));
+  const int64_t blocks = ceil_div(s.inner, kRuns), work = std::max<int64_t>(1, s.n * std::min(s.inner, kRuns));
   parallel_for(s.outer * blocks, std::max<int64_t>(1, (1 << 14) / work), [&](int64_t begin, int64_t end) {
     int64_t task = begin;
     for (; s.inner == 1 && task + 4 <= end; task += 4) f(task * s.n, Fixed<4>(), std::true_type());
     for (; s.inner == 1 && task < end; ++task) f(task * s.n, Fixed<1>(), std::true_type());
     for (; task < end; ++task) {
-      const int64_t first = task % blocks * kWidth, at = task / blocks * s.n * s.inner + first;
-      const int64_t width = std::min(kWidth, s.inner - first);
+      const int64_t first = task % blocks * kRuns, at = task / blocks * s.n * s.inner + first;
+      const int64_t width = std::min(kRuns, s.inner - first);
       if (width == 1) f(at, Fixed<1>(), std::false_type());
       else if (width == 2) f(at, Fixed<2>(), std::false_type());
       else if (width == 3) f(at, Fixed<3>(), std::false_type());
