@@ -57,8 +57,10 @@ for ((i = 0; i < trials; ++i)); do
   [[ ! $want ]] || ((says == 1)) || problem="$says lines say: $want"
   own=$(grep -cE '^(all_reduce|wait|part|settings|build of|rank [0-9]|barrier|check_same)' "$work/err") || true
   ((own <= 1)) || problem="$own messages instead of one"
-  while read -r pid; do # a dead process that nobody has waited for is no process
-    if [[ -r /proc/$pid/stat && $(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -c1) =~ [RSDT] ]]; then
+  while read -r pid; do # a dead process that nobody has waited for is no process; one that was killed needs a moment
+    alive() { [[ -r /proc/$pid/stat && $(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -c1) =~ [RSDT] ]]; }
+    for ((k = 0; k < 10 * slow; ++k)); do alive || break; sleep 0.1; done
+    if alive; then
       problem="process $pid is left"
       kill -9 "$pid" 2>/dev/null || true
     fi
