@@ -61,8 +61,9 @@ TEST_CASE("cumsum: rows are summed alike, however many there are", "[scan]") {
 
 TEST_CASE("cumprod, prod: runs of every kind, with and without zeros, against loops", "[scan]") {
   testing::Rand rand(5);
-  for (const Shape& shape : {Shape{9, 3, 1}, Shape{6, 256, 1}, Shape{5, 600, 1}, Shape{2, 300, 2}, Shape{1, 520, 3},
-                             Shape{1, 40, 4}, Shape{3, 270, 70}, Shape{70000, 2, 1}})
+  for (const Shape& shape :
+       {Shape{9, 3, 1}, Shape{6, 256, 1}, Shape{3, 257, 1}, Shape{2, 513, 2}, Shape{5, 600, 1}, Shape{2, 300, 2},
+        Shape{1, 520, 3}, Shape{1, 40, 4}, Shape{3, 270, 70}, Shape{70000, 2, 1}})
     for (const int64_t zeros : {0, 1, 2}) {
       const int64_t n = shape[1], inner = shape[2], runs = shape[0] * inner;
       INFO(shape[0] << " x " << n << " x " << inner << " with " << zeros << " zeros");
