@@ -71,7 +71,7 @@ MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool in
 /// Plan of a backward pass. Operands are the n inputs of the node, then g, the gradient of its output. Allocates
 /// grads[k] for each input k whose gradient is needed.
 MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Tensor& g, Tensors& grads);
-/// The gradients g · slopes[k] of a node's inputs, as ops. `selects`: 0 where a slope is, even if g is infinite.
+/// The gradients g · slopes[k] of a node's inputs in `dtype`, as ops. `selects`: 0 where a slope is, even if g is ∞.
 Tensors pulled_back(const Node& node, std::span<const Tensor> slopes, const Tensor& g, DType dtype, bool selects);
 
 /// A formula's loop over contiguous runs: out[j][i] from in[k][i], i < n.
