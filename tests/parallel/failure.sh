@@ -80,7 +80,7 @@ for signals in 0 1 2; do
   begun=$SECONDS
   bash "$launch" 2 bash -c "$stubborn" - "$((signals ? -1 : 1))" >"$work/out" 2>"$work/err" &
   job=$!
-  for ((k = 0; signals && k < 100; ++k)); do
+  for ((k = 0; signals && k < 100 * slow; ++k)); do
     if (($(grep -c ready "$work/out") == 2)); then break; fi
     sleep 0.1
   done
@@ -91,7 +91,7 @@ for signals in 0 1 2; do
   status=0
   wait "$job" || status=$?
   took=$((SECONDS - begun)) saved=$(grep -c saved "$work/out") || true
-  if ((took > 15 || saved != (signals == 1 ? 2 : 0) || (status == 0) != (signals == 1))); then
+  if ((took > 15 * slow || saved != (signals == 1 ? 2 : 0) || (status == 0) != (signals == 1))); then
     printf '%d signals: status %d after %d s, %d ranks saved\n' "$signals" "$status" "$took" "$saved"
     cat "$work/out" "$work/err"
     failed=1

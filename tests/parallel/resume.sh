@@ -70,9 +70,14 @@ for ((i = 0; i < trials; ++i)); do
   if ((i < 2)); then
     run $((i + 1)) fewer || die "trial $i: it does not resume with fewer ranks"
     grep -q '^resume .* at step' "$work/fewer.log" || die "trial $i: with fewer ranks it began anew"
-    # The same but for rounding.
-    paste -d, <(figures whole) <(figures fewer) | awk -F, 'NR > 1 && ($1 != $5 || ($3 - $7) ^ 2 > 1e-4) { bad = 1 } END { exit bad || NR < 2 }' ||
-      die "trial $i: with fewer ranks it ends elsewhere"
+    # Sums of other shares are rounded otherwise, and training multiplies the difference: the steps of every row are the
+    # same, but only the first row after the resumed step has the same figures but for rounding.
+    resumed=$(sed -nE 's/^resume .* at step ([0-9]+)$/\1/p' "$work/fewer.log")
+    paste -d, <(figures whole) <(figures fewer) | awk -F, -v resumed="$resumed" '
+      NR == 1 { next }
+      $1 != $5 { bad = 1 }
+      $1 > resumed && !compared++ && ($3 - $7) ^ 2 > 1e-4 { bad = 1 }
+      END { exit bad || !compared }' || die "trial $i: with fewer ranks it ends elsewhere"
   fi
   rm -rf "$work/fewer"
 done
