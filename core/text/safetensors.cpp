@@ -1,12 +1,12 @@
 #include <sluice/core/text/safetensors.h>
 
 #include <sluice/core/text/file.h>
+#include <sluice/core/text/file_dtype.h>
 #include <sluice/core/text/json.h>
 #include <sluice/core/text/utf8.h>
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -22,13 +22,9 @@ namespace {
 constexpr uint64_t kMaxHeader = 100'000'000;  // the reference implementation's limit
 constexpr uint64_t kMaxBytes = uint64_t{1} << 46;
 
-// In the order in which the reference implementation sorts them: by size of element, descending, so
-// that every tensor is aligned.
-constexpr std::pair<DType, std::string_view> kNames[] = {{i64, "I64"}, {f64, "F64"},   {f32, "F32"},
-                                                         {i32, "I32"}, {bf16, "BF16"}, {boolean, "BOOL"}};
 int order_of(DType t) {
-  return static_cast<int>(std::find_if(std::begin(kNames), std::end(kNames), [&](auto& n) { return n.first == t; }) -
-                          kNames);
+  const auto at = std::ranges::find(detail::kFileDTypes, t, &detail::FileDType::dtype);
+  return static_cast<int>(at - std::begin(detail::kFileDTypes));
 }
 
 /// A name from the file for an error text, cut to 100 characters.
@@ -38,8 +34,7 @@ struct Entry {
   std::string name;
   std::optional<std::string> dtype;
   std::optional<std::vector<uint64_t>> shape, offsets;
-  DType type = f32;   // of dtype
-  bool half = false;  // F16 in the file, f32 in memory
+  const detail::FileDType* type = nullptr;  // of dtype
   bool wanted = true;
   Shape dims;  // of shape
 };
@@ -146,13 +141,6 @@ class HeaderParser final : public JsonEvents {
   std::set<std::string> names_;
 };
 
-float float_of_half(uint16_t h) {
-  const uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31u, fraction = h & 1023u;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));  // ∞ and NaN
-  if (exponent > 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
-  return std::copysign(static_cast<float>(fraction) * 0x1p-24f, sign ? -1.0f : 1.0f);  // denormal, 0
-}
-
 /// Checks one tensor's dtype, shape and range against each other and fills type and dims. Returns the reason if
 /// something is wrong, else "".
 std::string check_entry(Entry& e) {
@@ -160,15 +148,16 @@ std::string check_entry(Entry& e) {
   const uint64_t begin = (*e.offsets)[0], end = (*e.offsets)[1];
   if (begin > end) return str("tensor ", cited(e.name), " has reversed data_offsets [", begin, ",", end, "]");
   if (!e.wanted) return {};
-  auto known = std::find_if(std::begin(kNames), std::end(kNames), [&](auto& n) { return n.second == *e.dtype; });
-  e.half = *e.dtype == "F16";
-  if (known == std::end(kNames) && !e.half)
-    return str("tensor ", cited(e.name), " has the dtype ", cited(*e.dtype),
-               "; need F32, F64, F16, BF16, I64, I32 or BOOL");
-  e.type = e.half ? f32 : known->first;
+  const auto known = std::ranges::find(detail::kFileDTypes, *e.dtype, &detail::FileDType::name);
+  if (known == std::end(detail::kFileDTypes)) {
+    std::string all;
+    for (const detail::FileDType& t : detail::kFileDTypes) all += str(all.empty() ? "" : ", ", t.name);
+    return str("tensor ", cited(e.name), " has the dtype ", cited(*e.dtype), "; known are ", all);
+  }
+  e.type = known;
   // Zero sizes are counted as one here, so that strides cannot overflow either.
-  const uint64_t item = e.half ? 2 : static_cast<uint64_t>(size_of(e.type));
-  uint64_t bound = item, bytes = item;
+  const auto item = static_cast<uint64_t>(std::max(known->bytes, size_of(known->dtype)));
+  uint64_t bound = item, bytes = static_cast<uint64_t>(known->bytes);
   for (uint64_t s : *e.shape) {
     if (s > kMaxBytes / bound) return str("tensor ", cited(e.name), " has a shape whose size overflows");
     bound *= std::max<uint64_t>(s, 1), bytes *= s;
@@ -260,17 +249,18 @@ SafeTensors read_safetensors(const char* op, const std::string& path,
       file.skip(bytes);
       continue;
     }
-    Tensor t = e.half ? Tensor() : file.mapped(e.dims, e.type);
+    const auto [name, item, dtype, widen] = *e.type;
+    Tensor t = widen ? Tensor() : file.mapped(e.dims, dtype);
     if (t.defined()) {
       // its bytes are the file's
-    } else if (t = empty(e.dims, {.dtype = e.type}); e.half) {
-      std::vector<uint16_t> halves(bytes / 2);
-      file.read(halves.data(), bytes);
-      std::transform(halves.begin(), halves.end(), t.mutable_data<float>(), float_of_half);
+    } else if (t = empty(e.dims, {.dtype = dtype}); widen) {
+      std::vector<std::byte> numbers(bytes);
+      file.read(numbers.data(), bytes);
+      widen(numbers.data(), t.numel(), t.raw());
     } else {
       file.read(t.raw(), bytes);
     }
-    if (e.type == boolean) {
+    if (dtype == boolean) {
       const std::byte* bad = std::find_if(t.raw(), t.raw() + bytes, [](std::byte b) { return b > std::byte{1}; });
       check(bad == t.raw() + bytes, "tensor ", cited(e.name), " is BOOL, but its byte ", bad - t.raw(),
             " is neither 0 nor 1");
@@ -305,7 +295,7 @@ void save_safetensors(const std::string& path, const SafeTensors& file) {
   int64_t at = 0;
   for (const auto& [name, t] : sorted) {
     const int64_t end = at + t.numel() * size_of(t.dtype());
-    header.emplace_back(name, Json::Object{{"dtype", kNames[order_of(t.dtype())].second},
+    header.emplace_back(name, Json::Object{{"dtype", detail::kFileDTypes[order_of(t.dtype())].name},
                                            {"shape", Json::List(t.shape().begin(), t.shape().end())},
                                            {"data_offsets", Json::List{at, end}}});
     at = end;

@@ -13,12 +13,31 @@ std::vector<ModelFamily> model_families() {
   return all;
 }
 
+/// IOError unless layers/port/quantised.h can read weights that are stored as this config.json says. The names and
+/// shapes of their tensors say the rest.
+static void check_quantisation(const ModelConfig& c) {
+  const std::string of = "quantization_config.";
+  const auto one_of = [&](const char* field, const std::vector<std::string>& known) {
+    if (std::ranges::find(known, c.at<std::string>(of + field)) != known.end()) return;
+    std::string all;
+    for (const std::string& name : known) all += str(all.empty() ? "known: " : ", ", name);
+    c.refuse(of + field, all);
+  };
+  if (!c.has(of + "quant_method")) return;
+  one_of("quant_method", {"fp8", "mxfp4", "compressed-tensors"});
+  if (c.has(of + "format")) one_of("format", {"float-quantized", "int-quantized", "naive-quantized"});
+  for (const int64_t n : c.get<std::vector<int64_t>>(of + "weight_block_size", {}))
+    if (n < 1 || (n & (n - 1)) != 0) c.refuse(of + "weight_block_size", "need powers of two");
+  c.ignore("quantization_config");
+}
+
 ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char*)>& has) {
   const std::string type = config.at<std::string>("model_type");
   std::string known;
   for (const ModelFamily& family : model_families()) {
     if (type == family.model_type) {
       config.assume(family.defaults);
+      check_quantisation(config);
       ModelPlan plan;
       detail::FamilyReader reader(config, has, plan);
       family.read(reader);

@@ -241,8 +241,6 @@ void read_gemma2(FamilyReader& r) {
 /// gpt-oss: sinks, biases everywhere, experts with a clamped gate; every other layer slides.
 void read_gpt_oss(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  if (c.has("quantization_config.quant_method"))
-    c.refuse("quantization_config.quant_method", "need weights of BF16: dequantize the model first");
   // The defaults of both are not those of the others.
   c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
   c.any_of<std::string>({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});

@@ -3,6 +3,7 @@
 #include <sluice/core/text/file.h>
 #include <sluice/core/text/safetensors.h>
 #include <sluice/layers/models/families.h>
+#include <sluice/layers/port/quantised.h>
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
@@ -97,8 +98,13 @@ void set_dtype(DecoderOptions& o, DType dtype) {
   }
 }
 
-/// The text of config.json with another dtype; all else stays as it is.
-std::string with_dtype(const std::string& config, DType dtype) {
+/// The text of config.json with another dtype, and without what says how weights were quantised; all else stays as it
+/// is.
+std::string with_dtype(std::string config, DType dtype) {
+  if (Json json = parse_python_json(config); json.find("quantization_config")) {
+    std::erase_if(std::get<Json::Object>(json.value), [](const auto& e) { return e.first == "quantization_config"; });
+    config = to_text(json, 2);
+  }
   const std::string name = dtype == bf16 ? "bfloat16" : dtype == f64 ? "float64" : "float32";
   static const std::regex field("(\"(torch_)?dtype\"\\s*:\\s*)(\"[^\"]*\"|null)");
   if (std::regex_search(config, field)) return std::regex_replace(config, field, "$1\"" + name + "\"");
@@ -117,23 +123,28 @@ void check_fits(const char* op, const detail::Members& model, const Decoder& nee
       fail<ValueError>(op, ": the model has ", slot(model, i), " where '", like, "' has ", slot(theirs, i));
 }
 
-/// Gives tensors the shapes that they have in the files, and adds the files' tensors whose names match `others`.
+/// Gives tensors the shapes that they have in the files, and adds the files' tensors whose names match `others`. Those
+/// in few bits get this dtype.
 void complete(SafeTensors& out, const std::string& folder, const Checkpoint& files,
-              const std::vector<std::string>& others) {
+              const std::vector<std::string>& others, DType dtype) {
   const std::vector<std::regex> patterns(others.begin(), others.end());
   const auto stays = [&](const std::string& name) {  // a tied head is no other tensor: it was trained, too
     return name != "lm_head.weight" && name.size() <= 1000 &&
            std::ranges::any_of(patterns, [&](const std::regex& r) { return std::regex_search(name, r); });
   };
-  std::set<std::string> shards;
+  std::set<std::string> shards, names;
   for (const auto& [name, shard] : files.shards) shards.insert(shard);
-  for (const std::string& shard : shards) {
-    const SafeTensors file = map_safetensors(
-        folder + "/" + shard, [&](const std::string& name) { return out.tensors.contains(name) || stays(name); });
-    for (const auto& [name, x] : file.tensors)
-      if (const auto [at, fresh] = out.tensors.try_emplace(name, x); !fresh)
-        at->second = reshape(at->second, x.shape());  // the model may lack axes of size 1
-  }
+  std::map<std::string, Tensor> all;
+  for (const std::string& shard : shards)
+    all.merge(map_safetensors(folder + "/" + shard, [&](const std::string& name) {
+                return out.tensors.contains(name) || stays(name);
+              }).tensors);
+  for (const auto& [name, x] : all) names.insert(name);
+  const auto weight = [&](const std::string& name) { return stays(name) && detail::weight_of(name).empty(); };
+  detail::dequantise("save_model_files", all, names, weight, [&](const std::string&) { return dtype; });
+  for (const auto& [name, x] : all)
+    if (const auto [at, fresh] = out.tensors.try_emplace(name, x); !fresh)
+      at->second = reshape(at->second, x.shape());  // the model may lack axes of size 1
 }
 
 /// Copies what stands beside weights and config.json: the tokenizer, settings of generation.
@@ -190,10 +201,11 @@ void save_model_files(const Decoder& model, const std::string& to, const std::st
   const detail::Members members = detail::members(model);
   check_fits(op, members, shapes_of(plan.options), like);
   SafeTensors out = detail::pytorch_tensors(op, members, plan.rules, "");
-  complete(out, like, files, plan.ignore);
+  const DType dtype = model.embedding.weight.dtype();
+  complete(out, like, files, plan.ignore, dtype);
   save_safetensors(to + "/model.safetensors", out);
   copy_other_files(op, like, to);
-  const std::string config = with_dtype(text, model.embedding.weight.dtype());
+  const std::string config = with_dtype(text, dtype);
   write_file_atomically(to + "/config.json", [&](FileWriter& f) { f.write(config); });
 }
 

@@ -29,8 +29,9 @@ Decoder load_model_files(const std::string& folder, const ModelFilesOptions& opt
 /// Writes a model that load_model_files(like) made, and that was trained since, to the folder `to`, with the names and
 /// layouts of `like`: model.safetensors; config.json with the model's dtype; those of `like`'s other files that end
 /// with .json, .jinja, .model or .txt, as tokenizers do. Weights of `like` that are no part of the decoder are copied:
-/// what sees images, layers that predict later tokens. Throws ValueError if the model has other tensors or shapes than
-/// `like`, and if both folders are the same; DeviceError on meta; IOError.
+/// what sees images, layers that predict later tokens. Weights that `like` stores in few bits are written as floats.
+/// Throws ValueError if the model has other tensors or shapes than `like`, and if both folders are the same;
+/// DeviceError on meta; IOError.
 void save_model_files(const Decoder& model, const std::string& to, const std::string& like);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/text/utf8.h>
+#include <sluice/layers/port/quantised.h>
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
@@ -338,7 +339,12 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
   for (const std::string& text : options.ignore) ignored.push_back(compiled(text));
   std::set<std::string> names;
   const auto planned = [&](const std::string& name) { return plan.contains(name); };
-  std::map<std::string, Tensor> file = read_pytorch(path, options.map, planned, names);
+  const auto needed = [&](const std::string& name) { return planned(name) || planned(weight_of(name)); };
+  std::map<std::string, Tensor> file = read_pytorch(path, options.map, needed, names);
+  dequantise(str("load_pytorch: '", path, "'"), file, names, planned, [&](const std::string& name) {
+    const DType dtype = m.slots[plan.at(name)[0].slot].tensor->dtype();
+    return is_float(dtype) ? dtype : f32;
+  });
   std::vector<std::string> misfits;
   for (auto& [name, x] : file) {
     const std::vector<Piece>& pieces = plan.at(name);

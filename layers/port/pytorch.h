@@ -92,11 +92,12 @@ std::map<std::string, Tensor> read_pytorch(const std::string& path, bool map,
 }  // namespace detail
 
 /// Copies the weights of a safetensors file of PyTorch into the model. Transposes linear maps and converts floats to
-/// the dtypes of the model. For a sharded checkpoint `path` must be its index, model.safetensors.index.json. All or
-/// nothing: the model is unchanged after an error. Axes of size 1 that the model lacks are dropped. Tensors of
-/// the model that are on meta are replaced by tensors on the CPU. Throws IOError listing the tensors that are missing,
-/// unexpected or of another shape or dtype, with the most similar names, and ValueError for rules that do not make
-/// sense. Without `strict` returns the missing and unexpected names.
+/// the dtypes of the model; what is stored in few bits is read with its scales (layers/port/quantised.h). For a sharded
+/// checkpoint `path` must be its index, model.safetensors.index.json. All or nothing: the model is unchanged after an
+/// error. Axes of size 1 that the model lacks are dropped. Tensors of the model that are on meta are replaced by
+/// tensors on the CPU. Throws IOError listing the tensors that are missing, unexpected or of another shape or dtype,
+/// with the most similar names, and ValueError for rules that do not make sense. Without `strict` returns the missing
+/// and unexpected names.
 template <class M>
 PyTorchNames load_pytorch(const M& m, const std::string& path, const PyTorchRules& rules = {},
                           const PyTorchOptions& options = {}) {

@@ -3,6 +3,7 @@
 #include <sluice/core/text/file.h>
 #include "support/temp_folder.h"
 
+#include "support/approx.h"
 #include "support/catch.h"
 #include "support/child.h"
 
@@ -109,12 +110,50 @@ TEST_CASE("safetensors: f16 is read as f32, exactly", "[safetensors]") {
   refuse(folder, file_of("{" + entry("F16", "[2]", "[0,8]") + "}") + std::string(8, '\0'), "takes 4 bytes");
 }
 
+TEST_CASE("safetensors: narrow numbers are read as wider ones, exactly", "[safetensors]") {
+  TempFolder folder;
+  std::string all;
+  for (int b = 0; b < 256; ++b) all += static_cast<char>(b);
+  const auto read = [&](const std::string& dtype, int64_t count, DType as) {
+    const std::string shape = str("[", count, "]");
+    put(folder / "x", file_of("{" + entry(dtype, shape, "[0,256]") + "}") + all);
+    const Tensor x = load_safetensors(folder / "x").tensors.at("a"), y = map_safetensors(folder / "x").tensors.at("a");
+    CHECK(x.dtype() == as);
+    CHECK(sluice::testing::same_bits(x, y));
+    return x.to_vector<double>();
+  };
+  // sign, `exponents` bits, `fractions` bits: ±2^(e − bias)·1.f, or ±2^(1 − bias)·0.f for e = 0
+  const auto number = [](int b, int exponents, int fractions) {
+    const int e = (b & 127) >> fractions, f = b & ((1 << fractions) - 1), bias = (1 << (exponents - 1)) - 1;
+    const double size = std::ldexp(f + (e > 0 ? 1 << fractions : 0), (e > 0 ? e : 1) - bias - fractions);
+    return b & 128 ? -size : size;
+  };
+  const std::vector<double> e4m3 = read("F8_E4M3", 256, bf16), e5m2 = read("F8_E5M2", 256, bf16),
+                            e8m0 = read("F8_E8M0", 256, bf16), u8 = read("U8", 256, i32), i8 = read("I8", 256, i32),
+                            u16 = read("U16", 128, i32), i16 = read("I16", 128, i32), u32 = read("U32", 64, i64);
+  for (int b = 0; b < 256; ++b) {
+    INFO(b);
+    const auto i = static_cast<std::size_t>(b);
+    CHECK(((b & 127) == 127 ? std::isnan(e4m3[i]) : e4m3[i] == number(b, 4, 3)));
+    if ((b & 127) > 124) CHECK(std::isnan(e5m2[i]));
+    else if ((b & 127) == 124) CHECK(e5m2[i] == (b < 128 ? INFINITY : -INFINITY));
+    else CHECK(e5m2[i] == number(b, 5, 2));
+    if (b > 0) CHECK((b == 255 ? std::isnan(e8m0[i]) : e8m0[i] == std::ldexp(1.0, b - 127)));  // 2^−127 is denormal
+    CHECK(u8[i] == b);
+    CHECK(i8[i] == (b < 128 ? b : b - 256));
+  }
+  CHECK(e4m3[126] == 448);
+  CHECK((std::signbit(e4m3[128]) && std::signbit(e5m2[128])));  // −0
+  CHECK((u16[127] == 0xfffe && u16[0] == 0x0100 && i16[127] == -2 && i16[64] == 0x8180 - 0x10000 &&
+         u32[63] == 0xfffefdfc));
+}
+
 TEST_CASE("safetensors: tensors that are not wanted are skipped, whatever they hold", "[safetensors]") {
   TempFolder folder;
   const auto one = [](const std::string& name, const std::string& dtype, const std::string& offsets) {
     return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":[1],"data_offsets":)" + offsets + "}";
   };
-  const std::string first = one("first", "F8_E4M3", "[0,1]"), second = one("second", "F32", "[1,5]"),
+  const std::string first = one("first", "F4", "[0,1]"), second = one("second", "F32", "[1,5]"),
                     third = one("third", "U64", "[5,13]"), fourth = one("fourth", "BOOL", "[13,14]");
   const auto write = [&](const std::string& header) {
     put(folder / "x", file_of(header) + std::string("\xff\0\0\x80\x3f\xff\xff\xff\xff\xff\xff\xff\xff\x01", 14));
@@ -134,13 +173,13 @@ TEST_CASE("safetensors: tensors that are not wanted are skipped, whatever they h
   CHECK(got.at("second").item() == 1);
   CHECK(got.at("fourth").item() == 1);
   CHECK(asked == std::multiset<std::string>{"first", "second", "third", "fourth"});
-  CHECK_THROWS_WITH(load_safetensors(folder / "x"), Contains("'first' has the dtype 'F8_E4M3'"));
+  CHECK_THROWS_WITH(load_safetensors(folder / "x"), Contains("'first' has the dtype 'F4'"));
   // Where the others lie is checked all the same.
   for (const auto& [offsets, why] : {std::pair("[0,2]", "overlaps"),
                                      {"[1,0]", "reversed"},
                                      {"[0]", "two data_offsets"},
                                      {"[0,18446744073709551615]", "overlaps"}}) {
-    write("{" + one("first", "F8_E4M3", offsets) + "," + second + "," + third + "," + fourth + "}");
+    write("{" + one("first", "F4", offsets) + "," + second + "," + third + "," + fourth + "}");
     CHECK_THROWS_WITH(read(), Contains(why));
   }
   write("{" + first + "," + second + "," + one("third", "U64", "[5,1000]") + "}");
@@ -193,7 +232,7 @@ TEST_CASE("safetensors: hostile files are refused with the reason", "[safetensor
   header(R"({"a":{"dtype":"F32","shape":[1]}})", "'a' has no data_offsets");
   header(R"({"a":{"dtype":4}})", "dtype is a number");
   header(R"({"a":{"dtype":"F32","shape":"1"}})", "shape is a string");
-  header("{" + entry("F8_E4M3", "[2]", "[0,4]") + "}", "tensor 'a' has the dtype 'F8_E4M3'");
+  header("{" + entry("F4", "[2]", "[0,4]") + "}", "tensor 'a' has the dtype 'F4'; known are I64, F64,");
   header("{" + entry(std::string(5000, 'x'), "[1]", "[0,4]") + "}", "x…'");
   // The shape.
   header("{" + entry("F32", "[-1]", "[0,4]") + "}", "shape holds a negative number");

@@ -1,5 +1,6 @@
 // Whole models from their files: tiny random ones of every family, whose logits transformers computed in float64.
 // tests/golden/models/make_models.py makes them.
+#include "golden/model_logits.h"
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/folders.h"
@@ -40,39 +41,11 @@ const std::vector<std::string> kFamilies = {
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 
-/// max |got − want| at real tokens.
-double worst(const Tensor& got, const Tensor& want, const Tensor& mask) {
-  const Tensor padding = unsqueeze(logical_not(mask), -1);
-  return max_abs_diff(masked_fill(to(got, f64), padding, 0), masked_fill(want, padding, 0));
-}
-
 /// The median over tokens of a token's mean |got − want|.
 double median_error(const Tensor& got, const Tensor& want) {
   std::vector<double> each = mean(abs(to(got, f64) - want), {-1}).to_vector<double>();
   std::nth_element(each.begin(), each.begin() + std::ssize(each) / 2, each.end());
   return each[each.size() / 2];
-}
-
-}  // namespace
-
-namespace {
-
-/// A model's logits of a padded batch, and of a text in pieces of these sizes in turn, are those beside it.
-void check_logits(const std::string& folder, const std::vector<int64_t>& pieces) {
-  const SafeTensors want = load_safetensors(folder + "/expected.safetensors");
-  const auto& given = want.tensors;
-  NoGrad guard;
-  const Decoder model = load_model_files(folder, {.dtype = f64});
-  const Tensor y = model(given.at("tokens"), {.key_mask = given.at("mask")});
-  CHECK(worst(y, given.at("logits"), given.at("mask")) <= 1e-9);
-  const Tensor text = given.at("stream");
-  Stream stream;
-  for (int64_t at = 0, i = 0; at < text.dim(1); ++i) {
-    const int64_t count = std::min(pieces[static_cast<std::size_t>(i) % pieces.size()], text.dim(1) - at);
-    const Tensor logits = step(model, narrow(text, 1, at, count), stream);
-    CHECK(max_abs_diff(logits, narrow(given.at("stream_logits"), 1, at, count)) <= 1e-9);
-    at += count;
-  }
 }
 
 }  // namespace
@@ -246,8 +219,6 @@ TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
   CHECK_THAT(error(), Contains("num_hidden_layers"));
   with("llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1");
   CHECK_THAT(error(), Contains("does not fit") || Contains("layers"));
-  with("gpt_oss", "\"vocab_size\"", "\"quantization_config\": {\"quant_method\": \"mxfp4\"},\n  \"vocab_size\"");
-  CHECK_THAT(error(), Contains("dequantize"));
   // Packages disagree about what these mean.
   with("afmoe", "{", "{\"route_norm\": false,");
   CHECK_THAT(error(), Contains("\"route_norm\" is false; only true is known"));

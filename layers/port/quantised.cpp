@@ -1,0 +1,123 @@
+#include <sluice/layers/port/quantised.h>
+
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/text/utf8.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string_view>
+
+namespace sluice::detail {
+
+namespace {
+
+/// y [..., columns] in the dtype T: number(r, c) in row r of all rows, computed as f64 for f64, otherwise as f32.
+Tensor made_of(const Shape& shape, DType dtype, auto number) {
+  Tensor y = empty(shape, {dtype});
+  const int64_t columns = shape.back();
+  const auto fill = [&]<class T>() {
+    T* const to = y.mutable_data<T>();
+    parallel_for(y.numel() / columns, 16, [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        for (int64_t c = 0; c < columns; ++c) to[r * columns + c] = T(number.template operator()<Computed<T>>(r, c));
+    });
+  };
+  if (dtype == bf16) fill.template operator()<BFloat16>();
+  else dispatch_float("load_pytorch", dtype, fill);
+  return y;
+}
+
+/// How many of `rows` rows one of `scales` scales serves: the power of two by which all have one; 0 if there is none.
+int64_t served(int64_t rows, int64_t scales) {
+  if (rows < 1 || scales < 1) return 0;
+  const auto each = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((rows - 1) / scales + 1)));
+  return (rows - 1) / each + 1 == scales ? each : 0;
+}
+
+/// Numbers [..., rows, columns] times their scales; undefined if these do not fit.
+Tensor scaled(const Tensor& x, const Tensor& given, DType dtype) {
+  if (x.rank() < 2 || x.dtype() == boolean || !is_float(given.dtype())) return {};
+  Shape grid = x.shape();  // of the scales
+  grid[x.rank() - 2] = grid[x.rank() - 1] = 1;
+  const Tensor scale = given.numel() == 1 ? expand(reshape(given, Shape::filled(x.rank(), 1)), grid) : given;
+  if (scale.rank() != x.rank()) return {};
+  const int64_t rows = x.dim(-2), columns = x.dim(-1), down = scale.dim(-2), across = scale.dim(-1);
+  grid[x.rank() - 2] = down, grid[x.rank() - 1] = across;
+  const int64_t r_each = served(rows, down), c_each = served(columns, across);
+  if (r_each == 0 || c_each == 0 || scale.shape() != grid || x.numel() == 0) return {};
+  const Tensor numbers = to(contiguous(x), bf16), scales = to(contiguous(scale), f32);  // exact: F8, I8
+  return made_of(x.shape(), dtype,
+                 [=, n = numbers.data<BFloat16>(), s = scales.data<float>()]<class A>(int64_t r, int64_t c) {
+                   const int64_t row = r / rows * down + r % rows / r_each;
+                   return A(float(n[r * columns + c])) * A(s[row * across + c / c_each]);
+                 });
+}
+
+/// The numbers of E2M1, by their four bits.
+constexpr float kE2M1[] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.f, -.5, -1, -1.5, -2, -3, -4, -6};
+
+/// The weight of MXFP4 with these blocks and exponents; undefined if they do not fit.
+Tensor of_blocks(const Tensor& blocks, const Tensor& exponents, DType dtype) {
+  constexpr int64_t bytes = 16, group = 2 * bytes;
+  if (blocks.rank() < 3 || blocks.dim(-1) != bytes || blocks.numel() == 0 || blocks.dtype() != i32 ||
+      exponents.dtype() != i32)
+    return {};
+  Shape shape = blocks.shape();
+  shape.erase(shape.rank() - 1);
+  if (exponents.shape() != shape) return {};
+  const int64_t columns = (shape[shape.rank() - 1] *= group);
+  const Tensor b = contiguous(blocks), e = contiguous(exponents);
+  const Tensor rows =
+      made_of(shape, dtype, [=, two = b.data<int32_t>(), power = e.data<int32_t>()]<class A>(int64_t r, int64_t c) {
+        const int64_t at = r * columns + c;
+        return std::ldexp(A(kE2M1[two[at / 2] >> (at % 2 * 4) & 15]), power[at / group] - 127);
+      });
+  return transpose(rows, -1, -2);
+}
+
+}  // namespace
+
+std::string weight_of(const std::string& name) {
+  const auto without = [&](const char* end) { return name.substr(0, name.size() - std::string_view(end).size()); };
+  for (const char* end : {".input_scale", ".activation_scale"})
+    if (name.ends_with(end)) return without(end) + ".weight";
+  for (const char* end : {"_scale_inv", "_scale", "_blocks", "_scales"})
+    if (name.ends_with(end)) return without(end);
+  return {};
+}
+
+void dequantise(const std::string& op, std::map<std::string, Tensor>& file, std::set<std::string>& names,
+                const std::function<bool(const std::string&)>& wanted,
+                const std::function<DType(const std::string&)>& dtype) {
+  std::set<std::string> weights, beside;
+  for (const std::string& name : names)
+    if (const std::string weight = weight_of(name); !weight.empty() && wanted(weight) && !wanted(name))
+      weights.insert(weight), beside.insert(name);
+  for (const std::string& name : weights) {
+    const auto take = [&](const char* end) {
+      const auto node = file.extract(name + end);
+      return node ? node.mapped() : Tensor();
+    };
+    const Tensor by_inverse = take("_scale_inv"), factor = take("_scale"),
+                 scale = factor.defined() ? factor : by_inverse, blocks = take("_blocks"), exponents = take("_scales");
+    if (!scale.defined() && !blocks.defined() && !exponents.defined()) continue;  // scales of inputs alone
+    const auto refuse = [&](const auto&... why) { fail<IOError>(op, ": \"", shortened(name), "\"", why...); };
+    Tensor x = take("");
+    if (blocks.defined() != exponents.defined() || x.defined() == blocks.defined() || scale.defined() != x.defined())
+      refuse(" is stored in few bits, but not all of it is there");
+    const Tensor y = x.defined() ? scaled(x, scale, dtype(name)) : of_blocks(blocks, exponents, dtype(name));
+    if (!y.defined() && x.defined())
+      refuse(" ", x.dtype(), " ", x.shape(), " has scales ", scale.dtype(), " ", scale.shape(),
+             "; need one, or a grid of them, each for 2^a rows and 2^b columns");
+    if (!y.defined())
+      refuse(" has blocks ", blocks.dtype(), " ", blocks.shape(), " and scales ", exponents.dtype(), " ",
+             exponents.shape(), "; need U8 [..., rows, columns/32, 16] and [..., rows, columns/32]");
+    file[name] = y, names.insert(name);
+  }
+  for (const std::string& name : beside) file.erase(name), names.erase(name);
+}
+
+}  // namespace sluice::detail
