@@ -25,7 +25,7 @@ static void check_quantisation(const ModelConfig& c) {
   };
   if (!c.has(of + "quant_method")) return;
   one_of("quant_method", {"fp8", "mxfp4", "compressed-tensors"});
-  if (c.has(of + "format")) one_of("format", {"float-quantized", "int-quantized", "naive-quantized"});
+  if (c.has(of + "format")) one_of("format", {"float-quantized", "int-quantized", "naive-quantized", "pack-quantized"});
   for (const int64_t n : c.get<std::vector<int64_t>>(of + "weight_block_size", {}))
     if (n < 1 || (n & (n - 1)) != 0) c.refuse(of + "weight_block_size", "need powers of two");
   c.ignore("quantization_config");

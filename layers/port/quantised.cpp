@@ -56,6 +56,19 @@ Tensor scaled(const Tensor& x, const Tensor& given, DType dtype) {
                  });
 }
 
+/// The whole numbers of 4 or 8 bits that are packed into I32, as bf16; undefined if they are no matrix of `shape`.
+Tensor unpacked(const Tensor& packed, const Tensor& shape) {
+  if (packed.rank() != 2 || packed.dtype() != i32 || packed.numel() == 0 || shape.shape() != Shape{2}) return {};
+  const std::vector<int64_t> size = to(shape, i64).to_vector<int64_t>();
+  const int64_t across = packed.dim(1), columns = size[1], each = columns < 1 ? 0 : (columns - 1) / across + 1;
+  if (size[0] != packed.dim(0) || (each != 4 && each != 8)) return {};
+  const Tensor p = contiguous(packed);
+  return made_of({size[0], columns}, bf16, [=, data = p.data<int32_t>()]<class A>(int64_t r, int64_t c) {
+    const int64_t bits = 32 / each, last = (int64_t{1} << bits) - 1;
+    return A((data[r * across + c / each] >> (c % each * bits) & last) - (last + 1) / 2);
+  });
+}
+
 /// The numbers of E2M1, by their four bits.
 constexpr float kE2M1[] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.f, -.5, -1, -1.5, -2, -3, -4, -6};
 
@@ -84,7 +97,7 @@ std::string weight_of(const std::string& name) {
   const auto without = [&](const char* end) { return name.substr(0, name.size() - std::string_view(end).size()); };
   for (const char* end : {".input_scale", ".activation_scale"})
     if (name.ends_with(end)) return without(end) + ".weight";
-  for (const char* end : {"_scale_inv", "_scale", "_blocks", "_scales"})
+  for (const char* end : {"_scale_inv", "_scale", "_blocks", "_scales", "_packed", "_shape"})
     if (name.ends_with(end)) return without(end);
   return {};
 }
@@ -101,11 +114,14 @@ void dequantise(const std::string& op, std::map<std::string, Tensor>& file, std:
       const auto node = file.extract(name + end);
       return node ? node.mapped() : Tensor();
     };
-    const Tensor by_inverse = take("_scale_inv"), factor = take("_scale"),
-                 scale = factor.defined() ? factor : by_inverse, blocks = take("_blocks"), exponents = take("_scales");
-    if (!scale.defined() && !blocks.defined() && !exponents.defined()) continue;  // scales of inputs alone
+    const Tensor inverse = take("_scale_inv"), factor = take("_scale"), scale = factor.defined() ? factor : inverse,
+                 blocks = take("_blocks"), exponents = take("_scales"), packed = take("_packed"),
+                 shape = take("_shape");
+    const bool few_bits = scale.defined() || blocks.defined() || exponents.defined() || packed.defined();
+    if (!few_bits) continue;  // scales of inputs alone
     const auto refuse = [&](const auto&... why) { fail<IOError>(op, ": \"", shortened(name), "\"", why...); };
     Tensor x = take("");
+    if (packed.defined() && shape.defined() && !x.defined()) x = unpacked(packed, shape);
     if (blocks.defined() != exponents.defined() || x.defined() == blocks.defined() || scale.defined() != x.defined())
       refuse(" is stored in few bits, but not all of it is there");
     const Tensor y = x.defined() ? scaled(x, scale, dtype(name)) : of_blocks(blocks, exponents, dtype(name));

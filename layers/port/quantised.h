@@ -2,6 +2,8 @@
 //
 //   w, w_scale_inv or w_scale    F8 or I8 [rows, columns]; a scale for all of it, for each row, or a grid of scales,
 //                                each for 2^a rows and 2^b columns (DeepSeek-V3, Qwen3-FP8, compressed-tensors)
+//   w_packed, w_shape, w_scale   numbers of 4 or 8 bits, the first in the lowest bits of an I32, plus 8 or 128; I64 [2]
+//                                says rows and columns (compressed-tensors)
 //   w_blocks, w_scales           MXFP4 (OCP Microscaling Formats 1.0): U8 […, rows, columns/32, 16], 16 bytes with two
 //                                numbers each, the low half first, and their exponents U8 […, rows, columns/32];
 //                                w is [..., columns, rows] (gpt-oss)

@@ -55,7 +55,7 @@ std::string bytes_of(const std::vector<float>& xs) {
 }  // namespace
 
 TEST_CASE("models: weights in few bits are what transformers makes of them", "[golden][models][quantised]") {
-  for (const std::string name : {"deepseek_v3_fp8", "llama_int8", "gpt_oss_mxfp4"}) {
+  for (const std::string name : {"deepseek_v3_fp8", "llama_int8", "qwen3_int4", "gpt_oss_mxfp4"}) {
     INFO(name);
     check_logits(folder_of(name), {3, 1, 1, 7, 1});
     // In bf16 each weight is the product of its number and its scale, rounded once; so it is beside f32.
@@ -168,11 +168,18 @@ TEST_CASE("load_pytorch: what is stored in few bits must be whole", "[pytorch][q
   CHECK_THAT(refusal({w, {"weight_scales", "U8", {2, 1}, "zz"}}), Contains("not all of it is there"));
   CHECK_THAT(refusal({{"weight_blocks", "U8", {2, 1, 4}, eight}, {"weight_scales", "U8", {2, 1}, "zz"}}),
              Contains("\"weight\" has blocks i32 [2,1,4] and scales i32 [2,1]"));
+  const Stored shape{"weight_shape", "I64", {2}, std::string("\2\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 16)},
+      one{"weight_scale", "F32", {1, 1}, ones.substr(12)};
+  CHECK_THAT(refusal({{"weight_packed", "I32", {2, 1}, eight}, one}), Contains("not all of it is there"));
+  CHECK_THAT(refusal({{"weight_packed", "I32", {1, 2}, eight}, shape, one}), Contains("not all of it is there"));
   CHECK_THAT(refusal({w, {"weight_zero_point", "I8", {2, 1}, "zz"}}), Contains("unexpected: \"weight_zero_point\""));
   CHECK_THAT(refusal({w, {"other_scale", "F32", {}, ones.substr(12)}}), Contains("unexpected: \"other_scale\""));
   CHECK(same_bits(m.weight.detach(), before));
   // A scale of what the weight multiplies changes no weight; a bare F8 is its own number.
   CHECK(refusal({w, {"input_scale", "F32", {}, bytes_of({7})}}).find("unexpected") != std::string::npos);
+  CHECK(refusal({{"weight_packed", "I32", {2, 1}, std::string("\0\x01\x7f\xff\x80\x80\x80\x80", 8)}, shape, one})
+            .empty());
+  CHECK(m.weight.detach().to_vector<float>() == std::vector<float>{-128, 0, -127, 0, -1, 0, 127, 0});
   CHECK(refusal({w}).empty());
   CHECK(max_abs_diff(m.weight.detach(), ones_like(m.weight.detach())) == 0);  // 0x38 is 1
 }
@@ -192,8 +199,8 @@ TEST_CASE("models: how weights are stored must be known", "[models][quantised]")
     return {};
   };
   CHECK(refusal("int-quantized", "naive-quantized").empty());
-  CHECK_THAT(refusal("int-quantized", "pack-quantized"),
-             Contains("\"quantization_config.format\" is \"pack-quantized\"; known: float-quantized, int-quantized"));
+  CHECK_THAT(refusal("int-quantized", "nvfp4-pack-quantized"),
+             Contains("\"quantization_config.format\" is \"nvfp4-pack-quantized\"; known: float-quantized, int-"));
   CHECK_THAT(refusal("compressed-tensors", "gptq"),
              Contains("\"quantization_config.quant_method\" is \"gptq\"; known: fp8, mxfp4, compressed-tensors"));
   CHECK_THAT(refusal("\"format\"", "\"weight_block_size\": [128, 96], \"format\""), Contains("need powers of two"));

@@ -7,6 +7,7 @@ in float64 from the same weights written out.
 Needs torch, transformers 5 and safetensors. The folders are as those of ../models/make_models.py:
   deepseek_v3_fp8   F8_E4M3, a scale in f32 for 8 rows and 8 columns, also where they are fewer; a scale of inputs
   llama_int8        compressed-tensors: I8, a scale in bf16 for each row
+  qwen3_int4        compressed-tensors: eight numbers of 4 bits in an I32, a scale in bf16 for 8 of a row
   gpt_oss_mxfp4     MXFP4: blocks of 32 numbers of 4 bits with an exponent, the experts' matrices
 """
 import json
@@ -54,6 +55,17 @@ def int8(name, w):
     return {name: number.to(torch.int8), name + "_scale": scale}, number * scale.double()
 
 
+def int4(name, w, group=8):
+    groups = w.reshape(w.shape[0], -1, group)
+    scale = (groups.abs().amax(2, keepdim=True) / 7).to(torch.bfloat16)
+    number = (groups / scale.double()).round().clamp(-8, 7)
+    bits = (number.reshape(w.shape[0], -1, 8) + 8).to(torch.int64)
+    packed = sum(bits[..., i] << 4 * i for i in range(8))
+    packed = torch.where(packed >= 2 ** 31, packed - 2 ** 32, packed).to(torch.int32)
+    stored = {name + "_packed": packed, name + "_scale": scale.squeeze(2), name + "_shape": torch.tensor(w.shape)}
+    return stored, (number * scale.double()).reshape(w.shape)
+
+
 def mxfp4(name, w):
     rows = w.transpose(1, 2)  # [experts, rows, columns]
     groups = rows.reshape(*rows.shape[:2], -1, 32)
@@ -72,6 +84,8 @@ KINDS = {
                         dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[8, 8])),
     "llama_int8": ("llama", lambda n, w: "proj" in n, int8,
                    dict(quant_method="compressed-tensors", format="int-quantized")),
+    "qwen3_int4": ("qwen3", lambda n, w: "proj" in n, int4,
+                   dict(quant_method="compressed-tensors", format="pack-quantized")),
     "gpt_oss_mxfp4": (dict(make_models.common, hidden_size=32, intermediate_size=32, head_dim=8, sliding_window=4,
                            num_local_experts=3, num_experts_per_tok=2, num_hidden_layers=1,
                            layer_types=["full_attention"]),
