@@ -4,14 +4,15 @@
 //   chat --model Qwen3-0.6B                                      a conversation, a line each
 //   chat --model Qwen3-0.6B --random 512 --tokens 64 --plain     times alone: a prompt of random tokens
 //
-// layers/models/README.md lists the families. A tokenizer with <|im_start|> gets the turns of ChatML, one with
-// <|start_header_id|> those of Llama 3, unless --plain. --sequences writes several answers at once. Printed at the end:
+// layers/models/README.md lists the families. A tokenizer that has the tokens of a conversation gets the turns of
+// kTurns, unless --plain. --sequences writes several answers at once. Printed at the end:
 // tokens a second of the prompt and of the answer, the share of a product's speed that the prompt reached, and memory.
 #include "support/options.h"
 
 #include <sluice/layers/models/model_config.h>
 #include <sluice/sluice.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -74,20 +75,34 @@ std::vector<int64_t> stops(const std::string& folder) {
   return out;
 }
 
+/// How a family of models writes a conversation.
+struct Turns {
+  const char* mark;    // a token that only tokenizers of this family have
+  const char* user;    // before what the user says
+  const char* answer;  // behind it, and before the model's answer
+  const char* end;     // behind an answer
+};
+constexpr Turns kTurns[] = {
+    {"<|im_start|>", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n"},  // ChatML
+    {"<|start_header_id|>", "<|start_header_id|>user<|end_header_id|>\n\n",                         // Llama 3
+     "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},
+    {"<start_of_turn>", "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n", "<end_of_turn>\n"},  // Gemma
+    {"<|start_of_role|>", "<|start_of_role|>user<|end_of_role|>",  // Granite
+     "<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>", "<|end_of_text|>\n"},
+    {"<｜User｜>", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"},             // DeepSeek
+    {"<|message|>", "<|start|>user<|message|>", "<|end|><|start|>assistant", "<|end|>"},  // gpt-oss
+    {"[INST]", "[INST]", "[/INST]", "</s>"},                                              // Mistral
+};
+
 /// The user's turn and the beginning of the model's. Where a conversation goes on, the end of the model's last turn
 /// stands before it: the token that ended it was not read.
 std::vector<int64_t> turn(const Tokenizer& words, const std::string& said, bool first, bool plain) {
-  std::string before, after;
-  if (!plain && words.id_of("<|im_start|>")) {
-    before = str(first ? "" : "<|im_end|>\n", "<|im_start|>user\n"), after = "<|im_end|>\n<|im_start|>assistant\n";
-  } else if (!plain && words.id_of("<|start_header_id|>")) {
-    before = str(first ? "" : "<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\n");
-    after = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
-  }
-  if (before.empty()) return words.encode(said, {.special = first});
-  std::vector<int64_t> ids = words.encode(before, {.special = first});
+  const auto* const known =
+      std::ranges::find_if(kTurns, [&](const Turns& t) { return !plain && words.id_of(t.mark).has_value(); });
+  if (known == std::end(kTurns)) return words.encode(said, {.special = first});
+  std::vector<int64_t> ids = words.encode(str(first ? "" : known->end, known->user), {.special = first});
   for (const auto& more : {words.encode(said, {.special = false, .special_in_text = false}),  // it ends no turn
-                           words.encode(after, {.special = false})})
+                           words.encode(known->answer, {.special = false})})
     ids.insert(ids.end(), more.begin(), more.end());
   return ids;
 }
