@@ -7,8 +7,8 @@ namespace sluice {
 
 std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> all;
-  for (const auto& some :
-       {detail::attention_families(), detail::latent_families(), detail::hybrid_families(), detail::mamba_families()})
+  for (const auto& some : {detail::llama_families(), detail::attention_families(), detail::latent_families(),
+                           detail::hybrid_families(), detail::mamba_families()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -51,7 +51,7 @@ ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char
 namespace detail {
 
 FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const char*)>& h, ModelPlan& p)
-    : config(c), has(h), plan(p) {
+    : config(c), has(h), plan(p), type(c.at<std::string>("model_type")) {
   DecoderOptions& o = plan.options;
   o.vocabulary = c.at<int64_t>("vocab_size"), o.dim = c.at<int64_t>("hidden_size");
   layers = c.has("num_hidden_layers") || !c.has("layers_block_type")
@@ -59,15 +59,16 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
                : std::ssize(c.at<std::vector<std::string>>("layers_block_type"));
   if (layers < 1 || layers > 1024) c.refuse("num_hidden_layers", "it must be from 1 to 1024");
   o.blocks.resize(static_cast<std::size_t>(layers));
-  o.norm_eps =
-      c.any_of<double>({"rms_norm_eps", "layer_norm_epsilon", "norm_eps"});  // families disagree about a default
+  // Families disagree about a default.
+  o.norm_eps = c.any_of<double>({"rms_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"});
   o.tied = c.get("tie_word_embeddings", false);
   c.ignore(
       "model_type architectures transformers_version _name_or_path auto_map dtype torch_dtype bos_token_id "
-      "eos_token_id pad_token_id initializer_range use_cache attention_dropout pretraining_tp output_router_logits "
-      "router_aux_loss_coef max_position_embeddings max_sequence_length model_max_length head_dim aux_loss_alpha "
-      "seq_aux mtp_num_hidden_layers mtp_use_dedicated_embeddings transformers.js_config unsloth_fixed "
-      "num_logits_to_keep use_mamba_kernels");
+      "eos_token_id pad_token_id initializer_range use_cache attention_dropout residual_dropout embedding_dropout "
+      "embd_pdrop resid_pdrop hidden_dropout pretraining_tp output_router_logits router_aux_loss_coef "
+      "max_position_embeddings max_sequence_length model_max_length head_dim aux_loss_alpha seq_aux "
+      "mtp_num_hidden_layers mtp_use_dedicated_embeddings transformers.js_config unsloth_fixed num_logits_to_keep "
+      "use_mamba_kernels");
   // A model for text and images has its text's weights under a longer name.
   const std::string body = has("model.language_model.")   ? "model.language_model."
                            : has("language_model.model.") ? "language_model.model."
@@ -76,7 +77,7 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
   rename("^norm\\.", body + "norm.");
   rename("^head\\.", "lm_head.");
   rename("^blocks\\.", body + "layers.");
-  plan.ignore = {"rotary_emb\\.inv_freq$", "^mtp\\.", "^model\\.visual\\.",
+  plan.ignore = {"rotary_emb\\.inv_freq$", "^(model\\.)?mtp[._]", "^(model\\.)?visual\\.",
                  "^(model\\.)?(vision_tower|multi_modal_projector)\\."};
   // Layers that predict later tokens stand behind the last one.
   const int64_t more = c.get<int64_t>("num_nextn_predict_layers", c.get<int64_t>("num_mtp_layers", 0));
@@ -112,6 +113,29 @@ std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::str
   for (const std::string& type : types)
     if (type != value && type != other) config.refuse(name, str("known: ", value, ", ", other));
   return where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == value; });
+}
+
+std::vector<int64_t> FamilyReader::typed_or_turns(const std::string& value, const std::string& turn,
+                                                  int64_t otherwise) const {
+  config.ignore(turn);
+  if (config.has("layer_types")) return typed("layer_types", value);
+  const auto n = config.get<int64_t>(turn, otherwise);
+  if (n < 1) config.refuse(turn, "it must be positive");
+  return where([&](int64_t layer) { return (layer + 1) % n != 0; });
+}
+
+void FamilyReader::windows(const std::vector<int64_t>& sliding) {
+  config.ignore("sliding_window");
+  const int64_t window = sliding.empty() ? 1 : config.at<int64_t>("sliding_window");
+  if (window < 1) config.refuse("sliding_window", "it must be positive");
+  for (const int64_t layer : sliding) std::get<MultiHeadAttentionOptions>(block(layer).mixer).window = window;
+}
+
+void FamilyReader::norms_behind(bool before, const std::string& mixer, const std::string& feed) {
+  for (DecoderBlockOptions& block : plan.options.blocks)
+    block.mixer_norms = block.feed_norms = {.before = before, .after = true};
+  rename("mixer_post_norm\\.", mixer);
+  rename("feed_post_norm\\.", feed);
 }
 
 std::vector<int64_t> FamilyReader::others_than(const std::vector<int64_t>& some) const {
@@ -237,15 +261,34 @@ void FamilyReader::convolution(const std::string& module, int64_t keys, int64_t 
 
 void FamilyReader::dense(const std::vector<int64_t>& which, const std::string& field, const std::string& otherwise) {
   const std::string act = config.get(field, otherwise);
-  GluOptions o{.dim = plan.options.dim, .hidden = config.any_of<int64_t>({"intermediate_size", "block_ff_dim"})};
+  GluOptions o{.dim = plan.options.dim, .bias = config.get("mlp_bias", false)};
+  if (which.empty()) return;
+  o.hidden = config.any_of<int64_t>({"intermediate_size", "block_ff_dim"});
   if (act == "gelu_pytorch_tanh") o.kind = GluKind::geglu_tanh;
   else if (act == "gelu") o.kind = GluKind::geglu;
   else if (act != "silu" && act != "swish") config.refuse(field, "known: silu, gelu, gelu_pytorch_tanh");
-  o.bias = config.get("mlp_bias", false);
   for (const int64_t layer : which) block(layer).feed = o;
   rename_in(which, "mlp\\.value\\.", "mlp.up_proj.");
   rename_in(which, "mlp\\.gate\\.", "mlp.gate_proj.");
   rename_in(which, "mlp\\.out\\.", "mlp.down_proj.");
+}
+
+void FamilyReader::ungated(const std::vector<int64_t>& which, bool bias, const std::string& field,
+                           const std::string& in, const std::string& out) {
+  if (which.empty()) return;
+  MlpOptions o{.dim = plan.options.dim, .hidden = config.at<int64_t>("intermediate_size"), .bias = bias};
+  const std::string act = config.at<std::string>(field);
+  if (act == "relu2") o.activation = Act::relu2;
+  else if (act == "gelu_pytorch_tanh") o.activation = Act::gelu_tanh;
+  else if (act != "gelu") config.refuse(field, "known: relu2, gelu, gelu_pytorch_tanh");
+  for (const int64_t layer : which) block(layer).feed = o;
+  rename_in(which, "mlp\\.in\\.", "mlp." + in);
+  rename_in(which, "mlp\\.out\\.", "mlp." + out);
+}
+
+void FamilyReader::gate_and_up_in_one() {
+  rename("mlp\\.gate_proj", "mlp.gate_up_proj", {.part = 0});
+  rename("mlp\\.up_proj", "mlp.gate_up_proj", {.part = 1});
 }
 
 void FamilyReader::dense_or_sparse(bool norm_topk) {
@@ -256,7 +299,7 @@ void FamilyReader::dense_or_sparse(bool norm_topk) {
   const auto sparse = [&](int64_t layer) {
     return any && step > 0 && (layer + 1) % step == 0 && std::find(only.begin(), only.end(), layer) == only.end();
   };
-  if (const auto without = where([&](int64_t layer) { return !sparse(layer); }); !without.empty()) dense(without);
+  dense(where([&](int64_t layer) { return !sparse(layer); }));
   if (!any) return;
   MoeOptions o = moe({"num_experts", "num_local_experts"});
   o.norm_topk = c.get("norm_topk_prob", norm_topk);
@@ -268,7 +311,7 @@ MoeOptions FamilyReader::moe(std::initializer_list<const char*> names_of_experts
   MoeOptions o{.dim = plan.options.dim};
   o.experts = config.any_of<int64_t>({names_of_experts.begin(), names_of_experts.end()});
   if (o.experts < 1 || o.experts > 65536) config.refuse(*names_of_experts.begin(), "it must be from 1 to 65536");
-  o.top_k = config.any_of<int64_t>({"num_experts_per_tok", "num_experts_per_token"});
+  o.top_k = config.any_of<int64_t>({"num_experts_per_tok", "num_experts_per_token", "moe_k"});
   o.hidden = config.get("moe_intermediate_size", config.get<int64_t>("intermediate_size", 0));
   config.must_be("hidden_act", std::string("silu"));
   config.ignore("intermediate_size");  // where no layer is dense
@@ -294,6 +337,32 @@ void FamilyReader::experts(const std::vector<int64_t>& which, const MoeOptions& 
   for (int64_t e = 0; e < o.experts; ++e)
     each.pieces.push_back({str("experts.", e, ".$1_proj.weight"), PyTorchPiece::single});
   rename("experts\\.(gate|up|down)_proj$", "", std::move(each));
+}
+
+void FamilyReader::deepseek_feeds(const std::vector<int64_t>& dense_ones) {
+  const ModelConfig& c = config;
+  const bool v2 = type == "deepseek_v2";
+  c.must_be("scoring_func", std::string(v2 ? "softmax" : "sigmoid"));
+  dense(dense_ones);
+  MoeOptions o = moe({"n_routed_experts", "num_local_experts", "num_experts"});
+  const std::string method = c.get("topk_method", std::string(v2 ? "greedy" : "noaux_tc"));
+  if (method != (v2 ? "greedy" : "noaux_tc") && method != "group_limited_greedy")
+    c.refuse("topk_method", v2 ? "known: greedy, group_limited_greedy" : "known: noaux_tc");
+  if (!v2 || method != "greedy") {
+    o.groups = c.get<int64_t>("n_group", 1, 1), o.top_groups = c.get<int64_t>("topk_group", 1, 1);
+    o.group_best = v2 ? 1 : 2;
+  } else {
+    c.ignore("n_group topk_group");
+  }
+  if (!v2) o.router = MoeRouter::sigmoid, o.router_bias = true;
+  o.norm_topk = c.get("norm_topk_prob", !v2, false);
+  if (v2) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
+  o.scale = c.at<double>("routed_scaling_factor");
+  o.shared_hidden = c.get("n_shared_experts", c.get<int64_t>("num_shared_experts", 0)) * o.hidden;
+  o.shared_gate = false;
+  c.ignore("ep_size");
+  rename("mlp\\.router_bias$", has("mlp.e_score") ? "mlp.e_score_correction_bias" : "mlp.gate.e_score_correction_bias");
+  experts(others_than(dense_ones), o, "shared_experts");
 }
 
 void FamilyReader::block_sparse_moe(const std::string& which) {

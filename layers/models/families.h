@@ -42,6 +42,7 @@ struct FamilyReader {
   const ModelConfig& config;
   const std::function<bool(const char*)>& has;
   ModelPlan& plan;
+  const std::string type;  // model_type
   int64_t layers = 0;
   double rotary_share = 1;  // of a head's channels, where the configuration does not say
 
@@ -61,6 +62,8 @@ struct FamilyReader {
   /// Layers whose entry in the list `name` of the configuration is `value`. IOError unless all others are `other`.
   std::vector<int64_t> typed(const std::string& name, const std::string& value,
                              const std::string& other = "full_attention") const;
+  /// typed("layer_types", value); without this list, all layers but every n-th, where the field `turn` is n.
+  std::vector<int64_t> typed_or_turns(const std::string& value, const std::string& turn, int64_t otherwise) const;
   /// All layers but these.
   std::vector<int64_t> others_than(const std::vector<int64_t>& some) const;
   /// Those that mlp_layer_types calls dense, or the first first_k_dense_replace ones; IOError where both stand there
@@ -72,6 +75,10 @@ struct FamilyReader {
   void mixers(const std::vector<int64_t>& which, const auto& o) {
     for (const int64_t layer : which) block(layer).mixer = o;
   }
+  /// The window sliding_window in the blocks `sliding`; without such blocks the field says nothing.
+  void windows(const std::vector<int64_t>& sliding);
+  /// Norms behind the branches and, if `before`, in front of them, too; the names of those behind.
+  void norms_behind(bool before, const std::string& mixer, const std::string& feed);
   /// The norms' weights in the files are less by one, but for those inside linear_attn.
   void norms_less_one() { rename("(layernorm|[qk]_norm|model\\.norm)\\.weight", "$&", {.add = 1}); }
 
@@ -91,6 +98,11 @@ struct FamilyReader {
   /// activation; `otherwise` is that of a file that does not.
   void dense(const std::vector<int64_t>& which, const std::string& field = "hidden_act",
              const std::string& otherwise = "silu");
+  /// As dense(), without a gate: `in` and `out` of mlp.
+  void ungated(const std::vector<int64_t>& which, bool bias, const std::string& field = "hidden_act",
+               const std::string& in = "up_proj.", const std::string& out = "down_proj.");
+  /// After dense(): gate and value stand in one map, gate_up_proj.
+  void gate_and_up_in_one();
   /// Qwen's feeds: dense ones, and experts in every decoder_sparse_step-th layer outside mlp_only_layers, if the model
   /// has any. `norm_topk` is that of a file that does not say.
   void dense_or_sparse(bool norm_topk);
@@ -99,13 +111,17 @@ struct FamilyReader {
   /// Mixtures of experts in the blocks `which`: gate, experts and `shared` of mlp. The experts' maps are one tensor or
   /// one for each expert.
   void experts(const std::vector<int64_t>& which, const MoeOptions& o, const std::string& shared = "shared_expert");
+  /// Feeds of DeepSeek, GLM and others: dense ones in the blocks `dense`, elsewhere experts by groups, with shared
+  /// ones.
+  void deepseek_feeds(const std::vector<int64_t>& dense);
   /// After experts(): where the files have block_sparse_moe, that is the name of what matches `which`, and w1, w2 and
   /// w3 those of an expert's maps.
   void block_sparse_moe(const std::string& which = "\\.mlp\\.");
 };
 
-/// Those whose mixer is softmax attention; those with latent attention, and GLM; those with the delta rule or short
-/// convolutions; those with Mamba-2, and Granite 3.
+/// Llama and what is close to it; others whose mixer is softmax attention; those with latent attention, and GLM; those
+/// with the delta rule or short convolutions; those with Mamba-2, and Granite 3.
+std::span<const ModelFamily> llama_families();
 std::span<const ModelFamily> attention_families();
 std::span<const ModelFamily> latent_families();
 std::span<const ModelFamily> hybrid_families();

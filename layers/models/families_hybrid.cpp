@@ -26,12 +26,9 @@ void read_qwen3_next(FamilyReader& r) {
   c.must_be("attn_output_gate", true);
   const GatedDeltaNetOptions linear{.heads = delta_sizes(c, r.plan.options)};
   c.must_be("use_sliding_window", false);
-  if (c.at<std::string>("model_type") != "qwen3_next") c.must_be("norm_topk_prob", true);  // Qwen3.5 norms always
+  if (r.type != "qwen3_next") c.must_be("norm_topk_prob", true);  // Qwen3.5 norms always
   c.ignore("mamba_ssm_dtype");
-  const auto interval = c.get<int64_t>("full_attention_interval", 4);
-  const std::vector<int64_t> recurrent =
-      c.has("layer_types") ? r.typed("layer_types", "linear_attention")
-                           : r.where([&](int64_t layer) { return interval < 1 || (layer + 1) % interval != 0; });
+  const auto recurrent = r.typed_or_turns("linear_attention", "full_attention_interval", 4);
   r.mixers(full);
   r.mixers(recurrent, linear);
 
@@ -131,7 +128,7 @@ void lfm2_experts(FamilyReader& r, const std::vector<int64_t>& which) {
 /// and k.
 void read_lfm2(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const bool sparse = c.at<std::string>("model_type") == "lfm2_moe";
+  const bool sparse = r.type == "lfm2_moe";
   r.plan.options.tied = c.get("tie_embedding", c.get("tie_word_embeddings", true));
   const double base = c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
   MultiHeadAttentionOptions full = r.attention();

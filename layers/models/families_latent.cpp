@@ -5,46 +5,15 @@ namespace sluice::detail {
 
 namespace {
 
-/// Feeds of DeepSeek and GLM: dense ones first, then experts by groups with shared ones.
-void deepseek_feeds(FamilyReader& r) {
-  const ModelConfig& c = r.config;
-  const std::string type = c.at<std::string>("model_type");
-  const bool v2 = type == "deepseek_v2", glm = type.starts_with("glm");
-  const std::vector<int64_t> dense = glm ? r.dense_layers() : r.dense_layers(0);
-  c.must_be("scoring_func", std::string(v2 ? "softmax" : "sigmoid"));
-  r.dense(dense);
-  MoeOptions moe = r.moe({"n_routed_experts", "num_local_experts"});
-  const std::string method = c.get("topk_method", std::string(v2 ? "greedy" : "noaux_tc"));
-  if (method != (v2 ? "greedy" : "noaux_tc") && method != "group_limited_greedy")
-    c.refuse("topk_method", v2 ? "known: greedy, group_limited_greedy" : "known: noaux_tc");
-  if (!v2 || method != "greedy") {
-    const bool eight = !v2 && !glm;
-    moe.groups = c.get<int64_t>("n_group", eight ? 8 : 1, 1),
-    moe.top_groups = c.get<int64_t>("topk_group", eight ? 4 : 1, 1);
-    moe.group_best = v2 ? 1 : 2;
-  } else {
-    c.ignore("n_group topk_group");
-  }
-  if (!v2) moe.router = MoeRouter::sigmoid, moe.router_bias = true;
-  moe.norm_topk = c.get("norm_topk_prob", !v2, false);
-  if (v2) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
-  moe.scale = glm ? c.at<double>("routed_scaling_factor") : c.get("routed_scaling_factor", v2 ? 1.0 : 2.5);
-  moe.shared_hidden = c.get<int64_t>("n_shared_experts", 0) * moe.hidden, moe.shared_gate = false;
-  c.ignore("ep_size");
-  r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
-  r.experts(r.others_than(dense), moe, "shared_experts");
-}
-
 /// DeepSeek-V2, V3, R1, GLM-4.7-Flash, and DeepSeek-V3.2 and GLM-5, whose queries attend to the keys that an indexer
 /// chooses.
 void read_deepseek(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MlaOptions o = r.latent_attention();
   r.latent_rope(o);
-  const std::string type = c.at<std::string>("model_type");
-  const bool indexed = type == "deepseek_v32" || type == "glm_moe_dsa";
-  const bool always = indexed || type == "deepseek_v2";  // where transformers ignores the field
-  if (type == "glm_moe_dsa") c.must_be("rope_interleave", true);
+  const bool indexed = r.type == "deepseek_v32" || r.type == "glm_moe_dsa";
+  const bool always = indexed || r.type == "deepseek_v2";  // where transformers ignores the field
+  if (r.type == "glm_moe_dsa") c.must_be("rope_interleave", true);
   else if (always) c.ignore("rope_interleave");
   o.rope.pairing = always || c.get("rope_interleave", true, false) ? RopePairing::interleaved : RopePairing::half;
   if (indexed) {
@@ -53,7 +22,7 @@ void read_deepseek(FamilyReader& r) {
     r.members("indexer", {{"q", "wq_b"}, {"k", "wk"}, {"weights", "weights_proj"}});
     c.ignore("layer_types");
   }
-  if (type == "glm_moe_dsa") {
+  if (r.type == "glm_moe_dsa") {
     o.index_pairing = RopePairing::interleaved;
     c.must_be("indexer_rope_interleave", true);
     // Layers of the type "shared" have no indexer: they attend to the keys of the layer before.
@@ -63,25 +32,35 @@ void read_deepseek(FamilyReader& r) {
   }
   r.mixers(o);
   r.usual_names();
-  deepseek_feeds(r);
+  r.deepseek_feeds(r.type.starts_with("glm") ? r.dense_layers() : r.dense_layers(0));
 }
 
-/// GLM-4.5 to 4.7: attention with RoPE on half of a head's channels, DeepSeek-V3's experts.
+/// GLM-4.5 to 4.7, Solar Open and dots.llm1: softmax attention, in GLM with RoPE on half of a head's channels, and
+/// DeepSeek-V3's experts.
 void read_glm4_moe(FamilyReader& r) {
-  r.rotary_share = 0.5;
+  const ModelConfig& c = r.config;
+  const bool glm = r.type == "glm4_moe", dots = r.type == "dots1";
+  if (glm) r.rotary_share = 0.5;
   MultiHeadAttentionOptions o = r.attention();
-  o.heads.out_bias = false;
-  o.qk_norm = r.config.get("use_qk_norm", false);
+  if (!dots) o.heads.out_bias = false;
+  o.qk_norm = dots || c.get("use_qk_norm", false);
+  if (r.type == "solar_open") c.must_be("use_qk_norm", false);
   r.mixers(o);
+  if (dots) {
+    const auto first = c.get<int64_t>("max_window_layers", 62);
+    const bool typed = c.has("layer_types");
+    r.windows(typed ? r.typed("layer_types", "sliding_attention")
+                    : r.where([&](int64_t i) { return i >= first && !c.is_null("sliding_window"); }));
+  }
   r.usual_names();
-  deepseek_feeds(r);
+  r.deepseek_feeds(glm ? r.dense_layers() : r.dense_layers(0));
 }
 
 /// Experts of Kimi Linear and Ling, by groups, in all layers but the `dense` ones. Ling's fields may have DeepSeek's
 /// names, and none has a default.
 void kimi_feeds(FamilyReader& r, const std::vector<int64_t>& dense) {
   const ModelConfig& c = r.config;
-  const bool kimi = c.at<std::string>("model_type") == "kimi_linear";
+  const bool kimi = r.type == "kimi_linear";
   const auto count = [&](const std::string& name, const std::string& deepseeks, int64_t otherwise) {
     return kimi ? c.get(name, otherwise) : c.any_of<int64_t>({name, deepseeks});
   };
@@ -167,11 +146,8 @@ void read_ling(FamilyReader& r) {
   linear.full_rank = true;
   if (c.at<bool>("kda_safe_gate")) linear.lower_bound = c.at<double>("kda_lower_bound");
   c.must_be("linear_num_heads", d.heads);
-  c.ignore("linear_conv_kernel_dim layer_group_size kda_lower_bound mtp_loss_scaling_factor");
-  const int64_t turn = c.has("layer_types") ? 1 : c.at<int64_t>("layer_group_size");
-  if (turn < 1) c.refuse("layer_group_size", "it must be positive");
-  const auto recurrent = c.has("layer_types") ? r.typed("layer_types", "linear_attention")
-                                              : r.where([&](int64_t layer) { return (layer + 1) % turn != 0; });
+  c.ignore("linear_conv_kernel_dim kda_lower_bound mtp_loss_scaling_factor");
+  const auto recurrent = r.typed_or_turns("linear_attention", "layer_group_size", 0);
   r.mixers(full);
   r.mixers(recurrent, linear);
   r.usual_names();
@@ -183,13 +159,23 @@ void read_ling(FamilyReader& r) {
     r.rename("self_attn\\.o_proj\\.", "attention.dense."), r.rename("self_attn\\.", "attention.");
 }
 
+/// What config.json of DeepSeek-V3 may leave out.
+constexpr const char* kDeepSeekV3 = R"({"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5})";
+
 }  // namespace
 
 std::span<const ModelFamily> latent_families() {
   static constexpr ModelFamily all[] = {
-      {"kimi_linear", read_kimi_linear}, {"bailing_hybrid", read_ling},   {"deepseek_v2", read_deepseek},
-      {"deepseek_v3", read_deepseek},    {"deepseek_v32", read_deepseek}, {"glm4_moe", read_glm4_moe},
-      {"glm4_moe_lite", read_deepseek},  {"glm_moe_dsa", read_deepseek},
+      {"kimi_linear", read_kimi_linear},
+      {"bailing_hybrid", read_ling},
+      {"deepseek_v2", read_deepseek, R"({"routed_scaling_factor": 1.0})"},
+      {"deepseek_v3", read_deepseek, kDeepSeekV3},
+      {"deepseek_v32", read_deepseek, kDeepSeekV3},
+      {"glm4_moe", read_glm4_moe},
+      {"solar_open", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "rope_theta": 1000000})"},
+      {"dots1", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "norm_topk_prob": false})"},
+      {"glm4_moe_lite", read_deepseek},
+      {"glm_moe_dsa", read_deepseek},
   };
   return all;
 }

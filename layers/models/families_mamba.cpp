@@ -109,19 +109,13 @@ void read_nemotron_h(FamilyReader& r) {
   if (c.has("sliding_window")) c.refuse("sliding_window", "no model has one");
   r.mixers(attends, full);
   for (const std::vector<int64_t>& some : {dense, sparse}) r.mixers(some, std::monostate{});
-  for (const int64_t layer : dense)
-    r.block(layer).feed = MlpOptions{.dim = r.plan.options.dim,
-                                     .hidden = c.at<int64_t>("intermediate_size"),
-                                     .activation = Act::relu2,
-                                     .bias = c.get("mlp_bias", false)};
 
   r.plan.rules = mamba2_names_around(r.has("backbone.") ? "backbone." : "model.");
   r.rename_in(attends, "mixer\\.([qkv])\\.", "mixer.$2_proj.");
   r.rename_in(attends, "mixer\\.out\\.", "mixer.o_proj.");
   mamba2_names(r, "mixer");
   r.rename("(layers\\.\\d+\\.)feed\\.", "$1mlp.");
-  r.rename_in(dense, "mlp\\.in\\.", "mlp.up_proj.");
-  r.rename_in(dense, "mlp\\.out\\.", "mlp.down_proj.");
+  r.ungated(dense, c.get("mlp_bias", false), "mlp_hidden_act");
   if (!sparse.empty()) r.experts(sparse, nemotron_experts(r), "shared_experts");
   else
     c.ignore(
@@ -177,8 +171,7 @@ Mamba2Options granite_mamba(const FamilyReader& r) {
 /// embedding, the branches, the scores and the logits.
 void read_granite(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const std::string type = c.at<std::string>("model_type");
-  const bool hybrid = type == "granitemoehybrid";
+  const bool hybrid = r.type == "granitemoehybrid";
   DecoderOptions& model = r.plan.options;
   model.embedding_scale = c.get("embedding_multiplier", 1.0), model.residual_scale = c.get("residual_multiplier", 1.0);
   model.logit_scale = 1 / c.get("logits_scaling", 1.0);
@@ -196,7 +189,7 @@ void read_granite(FamilyReader& r) {
   if (hybrid) r.mixers(recurrent, granite_mamba(r));
   r.usual_names(recurrent, "mamba.");
   mamba2_names(r, "mamba");
-  if (type == "granite") r.dense(r.all());
+  if (r.type == "granite") r.dense(r.all());
   else granite_feeds(r, hybrid);
 }
 
@@ -263,7 +256,7 @@ std::span<const ModelFamily> mamba_families() {
   static constexpr ModelFamily all[] = {
       {"mamba2", read_mamba2},       {"granite", read_granite},
       {"granitemoe", read_granite},  {"granitemoehybrid", read_granite},
-      {"bamba", read_bamba},         {"nemotron_h", read_nemotron_h},
+      {"bamba", read_bamba},         {"nemotron_h", read_nemotron_h, R"({"mlp_hidden_act": "relu2"})"},
       {"falcon_h1", read_falcon_h1},
   };
   return all;

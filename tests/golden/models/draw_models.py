@@ -43,20 +43,22 @@ def drawn(name, r):
             f[field] = pick(values)
     if "head_dim" in f or name in ("llama", "mixtral", "lfm2", "lfm2_moe"):
         f["head_dim"] = head_dim
-    if name in ("qwen2", "qwen2_moe", "olmo2", "olmo3", "olmo_hybrid", "smollm3"):
+    if name in ("qwen2", "qwen2_moe", "olmo2", "olmo3", "olmo_hybrid", "smollm3", "arcee", "starcoder2",
+                "ernie4_5_moe", "helium", "olmoe", "flex_olmo", "exaone4", "exaone_moe", "vaultgemma"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
                 "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5",
-                "bamba", "lfm2", "lfm2_moe", "falcon_h1"):
+                "bamba", "lfm2", "lfm2_moe", "falcon_h1", "seed_oss", "arcee", "starcoder2", "ernie4_5_moe", "helium",
+                "olmoe", "flex_olmo", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
             f["rope_parameters"].update(pick([{}, dict(beta_fast=8.0, beta_slow=2.0), dict(attention_factor=1.3),
                                               dict(truncate=False)]))
     if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text", "gpt_oss", "smollm3",
-                "bamba"):
+                "bamba", "seed_oss", "arcee", "nemotron", "glm", "glm4", "flex_olmo", "gemma", "dots1", "solar_open"):
         f["attention_bias"] = pick([True, False])
-    if name in ("llama", "smollm3", "bamba", "falcon_h1"):
+    if name in ("llama", "smollm3", "bamba", "falcon_h1", "seed_oss", "arcee", "nemotron"):
         f["mlp_bias"] = pick([True, False])
     if name in ("qwen2", "qwen2_moe", "qwen3") and pick([True, False]):
         f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
@@ -78,7 +80,7 @@ def drawn(name, r):
         else:
             f["rope_parameters"] = dict(rope_theta=pick([100.0, 10000.0]), rope_type="default",
                                         partial_rotary_factor={4: 0.5, 8: pick([0.25, 0.5, 1.0]), 10: 1.0}[head_dim])
-    if name in ("gemma2", "gemma3_text"):
+    if name in ("gemma2", "gemma3_text", "vaultgemma"):
         f.update(query_pre_attn_scalar=pick([4, 9, 16]), final_logit_softcapping=pick([3.0, None]),
                  attn_logit_softcapping=pick([2.0, None]), hidden_activation=pick(["gelu_pytorch_tanh", "gelu"]))
     if name == "gpt_oss":
@@ -183,6 +185,39 @@ def drawn(name, r):
         f.update(hidden_size=heads * pick([4, 8]), sliding_window=pick([None, 3, 5]))
         share = pick([0.5, 1.0])
         f["rope_parameters"] = dict(rope_theta=pick([100.0, 10000.0]), rope_type="default", partial_rotary_factor=share)
+    if name == "seed_oss":
+        f["attention_out_bias"] = pick([True, False])
+    if name in ("starcoder2", "nemotron"):
+        f["norm_epsilon" if name == "starcoder2" else "norm_eps"] = f.pop("rms_norm_eps")
+    if name == "starcoder2":
+        f.update(use_bias=pick([True, False]), sliding_window=pick([None, 3, 5]),
+                 hidden_act=pick(["gelu_pytorch_tanh", "gelu"]))
+    if name in ("nemotron", "glm", "glm4"):
+        f["rope_parameters"] = dict(rope_theta=pick([100.0, 10000.0]), rope_type="default",
+                                    partial_rotary_factor={4: pick([0.5, 1.0]), 8: pick([0.25, 0.5, 1.0]),
+                                                           10: 1.0}[head_dim])
+    if name == "ernie4_5_moe":
+        f.update(moe_num_experts=pick([4, 6, 8]), moe_k=pick([1, 2, 3]), moe_num_shared_experts=pick([0, 1, 2]),
+                 moe_layer_start_index=pick([0, 1, 2]), moe_layer_end_index=pick([-1, layers - 1, 1]),
+                 moe_layer_interval=pick([1, 2]))
+    if name == "helium":
+        f["head_dim"] = f["hidden_size"] // heads
+    if name in ("olmoe", "flex_olmo"):
+        f["norm_topk_prob"] = pick([True, False])
+    if name in ("exaone4", "exaone_moe"):
+        f["layer_types"] = [pick(["sliding_attention", "full_attention"]) for _ in range(layers)]
+        if name == "exaone4" and pick([True, False, False]):
+            f.update(sliding_window=None, layer_types=["full_attention"] * layers)
+    if name == "gemma":
+        f["hidden_act"] = pick(["gelu_pytorch_tanh", "gelu", "silu"])
+    if name in ("exaone_moe", "dots1", "solar_open"):
+        groups = pick([1, 2])
+        f.update(n_group=groups, topk_group=r.randint(1, groups), num_experts_per_tok=pick([1, 2]),
+                 routed_scaling_factor=pick([1.0, 2.5]), norm_topk_prob=pick([True, False]))
+        if name != "solar_open":
+            f["first_k_dense_replace"] = r.randint(0, layers)
+    if name == "dots1":
+        f.update(max_window_layers=r.randint(0, layers), sliding_window=pick([None, 3, 5]))
     if name == "ernie4_5":
         f["use_bias"] = pick([True, False])
     if name == "glm4_moe_lite":  # which has no first_k_dense_replace

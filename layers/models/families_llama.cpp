@@ -1,0 +1,155 @@
+// Llama, and families that differ from it by a few options of attention or by their feeds.
+#include <sluice/layers/models/families.h>
+
+namespace sluice::detail {
+
+namespace {
+
+/// Llama 1 to 3, and what is built like them (SmolLM2, TinyLlama, Yi). Seed-OSS has no bias behind attention, Arcee's
+/// AFM an MLP with relu².
+void read_llama(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  c.must_be("is_llama_config", true);
+  c.must_be("rope_interleaved", false);
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.out_bias = c.get("attention_out_bias", o.heads.out_bias);
+  r.mixers(o);
+  r.usual_names();
+  if (r.type == "arcee") r.ungated(r.all(), c.get("mlp_bias", false));
+  else r.dense(r.all());
+}
+
+/// StarCoder2 and Nemotron-4 (Minitron): LayerNorm, in Nemotron of weights that are less by one, and an MLP.
+void read_starcoder2(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const bool nemotron = r.type == "nemotron";
+  r.plan.options.norm = NormKind::layer;
+  if (nemotron) r.rotary_share = 0.5;
+  else r.plan.options.tied = c.get("tie_word_embeddings", true);
+  MultiHeadAttentionOptions o = r.attention();
+  if (!nemotron) o.heads.qkv_bias = o.heads.out_bias = c.get("use_bias", true);
+  r.mixers(o);
+  if (!nemotron && c.has("sliding_window")) r.windows(r.all());
+  r.usual_names();
+  if (nemotron) {
+    r.ungated(r.all(), c.get("mlp_bias", false));
+    r.norms_less_one();
+  } else {
+    c.must_be("norm_type", std::string("layer_norm"));
+    c.must_be("mlp_type", std::string("default"));
+    r.ungated(r.all(), o.heads.out_bias, "hidden_act", "c_fc.", "c_proj.");
+  }
+}
+
+/// Phi-3 and Phi-4 with the usual RoPE: one map makes q, k and v, and one gate and value.
+void read_phi3(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  // Another kind, whatever its name, is longrope in transformers: other frequencies for a long text than for a short
+  // one.
+  for (const std::string at : {"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"})
+    c.must_be(at, std::string("default"));
+  r.rotary_share = c.get("rope_parameters.partial_rotary_factor", c.get("partial_rotary_factor", 1.0));
+  c.must_be("attention_bias", false);
+  c.ignore("original_max_position_embeddings");
+  r.mixers(r.attention());
+  if (c.has("sliding_window")) r.windows(r.all());
+  r.usual_names();
+  r.dense(r.all());
+  const std::vector<std::string> qkv = {"q", "k", "v"};
+  for (int64_t i = 0; i < 3; ++i)
+    r.rename("self_attn\\." + qkv[static_cast<std::size_t>(i)] + "_proj", "self_attn.qkv_proj", {.part = i});
+  r.gate_and_up_in_one();
+}
+
+/// GLM-4 of 2024, and of 2025 with norms around both branches: RoPE of neighbouring channels, on half of a head's, and
+/// gate and value in one map.
+void read_glm(FamilyReader& r) {
+  r.rotary_share = 0.5;
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.rope.pairing = RopePairing::interleaved, o.heads.out_bias = false;
+  r.mixers(o);
+  if (r.type == "glm4") r.norms_behind(true, "post_self_attn_layernorm.", "post_mlp_layernorm.");
+  r.usual_names();
+  r.dense(r.all());
+  r.gate_and_up_in_one();
+}
+
+/// ERNIE 4.5, dense and with experts, and Helium: RoPE of neighbouring channels, biases everywhere or nowhere.
+void read_ernie(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.tied = c.get("tie_word_embeddings", r.type != "helium");
+  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.rope.pairing = RopePairing::interleaved;
+  const bool biases = o.heads.qkv_bias = o.heads.out_bias = c.get("use_bias", false);
+  c.must_be("attention_bias", biases);
+  c.must_be("mlp_bias", biases);
+  r.mixers(o);
+  r.usual_names();
+  const bool sparse = r.type == "ernie4_5_moe";
+  if (sparse) c.must_be("use_bias", false);
+  const auto first = c.get<int64_t>("moe_layer_start_index", 1), end = c.get<int64_t>("moe_layer_end_index", -1),
+             turn = c.get<int64_t>("moe_layer_interval", 1);
+  if (turn < 1) c.refuse("moe_layer_interval", "it must be positive");
+  const std::vector<int64_t> dense = r.where(
+      [&](int64_t layer) { return !sparse || (layer + 1) % turn != 0 || layer < first || (end != -1 && layer > end); });
+  r.dense(dense);
+  for (const int64_t layer : dense) std::get<GluOptions>(r.block(layer).feed).bias = biases;
+  if (!sparse) return;
+  MoeOptions moe = r.moe({"moe_num_experts", "num_experts"});
+  moe.router_bias = true;
+  c.must_be("moe_use_aux_free", true);
+  c.must_be("moe_gate", std::string("topk"));
+  c.ignore("moe_capacity");
+  if (c.get("moe_norm_min", 1e-12) > 1e-12) c.refuse("moe_norm_min", "it must be at most 1e-12");
+  moe.shared_hidden = c.get<int64_t>("moe_num_shared_experts", 2) * moe.hidden, moe.shared_gate = false;
+  r.rename("mlp\\.router_bias$", "mlp.moe_statics.e_score_correction_bias");
+  r.experts(r.others_than(dense), moe, "shared_experts");
+}
+
+/// SmolLM3: Llama with blocks without RoPE between.
+void read_smollm3(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.tied = c.get("tie_word_embeddings", true);
+  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
+  MultiHeadAttentionOptions o = r.attention();
+  r.mixers(o);
+  std::vector<int64_t> rotates = c.get("no_rope_layers", std::vector<int64_t>{});  // 0: no RoPE
+  const auto turn = c.get<int64_t>("no_rope_layer_interval", 4);
+  if (turn < 1) c.refuse("no_rope_layer_interval", "it must be positive");
+  for (int64_t i = 0; i < r.layers && !c.has("no_rope_layers"); ++i) rotates.push_back((i + 1) % turn);
+  if (std::ssize(rotates) < r.layers) c.refuse("no_rope_layers", str("need ", r.layers, " entries"));
+  o.heads.use_rope = false;
+  for (int64_t i = 0; i < r.layers; ++i)
+    if (rotates[static_cast<std::size_t>(i)] == 0) r.block(i).mixer = o;
+  const bool slides = c.get("use_sliding_window", false);
+  std::vector<int64_t> sliding;
+  if (slides || c.has("layer_types")) sliding = r.typed("layer_types", "sliding_attention");
+  if (!slides && !sliding.empty()) c.refuse("layer_types", "no layer may slide where use_sliding_window is false");
+  r.windows(sliding);
+  c.ignore("max_window_layers");
+  r.usual_names();
+  r.dense(r.all());
+}
+
+}  // namespace
+
+std::span<const ModelFamily> llama_families() {
+  static constexpr ModelFamily all[] = {
+      {"llama", read_llama},
+      {"seed_oss", read_llama, R"({"attention_bias": true, "attention_out_bias": false})"},
+      {"arcee", read_llama, R"({"hidden_act": "relu2"})"},
+      {"smollm3", read_smollm3},
+      {"starcoder2", read_starcoder2, R"({"hidden_act": "gelu_pytorch_tanh"})"},
+      {"nemotron", read_starcoder2, R"({"hidden_act": "relu2"})"},
+      {"phi3", read_phi3},
+      {"glm", read_glm, R"({"attention_bias": true})"},
+      {"glm4", read_glm, R"({"attention_bias": true})"},
+      {"ernie4_5", read_ernie},
+      {"ernie4_5_moe", read_ernie},
+      {"helium", read_ernie},
+  };
+  return all;
+}
+
+}  // namespace sluice::detail
