@@ -68,14 +68,15 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
       "embd_pdrop resid_pdrop hidden_dropout pretraining_tp output_router_logits router_aux_loss_coef "
       "max_position_embeddings max_sequence_length model_max_length head_dim aux_loss_alpha seq_aux "
       "mtp_num_hidden_layers mtp_use_dedicated_embeddings transformers.js_config unsloth_fixed num_logits_to_keep "
-      "use_mamba_kernels");
+      "use_mamba_kernels vision_config image_token_id video_token_id vision_start_token_id vision_end_token_id "
+      "vision_token_id");
   // A model for text and images has its text's weights under a longer name.
   const std::string body = has("model.language_model.")   ? "model.language_model."
                            : has("language_model.model.") ? "language_model.model."
                                                           : "model.";
   rename("^embedding\\.", body + "embed_tokens.");
   rename("^norm\\.", body + "norm.");
-  rename("^head\\.", "lm_head.");
+  rename("^head\\.", has("language_model.lm_head.") ? "language_model.lm_head." : "lm_head.");
   rename("^blocks\\.", body + "layers.");
   plan.ignore = {"rotary_emb\\.inv_freq$", "^(model\\.)?mtp[._]", "^(model\\.)?visual\\.",
                  "^(model\\.)?(vision_tower|multi_modal_projector)\\."};
@@ -326,14 +327,16 @@ void FamilyReader::experts(const std::vector<int64_t>& which, const MoeOptions& 
   rename_in(which, "mlp\\.shared_gate\\.", "mlp." + shared + "_gate.");
   rename_in(which, "mlp\\.shared_gate_proj\\.", "mlp." + shared + ".gate_proj.");
   rename_in(which, "mlp\\.shared_(up|down)\\.", "mlp." + shared + ".$2_proj.");
-  constexpr PyTorchLayout transposed = PyTorchLayout::transposed;
   if (has("experts.gate_up_proj")) {
-    rename("experts\\.gate_proj$", "experts.gate_up_proj", {.part = 0, .axis = 1, .layout = transposed});
-    rename("experts\\.up_proj$", "experts.gate_up_proj", {.part = 1, .axis = 1, .layout = transposed});
-    rename("experts\\.down_proj$", "$&", {.layout = transposed});
+    const bool as_is = type == "qwen3_vl_moe_text";
+    const PyTorchLayout layout = as_is ? PyTorchLayout::as_is : PyTorchLayout::transposed;
+    const int64_t axis = as_is ? 2 : 1;
+    rename("experts\\.gate_proj$", "experts.gate_up_proj", {.part = 0, .axis = axis, .layout = layout});
+    rename("experts\\.up_proj$", "experts.gate_up_proj", {.part = 1, .axis = axis, .layout = layout});
+    rename("experts\\.down_proj$", "$&", {.layout = layout});
     return;
   }
-  PyTorchStorage each{.layout = transposed};
+  PyTorchStorage each{.layout = PyTorchLayout::transposed};
   for (int64_t e = 0; e < o.experts; ++e)
     each.pieces.push_back({str("experts.", e, ".$1_proj.weight"), PyTorchPiece::single});
   rename("experts\\.(gate|up|down)_proj$", "", std::move(each));

@@ -70,7 +70,7 @@ void read_minimax_m2(FamilyReader& r) {
   r.block_sparse_moe();
 }
 
-/// Qwen1.5, Qwen2, Qwen2.5, with experts or without: biases of q, k, v.
+/// Qwen1.5, Qwen2, Qwen2.5, with experts or without, and the text of Qwen2-VL and Qwen2.5-VL: biases of q, k, v.
 void read_qwen2(FamilyReader& r) {
   const bool sparse = r.type == "qwen2_moe";
   MultiHeadAttentionOptions o = r.attention();
@@ -83,14 +83,16 @@ void read_qwen2(FamilyReader& r) {
   else r.dense(r.all());
 }
 
-/// Qwen3, dense and with experts: norms of each head's q and k.
+/// Qwen3, dense and with experts, and the text of Qwen3-VL: norms of each head's q and k.
 void read_qwen3(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true;
   r.mixers(o);
   set_qwen_windows(r);
   r.usual_names();
-  r.dense_or_sparse(false);
+  const bool norms = r.type == "qwen3_vl_moe_text";  // whatever the field says
+  if (norms) r.config.must_be("norm_topk_prob", true);
+  r.dense_or_sparse(norms);
 }
 
 /// OLMo 2 and 3, OLMoE and FlexOlmo: norms of all heads' q and k together, and, but in OLMoE, norms behind the branches
@@ -252,16 +254,19 @@ constexpr const char* kGemma3 = R"({"vocab_size": 262208, "num_attention_heads":
 
 std::span<const ModelFamily> attention_families() {
   static constexpr ModelFamily all[] = {
-      {"qwen2", read_qwen2},      {"qwen2_moe", read_qwen2},
-      {"qwen3", read_qwen3},      {"qwen3_moe", read_qwen3},
-      {"mistral", read_mistral},  {"ministral", read_mistral},
-      {"mixtral", read_mistral},  {"minimax_m2", read_minimax_m2},
-      {"olmo2", read_olmo},       {"olmo3", read_olmo},
-      {"olmoe", read_olmo},       {"flex_olmo", read_olmo, R"({"rope_theta": 500000})"},
-      {"exaone4", read_exaone},   {"exaone_moe", read_exaone, R"({"routed_scaling_factor": 2.5})"},
-      {"gemma", read_gemma},      {"gemma2", read_gemma},
-      {"vaultgemma", read_gemma}, {"gemma3_text", read_gemma, kGemma3},
-      {"gpt_oss", read_gpt_oss},  {"afmoe", read_afmoe},
+      {"qwen2", read_qwen2},         {"qwen2_moe", read_qwen2},
+      {"qwen2_vl", read_qwen2},      {"qwen2_vl_text", read_qwen2},
+      {"qwen2_5_vl", read_qwen2},    {"qwen2_5_vl_text", read_qwen2},
+      {"qwen3", read_qwen3},         {"qwen3_moe", read_qwen3},
+      {"qwen3_vl_text", read_qwen3}, {"qwen3_vl_moe_text", read_qwen3},
+      {"mistral", read_mistral},     {"ministral", read_mistral},
+      {"mixtral", read_mistral},     {"minimax_m2", read_minimax_m2},
+      {"olmo2", read_olmo},          {"olmo3", read_olmo},
+      {"olmoe", read_olmo},          {"flex_olmo", read_olmo, R"({"rope_theta": 500000})"},
+      {"exaone4", read_exaone},      {"exaone_moe", read_exaone, R"({"routed_scaling_factor": 2.5})"},
+      {"gemma", read_gemma},         {"gemma2", read_gemma},
+      {"vaultgemma", read_gemma},    {"gemma3_text", read_gemma, kGemma3},
+      {"gpt_oss", read_gpt_oss},     {"afmoe", read_afmoe},
   };
   return all;
 }
