@@ -345,7 +345,8 @@ void FamilyReader::experts(const std::vector<int64_t>& which, const MoeOptions& 
 void FamilyReader::deepseek_feeds(const std::vector<int64_t>& dense_ones) {
   const ModelConfig& c = config;
   const bool v2 = type == "deepseek_v2";
-  c.must_be("scoring_func", std::string(v2 ? "softmax" : "sigmoid"));
+  if (type != "dots1" || c.get("scoring_func", std::string()) != "noaux_tc")  // which means the same
+    c.must_be("scoring_func", std::string(v2 ? "softmax" : "sigmoid"));
   dense(dense_ones);
   MoeOptions o = moe({"n_routed_experts", "num_local_experts", "num_experts"});
   const std::string method = c.get("topk_method", std::string(v2 ? "greedy" : "noaux_tc"));

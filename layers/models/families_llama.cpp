@@ -35,6 +35,9 @@ void read_starcoder2(FamilyReader& r) {
     r.ungated(r.all(), c.get("mlp_bias", false));
     r.norms_less_one();
   } else {
+    for (const char* eps : {"norm_epsilon", "layer_norm_epsilon"}) c.must_be(eps, r.plan.options.norm_eps);
+    c.must_be("scale_attn_weights", true);
+    c.ignore("activation_function attention_softmax_in_fp32 scale_attention_softmax_in_fp32");
     c.must_be("norm_type", std::string("layer_norm"));
     c.must_be("mlp_type", std::string("default"));
     r.ungated(r.all(), o.heads.out_bias, "hidden_act", "c_fc.", "c_proj.");
@@ -100,6 +103,8 @@ void read_ernie(FamilyReader& r) {
   moe.router_bias = true;
   c.must_be("moe_use_aux_free", true);
   c.must_be("moe_gate", std::string("topk"));
+  c.must_be("moe_gate_act", std::string("softmax"));
+  c.must_be("moe_norm_gate_logits", true);
   c.ignore("moe_capacity");
   if (c.get("moe_norm_min", 1e-12) > 1e-12) c.refuse("moe_norm_min", "it must be at most 1e-12");
   moe.shared_hidden = c.get<int64_t>("moe_num_shared_experts", 2) * moe.hidden, moe.shared_gate = false;

@@ -235,6 +235,55 @@ TEST_CASE("models: config.json as published models have it", "[models]") {
   CHECK_THAT(refusal(with(kGemma2, "gelu_pytorch_tanh", "relu")), Contains("\"hidden_activation\" is \"relu\""));
 }
 
+TEST_CASE("models: more config.json as published models have it", "[models]") {
+  const std::string act = R"("hidden_act": "silu", "rope_theta": 10000, "tie_word_embeddings": false, )";
+  const std::string moe = R"("moe_intermediate_size": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, )";
+  struct Published {
+    std::string fields, field, other;  // all of them; one of them, and what it must not be
+  };
+  for (const Published& p : std::vector<Published>{
+           {R"("model_type": "qwen2_5_vl", "vision_start_token_id": 5, "vision_end_token_id": 6, "vision_token_id": 7,
+               "image_token_id": 8, "video_token_id": 9, "max_window_layers": 1, "sliding_window": 32,
+               "use_sliding_window": false, "vision_config": {"depth": 1, "model_type": "qwen2_5_vl"},
+               "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 0]})",
+            R"("type": "mrope")", R"("type": "x")"},
+           {R"("model_type": "seed_oss", "attention_bias": true, "attention_out_bias": false, "head_dim": 8,
+               "mlp_bias": false, "pad_token_id": 1, "residual_dropout": 0.1, "rope_scaling": {"rope_type": "default"})",
+            R"("default")", R"("dynamic")"},
+           {R"("model_type": "starcoder2", "activation_function": "gelu", "attention_softmax_in_fp32": true,
+               "embedding_dropout": 0.1, "layer_norm_epsilon": 1e-05, "mlp_type": "default", "norm_epsilon": 1e-05,
+               "norm_type": "layer_norm", "residual_dropout": 0.1, "scale_attention_softmax_in_fp32": true,
+               "scale_attn_weights": true, "sliding_window": 4096, "use_bias": true)",
+            R"("norm_epsilon": 1e-05)", R"("norm_epsilon": 1e-06)"},
+           {R"("model_type": "glm4", "attention_bias": true, "head_dim": 8, "pad_token_id": 3,
+               "partial_rotary_factor": 0.5)",
+            R"("partial_rotary_factor": 0.5)", R"("rotary_fraction": 0.5)"},
+           {R"("model_type": "olmoe", "attention_bias": false, "clip_qkv": null, "norm_topk_prob": false,
+               "num_experts": 4, "num_experts_per_tok": 2, "output_router_logits": false, "rope_scaling": null,
+               "router_aux_loss_coef": 0.01)",
+            R"("clip_qkv": null)", R"("clip_qkv": 8.0)"},
+           {R"("model_type": "ernie4_5_moe", "moe_capacity": [4, 4, 4], "moe_gate": "topk", "moe_k": 2,
+               "moe_intermediate_size": 8, "moe_layer_end_index": 1, "moe_layer_interval": 1, "moe_layer_start_index": 1,
+               "moe_num_experts": 4, "moe_num_shared_experts": 2, "moe_use_aux_free": true,
+               "num_nextn_predict_layers": 1, "use_bias": false)",
+            R"("moe_use_aux_free": true)", R"("moe_use_aux_free": false)"},
+           {moe + R"("model_type": "dots1", "attention_bias": false, "first_k_dense_replace": 1, "n_shared_experts": 1,
+               "norm_topk_prob": true, "routed_scaling_factor": 2.5, "scoring_func": "noaux_tc")",
+            R"("noaux_tc")", R"("softmax")"},
+           {moe + R"("model_type": "solar_open", "head_dim": 8, "first_k_dense_replace": 0, "n_group": 1,
+               "n_shared_experts": 1, "norm_topk_prob": true, "partial_rotary_factor": 1.0,
+               "routed_scaling_factor": 1.0, "topk_group": 1, "use_qk_norm": false)",
+            R"("use_qk_norm": false)", R"("use_qk_norm": true)"},
+       }) {
+    const std::string text =
+        kCommon + with(act, "silu", p.fields.find("starcoder2") < 20 ? "gelu" : "silu") + p.fields + "}";
+    INFO(text);
+    CHECK(refusal(text) == "");
+    const std::string name = p.other.substr(1, p.other.find('"', 1) - 1);
+    CHECK_THAT(refusal(with(text, p.field, p.other)), Contains(name));
+  }
+}
+
 TEST_CASE("models: fields about whose default families disagree must be there", "[models]") {
   CHECK_THAT(refusal(with(golden("olmo2"), "\"rms_norm_eps\": 1e-05,", "")), Contains("\"rms_norm_eps\" is missing"));
   CHECK_THAT(refusal(with(golden("gpt_oss"), "\"rope_theta\": 150.0,", "")), Contains("\"rope_theta\" is missing"));
