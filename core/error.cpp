@@ -1,5 +1,6 @@
 #include <sluice/core/error.h>
 
+#include <sluice/core/kernel/running_module.h>
 #include <sluice/core/number/number.h>
 
 namespace sluice {
@@ -21,6 +22,12 @@ void detail::TextPart::append_literal(std::string& s, const void* text) { s += s
 std::string detail::join(std::initializer_list<TextPart> parts) {
   std::string s;
   for (const TextPart& p : parts) p.append(s, p.value);
+  return s;
+}
+
+std::string detail::error_text(std::initializer_list<TextPart> parts) {
+  std::string s = join(parts);
+  add_running_module(s);
   return s;
 }
 

@@ -66,6 +66,8 @@ struct TextPart {
   static void append_literal(std::string& s, const void* text);
 };
 std::string join(std::initializer_list<TextPart> parts);
+/// The text of an error: the parts, and once the modules that run (running_module.h).
+std::string error_text(std::initializer_list<TextPart> parts);
 }  // namespace detail
 
 /// Concatenates its arguments: strings, numbers, shapes, dtypes.
@@ -81,9 +83,9 @@ std::string joined(const auto& items, std::string_view separator = ", ") {
 }
 }  // namespace detail
 
-/// Throws E with the concatenated text.
+/// Throws E with the concatenated text. While modules run it ends with them: " — in blocks.3.feed (Mlp) / Linear".
 template <class E = ShapeError, class... Args> [[noreturn, gnu::noinline, gnu::cold]] void fail(const Args&... args) {
-  throw E(detail::join({detail::TextPart(args)...}));
+  throw E(detail::error_text({detail::TextPart(args)...}));
 }
 
 }  // namespace sluice

@@ -1,6 +1,5 @@
 #include <sluice/core/tensor.h>
 
-#include <sluice/core/kernel/running_module.h>
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/strided.h>
@@ -47,31 +46,48 @@ Tensor alias(const Tensor& x, const Layout& layout) {
 
 Tensor Tensor::detach() const { return alias(*this, layout()); }
 
-template <class To> To Tensor::item() const {
-  if (numel() != 1) fail("item: needs exactly one element — got shape ", shape());
-  const Tensor here = detail::on_cpu("item", *this);
-  return dispatch_all(dtype(), [&]<class T>() -> To {
-    const T stored = *reinterpret_cast<const T*>(here.raw());
-    using Wide = detail::Computed<T>;
-    const auto v = static_cast<Wide>(stored);
-    if constexpr (std::is_floating_point_v<To> == std::is_floating_point_v<Wide>) {
-      return static_cast<To>(v);
-    } else if constexpr (std::is_floating_point_v<Wide>) {
-      if (!(v >= -0x1p63 && v < 0x1p63 && v == std::floor(v)))
-        fail<ValueError>("item: ", double{v}, " is no int64 — read it with item()");
-      return static_cast<To>(v);
-    } else {
-      const auto y = static_cast<To>(v);
-      if (y >= 0x1p63 || static_cast<int64_t>(y) != static_cast<int64_t>(v))
-        fail<ValueError>("item: ", int64_t{v}, " is no ", sizeof(To) == 4 ? "float" : "double",
-                         " — read it with item<int64_t>()");
-      return y;
-    }
+namespace {
+/// The number of a tensor: `whole` of integers and bool, else `real`.
+struct Number {
+  bool is_whole;
+  int64_t whole = 0;
+  double real = 0;
+};
+Number number_of(const Tensor& x) {
+  if (x.numel() != 1) fail("item: needs exactly one element — got shape ", x);
+  const Tensor here = detail::on_cpu("item", x);
+  return dispatch_all(x.dtype(), [&]<class T>() -> Number {
+    const auto v = static_cast<detail::Computed<T>>(*reinterpret_cast<const T*>(here.raw()));
+    if constexpr (std::is_integral_v<T>) return {.is_whole = true, .whole = v};
+    else return {.is_whole = false, .real = v};
   });
 }
-template double Tensor::item<double>() const;
-template float Tensor::item<float>() const;
-template int64_t Tensor::item<int64_t>() const;
+}  // namespace
+
+template <class To> To Tensor::number_item() const {
+  const Number v = number_of(*this);
+  if constexpr (std::is_integral_v<To>) {
+    if (v.is_whole) return v.whole;
+    if (!(v.real >= -0x1p63 && v.real < 0x1p63 && v.real == std::floor(v.real)))
+      fail<ValueError>("item: ", v.real, " is no int64 — read it with item()");
+    return static_cast<To>(v.real);
+  } else {
+    if (!v.is_whole) return static_cast<To>(v.real);
+    const auto y = static_cast<To>(v.whole);
+    if (y >= 0x1p63 || static_cast<int64_t>(y) != v.whole)
+      fail<ValueError>("item: ", v.whole, " is no ", sizeof(To) == 4 ? "float" : "double",
+                       " — read it with item<int64_t>()");
+    return y;
+  }
+}
+template double Tensor::number_item() const;
+template float Tensor::number_item() const;
+
+int64_t Tensor::whole_item(int64_t least, int64_t greatest) const {
+  const auto v = number_item<int64_t>();
+  if (v < least || v > greatest) fail<ValueError>("item: ", v, " is outside [", least, ", ", greatest, "]");
+  return v;
+}
 
 // -- history -------------------------------------------------------------------------------------
 
@@ -130,15 +146,13 @@ void check_floats(const char* op, std::initializer_list<NamedOperand> operands) 
   bool fit = true;
   std::string got;
   for (const auto& [name, x] : operands) {
-    if (!x.defined())
-      fail<ValueError>(op, ": ", name, " is undefined (default-constructed or moved from)", in_running_module());
+    if (!x.defined()) fail<ValueError>(op, ": ", name, " is undefined (default-constructed or moved from)");
     fit = fit && is_float(x.dtype()) && x.dtype() == operands.begin()->second.dtype();
   }
   for (const auto& [name, x] : operands)
     if (!fit) got += str(got.empty() ? "" : ", ", name, "=", x.dtype(), x);
   if (!fit)
-    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got ", got, "; convert with to(x, dtype)",
-                     in_running_module());
+    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got ", got, "; convert with to(x, dtype)");
 }
 
 void check_gradient(const char* op, const Tensor& g, const char* what, const Tensor& x) {

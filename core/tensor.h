@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <vector>
 
 namespace sluice {
@@ -127,10 +128,20 @@ class Tensor {
   /// Must be called after values were edited through a pointer, so that backward notices the edit.
   void bump_version() { impl().storage->bump_version(); }
 
-  /// The value of a one-element tensor, copied to cpu first, as for every read of values. T is double, int64_t or
-  /// float, to which f64 is rounded. Throws ShapeError for other numbers of elements, and ValueError if T cannot hold a
-  /// value of the other kind: an i64 beyond 2^53 as double, a fraction or a float beyond int64 as int64_t.
-  template <class T = double> T item() const;
+  /// The value of a one-element tensor, copied to cpu first, as for every read of values. T is double, float, to
+  /// which f64 is rounded, bool or an integer type. Throws ShapeError for other numbers of elements, and ValueError if
+  /// T cannot hold the value: an i64 beyond 2^53 as double, a fraction as int, 2 as bool.
+  template <class T = double> T item() const {
+    static_assert(std::is_same_v<T, double> || std::is_same_v<T, float> || std::is_integral_v<T>,
+                  "item<T>() reads a number: T is double, float, bool or an integer type");
+    if constexpr (std::is_integral_v<T>) {
+      constexpr uint64_t most = std::numeric_limits<T>::max(), limit = std::numeric_limits<int64_t>::max();
+      return static_cast<T>(
+          whole_item(std::numeric_limits<T>::min(), static_cast<int64_t>(most < limit ? most : limit)));
+    } else {
+      return number_item<T>();
+    }
+  }
   /// All values in row-major order, converted to T.
   template <class T = float> std::vector<T> to_vector() const;
 
@@ -161,6 +172,8 @@ class Tensor {
   const Ref<TensorImpl>& ref() const { return impl_; }
 
  private:
+  template <class To> To number_item() const;
+  int64_t whole_item(int64_t least, int64_t greatest) const;
   void check_type(DType t) const {
     if (t != dtype()) fail<DTypeError>("data: tensor holds ", dtype(), ", asked for ", t);
   }

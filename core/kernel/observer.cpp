@@ -2,6 +2,8 @@
 
 #include <sluice/core/kernel/running_module.h>
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -158,9 +160,13 @@ std::string ModuleScope::path(const ModuleNames* names) {
   return path;
 }
 
-std::string detail::in_running_module() {
+void detail::add_running_module(std::string& text) {
   const std::string path = ModuleScope::path();
-  return path.find_first_of("/(") == path.npos ? "" : " — in " + path;
+  std::string op = text.substr(0, text.find(':'));
+  std::erase(op, '_');
+  const auto same = [](char a, char b) { return a == std::tolower(b); };
+  if (path.empty() || text.find(" — in ") != text.npos || std::ranges::equal(op, path, same)) return;
+  text += " — in " + path;
 }
 
 }  // namespace sluice

@@ -5,8 +5,9 @@
 
 namespace sluice::detail {
 
-/// " — in blocks.3.feed (Mlp) / Linear": the modules that run, for the end of an error's text, as ModuleScope::path()
-/// names them. Empty outside of modules, and in a single one without a name, which the text names by itself.
-std::string in_running_module();
+/// Appends the modules that run to an error's text, as ModuleScope::path() names them: " — in blocks.3.feed (Mlp) /
+/// Linear". Appends nothing outside of modules, to a text that has them, and to one that begins with the only one:
+/// "gau: …" in Gau.
+void add_running_module(std::string& text);
 
 }  // namespace sluice::detail

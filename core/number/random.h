@@ -158,6 +158,8 @@ Tensor bernoulli(const Shape& shape, double p, Rng& rng, Device device = cpu);
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng, Device device = cpu);
 /// i64[n]: 0 … n-1 in random order (Fisher-Yates).
 Tensor permutation(int64_t n, Rng& rng, Device device = cpu);
+void rand(const Shape&, TensorOptions = {}) = delete;   // draw with uniform(shape, 0, 1, rng)
+void randn(const Shape&, TensorOptions = {}) = delete;  // draw with normal(shape, 0, 1, rng)
 /// An index in [0, n) with probability weights[i] / sum. Weights are finite, >= 0, and not all
 /// zero.
 int64_t sample_discrete(const float* weights, int64_t n, Rng& rng);

@@ -75,6 +75,7 @@ constexpr FileDType kFileDTypes[] = {
     {"U16", 2, i32, &widen_each<whole<int32_t, uint16_t>, uint16_t>},
     {"I16", 2, i32, &widen_each<whole<int32_t, int16_t>, int16_t>},
     {"U32", 4, i64, &widen_each<whole<int64_t, uint32_t>, uint32_t>},
+    {"U64", 8, i64, &widen_each<whole<int64_t, uint64_t>, uint64_t>},  // its reader refuses what becomes negative
 };
 
 }  // namespace sluice::detail

@@ -257,6 +257,9 @@ SafeTensors read_safetensors(const char* op, const std::string& path,
       std::vector<std::byte> numbers(bytes);
       file.read(numbers.data(), bytes);
       widen(numbers.data(), t.numel(), t.raw());
+      if (name == "U64")
+        for (int64_t i = 0; i < t.numel(); ++i)
+          check(t.data<int64_t>()[i] >= 0, "tensor ", cited(e.name), " is U64, but its value ", i, " is beyond i64");
     } else {
       file.read(t.raw(), bytes);
     }

@@ -1,6 +1,5 @@
 #include <sluice/layers/nn/heads.h>
 
-#include <sluice/core/kernel/running_module.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
@@ -67,8 +66,7 @@ Tensor Heads::finish(const HeadsOptions& o, const Tensor& attended, const Tensor
 
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask, const char* what,
                      const char* mask) {
-  if (x.rank() != 3 || x.dim(-1) != dim)
-    fail(layer, ": got ", what, "=", x, "; need [batch, n, ", dim, "]", detail::in_running_module());
+  if (x.rank() != 3 || x.dim(-1) != dim) fail(layer, ": got ", what, "=", x, "; need [batch, n, ", dim, "]");
   detail::check_rows(layer, mask, key_mask, boolean, what, x);
   if (!key_mask.defined()) return x;
   if (key_mask.device() != x.device())

@@ -1,6 +1,5 @@
 #include <sluice/layers/nn/mlp.h>
 
-#include <sluice/core/kernel/running_module.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
@@ -15,8 +14,7 @@ Mlp::Mlp(MlpOptions o, Rng& rng) : options(o) {
 }
 
 static void check_input(const char* layer, const Tensor& x, int64_t dim) {
-  if (x.rank() < 1 || x.dim(-1) != dim)
-    fail(layer, ": got x=", x, "; need [..., ", dim, "]", detail::in_running_module());
+  if (x.rank() < 1 || x.dim(-1) != dim) fail(layer, ": got x=", x, "; need [..., ", dim, "]");
 }
 
 Tensor Mlp::operator()(const Tensor& x, const Pass& pass) const {

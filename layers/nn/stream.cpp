@@ -57,8 +57,7 @@ Stream::Kept& Stream::next(const char* layer, const char* what) {
   const bool exists = next_ < kept_.size();
   if (!exists && length_ == 0) kept_.emplace_back(layer, what);
   if (next_ == kept_.size() || kept_[next_].layer != layer || kept_[next_].what != what)
-    fail<ValueError>("step: ", ModuleScope::path(),
-                     ": a stream of another model, or of layers in another order; here it has ",
+    fail<ValueError>("step: a stream of another model, or of layers in another order; here it has ",
                      exists ? str("the ", kept_[next_].what, " of a layer ", kept_[next_].layer) : "nothing",
                      ", not the ", what, " of a layer ", layer);
   Kept& k = kept_[next_++];

@@ -4,7 +4,6 @@
 // and likewise for index_select and index_add. The index has no gradient.
 #include <sluice/ops/index/gather.h>
 
-#include <sluice/core/kernel/running_module.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
@@ -175,8 +174,7 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Ten
 }
 
 Tensor embedding(const Tensor& weight, const Tensor& index) {
-  if (weight.rank() != 2)
-    fail("embedding: needs weight [V, D] — got weight=", weight, ", index=", index, detail::in_running_module());
+  if (weight.rank() != 2) fail("embedding: needs weight [V, D] — got weight=", weight, ", index=", index);
   detail::check_rank("embedding", index.rank() + 1, index);
   Shape shape = index.shape();
   shape.push_back(weight.dim(1));

@@ -2,7 +2,6 @@
 //                                                     engine)
 #include <sluice/ops/matmul/matmul.h>
 
-#include <sluice/core/kernel/running_module.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
@@ -76,13 +75,12 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   detail::check_floats("linear", {{"x", x}, {"weight", weight}});
   if (weight.rank() != 2 || x.rank() < 1 || x.dim(-1) != weight.dim(0))
-    fail("linear: x=", x, " and weight=", weight, " do not fit; need x [..., in] and weight [in, out]",
-         detail::in_running_module());
+    fail("linear: x=", x, " and weight=", weight, " do not fit; need x [..., in] and weight [in, out]");
   const bool biased = bias.defined();
   if (biased) {
     detail::check_floats("linear", {{"x", x}, {"bias", bias}});
     if (bias.shape() != Shape{weight.dim(1)})
-      fail("linear: bias=", bias, " does not fit weight=", weight, "; need bias [out]", detail::in_running_module());
+      fail("linear: bias=", bias, " does not fit weight=", weight, "; need bias [out]");
   }
   Shape shape = x.shape();
   shape[shape.rank() - 1] = weight.dim(1);

@@ -3,7 +3,6 @@
 //                   dw = Σ_rows g ⊙ x̂,   db = Σ_rows g
 #include <sluice/ops/rows/norm.h>
 
-#include <sluice/core/kernel/running_module.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
@@ -141,11 +140,10 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
   if (x.rank() == 0 || x.dim(-1) == 0) fail(op, ": nothing to normalise in x=", x);
   for (const Tensor* p : {&w, &b}) {
     if (!p->defined()) continue;
-    if (p->shape() != Shape{x.dim(-1)})
-      fail(op, ": parameter ", *p, " does not fit x=", x, "; need [", x.dim(-1), "]", detail::in_running_module());
+    if (p->shape() != Shape{x.dim(-1)}) fail(op, ": parameter ", *p, " does not fit x=", x, "; need [", x.dim(-1), "]");
     if (p->dtype() != x.dtype())
       fail<DTypeError>(op, ": got x=", x.dtype(), x, ", a parameter ", p->dtype(), *p,
-                       "; convert with to(x, dtype) or to(model, dtype)", detail::in_running_module());
+                       "; convert with to(x, dtype) or to(model, dtype)");
   }
   if (b.defined() && !w.defined())
     return to(normalise(op, detail::widened(x), w, {}, spec) + detail::widened(b), x.dtype());

@@ -6,6 +6,7 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
 #include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/scan/scan.h>
 
 #include <algorithm>
 #include <cmath>
@@ -220,6 +221,7 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 namespace {
 /// Products along the middle of x [outer, n, inner].
 Tensor products(const Tensor& x) {
+  if (x.dtype() == i64 && x.numel() > 0) return clone(narrow(cumprod(x, 1), 1, x.dim(1) - 1, 1));
   Tensor y = empty({x.dim(0), 1, x.dim(2)}, x.options());
   if (x.numel() > 0) kernel::prod(contiguous(x.detach()), y, {x.dim(0), x.dim(1), x.dim(2)});
   else fill_(y, 1);
@@ -230,12 +232,12 @@ Tensor products(const Tensor& x) {
 }  // namespace
 
 Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
-  detail::check_float("prod", x);
   const Shape dims = wrap_dims("prod", dims_in, x.rank());
+  if (!is_float(x.dtype()) && x.dtype() != i64) return prod(to(x, i64), dims, keep_dims);
   if (dims.empty()) return clone(x);
   const auto runs = runs_of(dims);
   // In f64, whose range holds what a part of the factors gives before the others bring it back.
-  Tensor y = runs.size() > 1 ? to(x, f64) : x;
+  Tensor y = runs.size() > 1 && x.dtype() != i64 ? to(x, f64) : x;
   for (const DimRun run : runs) {
     const ReduceShape s = run.of(y.shape());
     const Shape kept = run.kept(y.shape());

@@ -28,7 +28,7 @@ Tensor std_dev(const Tensor& x, const Shape& dims = {}, bool keep = false, doubl
 Tensor logsumexp(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Euclidean norm √Σx², of values of any size, but denormals count as 0; the gradient at 0 is 0.
 Tensor norm(const Tensor& x, const Shape& dims = {}, bool keep = false);
-/// Product; its gradient is exact at zeros too. 1 for an empty range.
+/// Product; its gradient is exact at zeros too. 1 for an empty range. The product of integers or bool is i64.
 Tensor prod(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Logical reductions of bool tensors.
 Tensor any(const Tensor& x, const Shape& dims = {}, bool keep = false);

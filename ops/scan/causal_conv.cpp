@@ -4,7 +4,6 @@
 //   dx_s = Σ_j w_j ⊙ h_{s+(width−1)−j}, of `before` too      dw_j = Σ_t h_t ⊙ x_{t+j−(width−1)}      dbias = Σ_t h_t
 #include <sluice/ops/scan/causal_conv.h>
 
-#include <sluice/core/kernel/running_module.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
@@ -295,7 +294,7 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   const char* op = "causal_conv1d";
   detail::check_float(op, x);
   if (x.rank() < 2 || weight.rank() != 2 || weight.dim(0) < 1 || weight.dim(1) != x.dim(-1))
-    fail(op, ": got x=", x, ", weight=", weight, "; need [..., n, c], [width, c]", detail::in_running_module());
+    fail(op, ": got x=", x, ", weight=", weight, "; need [..., n, c], [width, c]");
   const int64_t c = x.dim(-1), width = weight.dim(0);
   if (bias.defined() && bias.shape() != Shape{c}) fail(op, ": bias=", bias, " does not fit x=", x, "; need [", c, "]");
   for (const Tensor* t : {&weight, &bias, &before})

@@ -90,6 +90,16 @@ TEST_CASE("tensor: item of one element, whatever the dtype and rank", "[tensor]"
   CHECK_THROWS_AS(empty({0}).item(), ShapeError);
   CHECK(Tensor::from<int64_t>({(int64_t{1} << 53) - 1}).item() == 9007199254740991.0);
   CHECK(full({}, 0.1, {f64}).item<float>() == 0.1f);
+  CHECK(Tensor(-7).item<int>() == -7);
+  CHECK(Tensor(-7).item<int8_t>() == -7);
+  CHECK(Tensor(1).item<bool>());
+  CHECK(Tensor::from<int64_t>({INT64_MAX}).item<std::size_t>() == std::size_t{INT64_MAX});
+  CHECK(Tensor::from<int64_t>({INT32_MIN}).item<int>() == INT32_MIN);
+  CHECK_THROWS_WITH(Tensor::from<int64_t>({int64_t{INT32_MAX} + 1}).item<int>(),
+                    "item: 2147483648 is outside [-2147483648, 2147483647]");
+  CHECK_THROWS_WITH(Tensor(-1).item<unsigned>(), "item: -1 is outside [0, 4294967295]");
+  CHECK_THROWS_WITH(Tensor(2).item<bool>(), "item: 2 is outside [0, 1]");
+  CHECK_THROWS_WITH(Tensor(0.5).item<int>(), Contains("0.5 is no int64"));
   CHECK(Tensor::from<int64_t>({1 << 24}).item<float>() == 0x1p24f);
   CHECK_THROWS_WITH(Tensor::from<int64_t>({(1 << 24) + 1}).item<float>(), Contains("16777217 is no float"));
 }

@@ -12,7 +12,10 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/parallel/sequence.h>
 
+#include <pthread.h>
+
 #include <atomic>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -69,6 +72,32 @@ TEST_CASE("at_thread_end: what is noted runs once, the newest first, and again i
     CHECK(detail::at_thread_end(second));
   }).join();
   CHECK(order == "object second second first ");
+}
+
+TEST_CASE("at_thread_end: where nothing can be noted, it says so, and tensors work without a cache", "[allocator]") {
+  CHECK(testing::in_child([] {
+          for (pthread_key_t key = 0; key < PTHREAD_KEYS_MAX; ++key) ::pthread_key_delete(key);  // as at unloading
+          release_cached_memory();
+          const MemoryStats before = memory_stats();
+          std::string said = "no thread";
+          std::thread([&] {
+            constinit static thread_local detail::ThreadEnd late{[]() noexcept {}};
+            said = detail::note_thread_end(late) || late.noted || detail::at_thread_end(late) ? "noted" : "";
+            std::vector<Tensor> kept;
+            for (int i = 0; i < 5000; ++i) {
+              const Tensor y = softmax(full({5}, i));
+              if (y.to_vector<float>() != std::vector<float>(5, 0.2f)) said = "wrong values";
+              if (i % 100 == 0) kept.push_back(y);
+            }
+            for (const Tensor& y : kept)
+              if (y.to_vector<float>() != std::vector<float>(5, 0.2f)) said = "overwritten values";
+          }).join();
+          release_cached_memory();
+          const MemoryStats after = memory_stats();
+          if (after.live != before.live) said += str(" live: ", before.live, ", then ", after.live);
+          if (after.slabs > before.slabs + (1 << 18)) said += str(" slabs: ", before.slabs, ", then ", after.slabs);
+          return said;
+        }) == "");
 }
 
 TEST_CASE("a thread that starts when there is no memory left throws", "[allocator]") {

@@ -5,6 +5,7 @@
 
 #include <sluice/autograd/anomaly.h>
 #include <sluice/layers/data/csv.h>
+#include <sluice/layers/data/text.h>
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/linear_attention/gla.h>
@@ -13,10 +14,14 @@
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/training.h>
+#include <sluice/ops/index/gather.h>
+#include <sluice/ops/matmul/matmul.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <fstream>
+#include <functional>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -65,6 +70,62 @@ TEST_CASE("messages: a weight that does not fit is named with its module", "[mes
   // A layer that names itself says no more than that.
   CHECK_THROWS_WITH(model[0].value(ones({2})),
                     "linear: x=[2] and weight=[4,5] do not fit; need x [..., in] and weight [in, out]");
+}
+
+namespace {
+/// A module of the user's, which fails as f does.
+struct Failing {
+  static constexpr const char* type = "Failing";
+  std::function<void()> f;
+  void operator()() const {
+    const ModuleScope scope(this, type);
+    f();
+  }
+};
+}  // namespace
+
+TEST_CASE("messages: whatever is thrown while modules run ends with them, once", "[messages]") {
+  const Tensor x = ones({2, 3}), i = arange(4), leaf = ones({2}).requires_grad_();
+  const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"clamp: needs lo <= hi", [&] { clamp(x, 3, 1); }},
+      {"index_select: index 2 is outside [0, 2)", [&] { index_select(x, 0, i); }},
+      {"select: index 7 is out of range", [&] { select(x, 0, 7); }},
+      {"matmul: inner dimensions differ", [&] { matmul(x, x); }},
+      {"add: dtypes differ", [&] { x + to(x, f64); }},
+      {"sqrt: needs f32, f64 or bf16", [&] { sqrt(i); }},
+      {"item: needs exactly one element", [&] { x.item(); }},
+      {"tensor: this Tensor is undefined", [&] { Tensor().shape(); }},
+      {"requires_grad_: only f32", [&] { Tensor(i).requires_grad_(); }},
+      {"backward: the output [2,3] has no history", [&] { backward(x); }},
+      {"item: needs exactly one element", [&] { to(x, meta).item(); }},
+      {"read: cannot open '/no/file'", [&] { read_text("/no/file"); }},
+  };
+  const auto said = [](const std::function<void()>& f) -> std::string {
+    try {
+      f();
+    } catch (const Error& e) { return e.what(); }
+    return "nothing";
+  };
+  for (const auto& [begins, call] : calls) {
+    const std::string alone = said(call);
+    INFO(alone);
+    CHECK(alone.starts_with(begins));
+    CHECK(alone.find("Failing") == alone.npos);
+    const Failing inner{call}, outer{[&] { inner(); }};
+    CHECK(said([&] { inner(); }) == alone + " — in Failing");
+    CHECK(said([&] { outer(); }) == alone + " — in Failing / Failing");
+    CHECK(said(call) == alone);  // the modules have ended
+    const Failing quoting{[&] {
+      try {
+        inner();
+      } catch (const Error& e) { fail("quoting: ", e.what()); }
+    }};
+    CHECK(said([&] { quoting(); }) == "quoting: " + alone + " — in Failing / Failing");
+    const AnomalyMode named({.modules = {{{&outer, Failing::type}, "blocks.3"}}});
+    CHECK(said([&] { outer(); }) == alone + " — in blocks.3 (Failing) / Failing");
+  }
+  // A layer that names itself says no more than that.
+  CHECK(said([] { Failing{[] { fail("fail_ing: no"); }}(); }) == "fail_ing: no");
 }
 
 TEST_CASE("messages: channels that RoPE cannot turn are refused when the layer is made", "[messages]") {

@@ -216,6 +216,17 @@ void add_reduce_cases(Cases& c) {
   c.push_back({.op = "sum", .variant = "of i64", .inputs = {index({3, 4}, 100)},
                .call = [](const In& x) { return sum(x[0], {0}); }, .reference = reduced({0}, false, ref_sum),
                .flat = "an integer", .exact = true});
+  c.push_back({.op = "prod", .variant = "of i64", .inputs = {index({2, 3, 2}, 9)},
+               .call = [](const In& x) { return prod(x[0] - 4, {0, 2}); },
+               .reference = [](const Arrays& v) {
+                 Arrays shifted = v;
+                 for (double& a : shifted[0].v) a -= 4;
+                 return reduced({0, 2}, false, ref_prod)(shifted);
+               },
+               .flat = "an integer", .exact = true, .large = {{2, 1033, 3}}});
+  c.push_back({.op = "prod", .variant = "of bool", .inputs = {mask({3, 4})},
+               .call = [](const In& x) { return prod(x[0], {1}, keep); }, .reference = reduced({1}, true, ref_prod),
+               .flat = "an integer", .exact = true});
   c.push_back({.op = "sum", .variant = "of a sum, 3 dims apart", .inputs = {real({2, 3, 2, 2, 3})},
                .call = [](const In& x) { return sum(x[0], {0, 2, 4}); }, .reference = reduced({0, 2, 4}, false, ref_sum),
                .ulps = 8, .large = {{5, 9, 10, 17, 10}}});
