@@ -124,5 +124,7 @@ TEST_CASE("matmul: batches of small matrices and of vectors, in every layout", "
     if (i != Isa::base) CHECK(!std::memcmp(small.raw(), large.raw(), 7 * 9 * sizeof(float)));
     const Tensor bias = normal({2}, 0, 1, rng), x = normal({2, 5}, 0, 1, rng), w = normal({5, 2}, 0, 1, rng);
     CHECK(linear(x, w, bias).to_vector() == (matmul(x, w) + bias).to_vector());
+    const Tensor columns = normal({5, 3}, 0, 1, rng), rows = transpose(columns, 0, 1);  // no plain rows
+    CHECK(linear(rows, w, bias).to_vector() == (matmul(rows, w) + bias).to_vector());
   });
 }
