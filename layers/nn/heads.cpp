@@ -66,7 +66,8 @@ Tensor Heads::finish(const HeadsOptions& o, const Tensor& attended, const Tensor
 
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask, const char* what,
                      const char* mask) {
-  if (x.rank() != 3 || x.dim(-1) != dim) fail(layer, ": got ", what, "=", x, "; need [batch, n, ", dim, "]");
+  if (!x.defined() || x.rank() != 3 || x.dim(-1) != dim)
+    fail(layer, ": got ", what, "=", x, "; need [batch, n, ", dim, "]");
   detail::check_rows(layer, mask, key_mask, boolean, what, x);
   if (!key_mask.defined()) return x;
   if (key_mask.device() != x.device())

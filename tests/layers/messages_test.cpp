@@ -33,6 +33,8 @@ TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
   const Gau gau({.dim = 16, .key_dim = 8}, rng);
   CHECK_THROWS_WITH(mlp(ones({2, 3})), Contains("mlp: got x=[2,3]; need [..., 16]"));
   CHECK_THROWS_WITH(glu(ones({})), Contains("glu: got x=[]; need [..., 16]"));
+  CHECK_THROWS_WITH(mlp(Tensor()), "mlp: got x=undefined; need [..., 16]");
+  CHECK_THROWS_WITH(gau(Tensor()), "gau: got x=undefined; need [batch, n, 16]");
   CHECK_THROWS_WITH(gau(ones({1, 5, 16}), {.key_mask = ones({1, 5})}), Contains("gau: key_mask must be bool"));
   CHECK_THROWS_WITH(gau(ones({1, 5, 16}, {f64})), Contains("got x=f64[1,5,16]") && Contains("to(model, dtype)"));
   CHECK_THROWS_WITH(Linear()(ones({2, 3})), Contains("linear: weight is undefined"));
