@@ -90,6 +90,9 @@ template <class M> CostSizes cost_sizes(const M& m) {
     return {m.map.weight.defined() ? m.map.weight.dim(0) : m.heads * m.head_dim};
   else if constexpr (std::is_same_v<M, AttentionStack>) return cost_sizes(m.layers.front());
   else {
+    static_assert(HasOptions<M>,
+                  "cost(layer, n) reads the options of a layer; of a model write "
+                  "cost_of(model, [&](const auto& m) { m(zeros({1, n}, {i64, meta})); })");
     const LayerWidth w = layer_width(to_json(options_of(m.options)));
     CostSizes sizes{w.vocabulary > 0 ? 0 : w.width};
     if constexpr (std::is_same_v<M, GlobalLocalAttention>) sizes.positions = true;

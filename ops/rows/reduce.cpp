@@ -6,7 +6,6 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
 #include <sluice/ops/rows/softmax.h>
-#include <sluice/ops/scan/scan.h>
 
 #include <algorithm>
 #include <cmath>
@@ -221,7 +220,8 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 namespace {
 /// Products along the middle of x [outer, n, inner].
 Tensor products(const Tensor& x) {
-  if (x.dtype() == i64 && x.numel() > 0) return clone(narrow(cumprod(x, 1), 1, x.dim(1) - 1, 1));
+  if (x.dtype() == i64 && x.numel() > 0)  // in ops: a device may have no kernel of integers
+    return clone(narrow(detail::composed_cumprod(x, 1), 1, x.dim(1) - 1, 1));
   Tensor y = empty({x.dim(0), 1, x.dim(2)}, x.options());
   if (x.numel() > 0) kernel::prod(contiguous(x.detach()), y, {x.dim(0), x.dim(1), x.dim(2)});
   else fill_(y, 1);
