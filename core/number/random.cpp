@@ -64,7 +64,9 @@ template <class T> void fill_floats(const RandomFill& f, Tensor& y) {
     }
     case RandomFill::normal:
       return fill<kPerBlock<T>, T>(y, f.from.seed, f.from.first, [=](const uint32_t* words, T* out) {
-        for (int64_t i = 0; i < kValues; i += 2) normal_pair(words, i, a, b, out[i], out[i + 1]);
+        if constexpr (sizeof(T) == 4) normal_batch(words, a, b, out);
+        else
+          for (int64_t i = 0; i < kValues; i += 2) normal_pair(words, i, a, b, out[i], out[i + 1]);
       });
     default: {                                            // truncated_normal
       const double edge = std::erf(std::numbers::sqrt2);  // P(|z| < 2)
