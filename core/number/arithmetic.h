@@ -23,6 +23,26 @@ template <class A, class B> SLUICE_FN auto product_of(const A& a, const B& b) {
   if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) * std::make_unsigned_t<A>(b));
   else return a * b;
 }
+/// std::fmod(a, b), exact, in a loop that vectorises; false where a needs std::fmod itself: where the quotient is
+/// large, b extreme, or an operand not finite. b is the sum of two halves, whose products with a small whole quotient
+/// are exact.
+template <class T> SLUICE_FN bool quick_fmod(T a, T b, T& r) {
+  constexpr double least = sizeof(T) == 4 ? 0x1p-100 : 0x1p-960, most = sizeof(T) == 4 ? 0x1p100 : 0x1p960;
+  const double x = static_cast<double>(math::abs(a)), y = static_cast<double>(math::abs(b));
+  const double high = math::f64::high(y), q = math::trunc(x / y);
+  double rest = (x - q * high) - q * (y - high);
+  rest = math::select(rest < 0, rest + y, rest);  // x / y was rounded up to a whole number
+  r = math::copysign(math::select(x < y, math::abs(a), static_cast<T>(rest)), a);
+  return (y > least) & (y < most) & (x < y * 0x1p24);
+}
+template <class T> SLUICE_FN bool signs_differ(T r, T b) { return (r != 0) & ((r < 0) != (b < 0)); }
+/// remainder_of() and floor_quotient_of() of floats, from r = std::fmod(a, b).
+template <class T> SLUICE_FN T remainder_from(T, T b, T r) { return math::select(signs_differ(r, b), r + b, r); }
+template <class T> SLUICE_FN T floor_quotient_from(T a, T b, T r) {
+  const T q = math::round((a - r) / b) - math::select(signs_differ(r, b), T(1), T(0));
+  return math::select(b == 0, a / b, math::select(q == 0, math::copysign(T(0), a / b), q));
+}
+
 /// a − b·⌊a/b⌋, with the sign of b; a itself where the integer b is 0.
 template <class T> SLUICE_FN T remainder_of(const T& a, const T& b) {
   if constexpr (std::is_integral_v<T>) {
@@ -30,8 +50,7 @@ template <class T> SLUICE_FN T remainder_of(const T& a, const T& b) {
     const T r = b == -1 ? 0 : a % b;  // the quotient of the lowest number by −1 overflows
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
   } else if constexpr (std::is_floating_point_v<T>) {
-    const T r = std::fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+    return remainder_from(a, b, std::fmod(a, b));
   } else {
     return remainder(a, b);
   }
@@ -47,8 +66,7 @@ template <class T> SLUICE_FN T floor_quotient_of(const T& a, const T& b) {
     if (b == -1) return negated(a);  // the lowest number is its own negative
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
   } else if constexpr (std::is_floating_point_v<T>) {
-    const T r = std::fmod(a, b), q = math::round((a - r) / b) - T(r != 0 && (r < 0) != (b < 0));
-    return math::select(b == 0, a / b, math::select(q == 0, math::copysign(T(0), a / b), q));
+    return floor_quotient_from(a, b, std::fmod(a, b));
   } else {
     return floor_divide(a, b);
   }

@@ -267,4 +267,45 @@ SLUICE_FN double pow(double x, double y) {
   return from_bits((v & ~is_one) | (one & is_one));
 }
 
+// |x| = n pi/2 + (r + rest), |r| <= pi/4. pi/2 in four parts: n times each of the first three (33 bits) is exact for n
+// < 2^20. Each difference is a large part and what its rounding has lost: that is exact, because where the subtrahend
+// is the larger one, both lie on a grid that has few enough points.
+constexpr double quadrants_end = 0x1.8p20;  // 2^20 pi/2 is a little above
+struct Quadrant {
+  double r, rest;
+  std::uint64_t n;
+};
+SLUICE_FN Quadrant quadrant(double x) {
+  double a = std::fabs(x), t = a * 0.63661977236758134 + shift, n = t - shift;
+  double p2 = n * 0x1.0b4611a6p-34, p3 = n * 0x1.3198a2ep-69;
+  double w1 = a - n * 0x1.921fb544p+0;
+  double w2 = w1 - p2, lost2 = (w1 - w2) - p2;
+  double w3 = w2 - p3, lost3 = (w2 - w3) - p3;
+  double less = n * 0x1.b839a252049c1p-104 - (lost2 + lost3);
+  double r = w3 - less;
+  return {r, (w3 - r) - less, bits(t)};
+}
+// Sine of r + rest in even quadrants, cosine in odd ones; bit 1 of n gives the sign.
+SLUICE_FN double sine_of(Quadrant q) {
+  double r = q.r, u = r * r, u2 = u * u, v = u * r;
+  double s = 1.5896197813103893e-10 * u - 2.5050747220748766e-08;
+  s = s * u2 + (2.7557313618029045e-06 * u - 1.9841269829580180e-04);
+  s = s * u + 8.3333333333221080e-03;
+  s = r - ((u * (0.5 * q.rest - v * s) - q.rest) + v * 0.1666666666666663);
+  double c = -1.1358513989791139e-11 * u + 2.0875700416910810e-09;
+  c = c * u2 + (-2.7557314176246680e-07 * u + 2.4801587288841424e-05);
+  c = c * u2 + (-1.3888888888873040e-03 * u + 4.1666666666666595e-02);
+  double half = 0.5 * u, w = 1.0 - half;
+  c = w + (((1.0 - w) - half) + (u2 * c - r * q.rest));
+  return from_bits(bits(select((q.n & 1u) != 0, c, s)) ^ ((q.n & 2u) << 62));
+}
+SLUICE_FN double sin(double x) {
+  double y = from_bits(bits(sine_of(quadrant(x))) ^ (bits(x) & sign));
+  return select(std::fabs(x) < 1e-9, x, y);  // keeps -0 and denormals
+}
+SLUICE_FN double cos(double x) {
+  Quadrant q = quadrant(x);
+  return sine_of({q.r, q.rest, q.n + 1u});
+}
+
 }  // namespace sluice::math::f64

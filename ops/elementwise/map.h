@@ -97,8 +97,19 @@ SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const*
   const F f = *static_cast<const F*>(formula);
   const T* const x[] = {in[I]...};
   T* SLUICE_RESTRICT y = out[0];
-  SLUICE_VECTORIZE
-  for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
+  if constexpr (requires { quick(f, x[I][0]..., y[0]); }) {
+    for (int64_t b = 0; b < n; b += kTile) {
+      const int64_t end = std::min(n, b + kTile);
+      std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t> wrong = 0;  // as wide as T, for the vectoriser
+      SLUICE_VECTORIZE
+      for (int64_t i = b; i < end; ++i) wrong |= quick(f, x[I][i]..., y[i]) ? 0u : 1u;
+      for (int64_t i = b; wrong && i < end; ++i)
+        if (!quick(f, x[I][i]..., y[i])) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
+    }
+  } else {
+    SLUICE_VECTORIZE
+    for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
+  }
 }
 
 template <class F> constexpr bool is_selecting = requires { requires F::selects; };
