@@ -3,6 +3,7 @@
 #include <sluice/core/error.h>
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/number/normal_batch.h>
 #include <sluice/core/number/philox.h>
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 #include "support/isa_scope.h"
 
 #include <sluice/core/kernel/cpu.h>
-#include <sluice/core/number/philox.h>
+#include <sluice/core/number/normal_batch.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/sluice.h>
