@@ -20,15 +20,14 @@ constexpr int64_t kShort = 7;
 bool has_short_runs(const StridedRange& w) { return w.rank > 1 && w.shape[w.rank - 1] < kShort; }
 
 template <class T> void copy_run(const T* from, int64_t stride, int64_t n, T* out) {
-  if (stride == 1) {
-    std::memcpy(out, from, static_cast<std::size_t>(n) * sizeof(T));
-  } else if (stride == 0) {
-    std::fill_n(out, n, *from);
-  } else if (stride == -1) {  // flipped
+  if (stride == 1) std::memcpy(out, from, static_cast<std::size_t>(n) * sizeof(T));
+  else if (stride == 0) std::fill_n(out, n, *from);
+  else if (stride == -1)  // flipped
     for (int64_t i = 0; i < n; ++i) out[i] = from[-i];
-  } else {
+  else if (stride == 2)  // every second number: shuffles, where the last loop reads one after the other
+    for (int64_t i = 0; i < n; ++i) out[i] = from[2 * i];
+  else
     for (int64_t i = 0; i < n; ++i) out[i] = from[i * stride];
-  }
 }
 
 /// Calls run(element offset, stride, count, position) for the inner runs of [start, start+n).
