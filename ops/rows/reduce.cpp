@@ -1,6 +1,7 @@
 #include <sluice/ops/rows/reduce.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/kernel/strided.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
@@ -55,16 +56,22 @@ std::vector<DimRun> runs_of(const Shape& dims) {
   return runs;
 }
 
+/// x, contiguous where the kernel would not find long runs in place.
+Tensor readable(const Tensor& x, const ReduceShape& s) {
+  if (x.device() != cpu || (s.inner == 1 ? s.n : s.inner) < 192) return contiguous(x);
+  return detail::StridedRange(x.layout()).run(0).count > 0 ? x : contiguous(x);
+}
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
 /// are apart take one pass per run.
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
   if (dims.empty()) return kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach());  // a scalar; a new result
-  Tensor y = contiguous(x.detach());
+  Tensor y = x.detach();
   const auto runs = runs_of(dims);
   if (x.dtype() == bf16 && runs.size() > 1) y = to(y, f32);  // results are rounded once
   for (const DimRun run : runs) {
     Tensor out = empty(run.kept(y.shape()), y.options());
-    if (y.numel() > 0) kernel::reduce(kind, y, out, run.of(y.shape()));
+    const ReduceShape s = run.of(y.shape());
+    if (y.numel() > 0) kernel::reduce(kind, readable(y, s), out, s);
     else fill_(out, kind == ReduceKind::max || kind == ReduceKind::min ? std::numeric_limits<double>::quiet_NaN() : 0);
     y = out;
   }

@@ -4,6 +4,7 @@
 #include <sluice/core/number/arithmetic.h>
 #include <sluice/core/number/math.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/strided.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/rows.h>
 
@@ -64,18 +65,29 @@ template <class T, class Op, class Total> T result(Total total) {
   else return static_cast<T>(total);
 }
 
-/// Input of a reduction. operator() returns n numbers from `at` on: in place, or bf16 widened into thread-local memory.
+/// Input of a reduction, of any layout. operator() returns n numbers from `at` on: in place, or in thread-local memory.
 template <class T> struct Source {
   const T* x;
-  const BFloat16* half = nullptr;
-  const T* operator()(int64_t at, [[maybe_unused]] int64_t n) const {
+  const detail::StridedRange* walk = nullptr;  // of bf16, too; null: x is contiguous
+  DType dtype = f32;
+  const T* operator()(int64_t at, int64_t n) const {
+    if (!walk) return x + at;
+    if (dtype != bf16)
+      if (const detail::StridedRange::Run run = walk->run(at); run.count >= n) return x + run.offset;
+    T* to = reinterpret_cast<T*>(detail::row_memory(0, n * static_cast<int64_t>(sizeof(T) / sizeof(float))));
+    read(at, n, to);
+    return to;
+  }
+
+ private:
+  void read(int64_t at, int64_t n, T* __restrict__ to) const {
+    const auto* half = reinterpret_cast<const BFloat16*>(x) + at;
     if constexpr (std::is_same_v<T, float>)
-      if (half) {
-        float* __restrict__ to = detail::row_memory(0, n);
-        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(half[at + i]);
-        return to;
+      if (dtype == bf16 && walk->contiguous) {
+        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(half[i]);
+        return;
       }
-    return x + at;
+    detail::read_tile(*walk, reinterpret_cast<const std::byte*>(x), dtype, at, n, to);
   }
 };
 
@@ -178,14 +190,20 @@ template <class T> void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceS
 }
 
 void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
-  if (x.dtype() == i64) return reduce_as<int64_t>(kind, {x.data<int64_t>()}, y.mutable_data<int64_t>(), s);
-  if (x.dtype() == i32) return reduce_as<int32_t>(kind, {x.data<int32_t>()}, y.mutable_data<int32_t>(), s);
+  const detail::StridedRange walk(x.layout());
+  const auto reduced = [&]<class T>(Tensor& to) {
+    const auto* at = reinterpret_cast<const T*>(x.raw());
+    const bool in_place = walk.contiguous && x.dtype() != bf16;
+    reduce_as<T>(kind, {at, in_place ? nullptr : &walk, x.dtype()}, to.mutable_data<T>(), s);
+  };
+  if (x.dtype() == i64) return reduced.operator()<int64_t>(y);
+  if (x.dtype() == i32) return reduced.operator()<int32_t>(y);
   if (x.dtype() == bf16) {
     Tensor wide = empty(y.shape());
-    reduce_as<float>(kind, {nullptr, x.data<BFloat16>()}, wide.mutable_data<float>(), s);
+    reduced.operator()<float>(wide);
     return detail::copy_elements(wide, y);
   }
-  dispatch_float("reduce", x.dtype(), [&]<class T>() { reduce_as<T>(kind, {x.data<T>()}, y.mutable_data<T>(), s); });
+  dispatch_float("reduce", x.dtype(), [&]<class T>() { reduced.template operator()<T>(y); });
 }
 
 void prod_cpu(const Tensor& x, Tensor& y, ReduceShape s) {

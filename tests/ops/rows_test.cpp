@@ -79,6 +79,25 @@ TEST_CASE("rows: extremes of integers and their places", "[rows]") {
       }
 }
 
+TEST_CASE("rows: a part of each row gives the bits of its copy, over any dims", "[rows]") {
+  Rng rng(3);
+  for (DType t : {f32, f64, bf16, i64, i32})
+    for (int64_t width : {191, 192, 257, 1025, 2049}) {
+      const Tensor x = to(normal({5, 33, width + 70}, 0, 300, rng), t);
+      for (const Tensor& part : {narrow(x, 2, 3, width), narrow(narrow(x, 1, 1, 31), 2, 0, width),
+                                 transpose(narrow(x, 2, 1, width), 0, 1), transpose(narrow(x, 2, 1, width), 1, 2),
+                                 slice(x, 2, 0, width, 2), expand(narrow(x, 1, 2, 1), {5, 9, width + 70})}) {
+        const Tensor copy = clone(contiguous(part));
+        for (const Shape& dims : {Shape{}, {0}, {1}, {2}, {0, 1}, {1, 2}, {0, 2}}) {
+          INFO(name_of(t) << ", " << str(part.shape()) << " over " << str(dims));
+          CHECK(same_bits(sum(part, dims), sum(copy, dims)));
+          CHECK(same_bits(max(part, dims), max(copy, dims)));
+          if (is_float(t)) CHECK(same_bits(norm(part, dims), norm(copy, dims)));
+        }
+      }
+    }
+}
+
 TEST_CASE("rows: a NaN is the largest wherever it stands", "[rows]") {
   for (int64_t n : {1, 2, 15, 16, 17, 63, 64, 65, 100, 130})
     for (int64_t at = 0; at < n; ++at) {
