@@ -156,96 +156,59 @@ template <int n> __device__ void wgmma_hold(uint32_t (&a)[n][4]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
 }
 
+// wgmma takes each of its sums as an operand of its own, which must be a constant index of d.
+#define SLUICE_QUAD(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define SLUICE_QUADS(i) SLUICE_QUAD(i), SLUICE_QUAD(i + 1), SLUICE_QUAD(i + 2), SLUICE_QUAD(i + 3)
+#define SLUICE_SUMS_64 SLUICE_QUADS(0), SLUICE_QUADS(4)
+#define SLUICE_SUMS_128 SLUICE_SUMS_64, SLUICE_QUADS(8), SLUICE_QUADS(12)
+// clang-format off
+#define SLUICE_NAMES_64 \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29," \
+  "%30,%31"
+#define SLUICE_NAMES_128 SLUICE_NAMES_64 \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58," \
+  "%59,%60,%61,%62,%63"
+// d += a · b for n columns of b. SUMS and NAMES are those of n; i0, i1, … are the numbers of the operands after the
+// sums.
+#define SLUICE_WGMMA_ROWS(n, SUMS, NAMES, i0, i1, i2, i3, i4) \
+  asm volatile( \
+      "{\n" \
+      ".reg .pred adds;\n" \
+      ".reg .b64 left, right;\n" \
+      "setp.ne.b32 adds, %" #i4 ", 0;\n" \
+      "mov.b64 left, {%" #i0 ", %" #i1 "};\n" \
+      "mov.b64 right, {%" #i2 ", %" #i3 "};\n" \
+      "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" NAMES "}, left, right, adds, 1, 1, 0, 0;\n" \
+      "}" \
+      : SUMS \
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(add ? 1 : 0))
+#define SLUICE_WGMMA_COLUMNS(n, SUMS, NAMES, i0, i1, i2, i3, i4, i5) \
+  asm volatile( \
+      "{\n" \
+      ".reg .pred adds;\n" \
+      ".reg .b64 right;\n" \
+      "setp.eq.b32 adds, 0, 0;\n" \
+      "mov.b64 right, {%" #i4 ", %" #i5 "};\n" \
+      "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" NAMES "}, " \
+      "{%" #i0 ",%" #i1 ",%" #i2 ",%" #i3 "}, right, adds, 1, 1, 1;\n" \
+      "}" \
+      : SUMS \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high))
+// clang-format on
 __device__ inline void wgmma_rows(float (&d)[8][4], Descriptor a, Descriptor b, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred adds;\n"
-      ".reg .b64 left, right;\n"
-      "setp.ne.b32 adds, %36, 0;\n"
-      "mov.b64 left, {%32, %33};\n"
-      "mov.b64 right, {%34, %35};\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
-      "30,%31}, "
-      "left, right, adds, 1, 1, 0, 0;\n"
-      "}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(add ? 1 : 0));
-}
-__device__ inline void wgmma_columns(float (&d)[8][4], const uint32_t (&a)[4], Descriptor b) {
-  asm volatile(
-      "{\n"
-      ".reg .pred adds;\n"
-      ".reg .b64 right;\n"
-      "setp.eq.b32 adds, 0, 0;\n"
-      "mov.b64 right, {%36, %37};\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
-      "30,%31}, "
-      "{%32,%33,%34,%35}, right, adds, 1, 1, 1;\n"
-      "}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
+  SLUICE_WGMMA_ROWS(64, SLUICE_SUMS_64, SLUICE_NAMES_64, 32, 33, 34, 35, 36);
 }
 __device__ inline void wgmma_rows(float (&d)[16][4], Descriptor a, Descriptor b, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred adds;\n"
-      ".reg .b64 left, right;\n"
-      "setp.ne.b32 adds, %68, 0;\n"
-      "mov.b64 left, {%64, %65};\n"
-      "mov.b64 right, {%66, %67};\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
-      "30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%"
-      "58,%59,%60,%61,%62,%63}, "
-      "left, right, adds, 1, 1, 0, 0;\n"
-      "}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]),
-        "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
-        "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]), "+f"(d[12][0]),
-        "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
-        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]),
-        "+f"(d[15][3])
-      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(add ? 1 : 0));
+  SLUICE_WGMMA_ROWS(128, SLUICE_SUMS_128, SLUICE_NAMES_128, 64, 65, 66, 67, 68);
+}
+__device__ inline void wgmma_columns(float (&d)[8][4], const uint32_t (&a)[4], Descriptor b) {
+  SLUICE_WGMMA_COLUMNS(64, SLUICE_SUMS_64, SLUICE_NAMES_64, 32, 33, 34, 35, 36, 37);
 }
 __device__ inline void wgmma_columns(float (&d)[16][4], const uint32_t (&a)[4], Descriptor b) {
-  asm volatile(
-      "{\n"
-      ".reg .pred adds;\n"
-      ".reg .b64 right;\n"
-      "setp.eq.b32 adds, 0, 0;\n"
-      "mov.b64 right, {%68, %69};\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
-      "30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%"
-      "58,%59,%60,%61,%62,%63}, "
-      "{%64,%65,%66,%67}, right, adds, 1, 1, 1;\n"
-      "}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]),
-        "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
-        "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]), "+f"(d[12][0]),
-        "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
-        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]),
-        "+f"(d[15][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
+  SLUICE_WGMMA_COLUMNS(128, SLUICE_SUMS_128, SLUICE_NAMES_128, 64, 65, 66, 67, 68, 69);
 }
+#undef SLUICE_WGMMA_COLUMNS
+#undef SLUICE_WGMMA_ROWS
 
 #else
 
