@@ -1,6 +1,6 @@
 #include <sluice/autograd/dot.h>
 
-#include <sluice/core/node.h>
+#include <sluice/autograd/walk.h>
 #include <sluice/core/text/print.h>
 
 #include <map>
@@ -12,14 +12,15 @@ std::string to_dot(const Tensor& y, const std::vector<std::pair<std::string, Ten
   for (const auto& [name, x] : names)
     if (x.requires_grad()) label[x.impl().history.get()] = name;
   std::string out = "digraph tape {\n  rankdir=BT;\n  node [fontname=\"monospace\"];\n";
-  std::map<const Node*, std::size_t> id;
   std::vector<const Node*> order;
-  auto visit = [&](const Node* n) {
-    auto [it, fresh] = id.try_emplace(n, id.size());
-    if (fresh) order.push_back(n);
-    return it->second;
-  };
-  if (y.requires_grad()) visit(y.impl().history.get());
+  detail::NodeMap number;
+  const Edge root{y.requires_grad() ? y.impl().history : Ref<Node>()};
+  detail::each_node(
+      {&root, 1}, [](const Edge&) { return true; },
+      [&](const Node& n) {
+        number.insert(&n, static_cast<uint32_t>(order.size()));
+        order.push_back(&n);
+      });
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Node* n = order[i];
     out += str("  n", i, " [label=\"", n->is_leaf() ? "" : detail::escaped(n->name()));
@@ -30,7 +31,7 @@ std::string to_dot(const Tensor& y, const std::vector<std::pair<std::string, Ten
     for (const OutputMeta& m : n->outputs) out += str("\\n", m.shape, " ", m.dtype);
     out += n->is_leaf() ? "\", shape=box, style=filled, fillcolor=lightgoldenrod1];\n" : "\"];\n";
     for (const Edge& e : n->edges)
-      if (e.node) out += str("  n", visit(e.node.get()), " -> n", i, ";\n");
+      if (e.node) out += str("  n", number.find(e.node.get()), " -> n", i, ";\n");
   }
   return out + "}\n";
 }

@@ -22,6 +22,19 @@ static std::vector<Tensor> fresh(const std::vector<Tensor>& inputs) {
   return xs;
 }
 
+/// The central difference of value() by element k of the contiguous x.
+static double difference(const std::function<double()>& value, const Tensor& x, std::size_t k, double step) {
+  Tensor element = alias(x, Layout({}, {}, x.layout().offset + static_cast<int64_t>(k)));
+  const auto value_at = [&](double number) {
+    kernel::fill(element, number);  // no graph is open, so no new version is needed
+    return value();
+  };
+  const double here = element.item(), h = step * std::max(1.0, std::abs(here));
+  const double up = value_at(here + h), down = value_at(here - h);
+  kernel::fill(element, here);
+  return (up - down) / (2 * h);
+}
+
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
   if (!f) fail<ValueError>("gradcheck: the function is empty");
   const GradMode on(true);
@@ -39,28 +52,16 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
   std::vector<Tensor> analytic(wanted.size());
   if (y.requires_grad()) analytic = grad({y}, wanted, {.allow_unused = true, .grad_outputs = {v}});
 
-  auto value = [&] {
+  const auto value = [&] {
     NoGrad guard;
-    Tensor out = f(xs);
-    return sum(out * v).item();
+    return sum(f(xs) * v).item();
   };
   GradcheckResult result{true, 0, ""};
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const std::vector<double> x = wanted[i].to_vector<double>();
-    auto put = [&](std::size_t k, double v) {  // sets element k; no graph is open, so no new version is needed
-      Tensor element = alias(wanted[i], Layout({}, {}, wanted[i].layout().offset + static_cast<int64_t>(k)));
-      kernel::fill(element, v);
-    };
     std::vector<double> a(static_cast<std::size_t>(wanted[i].numel()), 0.0);
     if (analytic[i].defined()) a = analytic[i].to_vector<double>();
     for (std::size_t k = 0; k < a.size(); ++k) {
-      const double h = o.step * std::max(1.0, std::abs(x[k]));
-      put(k, x[k] + h);
-      const double up = value();
-      put(k, x[k] - h);
-      const double down = value();
-      put(k, x[k]);
-      const double numeric = (up - down) / (2 * h);
+      const double numeric = difference(value, wanted[i], k, o.step);
       const double error = std::abs(a[k] - numeric) / std::max(1.0, std::abs(numeric));
       if (!(error <= result.max_error)) result.max_error = error;
       if (!(error <= o.tolerance) && result.ok) {
