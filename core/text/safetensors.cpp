@@ -37,6 +37,8 @@ struct Entry {
   const detail::FileDType* type = nullptr;  // of dtype
   bool wanted = true;
   Shape dims;  // of shape
+
+  std::size_t bytes() const { return (*offsets)[1] - (*offsets)[0]; }
 };
 
 /// Reads the header as a stream of events. A well-formed header has only four places; anything else stops the reading,
@@ -203,83 +205,99 @@ class Source {
   uint64_t at_ = 0;
 };
 
-SafeTensors read_safetensors(const char* op, const std::string& path,
-                             const std::function<bool(const std::string&)>& wanted, bool map) {
-  Source file(path, map);
-  auto check = [&](bool good, const auto&... why) {
-    if (!good) fail<IOError>(op, ": '", path, "': ", why...);
-  };
-  check(file.size() >= 8, "the file has ", file.size(), " bytes; the header's length alone takes 8");
-  uint64_t length;
-  file.read(&length, 8);
-  check(length <= kMaxHeader, "the header claims ", length, " bytes; the limit is ", kMaxHeader,
-        "; is it a safetensors file?");
-  check(length <= file.size() - 8, "the header claims ", length, " bytes, more than the file has");
-  std::string header(length, '\0');
-  file.read(header.data(), header.size());
-  check(!header.empty() && header[0] == '{', "the header is not a JSON object");
+/// The reading of one file. All of the header is checked before memory is taken for a tensor.
+class Reading {
+ public:
+  Reading(const char* op, const std::string& path, bool map) : op_(op), path_(path), file_(path, map) {}
 
-  HeaderParser parser;
-  const bool parsed = read_json(header, parser);
-  check(parsed, parser.error);
-
-  auto& entries = parser.entries;
-  for (Entry& e : entries) {
-    e.wanted = !wanted || wanted(e.name);
-    std::string wrong = check_entry(e);
-    check(wrong.empty(), wrong);
-  }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return *a.offsets < *b.offsets; });
-  uint64_t at = 0;
-  for (const Entry& e : entries) {
-    const uint64_t begin = (*e.offsets)[0];
-    check(begin >= at, "tensor ", cited(e.name), " overlaps another: it starts at ", begin, ", not at ", at);
-    check(begin == at, "there is a hole before tensor ", cited(e.name), ": it starts at ", begin, ", not at ", at);
-    at = (*e.offsets)[1];
-  }
-  const uint64_t data = file.size() - 8 - length;
-  check(at <= data, "the tensors take ", at, " bytes, the file holds only ", data);
-  check(at == data, "the file has ", data - at, " trailing bytes");
-
-  SafeTensors out;
-  out.metadata = std::move(parser.metadata);
-  for (const Entry& e : entries) {
-    const std::size_t bytes = (*e.offsets)[1] - (*e.offsets)[0];
-    if (!e.wanted) {
-      file.skip(bytes);
-      continue;
+  SafeTensors read(const std::function<bool(const std::string&)>& wanted) {
+    const std::string header = read_header();
+    HeaderParser parser;
+    const bool parsed = read_json(header, parser);
+    check(parsed, parser.error);
+    for (Entry& e : parser.entries) {
+      e.wanted = !wanted || wanted(e.name);
+      const std::string wrong = check_entry(e);
+      check(wrong.empty(), wrong);
     }
+    std::sort(parser.entries.begin(), parser.entries.end(),
+              [](const Entry& a, const Entry& b) { return *a.offsets < *b.offsets; });
+    check_offsets(parser.entries, file_.size() - 8 - header.size());
+    SafeTensors out{.tensors = {}, .metadata = std::move(parser.metadata)};
+    for (const Entry& e : parser.entries)
+      if (e.wanted) out.tensors.emplace(e.name, read_tensor(e));
+      else file_.skip(e.bytes());
+    return out;
+  }
+
+ private:
+  void check(bool good, const auto&... why) const {
+    if (!good) fail<IOError>(op_, ": '", path_, "': ", why...);
+  }
+
+  std::string read_header() {
+    check(file_.size() >= 8, "the file has ", file_.size(), " bytes; the header's length alone takes 8");
+    uint64_t length;
+    file_.read(&length, 8);
+    check(length <= kMaxHeader, "the header claims ", length, " bytes; the limit is ", kMaxHeader,
+          "; is it a safetensors file?");
+    check(length <= file_.size() - 8, "the header claims ", length, " bytes, more than the file has");
+    std::string header(length, '\0');
+    file_.read(header.data(), header.size());
+    check(!header.empty() && header[0] == '{', "the header is not a JSON object");
+    return header;
+  }
+
+  /// The sorted tensors must fill the `data` bytes behind the header.
+  void check_offsets(const std::vector<Entry>& entries, uint64_t data) const {
+    uint64_t at = 0;
+    for (const Entry& e : entries) {
+      const uint64_t begin = (*e.offsets)[0];
+      check(begin >= at, "tensor ", cited(e.name), " overlaps another: it starts at ", begin, ", not at ", at);
+      check(begin == at, "there is a hole before tensor ", cited(e.name), ": it starts at ", begin, ", not at ", at);
+      at = (*e.offsets)[1];
+    }
+    check(at <= data, "the tensors take ", at, " bytes, the file holds only ", data);
+    check(at == data, "the file has ", data - at, " trailing bytes");
+  }
+
+  Tensor read_tensor(const Entry& e) {
     const auto [name, item, dtype, widen] = *e.type;
-    Tensor t = widen ? Tensor() : file.mapped(e.dims, dtype);
-    if (t.defined()) {
-      // its bytes are the file's
-    } else if (t = empty(e.dims, {.dtype = dtype}); widen) {
-      std::vector<std::byte> numbers(bytes);
-      file.read(numbers.data(), bytes);
-      widen(numbers.data(), t.numel(), t.raw());
-      if (name == "U64")
-        for (int64_t i = 0; i < t.numel(); ++i)
-          check(t.data<int64_t>()[i] >= 0, "tensor ", cited(e.name), " is U64, but its value ", i, " is beyond i64");
-    } else {
-      file.read(t.raw(), bytes);
+    Tensor t = widen ? Tensor() : file_.mapped(e.dims, dtype);
+    if (!t.defined()) {
+      t = empty(e.dims, {.dtype = dtype});
+      if (widen) {
+        std::vector<std::byte> numbers(e.bytes());
+        file_.read(numbers.data(), e.bytes());
+        widen(numbers.data(), t.numel(), t.raw());
+      } else {
+        file_.read(t.raw(), e.bytes());
+      }
     }
+    if (name == "U64")
+      for (int64_t i = 0; i < t.numel(); ++i)
+        check(t.data<int64_t>()[i] >= 0, "tensor ", cited(e.name), " is U64, but its value ", i, " is beyond i64");
     if (dtype == boolean) {
-      const std::byte* bad = std::find_if(t.raw(), t.raw() + bytes, [](std::byte b) { return b > std::byte{1}; });
-      check(bad == t.raw() + bytes, "tensor ", cited(e.name), " is BOOL, but its byte ", bad - t.raw(),
-            " is neither 0 nor 1");
+      const std::byte* const end = t.raw() + e.bytes();
+      const std::byte* const bad =
+          std::find_if(t.raw(), t.raw() + e.bytes(), [](std::byte b) { return b > std::byte{1}; });
+      check(bad == end, "tensor ", cited(e.name), " is BOOL, but its byte ", bad - t.raw(), " is neither 0 nor 1");
     }
-    out.tensors.emplace(e.name, std::move(t));
+    return t;
   }
-  return out;
-}
+
+  const char* op_;
+  const std::string& path_;
+  Source file_;
+};
 
 }  // namespace
 
 SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
-  return read_safetensors("load_safetensors", path, wanted, false);
+  return Reading("load_safetensors", path, false).read(wanted);
 }
 SafeTensors map_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
-  return read_safetensors("map_safetensors", path, wanted, true);
+  return Reading("map_safetensors", path, true).read(wanted);
 }
 
 void save_safetensors(const std::string& path, const SafeTensors& file) {

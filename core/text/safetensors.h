@@ -16,6 +16,12 @@ namespace sluice {
 struct SafeTensors {
   std::map<std::string, Tensor> tensors;        // by name, on cpu
   std::map<std::string, std::string> metadata;  // the header's __metadata__
+
+  /// The metadata entry "format", which says who wrote the file; empty without one.
+  std::string format() const {
+    const auto entry = metadata.find("format");
+    return entry == metadata.end() ? "" : entry->second;
+  }
 };
 
 /// Reads f32, f64, bf16, i64, i32 and bool tensors; F16 as f32, F8 (E4M3, E5M2, E8M0) as bf16, U8, I8, U16 and I16 as

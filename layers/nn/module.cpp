@@ -162,18 +162,14 @@ std::map<std::string, Tensor> with_prefix(const std::map<std::string, Tensor>& t
 }
 /// The model's tensors of a training checkpoint; all tensors of any other file.
 std::map<std::string, Tensor> weights_of(const SafeTensors& file) {
-  const auto format = file.metadata.find("format");
-  const bool checkpoint = format != file.metadata.end() && format->second == detail::kCheckpointFormat;
-  return with_prefix(file.tensors, checkpoint ? detail::kCheckpointModel : "");
+  return with_prefix(file.tensors, file.format() == detail::kCheckpointFormat ? detail::kCheckpointModel : "");
 }
 }  // namespace
 
 std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const LoadOptions& o) {
   const SafeTensors file = load_safetensors(path);
-  const auto format = file.metadata.find("format");
   const auto transposed = [](const Members::Part& p) { return p.type == "Linear"; };
-  if (format != file.metadata.end() && format->second == "pt" &&
-      std::any_of(m.parts.begin(), m.parts.end(), transposed))
+  if (file.format() == "pt" && std::any_of(m.parts.begin(), m.parts.end(), transposed))
     fail<IOError>("load: '", path, "': was written by PyTorch, whose linear maps are [out, in]; read it with ",
                   "load_pytorch()");
   std::map<std::string, Tensor> state = with_prefix(weights_of(file), o.prefix);

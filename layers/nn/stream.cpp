@@ -157,9 +157,8 @@ void save(const Stream& stream, const std::string& path) {
 Stream load_stream(const std::string& path) {
   const SafeTensors file = load_safetensors(path);
   const auto refuse = [&](const auto&... why) { fail<IOError>("load_stream: ", path, ": ", why...); };
-  const auto format = file.metadata.find("format"), described = file.metadata.find("stream");
-  if (format == file.metadata.end() || format->second != kFormat || described == file.metadata.end())
-    refuse("not the file of a stream");
+  const auto described = file.metadata.find("stream");
+  if (file.format() != kFormat || described == file.metadata.end()) refuse("not the file of a stream");
   const auto number = [&](const Json& from, const char* name, int64_t most) {
     const int64_t n = from.at(name).get<int64_t>();
     if (n < 0 || n > most) refuse(name, " is ", n);

@@ -51,9 +51,7 @@ std::map<std::string, Tensor> read_pytorch(const std::string& path, bool map,
     return wanted(name);
   });
   check(twice.empty(), "another file, too, holds \"", shortened(twice), "\"");
-  const auto format = loaded.metadata.find("format");
-  const bool checkpoint = format != loaded.metadata.end() && format->second.starts_with("sluice");
-  check(!checkpoint && !loaded.metadata.contains("options"),
+  check(!loaded.format().starts_with("sluice") && !loaded.metadata.contains("options"),
         "was written by save() or save_checkpoint(), whose linear maps are [in, out]; read it with load()");
   return loaded.tensors;
 }

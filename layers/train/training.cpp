@@ -26,8 +26,7 @@ template <class T> T number(const SafeTensors& file, const std::string& path, co
 }
 
 TrainingState state_of(const SafeTensors& file, const std::string& path) {
-  auto it = file.metadata.find("format");
-  if (it == file.metadata.end() || it->second != detail::kCheckpointFormat)
+  if (file.format() != detail::kCheckpointFormat)
     fail<IOError>("checkpoint: ", path, " is not a Sluice checkpoint; load() reads weights that save() wrote");
   TrainingState state;
   state.step = number<int64_t>(file, path, "step");
