@@ -36,14 +36,9 @@ template <class Run> void for_each_run(const StridedRange& w, int64_t start, int
     if (n > 0) run(int64_t{0}, int64_t{1}, n, int64_t{0});
     return;
   }
-  int64_t index[kMaxRank];
-  int64_t offset = 0;
-  int64_t rest = start;
-  for (int d = w.rank - 1; d >= 0; --d) {
-    index[d] = rest % w.shape[d];
-    rest /= w.shape[d];
-    offset += index[d] * w.strides[d];
-  }
+  int64_t index[kMaxRank], offset = 0;
+  for (int d = w.rank - 1; d >= 0; start /= w.shape[d], --d)
+    index[d] = start % w.shape[d], offset += index[d] * w.strides[d];
   const int last = w.rank - 1;
   for (int64_t done = 0; done < n;) {
     int64_t count = std::min(w.shape[last] - index[last], n - done);
@@ -198,15 +193,14 @@ template <class T> struct Transpose {
   }
 };
 
-/// Calls run(i, from offset, to offset) for the items [begin, end) of a move.
-template <class Run> void for_each_item(const Move& m, int64_t begin, int64_t end, Run run) {
-  int64_t index[kMaxRank], f = 0, t = 0, rest = begin;
-  for (int d = m.rank - 1; d >= 0; --d) {
-    index[d] = rest % m.shape[d], rest /= m.shape[d];
-    f += index[d] * m.from[d], t += index[d] * m.to[d];
-  }
-  for (int64_t i = begin; i < end; ++i) {
-    run(i, f, t);
+/// Each item of a move has `pieces` pieces. Calls run(first, last, from offset, to offset) for each item that has some
+/// of the pieces [begin, end): those are its pieces [first, last).
+template <class Run> void for_each_item(const Move& m, int64_t pieces, int64_t begin, int64_t end, Run run) {
+  int64_t index[kMaxRank], f = 0, t = 0, item = begin / pieces;
+  for (int d = m.rank - 1; d >= 0; item /= m.shape[d], --d)
+    index[d] = item % m.shape[d], f += index[d] * m.from[d], t += index[d] * m.to[d];
+  for (int64_t at = begin / pieces * pieces; at < end; at += pieces) {
+    run(std::max(begin - at, int64_t{0}), std::min(end - at, pieces), f, t);
     for (int d = m.rank - 1; d >= 0; --d) {
       f += m.from[d], t += m.to[d];
       if (++index[d] < m.shape[d]) break;
@@ -223,11 +217,10 @@ template <class T> void copy_columns(const T* from, T* to, Move m) {
   const int64_t runs = m.shape[last - 1], next_f = m.from[last - 1], next_t = m.to[last - 1];
   const int64_t pieces = ceil_div(runs, kNear);
   m.remove(last), m.remove(last - 1);
-  const Move outer = m;
   const int64_t grain = std::max<int64_t>(1, 64 * kTile / (std::min(runs, kNear) * width));
-  parallel_for(outer.count() * pieces, grain, [=](int64_t begin, int64_t end) {
-    for_each_item(outer, begin / pieces, ceil_div(end, pieces), [=](int64_t i, int64_t from_at, int64_t to_at) {
-      for (int64_t p = std::max(begin - i * pieces, int64_t{0}); p < std::min(end - i * pieces, pieces); ++p) {
+  parallel_for(m.count() * pieces, grain, [=](int64_t begin, int64_t end) {
+    for_each_item(m, pieces, begin, end, [=](int64_t p, int64_t stop, int64_t from_at, int64_t to_at) {
+      for (; p < stop; ++p) {
         const int64_t first = p * kNear, n = std::min(kNear, runs - first);
         for (int64_t c = 0; c < width; ++c) {
           const T* source = from + from_at + first * next_f + c * f;
@@ -239,59 +232,46 @@ template <class T> void copy_columns(const T* from, T* to, Move m) {
   });
 }
 
-template <class T>
-void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte* to_bytes, const Layout& to_layout) {
-  const T* from = reinterpret_cast<const T*>(from_bytes);
-  T* to = reinterpret_cast<T*>(to_bytes);
-  if (from_layout.numel() == 0) return;
-  Move m(from_layout, to_layout);
+/// Transposes the dims `across` and last, in tiles.
+template <class T> void copy_transposed(const T* from, T* to, Move m, int across) {
+  using Tiles = Transpose<T>;
+  const int last = m.rank - 1;
+  const int64_t run = m.shape[last], n = m.shape[across];
+  Tiles tiles{m.from[last], m.to[across], false};
+  int64_t rows = std::min(run, Tiles::kSide);
+  const int64_t cols = std::min(n, Tiles::kArea / rows);
+  rows = std::min(run, Tiles::kArea / cols);
+  // Writes past the caches only if all lines are written whole.
+  const auto in_lines = [](int64_t count) { return count % Tiles::kLine == 0; };
+  tiles.stream = m.count() * static_cast<int64_t>(sizeof(T)) >= (int64_t{8} << 20) &&
+                 reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && in_lines(rows);
+  for (int d = 0; d < last; ++d) tiles.stream &= in_lines(m.to[d]);
+  m.remove(last), m.remove(across);
+  const int64_t across_tiles = ceil_div(n, cols), each = across_tiles * ceil_div(run, rows);
+  const int64_t grain = std::max<int64_t>(1, 64 * kTile / (rows * cols));
+  parallel_for(m.count() * each, grain, [=](int64_t begin, int64_t end) {
+    for_each_item(m, each, begin, end, [=](int64_t tile, int64_t stop, int64_t from_at, int64_t to_at) {
+      for (; tile < stop; ++tile) {
+        const int64_t r = tile / across_tiles * rows, c = tile % across_tiles * cols;
+        tiles.tile(from + from_at + r * tiles.from_stride + c, to + to_at + c * tiles.to_stride + r,
+                   std::min(rows, run - r), std::min(cols, n - c), c + 2 * cols <= n);
+      }
+    });
+#if defined(__SSE2__)
+    if (tiles.stream) _mm_sfence();
+#endif
+  });
+}
+
+/// Copies runs along the last dim, split where they are long.
+template <class T> void copy_runs(const T* from, T* to, Move m) {
   const int last = m.rank - 1;
   const int64_t run = m.shape[last], f = m.from[last], t = m.to[last];
-  int across = last;  // the dim along which the source is contiguous
-  if (t == 1 && f != 0 && f != 1)
-    for (int d = 0; d < last; ++d) {
-      const bool fills = m.shape[d] * static_cast<int64_t>(sizeof(T)) >= 16;  // at least a register
-      if (m.from[d] == 1 && fills && (across == last || m.shape[d] > m.shape[across])) across = d;
-    }
-  if (across != last) {
-    const int64_t n = m.shape[across];
-    using Tiles = Transpose<T>;
-    Tiles tiles{f, m.to[across], false};
-    int64_t rows = std::min(run, Tiles::kSide);
-    const int64_t cols = std::min(n, Tiles::kArea / rows);
-    rows = std::min(run, Tiles::kArea / cols);
-    // Writes past the caches only if all lines are written whole.
-    const auto in_lines = [](int64_t count) { return count % Tiles::kLine == 0; };
-    tiles.stream = m.count() * static_cast<int64_t>(sizeof(T)) >= (int64_t{8} << 20) &&
-                   reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && in_lines(rows);
-    for (int d = 0; d < last; ++d) tiles.stream &= in_lines(m.to[d]);
-    m.remove(last), m.remove(across);
-    const int64_t across_tiles = ceil_div(n, cols), each = across_tiles * ceil_div(run, rows);
-    const Move outer = m;
-    const int64_t grain = std::max<int64_t>(1, 64 * kTile / (rows * cols));
-    parallel_for(outer.count() * each, grain, [=](int64_t begin, int64_t end) {
-      for_each_item(outer, begin / each, ceil_div(end, each), [=](int64_t i, int64_t from_at, int64_t to_at) {
-        for (int64_t tile = std::max(begin - i * each, int64_t{0}); tile < std::min(end - i * each, each); ++tile) {
-          const int64_t r = tile / across_tiles * rows, c = tile % across_tiles * cols;
-          tiles.tile(from + from_at + r * tiles.from_stride + c, to + to_at + c * tiles.to_stride + r,
-                     std::min(rows, run - r), std::min(cols, n - c), c + 2 * cols <= n);
-        }
-      });
-#if defined(__SSE2__)
-      if (tiles.stream) _mm_sfence();
-#endif
-    });
-    return;
-  }
-  if (last > 0 && run < kShort && run < m.shape[last - 1]) return copy_columns(from, to, m);
-  // Copies runs, split where they are long.
   const int64_t piece = std::min(run, 64 * kTile), pieces = ceil_div(run, piece);
   m.remove(last);
-  const Move outer = m;
-  parallel_for(outer.count() * pieces, std::max<int64_t>(1, 64 * kTile / piece), [=](int64_t begin, int64_t end) {
-    for_each_item(outer, begin / pieces, ceil_div(end, pieces), [=](int64_t i, int64_t from_at, int64_t to_at) {
-      const int64_t first = std::max(begin - i * pieces, int64_t{0}) * piece;
-      const int64_t n = std::min(std::min(end - i * pieces, pieces) * piece, run) - first;
+  parallel_for(m.count() * pieces, std::max<int64_t>(1, 64 * kTile / piece), [=](int64_t begin, int64_t end) {
+    for_each_item(m, pieces, begin, end, [=](int64_t p, int64_t stop, int64_t from_at, int64_t to_at) {
+      const int64_t first = p * piece, n = std::min(stop * piece, run) - first;
       const T* source = from + from_at + first * f;
       T* target = to + to_at + first * t;
       if (t == 1) copy_run(source, f, n, target);
@@ -299,6 +279,24 @@ void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte
         for (int64_t k = 0; k < n; ++k) target[k * t] = source[k * f];
     });
   });
+}
+
+template <class T>
+void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte* to_bytes, const Layout& to_layout) {
+  if (from_layout.numel() == 0) return;
+  const T* from = reinterpret_cast<const T*>(from_bytes);
+  T* to = reinterpret_cast<T*>(to_bytes);
+  const Move m(from_layout, to_layout);
+  const int last = m.rank - 1;
+  int across = last;  // the dim along which the source is contiguous, if only the target is along the last one
+  if (m.to[last] == 1 && m.from[last] != 0 && m.from[last] != 1)
+    for (int d = 0; d < last; ++d) {
+      const bool fills = m.shape[d] * static_cast<int64_t>(sizeof(T)) >= 16;  // at least a register
+      if (m.from[d] == 1 && fills && (across == last || m.shape[d] > m.shape[across])) across = d;
+    }
+  if (across != last) return copy_transposed(from, to, m, across);
+  if (last > 0 && m.shape[last] < kShort && m.shape[last] < m.shape[last - 1]) return copy_columns(from, to, m);
+  copy_runs(from, to, m);
 }
 
 }  // namespace
