@@ -144,15 +144,14 @@ namespace detail {
 
 void check_floats(const char* op, std::initializer_list<NamedOperand> operands) {
   bool fit = true;
-  std::string got;
   for (const auto& [name, x] : operands) {
     if (!x.defined()) fail<ValueError>(op, ": ", name, " is undefined (default-constructed or moved from)");
     fit = fit && is_float(x.dtype()) && x.dtype() == operands.begin()->second.dtype();
   }
-  for (const auto& [name, x] : operands)
-    if (!fit) got += str(got.empty() ? "" : ", ", name, "=", x.dtype(), x);
-  if (!fit)
-    fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got ", got, "; convert with to(x, dtype)");
+  if (fit) return;
+  std::string got;
+  for (const auto& [name, x] : operands) got += str(got.empty() ? "" : ", ", name, "=", x.dtype(), x);
+  fail<DTypeError>(op, ": needs f32, f64 or bf16 operands of one dtype — got ", got, "; convert with to(x, dtype)");
 }
 
 void check_gradient(const char* op, const Tensor& g, const char* what, const Tensor& x) {
