@@ -39,10 +39,8 @@ struct Hub {
     fail(std::move(text), 1);
   }
   // Callers of fail() and notify() must hold the mutex.
-  /// Waiting ranks wait `grace` more seconds: their messages may be on the way, as when all ranks find at the same time
-  /// that they disagree.
   void fail(std::string why, double grace) noexcept {
-    if (failure.empty()) failure = std::move(why), failed_at = Clock::now() + detail::seconds(grace);
+    failure.set(std::move(why), grace);
     notify();
   }
   void notify() {
@@ -53,8 +51,7 @@ struct Hub {
   std::deque<Box> boxes;
   std::map<int, std::vector<detail::Waiting>> waiting;
   std::vector<bool> ended;
-  std::string failure;  // if not empty, every call throws it from failed_at on
-  Clock::time_point failed_at;
+  detail::Failure failure;
   std::exception_ptr first;  // that the function of a rank threw
 };
 
@@ -69,7 +66,7 @@ class ThreadRank final : public Transport {
   }
   void throw_if_failed() override {
     std::lock_guard lock(hub_->mutex);
-    refuse_if_failed();
+    hub_->failure.throw_if_due();
   }
 
   void exchange(int tag, std::span<const Outgoing> sends, std::span<const Incoming> receives,
@@ -77,7 +74,7 @@ class ThreadRank final : public Transport {
     std::vector<Message> copies;
     for (const Outgoing& s : sends) copies.emplace_back(s.data, s.data + s.bytes);
     std::unique_lock lock(hub_->mutex);
-    refuse_if_failed();
+    hub_->failure.throw_if_due();
     for (std::size_t i = 0; i < sends.size(); ++i) {
       Hub::Box& box = hub_->boxes[static_cast<std::size_t>(sends[i].to)];
       box.messages[{rank_, tag}].push_back(std::move(copies[i]));
@@ -96,10 +93,6 @@ class ThreadRank final : public Transport {
   }
 
  private:
-  void refuse_if_failed() {
-    if (!hub_->failure.empty() && Clock::now() >= hub_->failed_at) fail<CommunicationError>(hub_->failure);
-  }
-
   Message take(std::unique_lock<std::mutex>& lock, int tag, int from, const Patience& patience,
                Clock::time_point deadline) {
     Hub::Box& box = hub_->boxes[static_cast<std::size_t>(rank_)];
@@ -112,7 +105,7 @@ class ThreadRank final : public Transport {
         const bool gone = hub_->ended[static_cast<std::size_t>(from)];
         if (gone) hub_->fail(str(patience.op, ": rank ", from, " has ended"), 0);
         else if (now >= deadline) hub_->fail(detail::blame(rank_, hub_->waiting, patience.seconds), 0);
-        if (!hub_->failure.empty() && (gone || now >= hub_->failed_at)) break;
+        if (gone || hub_->failure.due()) break;
         box.arrived.wait_for(lock, std::chrono::milliseconds(50));
       }
       auto& all = hub_->waiting[rank_];
@@ -123,8 +116,7 @@ class ThreadRank final : public Transport {
         }
       if (all.empty()) hub_->waiting.erase(rank_);
       if (queue.empty())
-        fail<CommunicationError>(!hub_->failure.empty() ? hub_->failure
-                                                        : str(patience.op, ": given up by rank ", rank_));
+        fail<CommunicationError>(hub_->failure ? hub_->failure.why() : str(patience.op, ": given up by rank ", rank_));
     }
     Message m = std::move(queue.front());
     queue.pop_front();

@@ -63,6 +63,27 @@ namespace detail {
 /// A span of the clock that waits go by, at most 1e9 seconds.
 std::chrono::steady_clock::duration seconds(double s);
 
+/// Why the ranks of a job have failed. The first reason stays. The engine guards it.
+class Failure {
+ public:
+  /// Ranks that wait already go on for `grace` seconds: their messages may be on the way, as when all ranks find at the
+  /// same time that they disagree.
+  void set(std::string why, double grace) noexcept {
+    if (why_.empty()) why_ = std::move(why), due_ = std::chrono::steady_clock::now() + seconds(grace);
+  }
+  explicit operator bool() const { return !why_.empty(); }
+  const std::string& why() const { return why_; }
+  /// True when every call must throw it.
+  bool due() const { return !why_.empty() && std::chrono::steady_clock::now() >= due_; }
+  void throw_if_due() const {
+    if (due()) fail<CommunicationError>(why_);
+  }
+
+ private:
+  std::string why_;
+  std::chrono::steady_clock::time_point due_;
+};
+
 /// The op in which a rank waits, and the ranks for which it waits.
 struct Waiting {
   std::string op;

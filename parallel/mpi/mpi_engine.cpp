@@ -135,13 +135,13 @@ class MpiEngine final : public Engine {
 
   void fail_all(const std::string& why) override {
     std::lock_guard lock(mutex_);
-    if (failure_.empty()) tell_failure(why, kAnswerSeconds);
+    if (!failure_) tell_failure(why, kAnswerSeconds);
   }
 
   std::string told_failure() override {
     std::lock_guard lock(mutex_);
     hear();
-    return told_ ? failure_ : "";
+    return told_ ? failure_.why() : "";
   }
 
   int fair_threads() override {
@@ -188,17 +188,17 @@ class MpiEngine final : public Engine {
     int finalised = 0;
     MPI_Finalized(&finalised);
     if (finalised) return;
-    if (failure_.empty() && !broken_) {
+    if (!failure_ && !broken_) {
       tell_all({Notice::ended});
       ended_[static_cast<std::size_t>(rank_)] = true;
-      while (failure_.empty() && std::find(ended_.begin(), ended_.end(), false) != ended_.end()) {
+      while (!failure_ && std::find(ended_.begin(), ended_.end(), false) != ended_.end()) {
         lock.unlock();
         std::this_thread::sleep_for(milliseconds(1));
         lock.lock();
         hear();
       }
     }
-    if (!failure_.empty() || broken_) {
+    if (failure_ || broken_) {
       lock.unlock();
       end_job(!told_);
     }
@@ -230,9 +230,9 @@ class MpiEngine final : public Engine {
       hear();
       const auto now = Clock::now();
       report_ended(wait, now);
-      if (!failure_.empty() && now >= failed_at_) {
+      if (failure_.due()) {
         if (done(wait)) return;
-        fail<CommunicationError>(failure_);
+        failure_.throw_if_due();
       }
       if (*patience.cancel) fail<CommunicationError>(patience.op, ": given up by rank ", rank_);
       if (now >= wait.deadline) ask_who_waits(wait, patience.seconds, now);
@@ -242,7 +242,7 @@ class MpiEngine final : public Engine {
   /// Reports a rank for which `wait` waits although it has ended.
   void report_ended(Wait& wait, Clock::time_point now) {
     for (const int r : wait.missing()) {
-      if (!failure_.empty() || !ended_[static_cast<std::size_t>(r)]) continue;
+      if (failure_ || !ended_[static_cast<std::size_t>(r)]) continue;
       // The last messages of rank r may come later than its notice. If several ranks see this, the lowest reports it.
       if (wait.found_end == Clock::time_point()) wait.found_end = now;
       if (now >= wait.found_end + seconds(kAnswerSeconds) + milliseconds(300) * std::min(rank_, 10))
@@ -287,7 +287,7 @@ class MpiEngine final : public Engine {
 
   void refuse_if_failed() {
     hear();
-    if (!failure_.empty() && Clock::now() >= failed_at_) fail<CommunicationError>(failure_);
+    failure_.throw_if_due();
     if (broken_) fail<CommunicationError>("this rank has given up messages that were under way; it cannot go on");
   }
 
@@ -297,11 +297,8 @@ class MpiEngine final : public Engine {
     return all;
   }
 
-  void set_failure(const std::string& why, double grace) {
-    if (failure_.empty()) failure_ = why, failed_at_ = Clock::now() + seconds(grace);
-  }
   void tell_failure(const std::string& why, double grace) {
-    set_failure(why, grace);
+    failure_.set(why, grace);
     Notice n{Notice::failed, grace};
     std::strncpy(n.text, why.c_str(), sizeof n.text - 1);
     tell_all(n);
@@ -340,8 +337,8 @@ class MpiEngine final : public Engine {
     } else if (n.kind == Notice::waits) {
       answers_[from].push_back({n.text, {n.ranks, n.ranks + n.count}});
     } else if (n.kind == Notice::failed) {
-      told_ = told_ || failure_.empty();
-      set_failure(n.text, n.grace);
+      told_ = told_ || !failure_;
+      failure_.set(n.text, n.grace);
     } else {
       ended_[static_cast<std::size_t>(from)] = true;
     }
@@ -379,9 +376,8 @@ class MpiEngine final : public Engine {
   std::list<Sent> sent_;
   std::map<int, std::vector<Waiting>> answers_;
   std::map<int, Clock::time_point> asked_at_;  // by rank: when it last sent who_waits
-  Clock::time_point failed_at_;
   std::vector<bool> ended_;
-  std::string failure_;
+  Failure failure_;
   bool told_ = false;  // failure_ came from another rank
 };
 
