@@ -126,46 +126,45 @@ void apply_span(const LambStep<T> lamb, T rate, int64_t n, T* __restrict__ w, co
   for (int64_t i = 0; i < n; ++i) w[i] -= rate * lamb.direction(w[i], m[i], v[i]);
 }
 
-void sgd_cpu(const SgdRule& rule, UpdatedTensors& x) {
-  dispatch_float("sgd", x.w[0].dtype(), [&]<class T>() {
-    const SgdStep<T> sgd(rule);
+/// Updates all tensors by span(rule's step, n, w, g, m, v, u), see step_piece().
+template <template <class> class Step, class Rule, class Span>
+void step_all(const char* op, const Rule& rule, UpdatedTensors& x, Span span) {
+  dispatch_float(op, x.w[0].dtype(), [&]<class T>() {
+    const Step<T> step(rule);
     Pieces(x.w).each([&](Piece piece, std::size_t) {
-      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* b, T*, T*) {
-        if (!b) sgd_span(sgd, n, w, g);
-        else if (rule.nesterov) momentum_span<T, true>(sgd, n, w, g, b);
-        else momentum_span<T, false>(sgd, n, w, g, b);
-      });
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* m, T* v, T* u) { span(step, n, w, g, m, v, u); });
     });
+  });
+}
+
+void sgd_cpu(const SgdRule& rule, UpdatedTensors& x) {
+  step_all<SgdStep>("sgd", rule, x, [&]<class T>(const SgdStep<T>& sgd, int64_t n, T* w, const T* g, T* b, T*, T*) {
+    if (!b) sgd_span(sgd, n, w, g);
+    else if (rule.nesterov) momentum_span<T, true>(sgd, n, w, g, b);
+    else momentum_span<T, false>(sgd, n, w, g, b);
   });
 }
 
 void rmsprop_cpu(const RmsPropRule& rule, UpdatedTensors& x) {
-  dispatch_float("rmsprop", x.w[0].dtype(), [&]<class T>() {
-    const RmsPropStep<T> rms(rule);
-    const auto span = rule.centered ? x.u.empty() ? &rmsprop_span<true, false, T> : &rmsprop_span<true, true, T>
-                      : x.u.empty() ? &rmsprop_span<false, false, T>
-                                    : &rmsprop_span<false, true, T>;
-    Pieces(x.w).each([&](Piece piece, std::size_t) {
-      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* m, T* v, T* u) { span(rms, n, w, g, m, v, u); });
-    });
-  });
+  const bool momentum = !x.u.empty();
+  step_all<RmsPropStep>(
+      "rmsprop", rule, x, [=]<class T>(const RmsPropStep<T>& rms, int64_t n, T* w, const T* g, T* m, T* v, T* u) {
+        const auto span = rms.centered ? momentum ? &rmsprop_span<true, true, T> : &rmsprop_span<true, false, T>
+                          : momentum ? &rmsprop_span<false, true, T>
+                                       : &rmsprop_span<false, false, T>;
+        span(rms, n, w, g, m, v, u);
+      });
 }
 
 void lion_cpu(const LionRule& rule, UpdatedTensors& x) {
-  dispatch_float("lion", x.w[0].dtype(), [&]<class T>() {
-    const LionStep<T> lion(rule);
-    Pieces(x.w).each([&](Piece piece, std::size_t) {
-      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* m, T*, T*) { lion_span(lion, n, w, g, m); });
-    });
+  step_all<LionStep>("lion", rule, x, [](const auto& lion, int64_t n, auto* w, auto* g, auto* m, auto*, auto*) {
+    lion_span(lion, n, w, g, m);
   });
 }
 
 void adam_cpu(const AdamRule& rule, UpdatedTensors& x) {
-  dispatch_float("adam", x.w[0].dtype(), [&]<class T>() {
-    const AdamStep<T> adam(rule);
-    Pieces(x.w).each([&](Piece piece, std::size_t) {
-      step_piece<T>(x, piece, [&](int64_t n, T* w, const T* g, T* m, T* v, T*) { adam_span(adam, n, w, g, m, v); });
-    });
+  step_all<AdamStep>("adam", rule, x, [](const auto& adam, int64_t n, auto* w, auto* g, auto* m, auto* v, auto*) {
+    adam_span(adam, n, w, g, m, v);
   });
 }
 
