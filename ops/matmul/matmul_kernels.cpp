@@ -6,6 +6,7 @@
 #include <sluice/core/kernel/vectorise.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/matmul/skinny.h>
+#include <sluice/ops/matmul/tiling.h>
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/gemm/operand.h>
 #include <sluice/ops/kernels.h>
@@ -25,65 +26,15 @@ using detail::operand;
 using detail::PackedA;
 using detail::PackedB;
 using detail::Packing;
+using detail::kPiece;
 using detail::Plan;
+using detail::Tiling;
 using detail::Trans;
+using detail::up;
 
 constexpr int64_t kFew = 32;                // multiply-adds of a product that take less time than calls of gemm
 constexpr int64_t kGroup = 32;              // rows of a that are packed at a time
-constexpr int64_t kPiece = 256;             // rows and columns of a piece of c that is rounded
 constexpr int64_t kPieceRow = kPiece + 16;  // padded: no two rows lie in the same sets of the cache
-
-int64_t up(int64_t x, int64_t multiple) { return ceil_div(x, multiple) * multiple; }
-
-/// Tiles of c. There are several tasks per thread for balance, each of at least some 20 µs. A task reads rows of a and
-/// columns of b from memory: the traffic is least for square tasks, unless b's panels are in cache. More than 336 rows
-/// gain nothing; with fewer than 56, loading b's panels limits the speed.
-struct Tiling {
-  int64_t rows, cols, row_tiles, col_tiles;
-  Tiling() = default;
-
-  /// Equal blocks of whole rows, at most `block` (packed at a time); the number of blocks is a multiple of the threads.
-  Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols(up(m, columns)) {
-    row_tiles = ceil_div(ceil_div(n, rows), threads) * threads, col_tiles = 1;
-    rows = ceil_div(n, row_tiles), row_tiles = ceil_div(n, rows);
-  }
-
-  /// For AMX. A task takes as many columns as stay in L2. It takes at least 256 rows, because it first fetches its
-  /// columns; fewer, down to 64, only if there are not two tasks per thread.
-  static Tiling near(int64_t n, int64_t m, int64_t k, int64_t near_columns, int threads) {
-    const int64_t wanted = std::clamp<int64_t>(n * m * k >> 22, 1, 6 * threads);
-    const int64_t enough = std::min<int64_t>(wanted, 2 * threads);
-    Tiling t(n, m, n, 32, 1);
-    t.col_tiles = std::clamp<int64_t>(ceil_div(m, near_columns), 1, wanted);
-    t.cols = up(ceil_div(m, t.col_tiles), 32), t.col_tiles = ceil_div(m, t.cols);
-    t.row_tiles = std::clamp<int64_t>(ceil_div(wanted, t.col_tiles), 1, std::max<int64_t>(1, n / 256));
-    t.row_tiles = std::max(t.row_tiles, std::min(ceil_div(enough, t.col_tiles), n / 64));
-    t.rows = up(ceil_div(n, t.row_tiles), 32), t.row_tiles = ceil_div(n, t.rows);
-    return t;
-  }
-
-  /// For bf16: up to kPiece rows, as many as make `least` tiles, but not below 64.
-  static Tiling pieces(int64_t n, int64_t m, int64_t cols, int64_t least) {
-    Tiling t;
-    t.rows = kPiece, t.cols = cols, t.row_tiles = ceil_div(n, kPiece), t.col_tiles = ceil_div(m, cols);
-    while (t.rows > 64 && t.row_tiles * t.col_tiles < least) t.rows /= 2, t.row_tiles = ceil_div(n, t.rows);
-    return t;
-  }
-
-  /// rows is a multiple of `height`, cols of `columns`.
-  Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns, int threads) {
-    const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads) + batch - 1) / batch;
-    const bool near = m * k <= 3 << 17;  // b in L2
-    const double square = near ? 1e9 : std::sqrt(double(wanted) * double(n) / double(m));
-    const int64_t least = (n + 335) / 336;
-    row_tiles = std::clamp(static_cast<int64_t>(square), least, std::max(least, n / 56));
-    row_tiles = std::min(row_tiles, std::max(least, wanted));
-    rows = up(ceil_div(n, row_tiles), height), row_tiles = ceil_div(n, rows);
-    const int64_t panels = ceil_div(m, columns);
-    col_tiles = std::clamp<int64_t>(ceil_div(wanted, row_tiles), 1, (panels + 3) / 4);
-    cols = ceil_div(panels, col_tiles) * columns, col_tiles = ceil_div(m, cols);
-  }
-};
 
 /// to = from, rounded.
 void round_rows(const float* from, int64_t ld, int64_t rows, int64_t cols, BFloat16* to, int64_t ldc) {
@@ -264,9 +215,16 @@ template <class T, class X> struct Matmul {
     }
   }
 
+  /// A block of a product: rows [top, top + height) of a, columns [first, first + count) of b, and [l, l + rows) of k.
+  struct Part {
+    int64_t matrix, first, l, top, height, count, rows;
+  };
+  const X* a_from(const Part& p) const { return pa + offset(a, p.matrix) + left.at(p.top, p.l); }
+  const X* b_from(const Part& p) const { return pb + offset(b, p.matrix) + right.at(p.l, p.first); }
+
   /// All threads first pack b: one block of k at a time, or all of k for bf16, by as many columns as stay in the shared
   /// cache. They pack a, too, if several tasks use the same rows: on AMX, for bf16, or if n is too small for whole rows
-  /// to give every thread a task.
+  /// to give every thread a task. What is packed already is not packed again.
   void shared() const {
     const Packing packing = plan.packing;
     const PackedB<T> all(k, m, nullptr, packing);
@@ -287,49 +245,58 @@ template <class T, class X> struct Matmul {
       for (int64_t first = 0; first < m; first += width)
         for (int64_t l = 0; l < k; l += depth)
           for (int64_t top = 0; top < n; top += tall) {
-            const int64_t height = std::min(tall, n - top), count = std::min(width, m - first);
-            const int64_t rows = std::min(depth, k - l);
-            const X* const from_a = pa + offset(a, matrix) + left.at(top, l);
-            const X* const from_b = pb + offset(b, matrix) + right.at(l, first);
-            const Tiling t = kRounds   ? Tiling::pieces(height, count, kPiece / columns * columns, 4 * num_threads())
-                             : tiles   ? Tiling::near(height, count, rows, all.near_panels() * columns, num_threads())
-                             : short_a ? Tiling(1, height, count, rows, kGroup, columns, num_threads())
-                                       : Tiling(height, count, all.row_block(), columns, num_threads());
-            PackedB<T> panels(rows, count, place, packing);
-            PackedA<T> copy(height, rows, place + for_b, packing);
+            const Part p{
+                matrix, first, l, top, std::min(tall, n - top), std::min(width, m - first), std::min(depth, k - l)};
+            const int threads = num_threads();
+            const Tiling t = kRounds   ? Tiling::pieces(p.height, p.count, kPiece / columns * columns, 4 * threads)
+                             : tiles   ? Tiling::near(p.height, p.count, p.rows, all.near_panels() * columns, threads)
+                             : short_a ? Tiling(1, p.height, p.count, p.rows, kGroup, columns, threads)
+                                       : Tiling(p.height, p.count, all.row_block(), columns, threads);
+            PackedB<T> panels(p.rows, p.count, place, packing);
+            PackedA<T> copy(p.height, p.rows, place + for_b, packing);
             const bool copied = kRounds || t.col_tiles > 1;
-            const std::tuple here_a(from_a, height, rows), here_b(from_b, rows, count);
-            const int64_t fills = here_b == there_b ? 0 : panels.panels();
-            const int64_t groups = !copied || here_a == there_a ? 0 : ceil_div(height, kGroup);
+            const std::tuple here_a(a_from(p), p.height, p.rows), here_b(b_from(p), p.rows, p.count);
+            pack(p, panels, here_b == there_b ? 0 : panels.panels(), copy,
+                 !copied || here_a == there_a ? 0 : ceil_div(p.height, kGroup));
             there_b = here_b;
             if (copied) there_a = here_a;
-            // Rows are read in longer pieces if several panels are filled at a time.
-            const int64_t several = tiles ? std::min<int64_t>(16, (fills + groups) / (6 * num_threads())) : 1;
-            const int64_t grain = std::max({int64_t{1}, several, (int64_t{1} << 15) / (columns * rows)});
-            parallel_for(fills + groups, grain, [&](int64_t begin, int64_t end) {
-              if (begin < fills) panels.fill(right.trans, from_b, right.ld, begin, std::min(end, fills));
-              if (end > fills)
-                copy.fill(left.trans, from_a, left.ld, kGroup * (std::max(begin, fills) - fills),
-                          std::min(kGroup * (end - fills), height));
-            });
-            const T* const add = bias && l + rows == k ? bias + first : nullptr;
-            parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
-              const Tensor sums = empty({kRounds ? t.rows * kPieceRow : 0}, {.dtype = dtype_of<T>()});
-              for (int64_t i = begin; i < end; ++i) {
-                const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols;
-                const int64_t count_a = std::min(t.rows, height - row), count_b = std::min(t.cols, count - col);
-                const int64_t last = std::min((col + t.cols) / columns, panels.panels());
-                X* const to = pc + (matrix * n + top + row) * m + first + col;
-                const bool finite =
-                    tile(copied ? &copy : nullptr, row, from_a + left.at(row, 0), count_a, panels, col / columns, last,
-                         count_b, T(l > 0), add, to, reinterpret_cast<T*>(sums.raw()));
-                if (!finite && l + rows == k)
-                  again_where_not_finite(pa + offset(a, matrix) + left.at(top + row, 0),
-                                         pb + offset(b, matrix) + right.at(0, first + col), count_a, count_b,
-                                         bias ? bias + first + col : nullptr, to);
-              }
-            });
+            multiply(p, t, panels, copied ? &copy : nullptr);
           }
+  }
+
+  /// Packs `fills` panels of b and `groups` groups of rows of a.
+  void pack(const Part& p, PackedB<T>& panels, int64_t fills, PackedA<T>& copy, int64_t groups) const {
+    // Rows are read in longer pieces if several panels are filled at a time.
+    const int64_t several =
+        panels.near_panels() > 0 ? std::min<int64_t>(16, (fills + groups) / (6 * num_threads())) : 1;
+    const int64_t grain = std::max({int64_t{1}, several, (int64_t{1} << 15) / (panels.panel_columns() * p.rows)});
+    parallel_for(fills + groups, grain, [&](int64_t begin, int64_t end) {
+      if (begin < fills) panels.fill(right.trans, b_from(p), right.ld, begin, std::min(end, fills));
+      if (end > fills)
+        copy.fill(left.trans, a_from(p), left.ld, kGroup * (std::max(begin, fills) - fills),
+                  std::min(kGroup * (end - fills), p.height));
+    });
+  }
+
+  /// Multiplies a block, in tiles t. copy: the packed rows of a; null if they are not packed.
+  void multiply(const Part& p, const Tiling& t, const PackedB<T>& panels, const PackedA<T>* copy) const {
+    const bool complete = p.l + p.rows == k;
+    parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
+      const Tensor sums = empty({kRounds ? t.rows * kPieceRow : 0}, {.dtype = dtype_of<T>()});
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols, columns = panels.panel_columns();
+        const int64_t count_a = std::min(t.rows, p.height - row), count_b = std::min(t.cols, p.count - col);
+        const int64_t last = std::min((col + t.cols) / columns, panels.panels());
+        X* const to = pc + (p.matrix * n + p.top + row) * m + p.first + col;
+        const bool finite =
+            tile(copy, row, a_from(p) + left.at(row, 0), count_a, panels, col / columns, last, count_b, T(p.l > 0),
+                 bias && complete ? bias + p.first : nullptr, to, reinterpret_cast<T*>(sums.raw()));
+        if (!finite && complete)
+          again_where_not_finite(pa + offset(a, p.matrix) + left.at(p.top + row, 0),
+                                 pb + offset(b, p.matrix) + right.at(0, p.first + col), count_a, count_b,
+                                 bias ? bias + p.first + col : nullptr, to);
+      }
+    });
   }
 };
 
