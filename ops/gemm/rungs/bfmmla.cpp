@@ -107,9 +107,7 @@ template void bf16_pack(const BFloat16*, int64_t, bool, bool, int64_t, int64_t, 
 
 /// 16 columns of b, over all k, stay in L1 while the rows of a go past from L2.
 void bfmmla_multiply(const float* a, const float* b, const Block<float>& to_c) {
-  const int64_t n = to_c.n, m = to_c.m, k = to_c.k, ldc = to_c.ldc;
-  const float alpha = to_c.alpha, beta = to_c.beta, *bias = to_c.bias;
-  float* const c = to_c.c;
+  const auto [n, m, k, alpha, beta, c, ldc, bias] = to_c;
   const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep;  // numbers of a row in tiles
   const int64_t quads = (k + kQuad - 1) / kQuad;
   const auto *left = reinterpret_cast<const uint16_t*>(a), *right = reinterpret_cast<const uint16_t*>(b);
