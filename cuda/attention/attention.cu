@@ -102,19 +102,14 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
       for (int64_t at = range.begin / kCols * kCols; at < range.end; at += kCols) {
         const int cols = static_cast<int>(range.end - at < kCols ? range.end - at : kCols);
         const int64_t kv = by_keys ? own : h / a.group, queries = by_keys ? at : first, keys = by_keys ? first : at;
-        // Bit 4·x + y of `seen` is set if this thread's query x sees its key y.
         const bool whole = rows == t.rows && cols == kCols &&
                            (by_keys ? a.mask.all(at, cols, first, rows) : a.mask.all(first, rows, at, cols));
+        const int q_rows = by_keys ? cols : rows, k_rows = by_keys ? rows : cols;
         const int my_query = (by_keys ? t.tx : t.ty) * kEach, my_key = (by_keys ? t.ty : t.tx) * kEach;
-        unsigned seen = whole ? 0xffff : 0;
+        unsigned seen = 0xffff;
         bool holes = false;
         if (!whole) {
-          for (int i = 0; i < kEach; ++i)
-            for (int j = 0; j < kEach; ++j) {
-              if (my_query + i >= (by_keys ? cols : rows) || my_key + j >= (by_keys ? rows : cols)) continue;
-              if (a.mask.allowed(b, h, queries + my_query + i, keys + my_key + j)) seen |= 1u << (kEach * i + j);
-              else holes = true;
-            }
+          seen = seen_pairs(a, b, h, queries + my_query, keys + my_key, q_rows - my_query, k_rows - my_key, holes);
           if (!a.mask.only_span && !any_of_block(t, seen != 0)) continue;
           holes = __any_sync(kAllLanes, holes);
         }
@@ -123,7 +118,6 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
         const auto tile_of = [&](const HeadRows<const T>& y, int64_t head, int64_t row, int real) {
           return Lines<T>{y.at(b, head, row), y.row, {0, real}};
         };
-        const int q_rows = by_keys ? cols : rows, k_rows = by_keys ? rows : cols;
         const Lines<T> q = tile_of(a.q, h, queries, q_rows), k = tile_of(a.k, kv, keys, k_rows);
         T s[kEach][kEach], dp[kEach][kEach];
         if constexpr (needs_dp) {
@@ -143,49 +137,15 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
 #pragma unroll
           for (int i = 0; i < kEach; ++i) {
             const int64_t query = queries + my_query + i, key = keys + my_key;
-            const bool any = (seen >> (kEach * i) & 0xf) != 0;
-            sluice::detail::PhiloxWords words{};
-            if (a.drops && any) words = a.words(b, h, query, key);
-            if constexpr (pass == Pass::forward) {
-              T top = largest[i];
-#pragma unroll
-              for (int j = 0; j < kEach; ++j) {
-                const bool mine = seen >> (kEach * i + j) & 1;
-                s[i][j] = mine ? a.score(b, h, query, key + j, s[i][j]) : -inf;
-                if (!softmax) s[i][j] = mine ? weight_and_slope(a.weighting, s[i][j]).v : T(0);
-                if (s[i][j] > top) top = s[i][j];
-              }
-              if (softmax) {
-                top = max_over_lanes<kAcross>(top);
-                const T shift = top == -inf ? T(0) : top, keep = math::exp(largest[i] - shift);
-                largest[i] = top, sum[i] *= keep;
-#pragma unroll
-                for (int j = 0; j < kEach; ++j) sum[i] += s[i][j] = math::exp(s[i][j] - shift);
-#pragma unroll
-                for (int c = 0; c < kOwn<T>; ++c) o[i][c] *= keep;
-              }
-              if (a.drops)
-#pragma unroll
-                for (int j = 0; j < kEach; ++j) s[i][j] *= a.kept(words, j);
-            } else {
-              const int64_t row = a.row_of(b, h, query);
-              const T lse = any && softmax ? a.lse[row] : T(0), delta = any && softmax ? a.delta[row] : T(0);
-              const T rho = any ? a.rho(b, h, query) : T(0);
-#pragma unroll
-              for (int j = 0; j < kEach; ++j) {
-                T& value = by_keys ? s[j][i] : s[i][j];
-                if (seen >> (kEach * i + j) & 1) {
-                  T dp_here = 0;
-                  if constexpr (needs_dp) dp_here = by_keys ? dp[j][i] : dp[i][j];
-                  const PairGradient<T> p(a, a.score(b, h, query, key + j, value), dp_here,
-                                          a.drops ? a.kept(words, j) : T(1), lse, delta, rho);
-                  value = needs_dp ? p.ds * a.slope(value) : p.weight;
-                  if (pass == Pass::dq && out.bias && piece == 0) out.bias[row * a.n + key + j] = p.ds;
-                } else {
-                  value = 0;
-                }
-              }
-            }
+            const unsigned here = seen >> (kEach * i) & 0xf;
+            if constexpr (pass == Pass::forward) weigh(a, b, h, query, key, here, s[i], largest[i], sum[i], o[i]);
+            else
+              weigh_gradients<T, needs_dp>(
+                  a, b, h, query, key, here, [&](int j) -> T& { return by_keys ? s[j][i] : s[i][j]; },
+                  [&](int j) { return !needs_dp ? T(0)
+                                      : by_keys ? dp[j][i]
+                                                : dp[i][j]; },
+                  pass == Pass::dq && piece == 0 ? out.bias : nullptr);
           }
 #pragma unroll
           for (int r = 0; r < kEach; ++r)

@@ -115,6 +115,77 @@ template <class T> struct PairGradient {
   }
 };
 
+/// Bit 4·x + y is set if query + x sees key + y, for x < queries and y < keys. Sets `holes` if one of these pairs is
+/// hidden.
+template <class T>
+__device__ unsigned seen_pairs(const AttentionView<T>& a, int64_t b, int64_t h, int64_t query, int64_t key, int queries,
+                               int keys, bool& holes) {
+  unsigned seen = 0;
+  for (int i = 0; i < kEach; ++i)
+    for (int j = 0; j < kEach; ++j) {
+      if (i >= queries || j >= keys) continue;
+      if (a.mask.allowed(b, h, query + i, key + j)) seen |= 1u << (kEach * i + j);
+      else holes = true;
+    }
+  return seen;
+}
+
+/// S becomes P ⊙ Z for one query and keys from `key` on; `seen` are the query's four bits. Softmax also updates μ and l
+/// of the row, and scales its O.
+template <class T, int own>
+__device__ void weigh(const AttentionView<T>& a, int64_t b, int64_t h, int64_t query, int64_t key, unsigned seen,
+                      T (&s)[kEach], T& largest, T& sum, T (&o)[own]) {
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  const bool softmax = a.weighting == Weighting::softmax;
+  sluice::detail::PhiloxWords words{};
+  if (a.drops && seen) words = a.words(b, h, query, key);
+  T top = largest;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const bool mine = seen >> j & 1;
+    s[j] = mine ? a.score(b, h, query, key + j, s[j]) : -inf;
+    if (!softmax) s[j] = mine ? weight_and_slope(a.weighting, s[j]).v : T(0);
+    if (s[j] > top) top = s[j];
+  }
+  if (softmax) {
+    top = max_over_lanes<kAcross>(top);
+    const T shift = top == -inf ? T(0) : top, keep = math::exp(largest - shift);
+    largest = top, sum *= keep;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) sum += s[j] = math::exp(s[j] - shift);
+#pragma unroll
+    for (int c = 0; c < own; ++c) o[c] *= keep;
+  }
+  if (a.drops)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) s[j] *= a.kept(words, j);
+}
+
+/// S(j) becomes the factor of the result's row for one query and keys from `key` on: P ⊙ Z for dv, else ρ dS ⊙ cap'.
+/// S(j) and dP(j) give the numbers; `bias`, if not null, receives ρ dS of the keys.
+template <class T, bool needs_dp, class S, class DP>
+__device__ void weigh_gradients(const AttentionView<T>& a, int64_t b, int64_t h, int64_t query, int64_t key,
+                                unsigned seen, S s, DP dp, T* bias) {
+  const bool softmax = a.weighting == Weighting::softmax;
+  sluice::detail::PhiloxWords words{};
+  if (a.drops && seen) words = a.words(b, h, query, key);
+  const int64_t row = a.row_of(b, h, query);
+  const T lse = seen && softmax ? a.lse[row] : T(0), delta = seen && softmax ? a.delta[row] : T(0);
+  const T rho = seen ? a.rho(b, h, query) : T(0);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    T& value = s(j);
+    if (seen >> j & 1) {
+      const PairGradient<T> p(a, a.score(b, h, query, key + j, value), dp(j), a.drops ? a.kept(words, j) : T(1), lse,
+                              delta, rho);
+      value = needs_dp ? p.ds * a.slope(value) : p.weight;
+      if (bias) bias[row * a.n + key + j] = p.ds;
+    } else {
+      value = 0;
+    }
+  }
+}
+
 /// The end of a row of the forward pass: adds the sink, and gives the factor of the row's sum and lse.
 template <class T> struct RowEnd {
   T factor = 1, lse = 0;
