@@ -337,8 +337,10 @@ bool reads_across(const Layout& l) {
   return false;
 }
 
+/// Not inlined, as a loop over tiles would have it once for each dtype of the source.
 template <class T>
-void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int64_t start, int64_t n, T* out) {
+[[gnu::noinline]] void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int64_t start, int64_t n,
+                                 T* out) {
   dispatch_all(dtype, [&]<class S>() {
     const S* from = reinterpret_cast<const S*>(base);
     if constexpr (std::is_same_v<T, S>) {
@@ -352,7 +354,7 @@ void read_tile(const StridedRange& walk, const std::byte* base, DType dtype, int
       S tile[kTile];
       for (int64_t i = 0; i < n; i += kTile) {
         const int64_t m = std::min(kTile, n - i);
-        read_tile(walk, base, dtype, start + i, m, tile);
+        vectorised([=, &walk, &tile] { read_range(walk, from, start + i, m, tile); });
         convert_run(tile, m, out + i);
       }
     }
