@@ -28,7 +28,7 @@ Count count_bad(const Tensor& x, bool infinity, bool minus_infinity) {
 [[noreturn]] void report(const char* pass, const char* op, const std::string& what, Count c, const Tensor& x,
                          const std::string& path) {
   fail<AutogradError>("anomaly: ", pass, " of ", op, " gave ", c.nan, " NaN and ", c.inf, " infinite of ", x.numel(),
-                      " values in ", what, " of shape ", x, path.empty() ? "" : "; module ", path);
+                      " values in ", what, " of shape ", x, path.empty() ? "" : " — in ", path);
 }
 
 }  // namespace

@@ -82,5 +82,5 @@ int main() {
 // without a gradient: unused.in.bias
 // …
 // a division by zero:
-//   anomaly: forward of div gave 0 NaN and 43 infinite of 80 values in its result of shape [5,16]; module Net
+//   anomaly: forward of div gave 0 NaN and 43 infinite of 80 values in its result of shape [5,16] — in Net
 // …

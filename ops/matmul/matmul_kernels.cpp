@@ -26,15 +26,15 @@ using detail::operand;
 using detail::PackedA;
 using detail::PackedB;
 using detail::Packing;
-using detail::kPiece;
+using detail::kRounded;
 using detail::Plan;
 using detail::Tiling;
 using detail::Trans;
 using detail::up;
 
-constexpr int64_t kFew = 32;                // multiply-adds of a product that take less time than calls of gemm
-constexpr int64_t kGroup = 32;              // rows of a that are packed at a time
-constexpr int64_t kPieceRow = kPiece + 16;  // padded: no two rows lie in the same sets of the cache
+constexpr int64_t kFew = 32;                    // multiply-adds of a product that take less time than calls of gemm
+constexpr int64_t kGroup = 32;                  // rows of a that are packed at a time
+constexpr int64_t kRoundedRow = kRounded + 16;  // padded: no two rows lie in the same sets of the cache
 
 /// to = from, rounded.
 void round_rows(const float* from, int64_t ld, int64_t rows, int64_t cols, BFloat16* to, int64_t ldc) {
@@ -108,11 +108,11 @@ template <class T, class X> struct Matmul {
   bool tile(const PackedA<T>* copy, int64_t row, const X* from_a, int64_t rows, const PackedB<T>& panels, int64_t first,
             int64_t last, [[maybe_unused]] int64_t cols, T beta, const T* add, X* to, [[maybe_unused]] T* sums) const {
     if constexpr (kRounds) {
-      const int64_t step = kPiece / panels.panel_columns();
+      const int64_t step = kRounded / panels.panel_columns();
       for (int64_t p = first; p < last; p += step) {
         const int64_t col = (p - first) * panels.panel_columns();
-        panels.multiply(*copy, row, rows, 1, 0, sums, kPieceRow, p, std::min(p + step, last), add);
-        round_rows(sums, kPieceRow, rows, std::min(kPiece, cols - col), to + col, m);
+        panels.multiply(*copy, row, rows, 1, 0, sums, kRoundedRow, p, std::min(p + step, last), add);
+        round_rows(sums, kRoundedRow, rows, std::min(kRounded, cols - col), to + col, m);
       }
       return true;
     } else if (copy) {
@@ -164,14 +164,14 @@ template <class T, class X> struct Matmul {
     if constexpr (!kRounds)
       if (plan.packing == Packing::panels && n * m * k <= kFew) return few();
     // The bits of OpenBLAS's results depend on the tiling, so it is for 8 threads, whatever their number.
-    const Tiling t = kRounds ? Tiling::pieces(n, m, 2 * kPiece, 1)
+    const Tiling t = kRounds ? Tiling::pieces(n, m, 2 * kRounded, 1)
                              : Tiling(batch, n, m, k, kGroup, 32, isa() == Isa::base ? 8 : num_threads());
     const bool packed = kRounds || plan.packing == Packing::split;
     const int64_t tiles = t.row_tiles * t.col_tiles, most_rows = std::min(t.rows, up(n, kGroup));
     const int64_t for_b = packed ? up(PackedB<T>::size(k, std::min(t.cols, m), plan.packing), 16) : 0;
     const int64_t for_a = kRounds ? up(PackedA<T>::size(most_rows, k), 16) : 0;
     const bool vectors = plan.packing == Packing::plain && isa() != Isa::base && !short_dots();
-    const int64_t memory = for_b + for_a + (kRounds ? most_rows * kPieceRow : vectors ? k : 0);
+    const int64_t memory = for_b + for_a + (kRounds ? most_rows * kRoundedRow : vectors ? k : 0);
     const int64_t grain = std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k));
     parallel_for(batch * tiles, grain, [&](int64_t begin, int64_t end) {
       const Tensor all = empty({memory}, {.dtype = dtype_of<T>()});
@@ -248,7 +248,7 @@ template <class T, class X> struct Matmul {
             const Part p{
                 matrix, first, l, top, std::min(tall, n - top), std::min(width, m - first), std::min(depth, k - l)};
             const int threads = num_threads();
-            const Tiling t = kRounds   ? Tiling::pieces(p.height, p.count, kPiece / columns * columns, 4 * threads)
+            const Tiling t = kRounds   ? Tiling::pieces(p.height, p.count, kRounded / columns * columns, 4 * threads)
                              : tiles   ? Tiling::near(p.height, p.count, p.rows, all.near_panels() * columns, threads)
                              : short_a ? Tiling(1, p.height, p.count, p.rows, kGroup, columns, threads)
                                        : Tiling(p.height, p.count, all.row_block(), columns, threads);
@@ -282,7 +282,7 @@ template <class T, class X> struct Matmul {
   void multiply(const Part& p, const Tiling& t, const PackedB<T>& panels, const PackedA<T>* copy) const {
     const bool complete = p.l + p.rows == k;
     parallel_for(t.row_tiles * t.col_tiles, 1, [&](int64_t begin, int64_t end) {
-      const Tensor sums = empty({kRounds ? t.rows * kPieceRow : 0}, {.dtype = dtype_of<T>()});
+      const Tensor sums = empty({kRounds ? t.rows * kRoundedRow : 0}, {.dtype = dtype_of<T>()});
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i / t.col_tiles * t.rows, col = i % t.col_tiles * t.cols, columns = panels.panel_columns();
         const int64_t count_a = std::min(t.rows, p.height - row), count_b = std::min(t.cols, p.count - col);

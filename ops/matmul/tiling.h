@@ -9,7 +9,7 @@
 
 namespace sluice::detail {
 
-inline constexpr int64_t kPiece = 256;  // rows and columns of a piece of c that is rounded to bf16
+inline constexpr int64_t kRounded = 256;  // rows and columns of a piece of c that is rounded to bf16
 
 inline int64_t up(int64_t x, int64_t multiple) { return ceil_div(x, multiple) * multiple; }
 
@@ -40,10 +40,10 @@ struct Tiling {
     return t;
   }
 
-  /// For bf16: up to kPiece rows, as many as make `least` tiles, but not below 64.
+  /// For bf16: up to kRounded rows, as many as make `least` tiles, but not below 64.
   static Tiling pieces(int64_t n, int64_t m, int64_t cols, int64_t least) {
     Tiling t;
-    t.rows = kPiece, t.cols = cols, t.row_tiles = ceil_div(n, kPiece), t.col_tiles = ceil_div(m, cols);
+    t.rows = kRounded, t.cols = cols, t.row_tiles = ceil_div(n, kRounded), t.col_tiles = ceil_div(m, cols);
     while (t.rows > 64 && t.row_tiles * t.col_tiles < least) t.rows /= 2, t.row_tiles = ceil_div(n, t.rows);
     return t;
   }

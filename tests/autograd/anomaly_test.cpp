@@ -126,14 +126,14 @@ TEST_CASE("anomaly: modules are named by their path, else by type", "[anomaly]")
 
   m.blocks[1].take_log = true;
   std::string named = anomaly([&] { m(x); }, {.modules = name_modules(m)});
-  CHECK_THAT(named, Contains("forward of log") && Contains("module blocks.1 (Block)"));
+  CHECK_THAT(named, Contains("forward of log") && Contains(" — in blocks.1 (Block)"));
   std::string typed = anomaly([&] { m(x); });
   CHECK_THAT(typed, Contains("Model / Block") && !Contains("blocks.1"));
 
   m.blocks[1].take_log = false;
   m.blocks[2].take_root = true;
   std::string back = anomaly([&] { backward(m(x)); }, {.modules = name_modules(m)});
-  CHECK_THAT(back, Contains("backward of sqrt") && Contains("module blocks.2 (Block)"));
+  CHECK_THAT(back, Contains("backward of sqrt") && Contains(" — in blocks.2 (Block)"));
 
   m.blocks[2].take_root = false;
   {
@@ -141,7 +141,7 @@ TEST_CASE("anomaly: modules are named by their path, else by type", "[anomaly]")
     fill_(m.blocks[0].second.weight, std::nan(""));
   }
   CHECK_THAT(anomaly([&] { m(x); }, {.modules = name_modules(m)}),
-             Contains("forward of linear") && Contains("module blocks.0.second (Linear)"));
+             Contains("forward of linear") && Contains(" — in blocks.0.second (Linear)"));
 }
 
 TEST_CASE("anomaly: a module and its first member are told apart", "[anomaly]") {
@@ -150,7 +150,7 @@ TEST_CASE("anomaly: a module and its first member are told apart", "[anomaly]") 
   REQUIRE(static_cast<const void*>(&m.blocks[0]) == static_cast<const void*>(&m.blocks[0].first));
   m.blocks[0].take_log = true;
   std::string text = anomaly([&] { m(ones({2, 4})); }, {.modules = name_modules(m)});
-  CHECK_THAT(text, Contains("module blocks.0 (Block)"));
+  CHECK_THAT(text, Contains(" — in blocks.0 (Block)"));
   CHECK_THAT(text, !Contains("first"));
 }
 

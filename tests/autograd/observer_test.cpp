@@ -100,7 +100,7 @@ TEST_CASE("observers: profiler, anomaly mode, summary and a counter at once", "[
       CHECK(counter.calls() > before);
       Tensor bad = ones({8, 4});
       fill_(bad, std::numeric_limits<double>::infinity());
-      CHECK_THROWS_WITH(net(bad), Contains("anomaly: forward of") && Contains("module first (Linear)"));
+      CHECK_THROWS_WITH(net(bad), Contains("anomaly: forward of") && Contains("— in first (Linear)"));
       anomaly.reset();  // before the profiler, in one order, which goes on
       net(x);
       CHECK(calls_of(profile.by_op(), "matmul", false) > forward);
