@@ -234,8 +234,8 @@ struct NsSigmoid {
   template <class T> SLUICE_FN T operator()(const T& x) const { return sigmoid(x) * 0.5 + 0.5; }
 };
 
-/// quick(f, x…, y): y = f(x…) without a call of <cmath>, for loops of formulas that have it. False where y is wrong,
-/// which is rare: there the formula itself is called.
+/// quick(f, x…, y): y = f(x…) without a call of the C library, for loops of formulas that have it. False where y is
+/// wrong, which is rare: there the formula itself is called.
 SLUICE_FN bool quick(const Sin&, double x, double& y) {
   y = math::f64::sin(x);
   return math::abs(x) < math::f64::quadrants_end;
