@@ -234,29 +234,6 @@ struct NsSigmoid {
   template <class T> SLUICE_FN T operator()(const T& x) const { return sigmoid(x) * 0.5 + 0.5; }
 };
 
-/// quick(f, x…, y): y = f(x…) without a call of the C library, for loops of formulas that have it. False where y is
-/// wrong, which is rare: there the formula itself is called.
-SLUICE_FN bool quick(const Sin&, double x, double& y) {
-  y = math::f64::sin(x);
-  return math::abs(x) < math::f64::quadrants_end;
-}
-SLUICE_FN bool quick(const Cos&, double x, double& y) {
-  y = math::f64::cos(x);
-  return math::abs(x) < math::f64::quadrants_end;
-}
-template <std::floating_point T> SLUICE_FN bool quick(const Remainder&, T a, T b, T& y) {
-  T r;
-  const bool right = detail::quick_fmod(a, b, r);
-  y = detail::remainder_from(a, b, r);
-  return right;
-}
-template <std::floating_point T> SLUICE_FN bool quick(const FloorDivide&, T a, T b, T& y) {
-  T r;
-  const bool right = detail::quick_fmod(a, b, r);
-  y = detail::floor_quotient_from(a, b, r);
-  return right;
-}
-
 }  // namespace sluice::formula
 
 // -- functions for formulas of map(), in addition to those of core/number/dual.h -------------------------------------

@@ -24,28 +24,12 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/elementwise/dual_tensor.h>
-#include <sluice/ops/elementwise/formulas.h>
+#include <sluice/ops/elementwise/formula_loops.h>
 #include <sluice/ops/elementwise/map_misuse.h>
 #include <sluice/ops/shape/view.h>
 
 #include <array>
 #include <span>
-
-#if defined(__clang__)
-#define SLUICE_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
-#define SLUICE_LOOP [[gnu::flatten]] SLUICE_FN
-#elif defined(__GNUC__)
-#define SLUICE_VECTORIZE _Pragma("GCC ivdep")
-// Not always_inline: GCC's early inliner skips always_inline functions, and its later inliner does not inline a formula
-// that has been specialised by then. Loops over formulas of three tensors then call a function per number: 50 times as
-// slow.
-#define SLUICE_LOOP [[gnu::flatten]] inline
-#else
-#define SLUICE_VECTORIZE
-#define SLUICE_LOOP inline
-#endif
-
-#define SLUICE_RESTRICT __restrict__
 
 namespace sluice {
 
