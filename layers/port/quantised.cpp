@@ -5,7 +5,6 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <string_view>
@@ -39,7 +38,7 @@ int64_t served(int64_t rows, int64_t scales) {
 
 /// Numbers [..., rows, columns] times their scales; undefined if these do not fit.
 Tensor scaled(const Tensor& x, const Tensor& given, DType dtype) {
-  if (x.rank() < 2 || x.dtype() == boolean || !is_float(given.dtype())) return {};
+  if (x.rank() < 2 || (x.dtype() != bf16 && x.dtype() != i32) || !is_float(given.dtype())) return {};
   Shape grid = x.shape();  // of the scales
   grid[x.rank() - 2] = grid[x.rank() - 1] = 1;
   const Tensor scale = given.numel() == 1 ? expand(reshape(given, Shape::filled(x.rank(), 1)), grid) : given;

@@ -139,7 +139,8 @@ const std::string kFalconH1 = kCommon + R"("model_type": "falcon_h1", "attention
   "ssm_out_multiplier": 0.23570226039551587, "tie_word_embeddings": false})";
 const std::string kGemma3With4B = R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
   "text_config": {"hidden_size": 16, "intermediate_size": 24, "model_type": "gemma3_text", "num_hidden_layers": 6,
-  "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}, "vision_config": {"image_size": 896}})";
+  "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
+  "vision_config": {"image_size": 896}})";
 
 }  // namespace
 
@@ -248,7 +249,8 @@ TEST_CASE("models: more config.json as published models have it", "[models]") {
                "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 0]})",
             R"("type": "mrope")", R"("type": "x")"},
            {R"("model_type": "seed_oss", "attention_bias": true, "attention_out_bias": false, "head_dim": 8,
-               "mlp_bias": false, "pad_token_id": 1, "residual_dropout": 0.1, "rope_scaling": {"rope_type": "default"})",
+               "mlp_bias": false, "pad_token_id": 1, "residual_dropout": 0.1,
+               "rope_scaling": {"rope_type": "default"})",
             R"("default")", R"("dynamic")"},
            {R"("model_type": "starcoder2", "activation_function": "gelu", "attention_softmax_in_fp32": true,
                "embedding_dropout": 0.1, "layer_norm_epsilon": 1e-05, "mlp_type": "default", "norm_epsilon": 1e-05,
@@ -263,7 +265,8 @@ TEST_CASE("models: more config.json as published models have it", "[models]") {
                "router_aux_loss_coef": 0.01)",
             R"("clip_qkv": null)", R"("clip_qkv": 8.0)"},
            {R"("model_type": "ernie4_5_moe", "moe_capacity": [4, 4, 4], "moe_gate": "topk", "moe_k": 2,
-               "moe_intermediate_size": 8, "moe_layer_end_index": 1, "moe_layer_interval": 1, "moe_layer_start_index": 1,
+               "moe_intermediate_size": 8, "moe_layer_end_index": 1, "moe_layer_interval": 1,
+               "moe_layer_start_index": 1,
                "moe_num_experts": 4, "moe_num_shared_experts": 2, "moe_use_aux_free": true,
                "num_nextn_predict_layers": 1, "use_bias": false)",
             R"("moe_use_aux_free": true)", R"("moe_use_aux_free": false)"},

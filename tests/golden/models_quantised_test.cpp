@@ -164,6 +164,8 @@ TEST_CASE("load_pytorch: what is stored in few bits must be whole", "[pytorch][q
   CHECK_THAT(refusal({w, {"weight_scale", "F32", {1, 3}, ones.substr(4)}}), Contains("need one, or a grid"));
   CHECK_THAT(refusal({w, {"weight_scale", "F32", {4, 1}, ones}}), Contains("need one, or a grid"));
   CHECK_THAT(refusal({w, {"weight_scale", "I32", {}, ones.substr(12)}}), Contains("has scales i32 []"));
+  CHECK_THAT(refusal({{"weight", "F32", {2, 2}, ones}, {"weight_scale", "F32", {}, ones.substr(12)}}),
+             Contains("\"weight\" f32 [2,2] has scales f32 []"));  // in bf16 its numbers would be others
   CHECK_THAT(refusal({{"weight_scale", "F32", {}, ones.substr(12)}}), Contains("not all of it is there"));
   CHECK_THAT(refusal({w, {"weight_scales", "U8", {2, 1}, "zz"}}), Contains("not all of it is there"));
   CHECK_THAT(refusal({{"weight_blocks", "U8", {2, 1, 4}, eight}, {"weight_scales", "U8", {2, 1}, "zz"}}),
