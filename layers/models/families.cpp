@@ -13,15 +13,19 @@ std::vector<ModelFamily> model_families() {
   return all;
 }
 
+/// What an error says of a field that has another value than these.
+static std::string known(const std::vector<std::string>& values, const std::string& of = "") {
+  std::string out;
+  for (const std::string& value : values) out += (out.empty() ? "known" + of + ": " : ", ") + value;
+  return out;
+}
+
 /// IOError unless layers/port/quantised.h can read weights that are stored as this config.json says. The names and
 /// shapes of their tensors say the rest.
 static void check_quantisation(const ModelConfig& c) {
   const std::string of = "quantization_config.";
-  const auto one_of = [&](const char* field, const std::vector<std::string>& known) {
-    if (std::ranges::find(known, c.at<std::string>(of + field)) != known.end()) return;
-    std::string all;
-    for (const std::string& name : known) all += str(all.empty() ? "known: " : ", ", name);
-    c.refuse(of + field, all);
+  const auto one_of = [&](const char* field, const std::vector<std::string>& names) {
+    if (std::ranges::find(names, c.at<std::string>(of + field)) == names.end()) c.refuse(of + field, known(names));
   };
   if (!c.has(of + "quant_method")) return;
   one_of("quant_method", {"fp8", "mxfp4", "compressed-tensors"});
@@ -33,7 +37,7 @@ static void check_quantisation(const ModelConfig& c) {
 
 ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char*)>& has) {
   const std::string type = config.at<std::string>("model_type");
-  std::string known;
+  std::vector<std::string> types;
   for (const ModelFamily& family : model_families()) {
     if (type == family.model_type) {
       config.assume(family.defaults);
@@ -43,9 +47,9 @@ ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char
       family.read(reader);
       return plan;
     }
-    known += str(known.empty() ? "" : ", ", family.model_type);
+    types.push_back(family.model_type);
   }
-  config.refuse("model_type", "known families: " + known);
+  config.refuse("model_type", known(types, " families"));
 }
 
 namespace detail {
@@ -106,13 +110,14 @@ std::vector<int64_t> FamilyReader::where(const std::function<bool(int64_t)>& wan
 }
 
 std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::string& value,
-                                         const std::string& other) const {
+                                         std::vector<std::string> others) const {
   auto types = config.at<std::vector<std::string>>(name);
   std::replace(types.begin(), types.end(), std::string("mamba"), std::string("linear_attention"));  // older names
   std::replace(types.begin(), types.end(), std::string("attention"), std::string("full_attention"));
   if (static_cast<int64_t>(types.size()) != layers) config.refuse(name, str("need ", layers, " entries"));
+  others.insert(others.begin(), value);
   for (const std::string& type : types)
-    if (type != value && type != other) config.refuse(name, str("known: ", value, ", ", other));
+    if (std::ranges::find(others, type) == others.end()) config.refuse(name, known(others));
   return where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == value; });
 }
 
@@ -150,7 +155,7 @@ std::vector<int64_t> FamilyReader::dense_layers(int64_t otherwise) const {
   const int64_t first = counted || (otherwise < 0 && !typed_ones) ? config.at<int64_t>(count) : otherwise;
   std::vector<int64_t> out = where([&](int64_t layer) { return layer < first; });
   if (!typed_ones) return out;
-  std::vector<int64_t> dense = typed(types, "dense", "sparse");
+  std::vector<int64_t> dense = typed(types, "dense", {"sparse"});
   if (counted && dense != out)
     config.refuse(types, "it must be dense in the first first_k_dense_replace layers and sparse in the others");
   return dense;
@@ -176,16 +181,19 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
   RopeOptions o{.base = fresh ? c.at<double>(at + "rope_theta") : c.get("rope_theta", 10000.0)};
   const std::string partial =
       c.has(at + "partial_rotary_factor") ? at + "partial_rotary_factor" : "partial_rotary_factor";
-  if (rotary_share == 1) c.must_be(partial, 1.0);  // transformers reads it for some kinds of RoPE alone
-  const double share = c.get(partial, rotary_share);
-  const auto dim = static_cast<int64_t>(static_cast<double>(head_dim) * share);
-  if (dim != head_dim) o.rot_dim = dim;
   const std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));
+  const bool proportional = kind == "proportional";  // turns all pairs, but those behind the share by no angle
+  if (!rotary_share && !proportional) c.must_be(partial, 1.0);
+  const auto turned = static_cast<int64_t>(static_cast<double>(head_dim) * c.get(partial, rotary_share.value_or(1)));
+  const int64_t dim = proportional ? head_dim : turned;
+  if (dim != head_dim) o.rot_dim = dim;
   if (kind == "default" || kind == "mrope") {
     c.ignore(at + "mrope_section " + at + "mrope_interleaved");  // three positions, which are one for text
-  } else if (kind == "linear") {
+  } else if (kind == "linear" || proportional) {
     o.frequencies = rope_frequencies(dim, o.base);
-    for (double& f : o.frequencies) f /= c.at<double>(at + "factor");
+    for (double& f : o.frequencies) f /= proportional ? c.get(at + "factor", 1.0) : c.at<double>(at + "factor");
+    if (proportional)
+      std::fill(o.frequencies.begin() + std::clamp<int64_t>(turned / 2, 0, dim / 2), o.frequencies.end(), 0.0);
   } else if (kind == "llama3") {
     const double low = c.at<double>(at + "low_freq_factor"), high = c.at<double>(at + "high_freq_factor");
     if (!(low < high)) c.refuse(at + "low_freq_factor", "it must be less than high_freq_factor");
@@ -200,9 +208,19 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
     if (mscale != 0 && all != 0) o.factor = (1 + mscale * growth) / (1 + all * growth);
     o.factor = c.get(at + "attention_factor", o.factor);
   } else {
-    c.refuse(c.has(at + "rope_type") ? at + "rope_type" : at + "type", "known: default, linear, llama3, yarn");
+    c.refuse(at + (c.has(at + "rope_type") ? "rope_type" : "type"),
+             known({"default", "linear", "llama3", "yarn", "proportional"}));
   }
   return o;
+}
+
+void FamilyReader::two_ropes(MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local) {
+  const auto of = [&](const std::string& kind) { return rope(o.heads.head_dim, "rope_parameters." + kind); };
+  const bool apart = config.has("rope_parameters.full_attention.rope_theta");
+  if (apart) o.heads.rope = of("full_attention");
+  mixers(o);
+  o.heads.rope = apart ? of("sliding_attention") : RopeOptions{.base = local};
+  mixers(sliding, o);
 }
 
 MultiHeadAttentionOptions FamilyReader::attention() const {

@@ -7,6 +7,7 @@
 #include <sluice/layers/port/pytorch.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 
 namespace sluice {
@@ -44,7 +45,9 @@ struct FamilyReader {
   ModelPlan& plan;
   const std::string type;  // model_type
   int64_t layers = 0;
-  double rotary_share = 1;  // of a head's channels, where the configuration does not say
+  /// Of a head's channels, where the configuration does not say. Without one it may say 1 only: transformers reads its
+  /// share for some families alone.
+  std::optional<double> rotary_share = {};
 
   /// Vocabulary, width, norms' eps, tied embedding; the names of what is not in a block.
   FamilyReader(const ModelConfig& config, const std::function<bool(const char*)>& has, ModelPlan& plan);
@@ -59,9 +62,9 @@ struct FamilyReader {
   std::vector<int64_t> all() const { return others_than({}); }
   /// Those of the layers for which `wanted` is true.
   std::vector<int64_t> where(const std::function<bool(int64_t)>& wanted) const;
-  /// Layers whose entry in the list `name` of the configuration is `value`. IOError unless all others are `other`.
+  /// Layers whose entry in the list `name` of the configuration is `value`. IOError unless each other is in `others`.
   std::vector<int64_t> typed(const std::string& name, const std::string& value,
-                             const std::string& other = "full_attention") const;
+                             std::vector<std::string> others = {"full_attention"}) const;
   /// typed("layer_types", value); without this list, all layers but every n-th, where the field `turn` is n.
   std::vector<int64_t> typed_or_turns(const std::string& value, const std::string& turn, int64_t otherwise) const;
   /// All layers but these.
@@ -84,6 +87,9 @@ struct FamilyReader {
 
   /// rope_parameters, or rope_theta and rope_scaling, of heads of `head_dim` channels; or those in the object `under`.
   RopeOptions rope(int64_t head_dim, const std::string& under = {}) const;
+  /// Attention `o` in all blocks, with a RoPE of its own in those that slide: that of base `local`, where the file does
+  /// not have one for each of the two.
+  void two_ropes(MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local);
   /// Softmax attention: heads, RoPE, biases.
   MultiHeadAttentionOptions attention() const;
   /// Multi-head latent attention and its names.

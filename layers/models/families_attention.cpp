@@ -18,17 +18,6 @@ void set_qwen_windows(FamilyReader& r) {
   r.windows(typed ? r.typed("layer_types", "sliding_attention") : r.where([&](int64_t i) { return i >= first; }));
 }
 
-/// Attention `o` in all blocks, with a RoPE of its own in those that slide: `local`, where the file has none for each
-/// of the two.
-void two_ropes(FamilyReader& r, MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local) {
-  const auto rope = [&](const std::string& kind) { return r.rope(o.heads.head_dim, "rope_parameters." + kind); };
-  const bool apart = r.config.has("rope_parameters.full_attention.rope_theta");
-  if (apart) o.heads.rope = rope("full_attention");
-  r.mixers(o);
-  o.heads.rope = apart ? rope("sliding_attention") : RopeOptions{.base = local};
-  r.mixers(sliding, o);
-}
-
 /// Mistral, Ministral and Mixtral: all layers slide, or those that layer_types names, or none.
 void read_mistral(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -108,7 +97,7 @@ void read_olmo(FamilyReader& r) {
     if (!c.has("rope_parameters.full_attention.rope_theta") && c.at<double>("rope_theta") != 500000)
       c.refuse("rope_theta", "only 500000 is known");
     const std::vector<int64_t> sliding = r.typed("layer_types", "sliding_attention");
-    two_ropes(r, o, sliding, 500000);
+    r.two_ropes(o, sliding, 500000);
     r.windows(sliding);
   }
   if (r.type != "olmoe") r.norms_behind(false, "post_attention_layernorm.", "post_feedforward_layernorm.");
@@ -163,7 +152,7 @@ void read_gemma(FamilyReader& r) {
     r.mixers(o);
     if (third) {
       c.any_of<double>({"rope_theta", "rope_parameters.full_attention.rope_theta"});
-      two_ropes(r, o, sliding, c.get("rope_local_base_freq", 10000.0));
+      r.two_ropes(o, sliding, c.get("rope_local_base_freq", 10000.0));
     }
     r.windows(sliding);
     c.must_be("sliding_window_size", c.get<int64_t>("sliding_window", 0));
@@ -246,6 +235,42 @@ void read_afmoe(FamilyReader& r) {
   r.rename("mlp\\.gate\\.weight", "mlp.router.gate.weight");
 }
 
+/// Laguna (poolside): a softplus gate for each head or channel of attention's output, heads and RoPE by the kind of
+/// layer, experts chosen by σ.
+void read_laguna(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.rotary_share = 1.0;
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = true;
+  const auto gating = c.get("gating", std::string("true"));
+  if (gating != "true" && gating != "per-head" && gating != "per-element")
+    c.refuse("gating", "known: true, per-head, per-element");
+  o.gates = {AttentionGateOptions{
+      .granularity = gating == "per-element" ? GateGranularity::elementwise : GateGranularity::headwise,
+      .activation = Act::softplus}};
+  const std::vector<int64_t> sliding =
+      c.has("layer_types") ? r.typed("layer_types", "sliding_attention") : std::vector<int64_t>{};
+  r.two_ropes(o, sliding, 10000);
+  r.windows(sliding);
+  const auto heads = c.get("num_attention_heads_per_layer", std::vector<int64_t>(r.all().size(), o.heads.heads));
+  if (std::ssize(heads) != r.layers) c.refuse("num_attention_heads_per_layer", str("need ", r.layers, " entries"));
+  for (int64_t i = 0; i < r.layers; ++i)
+    std::get<MultiHeadAttentionOptions>(r.block(i).mixer).heads.heads = heads[static_cast<std::size_t>(i)];
+  r.usual_names();
+  r.rename("self_attn\\.gates\\.0\\.map\\.", "self_attn.g_proj.");
+  const std::vector<int64_t> dense = r.dense_layers(1);
+  r.dense(dense);
+  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  moe.router = MoeRouter::sigmoid, moe.router_bias = true;
+  moe.scale = c.get("moe_routed_scaling_factor", 1.0);
+  moe.shared_hidden = c.at<int64_t>("shared_expert_intermediate_size"), moe.shared_gate = false;
+  c.must_be("moe_apply_router_weight_on_input", false);
+  c.must_be("moe_router_logit_softcapping", 0.0);
+  r.rename("mlp\\.router_bias$",
+           str("mlp.", r.has("experts.e_score") ? "experts" : "gate", ".e_score_correction_bias"));
+  r.experts(r.others_than(dense), moe, r.has("shared_experts.") ? "shared_experts" : "shared_expert");
+}
+
 /// What the config.json of Gemma 3 leaves out, of 4B and more: the defaults of transformers' Gemma3TextConfig.
 constexpr const char* kGemma3 = R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
   "head_dim": 256, "rms_norm_eps": 1e-06, "query_pre_attn_scalar": 256, "rope_theta": 1000000})";
@@ -267,6 +292,7 @@ std::span<const ModelFamily> attention_families() {
       {"gemma", read_gemma},         {"gemma2", read_gemma},
       {"vaultgemma", read_gemma},    {"gemma3_text", read_gemma, kGemma3},
       {"gpt_oss", read_gpt_oss},     {"afmoe", read_afmoe},
+      {"laguna", read_laguna},
   };
   return all;
 }

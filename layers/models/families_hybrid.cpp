@@ -16,6 +16,26 @@ DeltaOptions delta_sizes(const ModelConfig& c, const DecoderOptions& o) {
   return d;
 }
 
+/// Qwen3.5's names of a Gated DeltaNet's weights, or those of one map for all of its inputs (Lara Mini).
+void delta_names(FamilyReader& r) {
+  if (r.has("linear_attn.in_proj."))
+    r.members("linear_attn", {{"q", "in_proj", {.part = 0}},
+                              {"k", "in_proj", {.part = 1}},
+                              {"v", "in_proj", {.part = 2}},
+                              {"output_gate", "in_proj", {.part = 3}},
+                              {"beta", "in_proj", {.part = 4}},
+                              {"decay", "in_proj", {.part = 5}},
+                              {"norm", "out_norm"}});
+  else
+    r.members("linear_attn", {{"q", "in_proj_qkv", {.part = 0}},
+                              {"k", "in_proj_qkv", {.part = 1}},
+                              {"v", "in_proj_qkv", {.part = 2}},
+                              {"output_gate", "in_proj_z"},
+                              {"beta", "in_proj_b"},
+                              {"decay", "in_proj_a"}});
+  r.members("linear_attn", {{"conv", "conv1d"}, {"a_log", "A_log"}, {"out", "out_proj"}});
+}
+
 /// Qwen3-Next and Qwen3.5: three blocks of Gated DeltaNet for one of gated attention; norms hold w − 1.
 void read_qwen3_next(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -44,17 +64,33 @@ void read_qwen3_next(FamilyReader& r) {
                               {"output_gate", "in_proj_qkvz", {.part = 3, .groups = groups}},
                               {"beta", "in_proj_ba", {.part = 0, .groups = groups}},
                               {"decay", "in_proj_ba", {.part = 1, .groups = groups}}});
-  else
-    r.members("linear_attn", {{"q", "in_proj_qkv", {.part = 0}},
-                              {"k", "in_proj_qkv", {.part = 1}},
-                              {"v", "in_proj_qkv", {.part = 2}},
-                              {"output_gate", "in_proj_z"},
-                              {"beta", "in_proj_b"},
-                              {"decay", "in_proj_a"}});
-  r.members("linear_attn", {{"conv", "conv1d"}, {"a_log", "A_log"}, {"out", "out_proj"}});
+  delta_names(r);
   r.norms_less_one();
 
   r.dense_or_sparse(true);
+}
+
+/// Lara Mini: Gated DeltaNet, attention with a window and RoPE, and full attention without RoPE in turn; experts with a
+/// shared one.
+void read_lara_mini(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.tied = c.get("tie_word_embeddings", true);
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = true;
+  const std::vector<std::string> both = {"full_attention", "sliding_attention", "linear_attention"};
+  const auto recurrent = r.typed("layer_types", "linear_attention", both);
+  const auto sliding = r.typed("layer_types", "sliding_attention", both);
+  r.mixers(sliding, o);
+  r.windows(sliding);
+  o.heads.use_rope = false;
+  r.mixers(r.typed("layer_types", "full_attention", both), o);
+  r.mixers(recurrent, GatedDeltaNetOptions{.heads = delta_sizes(c, r.plan.options)});
+  r.usual_names(recurrent);
+  delta_names(r);
+  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  moe.norm_topk = c.get("norm_topk_prob", true);
+  moe.shared_hidden = c.at<int64_t>("shared_expert_intermediate_size"), moe.shared_gate = false;
+  r.experts(r.all(), moe);
 }
 
 /// OLMo-Hybrid: OLMo 2's attention among blocks of Gated DeltaNet, whose writes may turn the state.
@@ -82,7 +118,7 @@ void read_olmo_hybrid(FamilyReader& r) {
   const std::string feed = r.has("feedforward_layer_norm") ? "feedforward_layer_norm." : "post_attention_layernorm.";
   r.rename_in(recurrent, "feed_norm\\.", feed);
   // Saved again by transformers, the norm behind attention has the name of the other blocks' norm.
-  const auto full_layers = r.typed("layer_types", "full_attention", "linear_attention");
+  const auto full_layers = r.typed("layer_types", "full_attention", {"linear_attention"});
   const bool saved_again =
       !full_layers.empty() && r.has(str("layers.", full_layers[0], ".feedforward_layer_norm").c_str());
   r.rename("mixer_post_norm\\.", saved_again ? feed : "post_attention_layernorm.");
@@ -125,41 +161,52 @@ void lfm2_experts(FamilyReader& r, const std::vector<int64_t>& which) {
 }
 
 /// LFM2, dense and with experts: gated short convolutions, and in some blocks attention with norms of each head's q
-/// and k.
+/// and k. In LFM3 attention has a gate for each head, slides in some blocks, with another RoPE, and norms stand behind
+/// the branches, too.
 void read_lfm2(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const bool sparse = r.type == "lfm2_moe";
+  const bool sparse = r.type == "lfm2_moe", third = r.type == "lfm3";
   r.plan.options.tied = c.get("tie_embedding", c.get("tie_word_embeddings", true));
-  const double base = c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
   MultiHeadAttentionOptions full = r.attention();
   full.qk_norm = true;
-  // The same by other names, in published files.
   c.must_be("attention_bias", false);
-  c.must_be("theta", base);
-  c.must_be("use_pos_enc", true);
-  c.must_be("num_heads", full.heads.heads);
-  for (const char* eps : {"norm_eps", "block_norm_eps"}) c.must_be(eps, r.plan.options.norm_eps);
-  for (const char* width : {"block_dim", "conv_dim", "conv_dim_out"}) c.must_be(width, r.plan.options.dim);
-  c.ignore("block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init");
-  const GatedShortConvolutionOptions conv{
-      .dim = r.plan.options.dim, .width = c.get<int64_t>("conv_L_cache", 3), .bias = c.get("conv_bias", false)};
-  c.ignore("full_attn_idxs");
-  const std::vector<int64_t> convolved = c.has("layer_types") || !c.has("full_attn_idxs")
-                                             ? r.typed("layer_types", "conv")
-                                             : r.others_than(c.at<std::vector<int64_t>>("full_attn_idxs"));
-  r.mixers(full);
+  GatedShortConvolutionOptions conv{.dim = r.plan.options.dim, .bias = c.get("conv_bias", false)};
+  conv.width = c.get<int64_t>("conv_L_cache", third ? 7 : 3);
+  std::vector<int64_t> convolved;
+  if (third) {
+    if (c.get("use_attention_gate", true)) full.gates = {{.granularity = GateGranularity::headwise}};
+    const std::vector<std::string> all = {"full_attention", "sliding_attention", "conv"};
+    const auto sliding = r.typed("layer_types", "sliding_attention", all);
+    r.two_ropes(full, sliding, 10000);
+    r.windows(sliding);
+    convolved = r.typed("layer_types", "conv", all);
+    if (c.get("use_sandwich_norm", true)) r.norms_behind(true, "post_operator_norm.", "post_ffn_norm.");
+  } else {
+    r.mixers(full);
+    // The same by other names, in published files.
+    c.must_be("theta", c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"}));
+    c.must_be("use_pos_enc", true);
+    c.must_be("num_heads", full.heads.heads);
+    for (const char* eps : {"norm_eps", "block_norm_eps"}) c.must_be(eps, r.plan.options.norm_eps);
+    for (const char* width : {"block_dim", "conv_dim", "conv_dim_out"}) c.must_be(width, r.plan.options.dim);
+    c.ignore("block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init full_attn_idxs");
+    convolved = c.has("layer_types") || !c.has("full_attn_idxs")
+                    ? r.typed("layer_types", "conv")
+                    : r.others_than(c.at<std::vector<int64_t>>("full_attn_idxs"));
+  }
   r.mixers(convolved, conv);
 
   r.usual_names(convolved, "conv.");
   r.members("conv", {{"(in|out)", "$1_proj"}});
-  r.members("self_attn", {{"o_proj", "out_proj"}, {"([qk])_norm", "$1_layernorm"}});
+  if (third) r.members("self_attn", {{"gates\\.0\\.map", r.has("self_attn.gate_proj") ? "gate_proj" : "g_proj"}});
+  else r.members("self_attn", {{"o_proj", "out_proj"}, {"([qk])_norm", "$1_layernorm"}});
   const int64_t first = sparse ? c.get<int64_t>("num_dense_layers", 2) : r.layers;
   const std::vector<int64_t> dense = r.where([&](int64_t layer) { return layer < first; });
   r.dense(dense);
   if (sparse) lfm2_experts(r, r.others_than(dense));
-  else
+  else if (!third)
     for (const int64_t layer : dense) std::get<GluOptions>(r.block(layer).feed).hidden = lfm2_width(c);
-  r.rename("gate_proj\\.", "w1.");
+  r.rename("(mlp\\..*)gate_proj\\.", "$1w1.");
   r.rename("down_proj\\.", "w2.");
   r.rename("up_proj\\.", "w3.");
   r.rename("\\.mlp\\.", ".feed_forward.");
@@ -178,6 +225,8 @@ std::span<const ModelFamily> hybrid_families() {
       {"olmo_hybrid", read_olmo_hybrid},
       {"lfm2", read_lfm2},
       {"lfm2_moe", read_lfm2},
+      {"lfm3", read_lfm2},
+      {"lara_mini", read_lara_mini},
   };
   return all;
 }

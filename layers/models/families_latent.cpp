@@ -28,7 +28,7 @@ void read_deepseek(FamilyReader& r) {
     // Layers of the type "shared" have no indexer: they attend to the keys of the layer before.
     c.must_be("index_topk_freq", int64_t{1});
     c.ignore("index_skip_topk_offset");
-    if (c.has("indexer_types")) r.typed("indexer_types", "full", "full");
+    if (c.has("indexer_types")) r.typed("indexer_types", "full", {});
   }
   r.mixers(o);
   r.usual_names();

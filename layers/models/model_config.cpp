@@ -100,6 +100,8 @@ template <class T> T ModelConfig::at(const std::string& name) const {
       if (const Json* special = j.find("__float__"); special && *special == Json("Infinity"))
         return std::numeric_limits<double>::infinity();
     }
+    if constexpr (std::is_same_v<V, std::string>)
+      if (j.as<bool>()) return to_text(j);
     const V* const exact = j.as<V>();
     if constexpr (std::is_same_v<V, int64_t>) {
       const double* const x = j.as<double>();

@@ -30,7 +30,7 @@ class ModelConfig {
   /// True if the fields are those of "text_config".
   bool nested() const { return nested_; }
   /// The field as int64_t, double, bool, std::string, or a vector of int64_t or std::string. IOError, naming it, if it
-  /// is absent or of another type. A whole number is a double, too.
+  /// is absent or of another type. A whole number is a double, too, and true and false are strings.
   template <class T> T at(const std::string& name) const;
   /// The same, `otherwise` if absent.
   template <class T> T get(const std::string& name, T otherwise) const { return has(name) ? at<T>(name) : otherwise; }

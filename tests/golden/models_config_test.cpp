@@ -311,6 +311,10 @@ TEST_CASE("models: values that transformers follows and this library does not ar
         std::tuple("llama", "\"rope_theta\":", "\"partial_rotary_factor\": 0.5, \"rope_theta\":", "only 1 is known"),
         std::tuple("qwen3_5_moe",
                    "\"num_experts\":", "\"norm_topk_prob\": false, \"num_experts\":", "only true is known"),
+        std::tuple("laguna", "\"per-head\"", "false", "known: true, per-head, per-element"),
+        std::tuple("laguna", "softcapping\": 0.0", "softcapping\": 30.0", "only 0 is known"),
+        std::tuple("lara_mini", "\"sliding_a", "\"slide_a",
+                   "known: linear_attention, full_attention, sliding_attention"),
         std::tuple("gpt_oss", "\"sliding_window\": ", "\"sliding_window\": -", "it must be positive")}) {
     INFO(family << " " << to);
     CHECK_THAT(refusal(with(golden(family), from, to)), Contains(why));

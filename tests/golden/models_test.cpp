@@ -39,7 +39,8 @@ const std::vector<std::string> kFamilies = {
     "olmo3",       "gemma3_text",  "smollm3",    "bailing_hybrid", "phi3",          "ernie4_5",    "bamba",
     "nemotron_h",  "lfm2",         "lfm2_moe",   "falcon_h1",      "seed_oss",      "arcee",       "starcoder2",
     "nemotron",    "glm",          "glm4",       "ernie4_5_moe",   "helium",        "olmoe",       "flex_olmo",
-    "exaone4",     "exaone_moe",   "gemma",      "vaultgemma",     "dots1",         "solar_open"};
+    "exaone4",     "exaone_moe",   "gemma",      "vaultgemma",     "dots1",         "solar_open",  "laguna",
+    "lfm3",        "lara_mini"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 

@@ -231,6 +231,30 @@ def drawn(name, r):
         f.update(linear_num_heads=pick([1, 2, 3]), linear_head_dim=pick([4, 6]), tie_word_embeddings=False,
                  layer_types=[pick(["linear_attention", "full_attention"]) for _ in range(layers)],
                  mlp_layer_types=[pick(["dense", "sparse"]) for _ in range(layers)])
+    any_layers = lambda kinds: [pick(kinds) for _ in range(layers)]
+    softmax = ["sliding_attention", "full_attention"]
+    if name in ("laguna", "lfm3"):
+        shares = {4: [0.5, 1.0], 8: [0.25, 0.5, 1.0], 10: [1.0]}[head_dim]
+        full, local = ({**ROPE[kind], "rope_type": kind, "rope_theta": pick([100.0, 10000.0])}
+                       for kind in (pick(["default", "linear", "yarn"]), "default"))
+        if name == "lfm3":
+            full = pick([full, dict(rope_type="proportional", rope_theta=100.0, factor=pick([1.0, 2.0]),
+                                    partial_rotary_factor=pick([0.25, 0.3, 0.5, 1.0]))])
+        else:
+            full["partial_rotary_factor"], local["partial_rotary_factor"] = pick(shares), pick(shares)
+        f["rope_parameters"] = dict(full_attention=full, sliding_attention=local)
+    if name == "laguna":
+        f.update(gating=pick([True, "per-head", "per-element"]), layer_types=pick([None, any_layers(softmax)]),
+                 mlp_layer_types=pick([None, any_layers(["dense", "sparse"])]), attention_bias=pick([True, False]),
+                 num_attention_heads_per_layer=any_layers([f["num_key_value_heads"] * k for k in (1, 2, 3)]),
+                 moe_routed_scaling_factor=pick([1.0, 2.5]))
+    if name == "lfm3":
+        f.update(norm_eps=f.pop("rms_norm_eps"), conv_L_cache=pick([2, 3, 7]), conv_bias=False,
+                 use_sandwich_norm=pick([True, False]), use_attention_gate=pick([True, False]),
+                 layer_types=any_layers(softmax + ["conv"]))
+    if name == "lara_mini":
+        f.update(layer_types=any_layers(softmax + ["linear_attention"]), norm_topk_prob=pick([True, False]),
+                 attention_bias=pick([True, False]), rope_parameters=make_models.rope)
     if name == "mamba2":
         f = make_models.without_attention(f)
         f.update(hidden_size=pick([16, 24]), head_dim=pick([4, 8]), state_size=pick([5, 6]), conv_kernel=pick([3, 4]),
