@@ -171,6 +171,7 @@ std::span<const ModelFamily> latent_families() {
       {"deepseek_v2", read_deepseek, R"({"routed_scaling_factor": 1.0})"},
       {"deepseek_v3", read_deepseek, kDeepSeekV3},
       {"deepseek_v32", read_deepseek, kDeepSeekV3},
+      {"kimi_k2", read_deepseek, kDeepSeekV3},
       {"glm4_moe", read_glm4_moe},
       {"solar_open", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "rope_theta": 1000000})"},
       {"dots1", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "norm_topk_prob": false})"},

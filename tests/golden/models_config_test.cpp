@@ -291,6 +291,7 @@ TEST_CASE("models: fields about whose default families disagree must be there", 
   CHECK_THAT(refusal(with(golden("olmo2"), "\"rms_norm_eps\": 1e-05,", "")), Contains("\"rms_norm_eps\" is missing"));
   CHECK_THAT(refusal(with(golden("gpt_oss"), "\"rope_theta\": 150.0,", "")), Contains("\"rope_theta\" is missing"));
   CHECK(refusal(golden("mamba2")) == "");  // whose eps has another name
+  CHECK(refusal(with(golden("deepseek_v3"), "\"deepseek_v3\"", "\"kimi_k2\"")) == "");
 
   // OLMo-Hybrid has no RoPE where its base is null; left out, it is 10000.
   const std::string rope = "\"rope_parameters\": {\n    \"rope_theta\": 1000.0,\n    \"rope_type\": \"default\"\n  },";
