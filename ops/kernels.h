@@ -89,7 +89,7 @@ extern Kernel<void(const Tensor& x, Tensor& index, bool descending)> argsort;
 extern Kernel<void(const Tensor& x, int dim, const Tensor& index, Tensor& y)> gather;
 /// y[index] += src along dim; src of the shape of the index; f32, f64, i64, i32.
 extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> scatter_add;
-/// y[index] = src along dim, the last of several; src of the shape of the index. Without it scatter() adds.
+/// y[index] = src along dim, the last of several; src of the shape of the index.
 extern Kernel<void(Tensor& y, int dim, const Tensor& index, const Tensor& src)> scatter;
 /// y = slices of x along dim, x of any layout. Errors name `op`.
 extern Kernel<void(const char* op, const Tensor& x, int dim, const Tensor& index, Tensor& y)> index_select;
@@ -105,7 +105,7 @@ extern Kernel<void(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor&
 extern Kernel<void(const Tensor& x, Tensor& y, bool log)> softmax;
 /// dx from y = softmax(x) or, with log, log_softmax(x).
 extern Kernel<void(const Tensor& y, const Tensor& g, Tensor& dx, bool log)> softmax_backward;
-/// Both along the middle of tensors seen as [outer, n, inner]. Without them operands are transposed.
+/// Both along the middle of tensors seen as [outer, n, inner].
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape, bool log)> softmax_columns;
 extern Kernel<void(const Tensor& y, const Tensor& g, Tensor& dx, ReduceShape shape, bool log)> softmax_columns_backward;
 /// w, b [n] or undefined; stats [rows, 2]: mean (0 unless centred) and 1/√(mean c² + eps) of each row.

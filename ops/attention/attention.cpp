@@ -236,9 +236,11 @@ Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const At
   const Tensor visible = detail::visibility_of(o, q, k);
   const Tensor keys = detail::hide_unseen(k, visible, heads),
                values = detail::spread_heads(detail::hide_unseen(v, visible, heads), heads);
-  const Tensor scores = detail::attention_scores(q, keys, o), w = detail::weights_of(scores, visible, o);
+  Tensor sink_weight;
+  const Tensor scores = detail::attention_scores(q, keys, o), w = detail::weights_of(scores, visible, o, &sink_weight);
   if (!g.defined()) g = zeros({batch, heads, m, v.dim(3)}, q.options());
   Tensor dp = matmul(g, transpose(values, -2, -1)), dropped = w;
+  if (visible.defined()) dp = masked_fill(dp, logical_not(visible), 0);  // a value there may be NaN
   if (o.dropout > 0) {
     const Tensor keep_mask = detail::attention_keep_mask(o.dropout, random, w.shape(), w.options());
     dp = dp * keep_mask, dropped = w * keep_mask;
@@ -248,15 +250,15 @@ Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const At
     Tensor delta = sum(dp * w, {-1}, keep);
     if (g_lse.defined()) delta = delta - unsqueeze(g_lse, -1);
     ds = w * (dp - delta);
-    if (o.sink.defined()) dsink = sum(neg((1.0 - sum(w, {-1}, keep)) * delta), {0, 2, 3});
+    if (o.sink.defined()) dsink = sum(neg(sink_weight * delta), {0, 2, 3});
   } else {
     const Tensor s = visible.defined() ? masked_fill(scores, logical_not(visible), 0) : scores;
     detail::with_formula(o.weighting, [&](auto phi) {
       using D = Dual<Tensor, 1>;
       ds = PartialOps<Tensor>::mul(dp, phi(D::variable(s, 0, detail::unit(s))).d[0]);
     });
-    if (visible.defined()) ds = masked_fill(ds, logical_not(visible), 0);
   }
+  if (visible.defined()) ds = masked_fill(ds, logical_not(visible), 0);
   if (o.row_scale.defined()) ds = ds * unsqueeze(o.row_scale.detach(), -1);
   Tensor dx = ds;  // of scale·q·k
   if (o.softcap > 0) {
@@ -274,12 +276,32 @@ Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const At
   return result;
 }
 
+/// Whether the heads of a single query that share a key head can be rows of one head instead, which read its K and V
+/// once: nothing may tell them apart.
+bool heads_are_rows(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
+  const AttentionMask& m = o.mask;
+  for (const Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale, &m.query_segments, &m.blocks, &m.dense})
+    if (x->defined()) return false;
+  const bool same_keys = !m.keys.defined() || m.keys.rank() == 2 || m.keys.dim(1) == 1;
+  return q.device() == cpu && q.dim(2) == 1 && q.dim(1) > k.dim(1) && k.dim(1) > 0 && o.dropout == 0 && same_keys &&
+         m.window == 0 && m.dilation == 1;
+}
+
 /// Forward pass and history. lse_out, if not null, receives lse: softmax only. With logits `gate`, *gates tells whether
 /// the result is gated.
 Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
               Rng* rng, Tensor* lse_out, Tensor gate = {}, bool* gates = nullptr) {
   auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
   if (!rng) o.dropout = 0;
+  if (!gate.defined() && heads_are_rows(q, k, o)) {
+    const int64_t batch = q.dim(0), heads = q.dim(1), kv_heads = k.dim(1);
+    o.mask.causal = false;  // the query is the last position
+    Tensor lse;
+    const Tensor rows = reshape(q, {batch, kv_heads, heads / kv_heads, q.dim(3)}),
+                 out = attend(op, rows, k, v, o, rng, lse_out ? &lse : nullptr);
+    if (lse_out) *lse_out = detail::restore_rank(reshape(lse, {batch, heads, 1}), rank);
+    return detail::restore_rank(reshape(out, {batch, heads, 1, v.dim(3)}), rank);
+  }
   const Shape weights{q.dim(0), q.dim(1), q.dim(2), k.dim(2)};
   RngBlocks random;
   if (o.dropout > 0) random = rng->draw(detail::keep_mask_blocks(weights), q.device());
@@ -359,7 +381,8 @@ AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse&
   Tensor top = maximum(a.lse, b.lse).detach();
   top = masked_fill(top, top == -inf, 0);
   Tensor wa = exp(a.lse - top), wb = exp(b.lse - top), total = wa + wb;
-  Tensor lse = log(total) + top, divisor = masked_fill(total, total.detach() == 0.0, 1);
+  const Tensor none = total.detach() == 0.0, divisor = masked_fill(total, none, 1);  // neither part sees a key
+  Tensor lse = masked_fill(log(divisor) + top, none, -inf);
   return {a.out * unsqueeze(wa / divisor, -1) + b.out * unsqueeze(wb / divisor, -1), lse};
 }
 

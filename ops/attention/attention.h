@@ -47,9 +47,10 @@ struct AttentionOptions {
 /// q [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv] → [batch, heads, m, dv].
 /// kv_heads divides heads; query head h reads head ⌊h / (heads/kv_heads)⌋ of k and v. Operands of rank 3 have one head,
 /// operands of rank 2 also one batch. f32, f64 and bf16. Gradients of any order: the first in O(n) memory,
-/// higher ones through the definition. NaN behind the mask does not leak.
-/// Throws ShapeError or DTypeError for operands, biases, sinks and masks that do not fit. Throws ValueError unless
-/// 0 <= dropout < 1, softcap >= 0 and scale is finite, for a sink without softmax, and for impossible masks and tiles.
+/// higher ones through the definition. NaN behind the mask does not leak; into gradients with a history NaN of a key
+/// does, if any query sees the key. Throws ShapeError or DTypeError for operands, biases, sinks and masks that do not
+/// fit. Throws ValueError unless 0 <= dropout < 1, softcap >= 0 and scale is finite, for a sink without softmax, and
+/// for impossible masks and tiles.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
                  Rng* rng = nullptr);
 

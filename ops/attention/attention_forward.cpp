@@ -68,7 +68,9 @@ template <class T> struct Forward {
       tiles.cols_wanted(sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256);
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
   const int64_t row_tiles = ceil_div(m, tile_rows), blocks = tiles.batch * tiles.heads * row_tiles;
-  const int64_t key_parts = m <= kSkinnyRows && tiles.n > 0 ? ceil_div(tiles.n, tile_cols) : 1;
+  // Few queries, or heads of one query as its rows, give tasks to all threads only if their keys are cut, too.
+  const bool cut = m <= kSkinnyRows || (m <= 64 && blocks <= 32);
+  const int64_t key_parts = cut && tiles.n > 0 ? ceil_div(tiles.n, tile_cols) : 1;
   const int64_t state_size = RowState<T>::size(tile_rows, dv);
   Scratch<T> part_states = Scratch<T>(key_parts > 1 ? blocks * key_parts * state_size : 0);  // of each block
 

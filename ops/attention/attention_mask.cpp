@@ -224,13 +224,14 @@ void Visibility::fill_row(int64_t batch, int64_t head, int64_t row, int64_t col,
   std::memset(out + begin, 1, static_cast<std::size_t>(end - begin));
   if (rules_.only_span) return;
   const bool row_global = !is_global_.empty() && p >= 0 && is_global_[static_cast<std::size_t>(p)];
-  if (rules_.banded && !row_global) {
-    if (mask_.dilation > 1 || !is_global_.empty())
-      for (int64_t j = begin; j < end; ++j) {
-        const int64_t distance = std::llabs(p - (col + j));
-        const bool near = distance <= rules_.reach && distance % mask_.dilation == 0;
-        out[j] = near || (!is_global_.empty() && is_global_[static_cast<std::size_t>(col + j)]);
-      }
+  if (rules_.banded && !row_global && (mask_.dilation > 1 || !is_global_.empty())) {
+    std::memset(out + begin, 0, static_cast<std::size_t>(end - begin));
+    // Of the columns p + k·dilation within reach, the first that is not before `begin`.
+    const int64_t low = std::max(p - rules_.reach, col + begin), high = std::min(p + rules_.reach, col + end - 1);
+    const int64_t step = std::min(mask_.dilation, kMaxElements), past = (low - p) % step;
+    for (int64_t c = low + (past > 0 ? step - past : -past); c <= high; c += step) out[c - col] = 1;
+    for (int64_t j = begin; !is_global_.empty() && j < end; ++j)
+      out[j] |= is_global_[static_cast<std::size_t>(col + j)];
   }
   auto restrict_to = [&](auto allowed) {
     for (int64_t j = begin; j < end; ++j) out[j] = static_cast<uint8_t>(out[j] & static_cast<uint8_t>(allowed(j)));

@@ -40,18 +40,19 @@ Tensor visibility_of(const AttentionOptions& o, const Tensor& q, const Tensor& k
   return o.mask.unrestricted() ? Tensor() : visible_pairs(o.mask, q.dim(0), q.dim(1), q.dim(2), k.dim(2), q.device());
 }
 
-Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOptions& o) {
+Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOptions& o, Tensor* sink_weight) {
   auto masked = [&](const Tensor& x, double value) {
     return visible.defined() ? masked_fill(x, logical_not(visible), value) : x;
   };
   switch (o.weighting) {
     case Weighting::softmax: {
-      Tensor s = masked(scores, -std::numeric_limits<double>::infinity());
-      if (!o.sink.defined()) return softmax(s);
+      const Tensor s = masked(scores, -std::numeric_limits<double>::infinity());
+      if (!o.sink.defined()) return masked(softmax(s), 0);  // of a row with NaN the weights behind the mask are NaN
       Shape column = s.shape();
       column[3] = 1;
-      Tensor sink = expand(reshape(o.sink, {1, o.sink.dim(0), 1, 1}), column);
-      return narrow(softmax(cat({s, sink}, -1)), -1, 0, s.dim(-1));
+      const Tensor sink = expand(reshape(o.sink, {1, o.sink.dim(0), 1, 1}), column), w = softmax(cat({s, sink}, -1));
+      if (sink_weight) *sink_weight = narrow(w, -1, s.dim(-1), 1);
+      return masked(narrow(w, -1, 0, s.dim(-1)), 0);
     }
     case Weighting::relu2: return masked(relu2(masked(scores, 0)), 0);
     case Weighting::laplace: return masked(laplace(masked(scores, 0)), 0);

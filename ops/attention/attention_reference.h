@@ -42,7 +42,8 @@ Tensor attention_scores(const Tensor& q, const Tensor& k, const AttentionOptions
 /// visible_pairs, or undefined if nothing is forbidden.
 Tensor visibility_of(const AttentionOptions& o, const Tensor& q, const Tensor& k);
 /// Scores to weights, 0 where not visible.
-Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOptions& o);
+Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOptions& o,
+                  Tensor* sink_weight = nullptr);
 /// x [batch, kv_heads, n, ·] with rows that no query sees set to 0: 0·NaN would be NaN.
 Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads);
 

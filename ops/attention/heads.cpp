@@ -2,6 +2,7 @@
 
 #include <sluice/ops/basic.h>
 
+#include <climits>
 #include <utility>
 
 namespace sluice::detail {
@@ -14,8 +15,8 @@ Tensor empty_heads(const Shape& shape, TensorOptions options) {
 }
 
 Tensor readable_rows(const Tensor& x) {
-  const int64_t width = x.dim(3);
-  const bool apart = x.dim(2) <= 1 || x.strides()[2] >= std::max<int64_t>(1, width);
+  const int64_t width = x.dim(3), step = x.strides()[2];
+  const bool apart = x.dim(2) <= 1 || (step >= std::max<int64_t>(1, width) && step <= INT_MAX);  // as GEMM takes it
   return apart && (width <= 1 || x.strides()[3] == 1) ? x.detach() : clone(x.detach());
 }
 

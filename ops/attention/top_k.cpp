@@ -16,8 +16,10 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& a
   detail::check_float("topk_mask", scores);
   if (k < 0) fail<ValueError>("topk_mask: k must not be negative — got ", k);
   if (scores.rank() < 1) fail("topk_mask: got scores=", scores, "; need [..., n]");
-  if (allowed.defined() && (allowed.dtype() != boolean || !stretches_to(allowed.shape(), scores.shape())))
-    fail("topk_mask: allowed=", allowed, " of ", allowed.dtype(), " does not fit scores=", scores, "; need bool");
+  if (allowed.defined() && allowed.dtype() != boolean)
+    fail<DTypeError>("topk_mask: allowed is ", allowed.dtype(), allowed, "; need bool");
+  if (allowed.defined() && !stretches_to(allowed.shape(), scores.shape()))
+    fail("topk_mask: allowed=", allowed, " does not fit scores=", scores);
   NoGrad guard;
   if (k >= scores.dim(-1))
     return allowed.defined() ? contiguous(expand(allowed, scores.shape()))
@@ -27,10 +29,11 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& a
   const Sorted best = topk(s, k);
   Tensor hit;
   if (ties == TopKTies::threshold) {
-    hit = ge(s, narrow(best.values, -1, k - 1, 1));
+    const Tensor least = narrow(best.values, -1, k - 1, 1);
+    hit = logical_or(ge(s, least), isnan(least));  // NaN is the lowest, and equals NaN
   } else {
-    const TensorOptions counts{f32, s.device()};
-    hit = scatter_add(zeros(s.shape(), counts), -1, best.indices, ones(best.indices.shape(), counts)) > 0.0;
+    const TensorOptions bits{boolean, s.device()};
+    hit = scatter(zeros(s.shape(), bits), -1, best.indices, ones(best.indices.shape(), bits));
   }
   return allowed.defined() ? logical_and(hit, allowed) : hit;
 }

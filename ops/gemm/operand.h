@@ -5,6 +5,7 @@
 #include <sluice/ops/gemm/gemm.h>
 
 #include <algorithm>
+#include <climits>
 #include <optional>
 
 namespace sluice::detail {
@@ -21,9 +22,11 @@ inline std::optional<Operand> operand(const Tensor& x) {
   const int r = x.rank();
   const int64_t rows = x.shape()[r - 2], cols = x.shape()[r - 1];
   const int64_t rs = x.strides()[r - 2], cs = x.strides()[r - 1];
-  if ((cs == 1 || cols <= 1) && (rs >= std::max<int64_t>(1, cols) || rows <= 1))
+  // Lines of `width` numbers, `step` apart: they must not overlap, and BLAS takes an int.
+  const auto apart = [](int64_t step, int64_t width) { return step >= std::max<int64_t>(1, width) && step <= INT_MAX; };
+  if ((cs == 1 || cols <= 1) && (rows <= 1 || apart(rs, cols)))
     return Operand{Trans::no, rows <= 1 ? std::max<int64_t>(1, cols) : rs};
-  if ((rs == 1 || rows <= 1) && (cs >= std::max<int64_t>(1, rows) || cols <= 1))
+  if ((rs == 1 || rows <= 1) && (cols <= 1 || apart(cs, rows)))
     return Operand{Trans::yes, cols <= 1 ? std::max<int64_t>(1, rows) : cs};
   return std::nullopt;
 }

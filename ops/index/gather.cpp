@@ -98,14 +98,13 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const T
 /// bool, of the shape of the index: true where no later entry along dim names the same place of [0, size).
 static Tensor last_writers(const Tensor& index, int dim, int64_t size) {
   if (index.device() == meta) return empty(index.shape(), {boolean, meta});
-  const bool there = kernel::scatter.installed(index.device());
-  const Tensor here = there ? index : contiguous(detail::on_cpu("scatter", index));
   Shape places = index.shape(), line = Shape::filled(index.rank(), 1);
   line[dim] = index.shape()[dim], places[dim] = size;
-  const Tensor own = contiguous(expand(reshape(arange(line[dim], {i64, here.device()}), line), index.shape()));
-  Tensor writer = zeros(places, {i64, here.device()});
-  kernel::scatter(writer, dim, here, own);
-  return to(eq(gather(writer, dim, here), own), index.device());
+  const TensorOptions numbers{i64, index.device()};
+  const Tensor own = contiguous(expand(reshape(arange(line[dim], numbers), line), index.shape()));
+  Tensor writer = zeros(places, numbers);
+  kernel::scatter(writer, dim, index, own);
+  return eq(gather(writer, dim, index), own);
 }
 
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
@@ -116,20 +115,14 @@ Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tenso
   check_fits("scatter", x, d, index);
   if (src.shape() != index.shape())
     fail("scatter: needs a source of the shape of the index — got index=", index, ", src=", src);
-  if (kernel::scatter.installed(x.device())) {
-    Tensor y = clone(x.detach());
-    kernel::scatter(y, d, index, contiguous(src.detach()));
-    // Backward: dx = g, dsrc = g read at index, both 0 where the number was written over.
-    return record("scatter", std::move(y), {x, src}, {index}, [d, size = x.shape()[d]](const Node& n, const Tensor& g) {
-      const Tensor at = n.saved(0);
-      return Tensors{n.needs(0) ? scatter(g, d, at, zeros(at.shape(), g.options())) : Tensor(),
-                     n.needs(1) ? where(last_writers(at, d, size), gather(g, d, at), 0.0) : Tensor()};
-    });
-  }
-  if (x.dtype() == boolean) return to(scatter(to(x, i32), d, index, to(src, i32)), boolean);
-  const Tensor last = last_writers(index, d, x.shape()[d]);
-  const Tensor written = scatter_add(zeros(x.shape(), {i64, x.device()}), d, index, to(last, i64)) > 0.0;
-  return scatter_add(masked_fill(x, written, -0.0), d, index, where(last, src, -0.0));  // −0 + s is s, be it −0
+  Tensor y = clone(x.detach());
+  kernel::scatter(y, d, index, contiguous(src.detach()));
+  // Backward: dx = g, dsrc = g read at index, both 0 where the number was written over.
+  return record("scatter", std::move(y), {x, src}, {index}, [d, size = x.shape()[d]](const Node& n, const Tensor& g) {
+    const Tensor at = n.saved(0);
+    return Tensors{n.needs(0) ? scatter(g, d, at, zeros(at.shape(), g.options())) : Tensor(),
+                   n.needs(1) ? where(last_writers(at, d, size), gather(g, d, at), 0.0) : Tensor()};
+  });
 }
 
 Tensor nonzero(const Tensor& x) {

@@ -15,7 +15,6 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// x with src[..., i, ...] put at [..., index[..., i, ...], ...]; src has the shape of the index. If several
 /// entries name one place, the last one along dim counts, and only it has a gradient. Any dtype. Out of place.
-/// Reads the index on the host.
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// The slices of x along dim that a rank-1 index names.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);

@@ -96,15 +96,10 @@ struct CrossEntropy final : Op<"cross_entropy"> {
       return {dx, {}};
     }
     const Tensor ignored = targets < 0.0, rows = unsqueeze(ignored, 1);
-    const Tensor q = one_hot(masked_fill(to(targets, f64), ignored, 0), x.dim(1));
+    const Tensor hot = one_hot(masked_fill(targets, ignored, 0), x.dim(1), {detail::widened(x.dtype())});
+    const Tensor q = hot * (1 - smoothing) + smoothing / static_cast<double>(x.dim(1));
     const Tensor p = softmax(masked_fill(detail::widened(x), rows, 0));  // what is ignored may be NaN
     return {to(masked_fill(unsqueeze(g, 1) * (p - q), rows, 0), x.dtype()), {}};
-  }
-
- private:
-  Tensor one_hot(const Tensor& targets, int64_t classes) const {
-    Tensor q = sluice::one_hot(to(targets, i64), classes, {detail::widened(saved(0).dtype())});
-    return q * (1 - smoothing) + smoothing / static_cast<double>(classes);
   }
 };
 

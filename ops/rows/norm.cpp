@@ -58,17 +58,20 @@ void norm_backward_row(const T* __restrict__ p, T* __restrict__ o, int64_t n, T 
 void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
                        Tensor& db, NormSpec spec) {
   const int64_t n = x.dim(-1), rows = x.numel() / n;
-  const int64_t slab = std::max<int64_t>(1, (1 << 16) / n), slabs = ceil_div(rows, slab);
+  const int64_t slab = std::max({int64_t{1}, (1 << 16) / n, ceil_div(rows, 64)}), slabs = ceil_div(rows, slab);
+  const int64_t sums = dw.defined() + db.defined();  // of each slab: dw, then db
   const Tensor weight = detail::widened(w);
   detail::dispatch_rows("norm", x.dtype(), [&]<class T>() {
     const detail::RowsIn<T> in(x, n, 0), pg(g, n, 1);
     const detail::RowsOut<T> out(dx, n, 2);
     const T* ps = stats.data<T>();
     const T* pw = w.defined() ? weight.data<T>() : nullptr;
-    std::vector<T> part(dw.defined() || db.defined() ? static_cast<std::size_t>(2 * slabs * n) : 0);
+    std::vector<T> part(static_cast<std::size_t>(sums * slabs * n));
     parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s) {
-        T* __restrict__ sw = part.empty() ? nullptr : part.data() + 2 * s * n;
+        T* const here = part.data() + sums * s * n;
+        T* __restrict__ sw = dw.defined() ? here : nullptr, * __restrict__ sb =
+                                                                db.defined() ? here + (sums - 1) * n : nullptr;
         for (int64_t row = s * slab; row < std::min(rows, (s + 1) * slab); ++row) {
           const T* __restrict__ p = in[row];
           const T* __restrict__ q = pg[row];
@@ -76,9 +79,10 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
           if (pw) norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i] * pw[i]; });
           else norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i]; });
           out.done(row);
-          if (!sw) continue;
-          for (int64_t i = 0; i < n; ++i) sw[i] += q[i] * ((p[i] - mean) * r);
-          for (int64_t i = 0; i < n; ++i) sw[n + i] += q[i];
+          if (sw)
+            for (int64_t i = 0; i < n; ++i) sw[i] += q[i] * ((p[i] - mean) * r);
+          if (sb)
+            for (int64_t i = 0; i < n; ++i) sb[i] += q[i];
         }
       }
     });
@@ -92,13 +96,14 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
           const int64_t some = std::min(kColumns, n - c);
           double total[kColumns] = {};
           for (int64_t s = 0; s < slabs; ++s)
-            for (int64_t i = 0; i < some; ++i) total[i] += part[static_cast<std::size_t>(2 * s * n + offset + c + i)];
+            for (int64_t i = 0; i < some; ++i)
+              total[i] += part[static_cast<std::size_t>(sums * s * n + offset + c + i)];
           for (int64_t i = 0; i < some; ++i) o[c + i] = static_cast<T>(total[i]);
         }
       });
       result.done(0);
     };
-    gather(dw, 0), gather(db, n);
+    gather(dw, 0), gather(db, (sums - 1) * n);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <sluice/core/kernel/graph.h>
 #include <sluice/core/kernel/vectorise.h>
+#include <sluice/core/number/math.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
@@ -33,12 +34,21 @@ void rope_angles_cpu(const Tensor& positions, int64_t offset, const Tensor& freq
   for (int64_t i = 0; i < n; ++i)
     if (at[i] < -kFarthest || at[i] > kFarthest) fail<ValueError>("rope_at: position ", at[i], " lies beyond ±2^53");
   dispatch_float("rope", cos.dtype(), [&]<class T>() {
-    T *pc = cos.mutable_data<T>(), *ps = sin.mutable_data<T>();
-    for (int64_t k = 0; k < half; ++k)
-      for (int64_t i = 0; i < n; ++i) {
-        const double angle = static_cast<double>(at[i] + offset) * frequency[k];
-        pc[i * half + k] = static_cast<T>(std::cos(angle)), ps[i * half + k] = static_cast<T>(std::sin(angle));
-      }
+    detail::for_each_row(n, half, [=, cos = cos.mutable_data<T>(), sin = sin.mutable_data<T>()](int64_t i) {
+      const double position = static_cast<double>(at[i] + offset);
+      T *const c = cos + i * half, *const s = sin + i * half;
+      int far = 0;
+      detail::vectorised([&] {
+        for (int64_t k = 0; k < half; ++k) {
+          const double angle = position * frequency[k];
+          c[k] = static_cast<T>(math::f64::cos(angle)), s[k] = static_cast<T>(math::f64::sin(angle));
+          far |= !(std::fabs(angle) < math::f64::quadrants_end);
+        }
+      });
+      for (int64_t k = 0; far && k < half; ++k)  // the C library's
+        if (const double angle = position * frequency[k]; !(std::fabs(angle) < math::f64::quadrants_end))
+          c[k] = static_cast<T>(std::cos(angle)), s[k] = static_cast<T>(std::sin(angle));
+    });
   });
 }
 
@@ -289,12 +299,11 @@ int64_t t5_bucket(int64_t rel, T5BucketOptions o) {
   if (distance < exact) return bucket + distance;
   // The formula's floor(log(N/exact)/log(max/exact)·steps) >= k  ⇔  N^steps >= max^k · exact^(steps−k),
   // compared in long double, which is exact enough to hit the integer thresholds.
+  const auto log_of = [exact](int64_t n) { return std::log2(static_cast<long double>(n) / exact); };
+  const long double lhs = static_cast<long double>(steps) * log_of(distance), step = log_of(o.max_distance);
   int64_t k = 0;
   while (k + 1 < steps) {
-    const long double lhs = static_cast<long double>(steps) * std::log2(static_cast<long double>(distance) / exact);
-    const long double rhs =
-        static_cast<long double>(k + 1) * std::log2(static_cast<long double>(o.max_distance) / exact);
-    if (lhs < rhs - 1e-12L) break;
+    if (lhs < static_cast<long double>(k + 1) * step - 1e-12L) break;
     ++k;
   }
   return bucket + exact + k;

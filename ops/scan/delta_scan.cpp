@@ -173,19 +173,20 @@ Tensor checked_decay(const char* op, const Tensor& k, const Tensor& erase, const
 DeltaScanResult scanned(const char* op, const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
                         const Tensor& log_decay, const Tensor& given, const DeltaScanOptions& o) {
   const Tensor g = checked_decay(op, k, erase, write, log_decay, o);
-  if (q.shape() != k.shape() || q.dtype() != k.dtype())
-    fail(op, ": got q=", q.dtype(), q, " beside k=", k.dtype(), k, "; need the same");
+  if (q.dtype() != k.dtype()) fail<DTypeError>(op, ": q is ", q.dtype(), q, " beside k=", k.dtype(), k);
+  if (q.shape() != k.shape()) fail(op, ": got q=", q, " beside k=", k, "; need the same shape");
   const Shape shape{k.dim(0), erase.dim(1), k.dim(3), write.dim(3)};
   const TensorOptions wide = detail::widened(k.options());
-  if (given.defined() && (given.shape() != shape || (given.dtype() != wide.dtype && given.dtype() != k.dtype())))
-    fail(op, ": initial=", given.dtype(), given, " is no state; need ", wide.dtype, shape);
+  if (given.defined() && given.dtype() != wide.dtype && given.dtype() != k.dtype())
+    fail<DTypeError>(op, ": initial is ", given.dtype(), given, "; need ", wide.dtype);
+  if (given.defined() && given.shape() != shape) fail(op, ": initial=", given, " is no state; need ", shape);
   const Tensor initial = detail::widened(given);
   const int64_t n = k.dim(2), chunks = n == 0 ? 0 : (n - 1) / o.chunk + 1;
   Tensor out = detail::empty_heads(write.shape(), write.options()), states;
   Tensor state = initial.defined() ? clone(initial.detach()) : zeros(shape, wide);
   if (out.numel() > 0 && k.numel() > 0) {
     const TensorRef inputs[] = {q, k, erase, write, g, initial};
-    if (grad_enabled() && detail::any_requires_grad(inputs) && kernel::delta_scan_backward.installed(k.device()))
+    if (grad_enabled() && detail::any_requires_grad(inputs))
       states = empty({shape[0], shape[1], chunks, shape[2], shape[3]}, wide);
     const PrecisionScope scope(precision_of(k.dtype()));
     kernel::delta_scan(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(erase),

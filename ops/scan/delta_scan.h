@@ -39,8 +39,8 @@ struct DeltaScanResult {
 /// to [batch, value_heads, n] or, with four dims, to [batch, value_heads, n, dk]; its values must be <= 0; −∞ drops all
 /// that was, on a CPU even NaN and infinities where all channels drop. Beside operands of bf16 it may be f32. `initial`
 /// is S_0 in the shape of the state, in its dtype or that of q; undefined: 0. q is not scaled. ShapeError, DTypeError
-/// for operands that do not fit. Both results have gradients of any order. O(n·chunk·(dk + dv) + n·dk·dv) time; a
-/// recorded call keeps a state for each chunk.
+/// for operands that do not fit, ValueError for chunk < 1. Both results have gradients of any order. O(n·chunk·(dk +
+/// dv) + n·dk·dv) time; a recorded call keeps a state for each chunk.
 DeltaScanResult delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
                            const Tensor& log_decay = {}, const Tensor& initial = {},
                            const DeltaScanOptions& options = {});

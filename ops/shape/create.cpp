@@ -101,8 +101,9 @@ Tensor zeros_like(const Tensor& x) { return full(x.shape(), 0, x.options()); }
 Tensor ones_like(const Tensor& x) { return full(x.shape(), 1, x.options()); }
 
 Tensor arange(double start, double end, double step, TensorOptions options) {
-  const double count = std::ceil((end - start) / step);  // NaN or infinite if start or end is not finite or step is 0
-  if (!std::isfinite(count) || !std::isfinite(step) || count < 0)
+  const double parts = (end - start) / step;  // NaN or infinite if start or end is not finite or step is 0
+  const double count = std::ceil(parts);
+  if (!std::isfinite(parts) || !std::isfinite(step) || parts < 0)
     fail<ValueError>("arange: step ", step, " does not lead from ", start, " to ", end);
   if (count > static_cast<double>(kMaxElements)) fail("arange: ", count, " values are too many");
   Tensor y = empty({static_cast<int64_t>(count)}, options, "arange");

@@ -17,7 +17,8 @@ Tensor full(const Shape& shape, double value, TensorOptions options = {});
 /// Zeros, or ones, of the shape, dtype and device of x.
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
-/// start, start + step, … before end. Throws ValueError if step is 0 or leads away from end, or a number is not finite.
+/// start, start + step, … before end; empty if start is end. Throws ValueError if step is 0 or leads away from end, or
+/// a number is not finite.
 Tensor arange(double start, double end, double step = 1, TensorOptions options = {});
 namespace detail {
 /// arange() of whole numbers, exact for any int64.

@@ -180,8 +180,17 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   Tensor y = detail::filled("fold", shape, 0, windows.options());
   if (windows.numel() > 0) {
     NoGrad guard;
+    Shape order = Shape::filled(rank, 0);  // of the dims of `whole`, windows whose numbers lie along dim d + 1
+    for (int i = 0; i < rank; ++i) order[i] = i;
+    order.insert(d + 1, rank);
+    const Tensor whole = permute(windows, order);
+    // Whole windows, the last one first: the order in which the positions below add to a number.
+    for (int64_t i = count - 1; count <= size && i >= 0; --i) {
+      Tensor target = alias(y, y.layout().narrowed(d, i * step, size));
+      detail::copy_elements(add(target, select(whole, d, i)), target);
+    }
     // Window position by window position: for a fixed k the targets i·step + k are distinct.
-    for (int64_t k = 0; k < size; ++k) {
+    for (int64_t k = 0; count > size && k < size; ++k) {
       Tensor target = alias(y, y.layout().narrowed(d, k, count, step));
       detail::copy_elements(add(target, select(windows, rank, k)), target);
     }

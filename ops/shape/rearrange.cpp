@@ -131,6 +131,7 @@ class Rearrangement {
 
   void check_sizes(const std::vector<Item>& left, const std::vector<Item>& right) const {
     for (auto it = sizes_.begin(); it != sizes_.end(); ++it) {
+      if (it->first == kEllipsis) wrong("a size is given for '...', which may be several axes");
       auto has = [&](const Item& i) { return std::count(i.names.begin(), i.names.end(), it->first) > 0; };
       if (std::none_of(left.begin(), left.end(), has) && std::none_of(right.begin(), right.end(), has))
         wrong("a size is given for '", it->first, "', which is not an axis");

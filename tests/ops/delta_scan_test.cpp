@@ -288,13 +288,14 @@ TEST_CASE("delta_scan: what does not fit, and by which words", "[delta_scan]") {
   CHECK_THROWS_AS(delta_scan(k, k, e, f({2, 4, 4, 6})), ShapeError);
   CHECK_THROWS_AS(delta_scan(f({2, 5, 4}), f({2, 5, 4}), f({2, 5, 4}), f({2, 5, 6})), ShapeError);
   CHECK_THROWS_AS(delta_scan(k, k, e, to(w, f64)), DTypeError);
+  CHECK_THROWS_AS(delta_scan(to(k, f64), k, e, w), DTypeError);
   CHECK_THROWS_AS(delta_scan(to(k, i64), to(k, i64), to(e, i64), to(w, i64)), DTypeError);
   CHECK_THROWS_WITH(delta_scan(k, k, e, w, f({2, 4, 4})), Contains("log_decay") || Contains("[2,4,4]"));
   CHECK_NOTHROW(delta_scan(k, k, e, w, f({5})));
   CHECK_THROWS_AS(delta_scan(k, k, e, w, f({2, 4, 5, 6})), ShapeError);
   CHECK_THROWS_WITH(delta_scan(k, k, e, w, zeros({2, 4, 5}, {f64})), Contains("log_decay") && Contains("f64"));
   CHECK_THROWS_WITH(delta_scan(k, k, e, w, {}, f({2, 4, 6, 4})), Contains("initial") && Contains("[2,4,4,6]"));
-  CHECK_THROWS_WITH(delta_scan(k, k, e, w, {}, zeros({2, 4, 4, 6}, {f64})), Contains("initial=f64"));
+  CHECK_THROWS_WITH(delta_scan(k, k, e, w, {}, zeros({2, 4, 4, 6}, {f64})), Contains("initial is f64"));
   CHECK_THROWS_WITH(delta_scan(k, k, e, w, {}, {}, {.chunk = 0}), Contains("chunk must be positive"));
   CHECK_THROWS_WITH(delta_rule(k, k, w, f({2, 4, 4})), Contains("delta_rule: got k=") && Contains("[2,4,4]"));
   CHECK_THROWS_AS(delta_rule(k, k, w, zeros({2, 4, 5}, {f64})), DTypeError);

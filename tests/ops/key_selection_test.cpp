@@ -76,7 +76,12 @@ TEST_CASE("selection: an allowed key of any score stands before one that is not 
     const Tensor unknown = tensor_of({9, NAN, 1}, {3}, dtype), last = tensor_of({0, 1, 1}, {3}, boolean);
     for (TopKTies ties : {TopKTies::index, TopKTies::threshold})
       CHECK(topk_mask(unknown, 2, ties, last).to_vector<int64_t>() == Whole{0, 1, 1});
+    const Tensor holes = tensor_of({1, NAN, NAN, 0}, {4}, dtype);
+    CHECK(topk_mask(holes, 2, TopKTies::threshold).to_vector<int64_t>() == Whole{1, 0, 0, 1});
+    CHECK(topk_mask(holes, 3, TopKTies::threshold).to_vector<int64_t>() == Whole{1, 1, 1, 1});
+    CHECK(topk_mask(holes, 3, TopKTies::index).to_vector<int64_t>() == Whole{1, 1, 0, 1});
   }
+  CHECK_THROWS_AS(topk_mask(ones({3}), 1, TopKTies::index, ones({3})), DTypeError);
 }
 
 TEST_CASE("selection: means of blocks, of the real rows alone", "[attention][selection]") {

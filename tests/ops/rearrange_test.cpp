@@ -102,6 +102,7 @@ TEST_CASE("rearrange: errors repeat the pattern and say what is wrong", "[rearra
   check_error("1 b -> b", x, "dim 0 has size 4, 1 asks for 1");
   check_error("a b -> b a", x, "a size is given for 'h', which is not an axis", {{"h", 5}});
   check_error("a b -> b a", x, "negative size", {{"a", -1}});
+  check_error("... a -> a ...", x, "a size is given for '...'", {{"...", 7}});
   check_error("a b -> b a", x, "given two sizes", {{"a", 4}, {"a", 4}});
   check_error("a 2 -> a", x, "'2' is not a name");
   check_error("a, b -> b a", x, "unexpected ','");

@@ -105,6 +105,7 @@ TEST_CASE("sizes: what overflows is an error that names the op", "[ops][sizes]")
       {"t5_buckets", [&] { t5_buckets(-1, 3); }},
       {"t5_buckets", [&] { t5_buckets(1, 1, {.buckets = k62, .max_distance = kMax}); }},
       {"t5_bucket", [&] { t5_bucket(3, {.buckets = 0}); }},
+      {"arange", [&] { arange(5., 4.5); }},
       {"arange", [&] { arange(0, kInf); }},
       {"arange", [&] { arange(0, kNan); }},
       {"arange", [&] { arange(0, 1, kNan); }},
