@@ -2,6 +2,7 @@
 
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/core/kernel/strided.h>
 
 #include <algorithm>
@@ -142,10 +143,18 @@ void append_text(std::string& s, const Tensor& x) {
 
 namespace detail {
 
+void fail_undefined(std::string_view op, std::string_view operand) {
+  fail<ValueError>(op, ": ", operand, " is undefined (default-constructed or moved from)");
+}
+void check_defined(std::string_view op, const std::vector<Tensor>& operands) {
+  for (std::size_t i = 0; i < operands.size(); ++i)
+    if (!operands[i].defined()) fail_undefined(op, str("operand ", i));
+}
+
 void check_floats(const char* op, std::initializer_list<NamedOperand> operands) {
   bool fit = true;
   for (const auto& [name, x] : operands) {
-    if (!x.defined()) fail<ValueError>(op, ": ", name, " is undefined (default-constructed or moved from)");
+    if (!x.defined()) fail_undefined(op, name);
     fit = fit && is_float(x.dtype()) && x.dtype() == operands.begin()->second.dtype();
   }
   if (fit) return;

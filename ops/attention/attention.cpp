@@ -2,6 +2,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/number/philox.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/gated.h>
@@ -20,6 +21,7 @@ namespace detail {
 
 AttentionOperands attention_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                                      const AttentionOptions& given) {
+  detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
   const int rank = q.rank();
   if (rank < 2 || rank > 4 || k.rank() != rank || v.rank() != rank)
     fail(op, ": got q=", q, ", k=", k, ", v=", v,
@@ -35,7 +37,6 @@ AttentionOperands attention_operands(const char* op, const Tensor& q, const Tens
          "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
   if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
     fail(op, ": ", kv_heads, " key heads do not divide ", heads, " query heads — got q=", q, ", k=", k);
-  detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
   checked_numel(op, {batch, heads, m, n}), checked_numel(op, {batch, heads, m, a.v.dim(3)});
   checked_numel(op, {batch, heads, n, std::max(a.k.dim(3), a.v.dim(3))});  // a key head for each query head
   check_mask(op, given.mask, batch, heads, m, n);
@@ -365,6 +366,7 @@ AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tenso
 }
 
 AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse& b) {
+  detail::check_defined("merge_attention", {{"a.out", a.out}, {"a.lse", a.lse}, {"b.out", b.out}, {"b.lse", b.lse}});
   const double inf = std::numeric_limits<double>::infinity();
   if (a.out.shape() != b.out.shape() || a.lse.shape() != b.lse.shape())
     fail("merge_attention: the two parts differ — got out ", a.out, " and ", b.out, ", lse ", a.lse, " and ", b.lse);

@@ -4,6 +4,7 @@
 #include <sluice/ops/attention/attention_reference.h>
 
 #include <sluice/core/kernel/kernel_arguments.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/relative_bias.h>
@@ -73,6 +74,7 @@ Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads) {
 }  // namespace detail
 
 Tensor attention_map(const Tensor& q_in, const Tensor& k_in, const AttentionOptions& given) {
+  detail::check_defined("attention_map", {{"q", q_in}});
   if (q_in.dtype() == bf16) return detail::in_f32(attention_map, q_in, k_in, detail::widened(given));
   auto [q, k, v, o, rank] = detail::attention_operands("attention_map", q_in, k_in, k_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
@@ -81,6 +83,7 @@ Tensor attention_map(const Tensor& q_in, const Tensor& k_in, const AttentionOpti
 
 Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
                            Rng* rng) {
+  detail::check_defined("attention_reference", {{"q", q_in}});
   if (q_in.dtype() == bf16) return detail::in_f32(attention_reference, q_in, k_in, v_in, detail::widened(given), rng);
   auto [q, k, v, o, rank] = detail::attention_operands("attention_reference", q_in, k_in, v_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
@@ -94,6 +97,7 @@ Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor&
 
 Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, TileOrder order, int64_t rows,
                           int64_t cols, const AttentionOptions& given) {
+  detail::check_defined("attention_in_order", {{"q", q_in}});
   if (q_in.dtype() == bf16)
     return detail::in_f32(attention_in_order, q_in, k_in, v_in, order, rows, cols, detail::widened(given));
   auto [q, k, v, o, rank] = detail::attention_operands("attention_in_order", q_in, k_in, v_in, given);

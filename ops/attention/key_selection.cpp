@@ -100,10 +100,10 @@ BlockRows block_means(const Tensor& x, int64_t block, int64_t stride, const Tens
 
 Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tensor& keys) {
   const char* op = "block_maxima";
+  detail::check_floats(op, {{"q", q}, {"k", k}});
   if (q.rank() != 4 || k.rank() != 4 || k.dim(0) != q.dim(0) || (k.dim(1) != 1 && k.dim(1) != q.dim(1)) ||
       k.dim(3) != q.dim(3) || k.dim(2) < q.dim(2))
     fail(op, ": got q=", q, ", k=", k, "; need [batch, heads, m, d], [batch, 1 or heads, n, d]");
-  detail::check_floats(op, {{"q", q}, {"k", k}});
   if (block < 1) fail<ValueError>(op, ": block must be positive — got ", block);
   const int64_t m = q.dim(2), n = k.dim(2);
   check_keys(op, keys, q.dim(0), n);

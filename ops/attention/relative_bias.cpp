@@ -1,5 +1,6 @@
 #include <sluice/ops/attention/relative_bias.h>
 
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 
@@ -14,6 +15,7 @@ static Tensor distances(const char* op, int64_t m, int64_t n, int64_t width, Dev
 }
 
 Tensor relative_toeplitz(const Tensor& w, int64_t m, int64_t n) {
+  detail::check_defined("relative_toeplitz", {{"w", w}});
   if ((w.rank() != 1 && w.rank() != 2) || w.dim(-1) % 2 == 0)
     fail("relative_toeplitz: w=", w, "; need [2·n_max − 1] or [heads, 2·n_max − 1]");
   const int64_t n_max = (w.dim(-1) + 1) / 2;
@@ -24,6 +26,7 @@ Tensor relative_toeplitz(const Tensor& w, int64_t m, int64_t n) {
 }
 
 Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions options) {
+  detail::check_defined("relative_t5", {{"weight", weight}});
   if (weight.rank() != 2 || weight.dim(0) != options.buckets)
     fail("relative_t5: weight=", weight, "; need [", options.buckets, " buckets, heads]");
   if (options.buckets < 1 || options.buckets > 1 << 20 || options.max_distance < 1)
@@ -34,8 +37,8 @@ Tensor relative_t5(const Tensor& weight, int64_t m, int64_t n, T5BucketOptions o
 }
 
 Tensor relative_alibi(const Tensor& slopes, int64_t m, int64_t n) {
-  if (slopes.rank() != 1) fail("relative_alibi: slopes=", slopes, "; need [heads]");
   detail::check_float("relative_alibi", slopes);
+  if (slopes.rank() != 1) fail("relative_alibi: slopes=", slopes, "; need [heads]");
   if (slopes.dtype() == bf16) return detail::in_f32(relative_alibi, slopes, m, n);
   return unsqueeze(slopes, 1) *
          (abs(to(distances("relative_alibi", m, n, slopes.dim(0), slopes.device()), slopes.dtype())) * -1.0);
@@ -54,8 +57,8 @@ Tensor alibi_slopes(int64_t heads, TensorOptions options) {
 }
 
 Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, RopeOptions options) {
-  if (a.rank() != 1 || a.shape() != b.shape()) fail("relative_rope: a=", a, ", b=", b, "; need two vectors [s]");
   detail::check_floats("relative_rope", {{"a", a}, {"b", b}});
+  if (a.rank() != 1 || a.shape() != b.shape()) fail("relative_rope: a=", a, ", b=", b, "; need two vectors [s]");
   if (a.dtype() == bf16) return detail::in_f32(relative_rope, a, b, m, n, options);
   const int64_t turned = detail::rope_width("relative_rope", a, options);
   // ⟨R_i a, R_j b⟩ = ⟨a, R_{j−i} b⟩, with xPos, too
@@ -70,6 +73,7 @@ Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, Rop
 }
 
 Tensor relative_matrix(const Tensor& table, int64_t m, int64_t n) {
+  detail::check_defined("relative_matrix", {{"table", table}});
   const int64_t width = checked_add("relative_matrix", n, m) - 1;
   if (table.rank() != 2 || table.dim(1) != width || m < 1 || n < 1)
     fail("relative_matrix: table=", table, " does not fit; need [heads, ", width, "] for m=", m, ", n=", n);

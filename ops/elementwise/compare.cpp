@@ -3,6 +3,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/elementwise/tile_operand.h>
 #include <sluice/ops/kernels.h>
 
@@ -58,6 +59,7 @@ void compare_cpu(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
 }
 
 Tensor compare(const char* op, const Tensor& a, const Tensor& b, Compare kind) {
+  detail::check_defined(op, {{"a", a}, {"b", b}});
   if (a.dtype() != b.dtype() && a.rank() > 0 && b.rank() > 0 && is_float(a.dtype()) != is_float(b.dtype()))
     fail<DTypeError>(op, ": dtypes differ — got a=", a.dtype(), ", b=", b.dtype(), " for shapes ", a, " and ", b);
   Tensor y = empty(broadcast(op, a.shape(), b.shape()), {boolean, a.device()}, op);
@@ -68,13 +70,15 @@ Tensor compare(const char* op, const Tensor& a, const Tensor& b, Compare kind) {
 /// c as the other side of a comparison with x: in x's float dtype, so that 0.1f == 0.1; in f64 for integers and bool.
 /// Numbers of i64 round in f64: beside them a whole c is an i64, and a c beyond its range is infinite.
 Tensor scalar(const char* op, const Tensor& x, double c) {
+  detail::check_defined(op, x);
   detail::check_exact(op, x.dtype(), c);
   if (x.dtype() == i64 && c == std::floor(c) && c >= -0x1p63 && c < 0x1p63) return full({}, c, x.options());
   if (x.dtype() == i64 && std::abs(c) >= 0x1p63) c = std::copysign(std::numeric_limits<double>::infinity(), c);
   return full({}, c, {is_float(x.dtype()) ? x.dtype() : f64, x.device()});
 }
 
-void check_bool(const char* op, const Tensor& x) {
+void check_bool(const char* op, const Tensor& x, const char* name = "x") {
+  detail::check_defined(op, {{name, x}});
   if (x.dtype() != boolean) fail<DTypeError>(op, ": needs bool — got ", x.dtype(), " of shape ", x);
 }
 
@@ -97,25 +101,30 @@ Tensor eq(const Tensor& x, double c) { return eq(x, scalar("eq", x, c)); }
 Tensor ne(const Tensor& x, double c) { return ne(x, scalar("ne", x, c)); }
 
 Tensor logical_and(const Tensor& a, const Tensor& b) {
-  check_bool("logical_and", a), check_bool("logical_and", b);
+  check_bool("logical_and", a, "a"), check_bool("logical_and", b, "b");
   return compare("logical_and", a, b, Compare::both);
 }
 Tensor logical_or(const Tensor& a, const Tensor& b) {
-  check_bool("logical_or", a), check_bool("logical_or", b);
+  check_bool("logical_or", a, "a"), check_bool("logical_or", b, "b");
   return compare("logical_or", a, b, Compare::either);
 }
 Tensor logical_not(const Tensor& x) {
   check_bool("logical_not", x);
   return eq(x, full({}, 0, x.options()));
 }
-Tensor isnan(const Tensor& x) { return ne(x, x); }
+Tensor isnan(const Tensor& x) {
+  detail::check_defined("isnan", x);
+  return ne(x, x);
+}
 Tensor isinf(const Tensor& x) {
+  detail::check_defined("isinf", x);
   constexpr double inf = std::numeric_limits<double>::infinity();
   return (x == inf) | (x == -inf);
 }
 Tensor isfinite(const Tensor& x) { return compare("isfinite", x, x, Compare::finite); }
 
 bool allclose(const Tensor& a_in, const Tensor& b_in, double rtol, double atol, bool equal_nan) {
+  detail::check_defined("allclose", {{"a", a_in}, {"b", b_in}});
   if (is_float(a_in.dtype()) != is_float(b_in.dtype()))
     fail<DTypeError>("allclose: dtypes differ — got a=", a_in.dtype(), ", b=", b_in.dtype(), " for shapes ", a_in,
                      " and ", b_in);

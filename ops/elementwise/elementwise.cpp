@@ -1,5 +1,6 @@
 #include <sluice/ops/elementwise/elementwise.h>
 
+#include <sluice/core/operands.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
@@ -13,6 +14,7 @@ namespace detail {
 namespace {
 /// Scalar arguments of integer ops must be integers: 0.5 would silently become 0.
 void check_scalar(const char* op, const Tensor& x, double c) {
+  check_defined(op, x);
   if (is_integer(x.dtype()) && c != std::floor(c))
     fail<DTypeError>(op, ": an ", x.dtype(), " tensor ", x, " and the fraction ", c, "; convert with to(x, f32)");
 }
@@ -35,7 +37,10 @@ Tensor beside(const char* op, const Tensor& x, double c) {
 
 namespace fm = formula;
 
-Tensor like(const Tensor& x, double c) { return full({}, c, {is_float(x.dtype()) ? x.dtype() : f32, x.device()}); }
+Tensor like(const Tensor& x, double c) {
+  detail::check_defined("like", x);
+  return full({}, c, {is_float(x.dtype()) ? x.dtype() : f32, x.device()});
+}
 
 Tensor add(const Tensor& a, const Tensor& b) { return map(fm::Add{}, a, b); }
 Tensor sub(const Tensor& a, const Tensor& b) { return map(fm::Sub{}, a, b); }
@@ -59,6 +64,7 @@ Tensor operator-(double c, const Tensor& x) {
   return map(fm::SubFrom{c}, x);
 }
 Tensor operator/(const Tensor& x, double c) {
+  detail::check_defined("div", x);
   // A power of two has an exact inverse, unless that is no normal number of x's dtype: a denormal counts as 0.
   int exponent = 0;
   const int most = x.dtype() == f64 ? 1023 : 127;
@@ -72,6 +78,7 @@ Tensor operator/(const Tensor& x, double c) {
 Tensor operator/(double c, const Tensor& x) { return map(fm::DivInto{c}, x); }
 Tensor reciprocal(const Tensor& x) { return map(fm::Reciprocal{}, x); }
 Tensor pow(const Tensor& x, double exponent) {
+  detail::check_defined("pow", x);
   if (is_integer(x.dtype())) {
     detail::check_whole("pow", x, exponent);
     if (exponent < 0)
@@ -98,6 +105,7 @@ Tensor minimum(const Tensor& a, const Tensor& b) { return map(fm::Minimum{}, a, 
 Tensor minimum(const Tensor& a, double b) { return minimum(a, detail::beside("minimum", a, b)); }
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w) { return map(fm::Lerp{}, a, b, w); }
 Tensor lerp(const Tensor& a, const Tensor& b, double w) {
+  detail::check_defined("lerp", {{"a", a}, {"b", b}});
   if (is_integer(a.dtype())) detail::check_float("lerp", a);
   if (a.dtype() == bf16 && b.dtype() == bf16)  // which would round w, 0.999 to 1
     return to(lerp(detail::widened(a), detail::widened(b), w), bf16);
@@ -105,6 +113,7 @@ Tensor lerp(const Tensor& a, const Tensor& b, double w) {
 }
 
 Tensor clamp(const Tensor& x, std::optional<double> least, std::optional<double> most) {
+  detail::check_defined("clamp", x);
   constexpr double none = std::numeric_limits<double>::infinity();
   const double lo = least.value_or(-none), hi = most.value_or(none);
   if (!(lo <= hi)) fail<ValueError>("clamp: needs lo <= hi — got lo=", lo, ", hi=", hi);
@@ -113,11 +122,13 @@ Tensor clamp(const Tensor& x, std::optional<double> least, std::optional<double>
 }
 
 static void check_mask(const char* op, const Tensor& mask) {
+  detail::check_defined(op, {{"mask", mask}});
   if (mask.dtype() != boolean) fail<DTypeError>(op, ": the mask must be bool — got ", mask.dtype(), " of shape ", mask);
 }
 
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
   check_mask("where", mask);
+  detail::check_defined("where", {{"a", a}, {"b", b}});
   if (a.dtype() == boolean && b.dtype() == boolean) return to(map(fm::Where{}, mask, to(a, i32), b), boolean);
   return map(fm::Where{}, mask, a, b);
 }
@@ -126,6 +137,7 @@ Tensor where(const Tensor& mask, double a, const Tensor& b) { return where(mask,
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   check_mask("masked_fill", mask);
+  detail::check_defined("masked_fill", x);
   broadcast("masked_fill", x.shape(), mask.shape());
   if (!is_float(x.dtype())) return where(mask, detail::beside("masked_fill", x, value), x);
   return map(fm::MaskedFill{value}, x, mask);

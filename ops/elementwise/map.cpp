@@ -1,5 +1,6 @@
 #include <sluice/ops/elementwise/map.h>
 
+#include <sluice/core/operands.h>
 #include <sluice/ops/elementwise/tile_operand.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@ constexpr int64_t kMapGrain = 32 * kTile;
 DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
   DType common = boolean;
   for (std::size_t k = 0; k < n; ++k) {
-    if (!xs[k]->defined()) fail<ValueError>(op, ": operand ", k, " is undefined (default-constructed or moved from)");
+    if (!xs[k]->defined()) fail_undefined(op, str("operand ", k));
     const DType t = xs[k]->dtype();
     if (t == boolean || t == common) continue;
     if (common != boolean)

@@ -5,6 +5,7 @@
 #include <sluice/ops/index/gather.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 
@@ -16,6 +17,7 @@ namespace {
 
 /// The index as kernels read it: contiguous i64.
 Tensor checked_index(const char* op, const Tensor& index) {
+  detail::check_defined(op, {{"index", index}});
   if (!is_integer(index.dtype()))
     fail<DTypeError>(op, ": the index must be i64 or i32 — got ", index.dtype(), " of shape ", index);
   return contiguous(to(index, i64));
@@ -65,6 +67,7 @@ Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& ind
 }
 
 Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
+  detail::check_defined(op, x);
   if (x.rank() < 2) fail(op, ": needs a matrix in the last two dims — got x=", x);
   Tensor y = empty_like(x);
   detail::copy_elements(x, y);
@@ -75,6 +78,7 @@ Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
 }  // namespace
 
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index_in) {
+  detail::check_defined("gather", x);
   const int d = dim_of("gather", dim, x);
   Tensor index = checked_index("gather", index_in);
   check_fits("gather", x, d, index);
@@ -86,6 +90,7 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index_in) {
 }
 
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
+  detail::check_defined("scatter_add", {{"x", x}, {"index", index_in}, {"src", src}});
   const int d = dim_of("scatter_add", dim, x);
   Tensor index = checked_index("scatter_add", index_in);
   check_source("scatter_add", x, src);
@@ -108,6 +113,7 @@ static Tensor last_writers(const Tensor& index, int dim, int64_t size) {
 }
 
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
+  detail::check_defined("scatter", {{"x", x}, {"index", index_in}, {"src", src}});
   const int d = dim_of("scatter", dim, x);
   const Tensor index = checked_index("scatter", index_in);
   if (x.dtype() != src.dtype())
@@ -126,6 +132,7 @@ Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tenso
 }
 
 Tensor nonzero(const Tensor& x) {
+  detail::check_defined("nonzero", x);
   const Tensor hit = contiguous(detail::on_cpu("nonzero", x.dtype() == boolean ? x : x != 0.0));
   const bool* p = hit.data<bool>();
   const int64_t n = hit.numel();
@@ -141,6 +148,7 @@ Tensor nonzero(const Tensor& x) {
 }
 
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  detail::check_defined("masked_select", {{"x", x}, {"mask", mask}});
   if (mask.dtype() != boolean)
     fail<DTypeError>("masked_select: the mask must be bool — got ", mask.dtype(), " of shape ", mask);
   const Shape shape = broadcast("masked_select", x.shape(), mask.shape()), flat{checked_numel("masked_select", shape)};
@@ -148,13 +156,16 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   return select_slices("masked_select", reshape(expand(x, shape), flat), 0, reshape(chosen, {chosen.numel()}));
 }
 
-Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
+Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index_in) {
+  detail::check_defined("index_select", x);
   const int d = dim_of("index_select", dim, x);
+  const Tensor index = checked_index("index_select", index_in);
   if (index.rank() != 1) fail("index_select: needs an index of rank 1 — got index=", index);
-  return select_slices("index_select", x, d, checked_index("index_select", index));
+  return select_slices("index_select", x, d, index);
 }
 
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Tensor& src) {
+  detail::check_defined("index_add", {{"x", x}, {"index", index_in}, {"src", src}});
   const int d = dim_of("index_add", dim, x);
   if (index_in.rank() != 1) fail("index_add: needs an index of rank 1 — got index=", index_in);
   Tensor index = checked_index("index_add", index_in);
@@ -167,6 +178,7 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Ten
 }
 
 Tensor embedding(const Tensor& weight, const Tensor& index) {
+  detail::check_defined("embedding", {{"weight", weight}, {"index", index}});
   if (weight.rank() != 2) fail("embedding: needs weight [V, D] — got weight=", weight, ", index=", index);
   detail::check_rank("embedding", index.rank() + 1, index);
   Shape shape = index.shape();

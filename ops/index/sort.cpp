@@ -4,6 +4,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
@@ -114,6 +115,7 @@ Tensor order(const Tensor& x, int dim, int64_t k, bool descending) {
 constinit decltype(kernel::argsort) kernel::argsort{"sort", &argsort_cpu};
 
 Sorted sort(const Tensor& x, int64_t dim, bool descending) {
+  detail::check_defined("sort", x);
   const int d = wrap_dim("sort", dim, x.rank());
   if (x.rank() == 0) return {clone(x), zeros({}, {i64, x.device()})};
   Tensor index = order(x, d, x.shape()[d], descending);
@@ -121,12 +123,14 @@ Sorted sort(const Tensor& x, int64_t dim, bool descending) {
 }
 
 Tensor argsort(const Tensor& x, int64_t dim, bool descending) {
+  detail::check_defined("argsort", x);
   const int d = wrap_dim("argsort", dim, x.rank());
   if (x.rank() == 0) return zeros({}, {i64, x.device()});
   return order(x, d, x.shape()[d], descending);
 }
 
 Sorted topk(const Tensor& x, int64_t k, int64_t dim) {
+  detail::check_defined("topk", x);
   const int d = dim_of("topk", dim, x);
   if (k < 0 || k > x.shape()[d])
     fail<ValueError>("topk: k is out of range — got k=", k, ", x=", x, ", dim ", dim, "; need 0 <= k <= x.dim(dim)");

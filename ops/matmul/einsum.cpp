@@ -7,6 +7,7 @@
 // they have gradients of any order.
 #include <sluice/ops/matmul/einsum.h>
 
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
@@ -217,6 +218,7 @@ class Equation {
 
 Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands) {
   if (operands.empty()) fail("einsum: no operands for \"", equation, "\"");
+  detail::check_defined("einsum", operands);
   return Equation(equation, operands).run();
 }
 

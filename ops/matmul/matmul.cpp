@@ -3,6 +3,7 @@
 #include <sluice/ops/matmul/matmul.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
@@ -97,6 +98,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 }
 
 Tensor outer(const Tensor& a, const Tensor& b) {
+  detail::check_defined("outer", {{"a", a}, {"b", b}});
   if (a.rank() != 1 || b.rank() != 1) fail("outer: needs two tensors of rank 1 — got a=", a, ", b=", b);
   if (a.dtype() != b.dtype()) fail<DTypeError>("outer: dtypes differ — got ", a.dtype(), " and ", b.dtype());
   if (a.dtype() == boolean) fail<DTypeError>("outer: needs numbers — got bool of shapes ", a, " and ", b);

@@ -2,6 +2,7 @@
 #include <sluice/ops/rows/loss.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
@@ -103,7 +104,8 @@ struct CrossEntropy final : Op<"cross_entropy"> {
   }
 };
 
-void check_equal(const char* op, const Tensor& a, const Tensor& b) {
+void check_equal(const char* op, const char* name_a, const Tensor& a, const char* name_b, const Tensor& b) {
+  detail::check_defined(op, {{name_a, a}, {name_b, b}});
   if (a.shape() != b.shape()) fail(op, ": shapes must be equal — got ", a, " and ", b);
 }
 
@@ -147,6 +149,7 @@ void check_options(const char* op, const char* name, const Tensor& x, const Cros
 
 void check_classes(const char* op, const char* name, const Tensor& x, const Tensor& targets,
                    const CrossEntropyOptions& o) {
+  detail::check_defined(op, {{name, x}, {"targets", targets}});
   detail::check_float(op, x);
   if (!is_integer(targets.dtype())) fail<DTypeError>(op, ": targets must be i64 or i32 — got ", targets.dtype());
   if (x.rank() < 1 || Shape(std::span(x.shape().begin(), x.rank() - 1)) != targets.shape())
@@ -225,6 +228,7 @@ static Tensor cross_entropy_of_probabilities(const Tensor& logits, const Tensor&
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
+  detail::check_defined("cross_entropy", {{"logits", logits}, {"targets", targets}});
   if (is_float(targets.dtype())) {
     check_probabilities(logits, targets, o);
     return cross_entropy_of_probabilities(logits, targets, o);
@@ -252,17 +256,17 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
 }
 
 Tensor mse_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
-  check_equal("mse_loss", x, y);
+  check_equal("mse_loss", "x", x, "y", y);
   return reduced(formula::SquaredError{}, reduction, x, y);
 }
 
 Tensor l1_loss(const Tensor& x, const Tensor& y, Reduction reduction) {
-  check_equal("l1_loss", x, y);
+  check_equal("l1_loss", "x", x, "y", y);
   return reduced(formula::AbsoluteError{}, reduction, x, y);
 }
 
 Tensor huber_loss(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
-  check_equal("huber_loss", x, y);
+  check_equal("huber_loss", "x", x, "y", y);
   const double as_used = x.dtype() == f64 ? delta : static_cast<float>(delta);
   if (!(as_used > 0 && std::isfinite(as_used)))
     fail<ValueError>("huber_loss: delta must be above 0 and finite in ", x.dtype(), " — got ", delta);
@@ -270,7 +274,7 @@ Tensor huber_loss(const Tensor& x, const Tensor& y, double delta, Reduction redu
 }
 
 Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reduction, const Tensor& pos_weight) {
-  check_equal("bce_with_logits", x, targets);
+  check_equal("bce_with_logits", "x", x, "targets", targets);
   if (pos_weight.defined() && !stretches_to(pos_weight.shape(), x.shape()))
     fail("bce_with_logits: pos_weight=", pos_weight, " does not fit x=", x);
   if (pos_weight.defined()) return reduced(formula::WeightedBceWithLogits{}, reduction, x, targets, pos_weight);
@@ -278,7 +282,7 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reducti
 }
 
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
-  check_equal("kl_div", log_q, p);
+  check_equal("kl_div", "log_q", log_q, "p", p);
   if (reduction != Reduction::mean) return reduced(formula::KlTerm{}, reduction, log_q, p);
   if (log_q.dtype() == bf16 && p.dtype() != f32) return detail::in_f32(kl_div, log_q, p, reduction);
   double rows = 1;

@@ -4,6 +4,7 @@
 #include <sluice/ops/rows/norm.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/rows.h>
@@ -177,6 +178,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 }
 
 Tensor scale_norm(const Tensor& x, const Tensor& g, double eps, ScaleNormForm form) {
+  detail::check_defined("scale_norm", {{"x", x}, {"g", g}});
   if (g.numel() != 1) fail("scale_norm: needs one scalar g — got g=", g, " for x=", x);
   if (g.dtype() != x.dtype()) fail<DTypeError>("scale_norm: x is ", x.dtype(), ", g is ", g.dtype());
   detail::check_float("scale_norm", x);

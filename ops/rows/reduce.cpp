@@ -2,6 +2,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/strided.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
@@ -80,6 +81,7 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
 }
 
 Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  detail::check_defined(op, x);
   Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
   if (x.dtype() == boolean) return to(extreme(op, kind, to(x, i32), dims, keep_dims), boolean);
@@ -101,6 +103,7 @@ Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& di
 }
 
 Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, bool keep_dim) {
+  detail::check_defined(op, x);
   int d = wrap_dim(op, dim, x.rank());
   if (x.rank() == 0) return zeros({}, {i64, x.device()});
   if (x.shape()[d] == 0) fail(op, ": nothing to choose from in x=", x, " along dim ", dim);
@@ -116,6 +119,7 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
 }  // namespace
 
 Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  detail::check_defined("sum", x);
   Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   if (is_integer(x.dtype()) || x.dtype() == boolean) return reduce_values(ReduceKind::sum, to(x, i64), dims, keep_dims);
   detail::check_float("sum", x);
@@ -125,6 +129,7 @@ Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
+  detail::check_defined("mean", x);
   const int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
   if (x.dtype() == i64) return to(mean(to(x, f64), dims, keep_dims), f32);  // a sum of i64 could wrap
   if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) / static_cast<double>(n), f32);
@@ -239,6 +244,7 @@ Tensor products(const Tensor& x) {
 }  // namespace
 
 Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  detail::check_defined("prod", x);
   const Shape dims = wrap_dims("prod", dims_in, x.rank());
   if (!is_float(x.dtype()) && x.dtype() != i64) return prod(to(x, i64), dims, keep_dims);
   if (dims.empty()) return clone(x);
@@ -254,10 +260,12 @@ Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 }
 
 Tensor any(const Tensor& x, const Shape& dims, bool keep_dims) {
+  detail::check_defined("any", x);
   if (x.dtype() != boolean) fail<DTypeError>("any: needs bool — got ", x.dtype(), " of shape ", x);
   return sum(x, wrap_dims("any", dims, x.rank()), keep_dims) > 0.0;
 }
 Tensor all(const Tensor& x, const Shape& dims, bool keep_dims) {
+  detail::check_defined("all", x);
   if (x.dtype() != boolean) fail<DTypeError>("all: needs bool — got ", x.dtype(), " of shape ", x);
   return sum(logical_not(x), wrap_dims("all", dims, x.rank()), keep_dims) == 0.0;
 }

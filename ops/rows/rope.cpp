@@ -6,6 +6,7 @@
 #include <sluice/core/kernel/vectorise.h>
 #include <sluice/core/number/math.h>
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/rows.h>
@@ -228,6 +229,7 @@ Tensor rope(const Tensor& x, RopeOptions o) {
 }
 
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
+  detail::check_defined("rope_at", {{"x", x}, {"positions", positions}});
   const int64_t dim = checked_rot_dim("rope_at", x, o), n = x.dim(-2);
   if (!is_integer(positions.dtype()))
     fail<DTypeError>("rope_at: positions must be i64 or i32 — got ", positions.dtype());
@@ -272,6 +274,7 @@ RopeOptions yarn_rope(RopeOptions o, int64_t dim, double scale, int64_t length, 
 }
 
 Tensor toeplitz(const Tensor& w, int64_t n, int64_t m, int64_t row_offset) {
+  detail::check_defined("toeplitz", {{"w", w}});
   if (w.rank() != 1 || w.dim(0) % 2 == 0) fail("toeplitz: needs a table of 2·n_max − 1 values — got w=", w);
   const int64_t n_max = (w.dim(0) + 1) / 2;
   if (n < 0 || m < 0 || row_offset < 0 || n > n_max || row_offset > n_max - n || m > n_max)

@@ -272,8 +272,8 @@ void logsumexp_cpu(const Tensor& x, Tensor& y, ReduceShape s) {
 }
 
 Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
-  const int d = wrap_dim(op, dim, x.rank()), last = x.rank() - 1;
   detail::check_float(op, x);
+  const int d = wrap_dim(op, dim, x.rank()), last = x.rank() - 1;
   if (x.rank() == 0) return squeeze(softmax_along(op, unsqueeze(x, 0), 0, log), 0);
   const ReduceShape s = ReduceShape::along(x.shape(), d);
   // Few columns, numbers that must be widened, and a transposed x, whose columns lie as rows, are faster as rows.

@@ -1,6 +1,7 @@
 #include <sluice/ops/scan/delta_scan.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
@@ -157,6 +158,7 @@ struct DeltaScan final : Op<"delta_scan"> {
 /// The decay broadcast to [batch, heads, n] or [batch, heads, n, dk]; checks all operands but q.
 Tensor checked_decay(const char* op, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& log_decay,
                      const DeltaScanOptions& o) {
+  detail::check_floats(op, {{"k", k}, {"erase", erase}, {"write", write}});
   const bool ranks = k.rank() == 4 && erase.rank() == 4 && write.rank() == 4;
   if (!ranks || erase.dim(0) != k.dim(0) || erase.dim(2) != k.dim(2) || erase.dim(3) != k.dim(3) ||
       write.dim(0) != k.dim(0) || write.dim(1) != erase.dim(1) || write.dim(2) != k.dim(2) ||
@@ -164,7 +166,6 @@ Tensor checked_decay(const char* op, const Tensor& k, const Tensor& erase, const
     fail(op, ": got k=", k, ", erase=", erase, ", write=", write,
          "; need [batch, heads, n, dk], [batch, value_heads, n, dk], [batch, value_heads, n, dv], where heads divides "
          "value_heads");
-  detail::check_floats(op, {{"k", k}, {"erase", erase}, {"write", write}});
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   checked_numel(op, {k.dim(0), erase.dim(1), k.dim(3), write.dim(3)});
   return detail::expanded_decay(op, log_decay, "k", k, erase.shape());
@@ -172,6 +173,7 @@ Tensor checked_decay(const char* op, const Tensor& k, const Tensor& erase, const
 
 DeltaScanResult scanned(const char* op, const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
                         const Tensor& log_decay, const Tensor& given, const DeltaScanOptions& o) {
+  detail::check_defined(op, {{"q", q}});
   const Tensor g = checked_decay(op, k, erase, write, log_decay, o);
   if (q.dtype() != k.dtype()) fail<DTypeError>(op, ": q is ", q.dtype(), q, " beside k=", k.dtype(), k);
   if (q.shape() != k.shape()) fail(op, ": got q=", q, " beside k=", k, "; need the same shape");
@@ -211,12 +213,12 @@ DeltaScanResult delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase
 
 DeltaScanResult delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
                            const Tensor& log_decay, const Tensor& initial, const DeltaScanOptions& options) {
+  detail::check_floats("delta_rule", {{"k", k}, {"v", v}, {"beta", beta}});
   if (k.rank() != 4 || v.rank() != 4 || beta.shape() != Shape{v.dim(0), v.dim(1), v.dim(2)} || v.dim(0) != k.dim(0) ||
       v.dim(2) != k.dim(2) || (k.dim(1) == 0 ? v.dim(1) != 0 : v.dim(1) % k.dim(1) != 0))
     fail("delta_rule: got k=", k, ", v=", v, ", beta=", beta,
          "; need [batch, heads, n, dk], [batch, value_heads, n, dv], [batch, value_heads, n], where heads divides "
          "value_heads");
-  detail::check_floats("delta_rule", {{"k", k}, {"v", v}, {"beta", beta}});
   const Tensor strength = unsqueeze(beta, -1);
   return scanned("delta_rule", q, k, strength * detail::spread_heads(k, v.dim(1)), strength * v, log_decay, initial,
                  options);

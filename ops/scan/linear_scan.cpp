@@ -1,6 +1,7 @@
 #include <sluice/ops/scan/linear_scan.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
@@ -31,13 +32,13 @@ namespace {
 /// The decay broadcast to [batch, heads, n] or [batch, heads, n, channels]; checks all operands.
 Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                      const LinearScanOptions& o, bool grouped = false) {
+  detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
   const bool ranks = q.rank() == 4 && v.rank() == 4;
   const int64_t groups = ranks ? q.dim(1) : 0, heads = ranks ? v.dim(1) : 0;
   const bool heads_fit = heads == groups || (grouped && groups > 0 && heads % groups == 0);
   if (!ranks || k.shape() != q.shape() || v.dim(0) != q.dim(0) || !heads_fit || v.dim(2) != q.dim(2))
     fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, n, m], the same, [batch, heads, n, e]",
          grouped ? ", where the heads of q and k may also divide those of v" : "");
-  detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   return detail::expanded_decay(op, log_decay, "q", q,
                                 {q.dim(0), heads, q.dim(2), o.decay_on_values ? v.dim(3) : q.dim(3)});
@@ -196,6 +197,7 @@ Tensor detail::carried(const Tensor& q, const Tensor& state, const Tensor& upto)
 }
 
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay) {
+  detail::check_defined("linear_scan_carry", {{"q", q}, {"initial", initial}});
   if (q.rank() != 4 || initial.rank() != 4 || initial.dim(0) != q.dim(0) || initial.dim(1) != q.dim(1) ||
       initial.dim(2) != q.dim(3))
     fail("linear_scan_carry: got q=", q, ", initial=", initial, "; need [batch, heads, n, m], [batch, heads, m, e]");

@@ -5,6 +5,7 @@
 
 #include <sluice/core/number/arithmetic.h>
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
@@ -85,6 +86,7 @@ constinit decltype(kernel::cumsum) kernel::cumsum{"cumsum", &cumsum_cpu};
 constinit decltype(kernel::cumprod) kernel::cumprod{"cumprod", &cumprod_cpu};
 
 Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
+  detail::check_defined("cumsum", {{"x", x_in}});
   const int d = wrap_dim("cumsum", dim, x_in.rank());
   if (x_in.rank() == 0) return squeeze(cumsum(unsqueeze(x_in, 0), 0, options), 0);
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
@@ -96,6 +98,7 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
 }
 
 Tensor cumprod(const Tensor& x_in, int64_t dim) {
+  detail::check_defined("cumprod", {{"x", x_in}});
   const int d = wrap_dim("cumprod", dim, x_in.rank());
   if (x_in.rank() == 0) return squeeze(cumprod(unsqueeze(x_in, 0), 0), 0);
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;

@@ -3,6 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/strided.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/elementwise/map.h>
@@ -97,8 +98,14 @@ Tensor full(const Shape& shape, double value, TensorOptions options) {
 }
 Tensor zeros(const Shape& shape, TensorOptions options) { return detail::filled("zeros", shape, 0, options); }
 Tensor ones(const Shape& shape, TensorOptions options) { return detail::filled("ones", shape, 1, options); }
-Tensor zeros_like(const Tensor& x) { return full(x.shape(), 0, x.options()); }
-Tensor ones_like(const Tensor& x) { return full(x.shape(), 1, x.options()); }
+Tensor zeros_like(const Tensor& x) {
+  detail::check_defined("zeros_like", x);
+  return full(x.shape(), 0, x.options());
+}
+Tensor ones_like(const Tensor& x) {
+  detail::check_defined("ones_like", x);
+  return full(x.shape(), 1, x.options());
+}
 
 Tensor arange(double start, double end, double step, TensorOptions options) {
   const double parts = (end - start) / step;  // NaN or infinite if start or end is not finite or step is 0
@@ -151,6 +158,7 @@ Tensor eye(int64_t n, int64_t m, TensorOptions options) {
 }
 
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
+  detail::check_defined("one_hot", x);
   if (!is_integer(x.dtype())) fail<DTypeError>("one_hot: needs i64 or i32 — got ", x.dtype(), " of shape ", x);
   detail::check_rank("one_hot", x.rank() + 1, x);
   Shape shape = x.shape();
@@ -161,6 +169,7 @@ Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
 }
 
 Tensor to(const Tensor& x, DType dtype) {
+  detail::check_defined("to", x);
   if (x.dtype() == dtype) return x;
   Tensor y = empty(x.shape(), {dtype, x.device()});
   const bool across = x.device() == cpu && detail::reads_across(x.layout());
@@ -170,6 +179,7 @@ Tensor to(const Tensor& x, DType dtype) {
 }
 
 Tensor to(const Tensor& x, Device device) {
+  detail::check_defined("to", x);
   if (x.device() == device) return x;
   Tensor y = empty(x.shape(), {x.dtype(), device});
   detail::copy_elements(x, y);
@@ -178,11 +188,15 @@ Tensor to(const Tensor& x, Device device) {
 }
 
 Tensor clone(const Tensor& x) {
+  detail::check_defined("clone", x);
   Tensor y = empty_like(x);
   detail::copy_elements(x, y);
   return record("clone", std::move(y), {x}, {}, [](const Tensor& g) { return g; });
 }
-Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
+Tensor contiguous(const Tensor& x) {
+  detail::check_defined("contiguous", x);
+  return x.is_contiguous() ? x : clone(x);
+}
 
 void fill_(Tensor& x, double value) {
   check_in_place("fill_", x);

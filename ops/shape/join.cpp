@@ -3,6 +3,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/strided.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
@@ -45,6 +46,7 @@ void detail::check_rank(const char* op, int rank, const Tensor& x) {
 }
 
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim) {
+  detail::check_defined("split", x);
   int d = dim_of("split", dim, x);
   int64_t total = 0;
   for (int64_t s : sizes) {
@@ -72,6 +74,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
 constexpr int64_t kMaxPieces = int64_t{1} << 24;
 
 std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim) {
+  detail::check_defined("chunk", x);
   if (n < 1) fail<ValueError>("chunk: needs n >= 1 — got ", n);
   const int64_t total = x.shape()[dim_of("chunk", dim, x)], size = total / n + (total % n != 0);
   if (size > 0 && total / size > kMaxPieces) fail<ValueError>("chunk: ", n, " pieces of x=", x, " are too many");
@@ -82,6 +85,7 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t n, int64_t dim) {
 }
 
 std::vector<Tensor> unbind(const Tensor& x, int64_t dim) {
+  detail::check_defined("unbind", x);
   const int d = dim_of("unbind", dim, x);
   if (x.shape()[d] == 0) return {};
   if (x.shape()[d] > kMaxPieces) fail("unbind: ", x.shape()[d], " tensors are too many — got x=", x);
@@ -124,6 +128,7 @@ static Tensor joined(const char* op, const std::vector<Tensor>& xs, int d, int64
 
 Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
   if (xs.empty()) fail<ValueError>("cat: needs at least one tensor");
+  detail::check_defined("cat", xs);
   const int d = wrap_dim("cat", dim, xs[0].rank());
   if (xs[0].rank() == 0) fail("cat: scalars have no dims; use stack");
   return joined("cat", xs, d, dim);
@@ -131,6 +136,7 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
 
 Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
   if (xs.empty()) fail<ValueError>("stack: needs at least one tensor");
+  detail::check_defined("stack", xs);
   const int d = wrap_dim("stack", dim, xs[0].rank() + 1);
   detail::check_rank("stack", xs[0].rank() + 1, xs[0]);
   std::vector<Tensor> raised;
@@ -142,6 +148,7 @@ Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
 }
 
 Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double value) {
+  detail::check_defined("pad", x);
   int d = dim_of("pad", dim, x);
   if (before < 0 || after < 0) fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
   if (is_integer(x.dtype()) && value != std::floor(value))
@@ -155,6 +162,7 @@ Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double v
 }
 
 Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
+  detail::check_defined("roll", x);
   const int64_t n = x.shape()[dim_of("roll", dim, x)];
   const int64_t k = n == 0 ? 0 : ((shift % n) + n) % n;
   if (k == 0) return clone(x);
@@ -164,6 +172,7 @@ Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
 }
 
 Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
+  detail::check_defined("fold", {{"windows", windows}});
   int rank = windows.rank() - 1;
   if (rank < 1) fail("fold: needs windows in a last dim — got ", windows);
   int d = wrap_dim("fold", dim, rank);
@@ -203,6 +212,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
 
 /// n copies of x along dim or, if `each`, of each of its entries there.
 static Tensor repeated(const char* op, const Tensor& x, int64_t n, int64_t dim, bool each) {
+  detail::check_defined(op, x);
   const int d = wrap_dim(op, dim, x.rank()), copies = d + each;  // a new dim, merged with d
   if (x.rank() == 0 || n < 0) fail(op, ": got n=", n, ", x=", x, "; need n >= 0 and a dim");
   detail::check_rank(op, x.rank() + 1, x);

@@ -3,6 +3,7 @@
 // rearrange has no arithmetic and no node of its own: the gradient is that of the four views.
 #include <sluice/ops/shape/rearrange.h>
 
+#include <sluice/core/operands.h>
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
@@ -226,6 +227,7 @@ class Rearrangement {
 }  // namespace
 
 Tensor rearrange(std::string_view pattern, const Tensor& x, Sizes sizes) {
+  detail::check_defined("rearrange", x);
   return Rearrangement(pattern, x, sizes).run();
 }
 

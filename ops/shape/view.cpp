@@ -1,6 +1,7 @@
 #include <sluice/ops/shape/view.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@ Tensor detail::region(const Tensor& x, const Shape& starts, const Shape& sizes, 
 }
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
+  detail::check_defined("reshape", x);
   Shape to = shape;
   int infer = -1;
   for (int i = 0; i < to.rank(); ++i) {
@@ -42,6 +44,7 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
 }
 
 Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
+  detail::check_defined("flatten", x);
   int a = wrap_dim("flatten", first, x.rank()), b = wrap_dim("flatten", last, x.rank());
   if (a > b) fail("flatten: first dim ", first, " lies after last dim ", last, " of ", x);
   if (x.rank() == 0) return reshape(x, {1});
@@ -54,6 +57,7 @@ Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
 }
 
 Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes) {
+  detail::check_defined("unflatten", x);
   int d = dim_of("unflatten", dim, x);
   detail::check_rank("unflatten", x.rank() - 1 + sizes.rank(), x);
   Shape to;
@@ -74,6 +78,7 @@ Tensor unflatten(const Tensor& x, int64_t dim, const Shape& sizes) {
 }
 
 Tensor permute(const Tensor& x, const Shape& order) {
+  detail::check_defined("permute", x);
   if (order.rank() != x.rank()) fail("permute: order ", order, " does not list every dim of x=", x);
   Layout l = x.layout();
   Shape inverse = Shape::filled(x.rank(), -1);
@@ -88,6 +93,7 @@ Tensor permute(const Tensor& x, const Shape& order) {
 }
 
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
+  detail::check_defined("transpose", x);
   Shape order;
   for (int i = 0; i < x.rank(); ++i) order.push_back(i);
   if (x.rank() > 0) std::swap(order[wrap_dim("transpose", a, x.rank())], order[wrap_dim("transpose", b, x.rank())]);
@@ -95,6 +101,7 @@ Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
 }
 
 Tensor expand(const Tensor& x, const Shape& shape) {
+  detail::check_defined("expand", x);
   int shift = shape.rank() - x.rank();
   Shape to = shape;
   bool ok = shift >= 0;
@@ -110,6 +117,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
 }
 
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
+  detail::check_defined("unsqueeze", x);
   int d = wrap_dim("unsqueeze", dim, x.rank() + 1);
   detail::check_rank("unsqueeze", x.rank() + 1, x);
   Shape to = x.shape();
@@ -118,6 +126,7 @@ Tensor unsqueeze(const Tensor& x, int64_t dim) {
 }
 
 Tensor squeeze(const Tensor& x, int64_t dim) {
+  detail::check_defined("squeeze", x);
   int d = wrap_dim("squeeze", dim, x.rank());
   if (x.rank() > 0 && x.shape()[d] != 1) fail("squeeze: dim ", dim, " of x=", x, " is not 1");
   Shape to = x.shape();
@@ -125,6 +134,7 @@ Tensor squeeze(const Tensor& x, int64_t dim) {
   return reshape(x, to);
 }
 Tensor squeeze(const Tensor& x) {
+  detail::check_defined("squeeze", x);
   Shape to;
   for (int64_t s : x.shape())
     if (s != 1) to.push_back(s);
@@ -132,6 +142,7 @@ Tensor squeeze(const Tensor& x) {
 }
 
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+  detail::check_defined("narrow", x);
   int d = dim_of("narrow", dim, x);
   if (start < 0 || length < 0 || start > x.shape()[d] - length)
     fail("narrow: ", length, " entries from ", start, " are out of range for dim ", dim, " of x=", x);
@@ -141,6 +152,7 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
 }
 
 Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end, int64_t step) {
+  detail::check_defined("slice", x);
   int d = dim_of("slice", dim, x);
   if (step <= 0) fail<ValueError>("slice: needs step > 0 — got ", step, "; see flip()");
   int64_t n = x.shape()[d];
@@ -154,6 +166,7 @@ Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::op
 
 Tensor Tensor::operator[](int64_t i) const { return select(*this, 0, i); }
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
+  detail::check_defined("select", x);
   int d = dim_of("select", dim, x);
   int64_t n = x.shape()[d], i = index < 0 ? index + n : index;
   if (i < 0 || i >= n) fail("select: index ", index, " is out of range for dim ", dim, " of x=", x);
@@ -161,6 +174,7 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
 }
 
 Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
+  detail::check_defined("unfold", x);
   int d = wrap_dim("unfold", dim, x.rank());
   if (x.rank() == 0 || size < 1 || step < 1 || size > x.shape()[d])
     fail("unfold: size ", size, ", step ", step, " do not fit dim ", dim, " of x=", x);
@@ -177,6 +191,7 @@ Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
 }
 
 Tensor flip(const Tensor& x, const Shape& dims) {
+  detail::check_defined("flip", x);
   Layout l = x.layout();
   for (int64_t d : wrap_dims("flip", dims, x.rank())) {
     int i = static_cast<int>(d);
@@ -204,6 +219,7 @@ static Tensor on_diagonal(const Tensor& x) {
 }
 
 Tensor diagonal(const Tensor& x, int64_t a, int64_t b) {
+  detail::check_defined("diagonal", x);
   int i = wrap_dim("diagonal", a, x.rank()), j = wrap_dim("diagonal", b, x.rank());
   if (x.rank() < 2 || i == j) fail("diagonal: needs two distinct dims — got ", a, ", ", b, " of x=", x);
   const int64_t n = std::min(x.shape()[i], x.shape()[j]);

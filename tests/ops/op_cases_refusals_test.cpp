@@ -1,9 +1,13 @@
-// Every row with one input of too few or too many dims. An op that takes them may; else its error names the op that was
-// called.
+// Every row with one input of too few or too many dims, and with one undefined. An op that takes it may; else its error
+// names the op that was called.
 #include "support/catch.h"
 #include "support/op_cases.h"
 
 #include <sluice/core/text/print.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/sampling.h>
+#include <sluice/ops/rows/rope.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
 #include <iterator>
@@ -49,13 +53,37 @@ Tensor with_rank(int rank, const Tensor& x) {
   return y;
 }
 
+/// The error of the call; "" if it throws none.
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+    return "";
+  } catch (const Error& e) { return e.what(); }
+}
 /// The op that the error of the call names; "" if it throws none.
 std::string refused_by(const OpCase& row, const In& xs) {
-  try {
-    row.call(xs);
-    return "";
-  } catch (const Error& e) { return std::string(e.what()).substr(0, std::string_view(e.what()).find(':')); }
+  const std::string text = error_of([&] { row.call(xs); });
+  return text.substr(0, text.find(':'));
 }
+
+/// Ops whose rows compute with an input, or ask it, before they call the op; of other ops, such variants.
+const Ops kComputeInCall = ops_in(
+    "activate alibi_slopes arange eye full isfinite isinf isnan linspace multinomial ones ones_like rope_at "
+    "visible_count visible_pairs zeros zeros_like");
+const std::set<std::string> kComputingVariants{"i32",
+                                               "i64",
+                                               "many classes",
+                                               "many classes, smoothing",
+                                               "masked by -inf, some rows whole",
+                                               "of a transpose",
+                                               "of a transpose copies",
+                                               "of i32",
+                                               "of i64",
+                                               "p = 0 counts for nothing",
+                                               "parts that see nothing",
+                                               "tensor / power of two",
+                                               "a·aᵀ",
+                                               "aᵀ·bᵀ"};
 
 }  // namespace
 
@@ -78,4 +106,32 @@ TEST_CASE("op cases: an input of too few or too many dims is refused in the op's
     INFO(detail::joined(left));
     CHECK(left.empty());  // else they have no row
   }
+}
+
+TEST_CASE("op cases: an undefined input is refused in the op's name", "[ops]") {
+  std::size_t refused = 0;
+  for_each_row([&](const OpCase& row) {
+    if (kComputeInCall.contains(row.op) || kComputingVariants.contains(row.variant)) return;
+    const In xs = input_tensors(row, input_values(row, {}), f32);
+    for (std::size_t i = 0; i < xs.size(); ++i) {
+      In changed = xs;
+      changed[i] = Tensor();
+      const std::string text = error_of([&] { row.call(changed); });
+      INFO(row.name() << ": input " << i << ": " << text);
+      const bool named = text.starts_with(std::string(row.op) + ": ");
+      CHECK((named || (i > 0 && text.empty())));  // the first input is needed; others may be optional
+      refused += named && text.find("undefined") != text.npos;
+    }
+  });
+  CHECK(refused > 1500);
+
+  const Tensor none;
+  Rng rng(1);
+  CHECK_THROWS_WITH(isnan(none), StartsWith("isnan: x is undefined"));
+  CHECK_THROWS_WITH(isinf(none), StartsWith("isinf: x is undefined"));
+  CHECK_THROWS_WITH(zeros_like(none), StartsWith("zeros_like: x is undefined"));
+  CHECK_THROWS_WITH(ones_like(none), StartsWith("ones_like: x is undefined"));
+  CHECK_THROWS_WITH(multinomial(none, 1, rng), StartsWith("multinomial: "));
+  CHECK_THROWS_WITH(rope_at(none, arange(3)), StartsWith("rope_at: x is undefined"));
+  CHECK_THROWS_WITH(allclose(ones({2}), none), StartsWith("allclose: b is undefined"));
 }
