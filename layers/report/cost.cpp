@@ -65,7 +65,8 @@ Cost detail::Meter::cost() const {
 
 detail::CostInputs detail::cost_inputs(const Members& m, int64_t n, int64_t context, const CostSizes& sizes) {
   if (n < 1) fail<ValueError>("cost: needs at least one token — got ", n);
-  const auto [width, context_width, global] = sizes;
+  auto [width, context_width, global] = sizes;
+  if (m.parts.size() > 1 && m.parts[1].type == "Embedding") width = 0;  // of tokens: the model's first part
   if (context_width > 0 ? context < 1 : context < 0 || context > (global ? n : 0))
     fail<ValueError>("cost: the layer reads ",
                      context_width > 0 ? "a context of at least one token"

@@ -34,7 +34,33 @@ template <class L> int64_t kept_after(const L& layer, int64_t dim, int64_t n) {
   return stream_of(layer, zeros({1, n, dim})).numel();
 }
 
+/// A model of tokens whose options do not say "vocabulary".
+struct WordModel {
+  struct Options {
+    int64_t dim, words;
+    static void describe(auto& o, auto& f) {
+      f.required("dim", o.dim, at_least(1), "width");
+      f.required("words", o.words, at_least(1), "tokens");
+    }
+  };
+  static constexpr const char* type = "WordModel";
+  Options options;
+  Embedding embed;
+  Linear head;
+
+  WordModel(Options o, Rng& rng) : options(o), embed({o.words, o.dim}, rng), head({o.dim, o.words}, rng) {}
+  Tensor operator()(const Tensor& tokens, const Pass& = {}) const { return head(embed(tokens)); }
+  SLUICE_PARTS(embed, head);
+};
+
 }  // namespace
+
+TEST_CASE("cost: a model that begins with an embedding reads tokens, whatever its options are called", "[cost]") {
+  Rng rng(1);
+  const Cost c = cost(WordModel({.dim = 8, .words = 20}, rng), 5);
+  CHECK(c.flops == 2 * 5 * 8 * 20);
+  CHECK(c.parameters == 20 * 8 + 8 * 20 + 20);
+}
 
 TEST_CASE("cost: MLP and GLU", "[cost]") {
   for (bool bias : {false, true})
