@@ -72,7 +72,7 @@ bool is_temporary(const std::string& name, const std::string& prefix) {
 
 /// Where a file called `path` is, or will be: a link is followed, also to a file that does not exist yet. Otherwise the
 /// rename would replace the link and not the file that it names.
-std::filesystem::path followed(const std::string& path) {
+std::filesystem::path followed(const char* op, const std::string& path) {
   std::error_code error, no_link;
   std::filesystem::path target = std::filesystem::absolute(path, error);
   if (!error) target = std::filesystem::weakly_canonical(target, error);
@@ -80,7 +80,7 @@ std::filesystem::path followed(const std::string& path) {
     const std::filesystem::path next = target.parent_path() / std::filesystem::read_symlink(target, error);
     if (!error) target = std::filesystem::weakly_canonical(next, error);
   }
-  if (error) fail<IOError>("write: cannot write '", path, "': ", error.message());
+  if (error) fail<IOError>(op, ": cannot write '", path, "': ", error.message());
   return target;
 }
 
@@ -98,21 +98,24 @@ void remove_abandoned(const std::filesystem::path& folder, const std::string& pr
 }
 
 /// A descriptor of the regular file, and its size.
-int open_regular(const std::string& path, uint64_t& size) {
-  refuse_nul("read", path);
+int open_regular(const char* op, const std::string& path, uint64_t& size) {
+  refuse_nul(op, path);
   // Not blocking: opening a pipe would otherwise wait for a writer before fstat can refuse it.
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.fd < 0) fail<IOError>("read: cannot open '", path, "': ", reason(errno));
+  if (file.fd < 0) fail<IOError>(op, ": cannot open '", path, "': ", reason(errno));
   struct stat info;
-  if (::fstat(file.fd, &info) != 0) fail<IOError>("read: cannot read '", path, "': ", reason(errno));
-  if (!S_ISREG(info.st_mode)) fail<IOError>("read: '", path, "' is not a regular file");
+  if (::fstat(file.fd, &info) != 0) fail<IOError>(op, ": cannot read '", path, "': ", reason(errno));
+  if (!S_ISREG(info.st_mode))
+    fail<IOError>(op, ": '", path, "' is ", S_ISDIR(info.st_mode) ? "a folder, " : "", "not a regular file");
   size = static_cast<uint64_t>(info.st_size);
   return std::exchange(file.fd, -1);
 }
 
 }  // namespace
 
-FileReader::FileReader(const std::string& path) : path_(path) { fd_ = open_regular(path, size_); }
+FileReader::FileReader(const std::string& path, const char* op) : path_(path), op_(op) {
+  fd_ = open_regular(op, path, size_);
+}
 
 FileReader::~FileReader() { ::close(fd_); }
 
@@ -120,31 +123,31 @@ void FileReader::read(void* to, std::size_t n) {
   for (char* p = static_cast<char*>(to); n > 0;) {
     ssize_t got = ::read(fd_, p, std::min(n, std::size_t{1} << 30));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail<IOError>("read: cannot read '", path_, "': ", reason(errno));
-    if (got == 0) fail<IOError>("read: '", path_, "' ended early: ", n, " bytes are missing");
+    if (got < 0) fail<IOError>(op_, ": cannot read '", path_, "': ", reason(errno));
+    if (got == 0) fail<IOError>(op_, ": '", path_, "' ended early: ", n, " bytes are missing");
     p += got, n -= static_cast<std::size_t>(got);
   }
 }
 
 void FileReader::skip(uint64_t n) {
   if (::lseek(fd_, static_cast<off_t>(n), SEEK_CUR) < 0)
-    fail<IOError>("read: cannot read '", path_, "': ", reason(errno));
+    fail<IOError>(op_, ": cannot read '", path_, "': ", reason(errno));
 }
 
-MappedFile::MappedFile(const std::string& path) {
-  const Descriptor file(open_regular(path, size_));
+MappedFile::MappedFile(const std::string& path, const char* op) {
+  const Descriptor file(open_regular(op, path, size_));
   if (size_ == 0) return;
   // No swap is reserved: pages are the file's until they are written.
   void* const at = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
-  if (at == MAP_FAILED) fail<IOError>("read: cannot map '", path, "' into memory: ", reason(errno));
+  if (at == MAP_FAILED) fail<IOError>(op, ": cannot map '", path, "' into memory: ", reason(errno));
   data_ = static_cast<std::byte*>(at);
 }
 MappedFile::~MappedFile() {
   if (data_) ::munmap(data_, size_);
 }
 
-std::string read_file(const std::string& path) {
-  FileReader file(path);
+std::string read_file(const std::string& path, const char* op) {
+  FileReader file(path, op);
   std::string text(file.size(), '\0');
   file.read(text.data(), text.size());
   return text;
@@ -154,7 +157,7 @@ void FileWriter::write_through(const char* from, std::size_t n) {
   while (n > 0) {
     ssize_t put = ::write(fd_, from, std::min(n, std::size_t{1} << 30));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail<IOError>("write: cannot write '", path_, "': ", reason(errno));
+    if (put < 0) fail<IOError>(op_, ": cannot write '", path_, "': ", reason(errno));
     from += put, n -= static_cast<std::size_t>(put);
   }
 }
@@ -170,40 +173,40 @@ void FileWriter::write(const void* from, std::size_t n) {
   buffer_.append(static_cast<const char*>(from), n);
 }
 
-void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body) {
-  refuse_nul("write", path);
-  const std::filesystem::path target = followed(path), folder = target.parent_path();
+void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body, const char* op) {
+  refuse_nul(op, path);
+  const std::filesystem::path target = followed(op, path), folder = target.parent_path();
 
   struct stat earlier;
   const bool exists = ::stat(target.c_str(), &earlier) == 0;
-  if (exists && !S_ISREG(earlier.st_mode)) fail<IOError>("write: '", path, "' exists and is not a regular file");
+  if (exists && !S_ISREG(earlier.st_mode)) fail<IOError>(op, ": '", path, "' exists and is not a regular file");
   Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.fd < 0) fail<IOError>("write: cannot open the folder of '", path, "': ", reason(errno));
+  if (directory.fd < 0) fail<IOError>(op, ": cannot open the folder of '", path, "': ", reason(errno));
 
   const std::string prefix = str(".", target.filename().string(), ".");
   remove_abandoned(folder, prefix);
   std::string temporary;
   Descriptor file(create_locked((folder / prefix).string(), temporary));
-  if (file.fd < 0) fail<IOError>("write: cannot create a file beside '", path, "': ", reason(errno));
+  if (file.fd < 0) fail<IOError>(op, ": cannot create a file beside '", path, "': ", reason(errno));
   const Descriptor lock(::dup(file.fd));  // held until the file has its name
 
   try {
-    FileWriter writer(path, file.fd);
+    FileWriter writer(path, file.fd, op);
     body(writer);
     writer.flush();
     if (exists && ::fchmod(file.fd, earlier.st_mode & 07777) != 0)
-      fail<IOError>("write: cannot keep the permissions of '", path, "': ", reason(errno));
-    if (::fsync(file.fd) != 0) fail<IOError>("write: cannot sync '", path, "': ", reason(errno));
-    if (::close(std::exchange(file.fd, -1)) != 0) fail<IOError>("write: cannot close '", path, "': ", reason(errno));
+      fail<IOError>(op, ": cannot keep the permissions of '", path, "': ", reason(errno));
+    if (::fsync(file.fd) != 0) fail<IOError>(op, ": cannot sync '", path, "': ", reason(errno));
+    if (::close(std::exchange(file.fd, -1)) != 0) fail<IOError>(op, ": cannot close '", path, "': ", reason(errno));
     if (::rename(temporary.c_str(), target.c_str()) != 0)
-      fail<IOError>("write: cannot rename to '", path, "': ", reason(errno));
+      fail<IOError>(op, ": cannot rename to '", path, "': ", reason(errno));
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
   }
   // Makes the rename itself durable. Some file systems cannot sync a folder and say EINVAL.
   if (::fsync(directory.fd) != 0 && errno != EINVAL)
-    fail<IOError>("write: cannot sync the folder of '", path, "': ", reason(errno));
+    fail<IOError>(op, ": cannot sync the folder of '", path, "': ", reason(errno));
 }
 
 FolderLock::FolderLock(const std::string& folder) : process_(::getpid()) {

@@ -1,5 +1,6 @@
-// Files. A read fails unless all requested bytes exist. Writing is atomic: a crash, a full disk or a killed process
-// leaves the earlier file unchanged. A FolderLock reserves a folder for one run.
+// Files. A read fails unless all requested bytes exist. Errors name `op`, the function that the user called. Writing is
+// atomic: a crash, a full disk or a killed process leaves the earlier file unchanged. A FolderLock reserves a folder
+// for one run.
 #pragma once
 
 #include <sluice/core/memory/no_copy.h>
@@ -15,7 +16,7 @@ namespace sluice {
 /// the path, where the system would end the path.
 class FileReader : private NoCopy {
  public:
-  explicit FileReader(const std::string& path);
+  explicit FileReader(const std::string& path, const char* op = "read");
   ~FileReader();
 
   uint64_t size() const { return size_; }
@@ -26,6 +27,7 @@ class FileReader : private NoCopy {
 
  private:
   std::string path_;
+  const char* op_;
   int fd_ = -1;
   uint64_t size_ = 0;
 };
@@ -34,7 +36,7 @@ class FileReader : private NoCopy {
 /// of FileReader. The file must not become shorter meanwhile: touching bytes that are gone ends the process (SIGBUS).
 class MappedFile : private NoCopy {
  public:
-  explicit MappedFile(const std::string& path);
+  explicit MappedFile(const std::string& path, const char* op = "read");
   ~MappedFile();
 
   std::byte* data() const { return data_; }
@@ -46,7 +48,7 @@ class MappedFile : private NoCopy {
 };
 
 /// The whole file.
-std::string read_file(const std::string& path);
+std::string read_file(const std::string& path, const char* op = "read_file");
 
 /// Buffered output, for the `body` of write_file_atomically.
 class FileWriter {
@@ -55,13 +57,14 @@ class FileWriter {
   void write(const std::string& s) { write(s.data(), s.size()); }
 
  private:
-  friend void write_file_atomically(const std::string&, const std::function<void(FileWriter&)>&);
-  FileWriter(const std::string& path, int fd) : path_(path), fd_(fd) {}
+  friend void write_file_atomically(const std::string&, const std::function<void(FileWriter&)>&, const char*);
+  FileWriter(const std::string& path, int fd, const char* op) : path_(path), fd_(fd), op_(op) {}
   void flush();
   void write_through(const char* from, std::size_t n);
 
   const std::string& path_;
   int fd_;
+  const char* op_;
   std::string buffer_;
 };
 
@@ -70,7 +73,8 @@ class FileWriter {
 /// link, also to a file that does not exist yet, and keeps an existing file's permissions. Throws IOError if `path` is
 /// empty, is not a regular file or has a NUL. First removes what killed processes left of earlier saves to `path`; a
 /// save that is still running, in any process, is not disturbed.
-void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body);
+void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& body,
+                           const char* op = "write_file_atomically");
 
 /// A folder that one run writes to. The constructor creates a missing folder. It throws IOError naming the holder if
 /// another FolderLock holds the folder for a second longer, in any process of any machine that shares it. The system

@@ -174,9 +174,9 @@ std::string check_entry(Entry& e) {
 /// Where a file's bytes come from: read() copies the next ones, mapped() gives them themselves.
 class Source {
  public:
-  Source(const std::string& path, bool map) {
-    if (map) mapping_ = std::make_shared<MappedFile>(path);
-    else file_.emplace(path);
+  Source(const char* op, const std::string& path, bool map) {
+    if (map) mapping_ = std::make_shared<MappedFile>(path, op);
+    else file_.emplace(path, op);
   }
   uint64_t size() const { return file_ ? file_->size() : mapping_->size(); }
   void read(void* to, std::size_t n) {
@@ -208,7 +208,7 @@ class Source {
 /// The reading of one file. All of the header is checked before memory is taken for a tensor.
 class Reading {
  public:
-  Reading(const char* op, const std::string& path, bool map) : op_(op), path_(path), file_(path, map) {}
+  Reading(const char* op, const std::string& path, bool map) : op_(op), path_(path), file_(op, path, map) {}
 
   SafeTensors read(const std::function<bool(const std::string&)>& wanted) {
     const std::string header = read_header();
@@ -239,8 +239,11 @@ class Reading {
     check(file_.size() >= 8, "the file has ", file_.size(), " bytes; the header's length alone takes 8");
     uint64_t length;
     file_.read(&length, 8);
+    std::string start(reinterpret_cast<const char*>(&length), 8);  // "<!DOCTYP", "version " of Git LFS
+    std::replace_if(
+        start.begin(), start.end(), [](char c) { return c < ' ' || c > '~'; }, '.');
     check(length <= kMaxHeader, "the header claims ", length, " bytes; the limit is ", kMaxHeader,
-          "; is it a safetensors file?");
+          "; is it a safetensors file? It begins with '", start, "'");
     check(length <= file_.size() - 8, "the header claims ", length, " bytes, more than the file has");
     std::string header(length, '\0');
     file_.read(header.data(), header.size());
@@ -293,19 +296,21 @@ class Reading {
 
 }  // namespace
 
-SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
-  return Reading("load_safetensors", path, false).read(wanted);
+SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted,
+                             const char* op) {
+  return Reading(op, path, false).read(wanted);
 }
-SafeTensors map_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
-  return Reading("map_safetensors", path, true).read(wanted);
+SafeTensors map_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted,
+                            const char* op) {
+  return Reading(op, path, true).read(wanted);
 }
 
-void save_safetensors(const std::string& path, const SafeTensors& file) {
+void save_safetensors(const std::string& path, const SafeTensors& file, const char* op) {
   std::vector<std::pair<std::string, Tensor>> sorted(file.tensors.begin(), file.tensors.end());
   for (const auto& [name, t] : sorted) {
-    if (!t.defined()) fail<IOError>("save_safetensors: '", path, "': tensor '", name, "' is undefined");
-    if (name == "__metadata__") fail<IOError>("save_safetensors: '", path, "': the name '__metadata__' is reserved");
-    if (t.device() == meta) fail<DeviceError>("save_safetensors: tensor '", name, "' is on meta and has no values");
+    if (!t.defined()) fail<IOError>(op, ": '", path, "': tensor '", name, "' is undefined");
+    if (name == "__metadata__") fail<IOError>(op, ": '", path, "': the name '__metadata__' is reserved");
+    if (t.device() == meta) fail<DeviceError>(op, ": tensor '", name, "' is on meta and has no values");
   }
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](auto& a, auto& b) { return order_of(a.second.dtype()) < order_of(b.second.dtype()); });
@@ -325,26 +330,28 @@ void save_safetensors(const std::string& path, const SafeTensors& file) {
   try {
     text = to_text(header);
   } catch (const ValueError& e) {
-    fail<IOError>("save_safetensors: '", path, "': a name or metadata entry is not UTF-8 (", e.what(), ")");
+    fail<IOError>(op, ": '", path, "': a name or metadata entry is not UTF-8 (", e.what(), ")");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxHeader)
-    fail<IOError>("save_safetensors: '", path, "': the header would take ", text.size(), " bytes; the limit is ",
-                  kMaxHeader);
+    fail<IOError>(op, ": '", path, "': the header would take ", text.size(), " bytes; the limit is ", kMaxHeader);
 
-  write_file_atomically(path, [&](FileWriter& out) {
-    const uint64_t length = text.size();
-    out.write(&length, 8);
-    out.write(text);
-    for (const auto& [name, t] : sorted) {
-      Tensor rows = detail::on_cpu("save", t);
-      if (!rows.is_contiguous()) {
-        rows = empty(t.shape(), {t.dtype()});
-        detail::copy_elements(t, rows);
-      }
-      out.write(rows.raw(), static_cast<std::size_t>(rows.numel() * size_of(rows.dtype())));
-    }
-  });
+  write_file_atomically(
+      path,
+      [&](FileWriter& out) {
+        const uint64_t length = text.size();
+        out.write(&length, 8);
+        out.write(text);
+        for (const auto& [name, t] : sorted) {
+          Tensor rows = detail::on_cpu(op, t);
+          if (!rows.is_contiguous()) {
+            rows = empty(t.shape(), {t.dtype()});
+            detail::copy_elements(t, rows);
+          }
+          out.write(rows.raw(), static_cast<std::size_t>(rows.numel() * size_of(rows.dtype())));
+        }
+      },
+      op);
 }
 
 }  // namespace sluice

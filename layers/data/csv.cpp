@@ -216,7 +216,7 @@ Csv read_csv(const std::string& path, CsvOptions options) {
     fail<ValueError>("read_csv: the separator may be neither a quote nor a line break");
   Csv csv;
   csv.path = path, csv.options = options;
-  Parser(read_unpacked(path), csv).run();
+  Parser(read_unpacked(path, "read_csv"), csv).run();
   return csv;
 }
 

@@ -46,8 +46,8 @@ std::string gunzip(std::string_view packed, const std::string& path, uint64_t at
   return out;
 }
 
-std::string read_unpacked(const std::string& path) {
-  std::string bytes = read_file(path);
+std::string read_unpacked(const std::string& path, const char* op) {
+  std::string bytes = read_file(path, op);
   return is_gzip(bytes) ? gunzip(bytes, path) : bytes;
 }
 

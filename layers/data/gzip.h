@@ -17,7 +17,8 @@ bool is_gzip(std::string_view bytes);
 std::string gunzip(std::string_view packed, const std::string& path,
                    uint64_t at_most = std::numeric_limits<uint64_t>::max());
 
-/// The bytes of a regular file, unpacked if the file is compressed.
-std::string read_unpacked(const std::string& path);
+/// The bytes of a regular file, unpacked if the file is compressed. Throws IOError; if there is no such file naming
+/// `op`.
+std::string read_unpacked(const std::string& path, const char* op = "read_unpacked");
 
 }  // namespace sluice

@@ -59,7 +59,7 @@ uint64_t size_of_kind(unsigned kind) {
 
 Tensor read_idx(const std::string& path, DType dtype) {
   if (dtype == boolean) fail<DTypeError>("read_idx: asked for bool; need a type of numbers");
-  std::string bytes = read_file(path);
+  std::string bytes = read_file(path, "read_idx");
   const bool packed = is_gzip(bytes);
   const auto bad = [&](const auto&... what) { fail<IOError>("read_idx: '", path, "': ", what...); };
 

@@ -7,7 +7,7 @@
 namespace sluice {
 
 std::string read_text(const std::string& path) {
-  std::string text = read_unpacked(path);
+  std::string text = read_unpacked(path, "read_text");
   if (text.empty()) fail<IOError>("read_text: '", path, "' is empty");
   return text;
 }

@@ -46,10 +46,11 @@ Checkpoint look(const char* op, const std::string& folder) {
     }
     if (shard.empty()) fail<IOError>(op, ": '", out.path, "' names no tensor with an embedding");
   }
-  const SafeTensors file = map_safetensors(folder + "/" + shard, [&](const std::string& name) {
+  const auto chosen = [&](const std::string& name) {
     out.shards.try_emplace(name, shard);
     return of_embedding(name);
-  });
+  };
+  const SafeTensors file = map_safetensors(folder + "/" + shard, chosen, op);
   for (const auto& [name, x] : file.tensors) out.dtype = x.dtype();
   return out;
 }
@@ -60,8 +61,8 @@ bool has_own_head(const char* op, const std::string& folder, const Checkpoint& f
              embedding = std::ranges::find_if(files.shards, [](const auto&e) { return of_embedding(e.first); });
   if (head == files.shards.end() || embedding == files.shards.end()) return false;
   const auto bytes = [&](const auto& entry) {
-    const SafeTensors file =
-        map_safetensors(folder + "/" + entry.second, [&](const std::string& name) { return name == entry.first; });
+    const auto this_one = [&](const std::string& name) { return name == entry.first; };
+    const SafeTensors file = map_safetensors(folder + "/" + entry.second, this_one, op);
     if (!file.tensors.contains(entry.first))
       fail<IOError>(op, ": '", files.path, "' names \"", entry.first, "\" in '", entry.second, "', which lacks it");
     return file.tensors.at(entry.first);
@@ -135,10 +136,9 @@ void complete(SafeTensors& out, const std::string& folder, const Checkpoint& fil
   std::set<std::string> shards, names;
   for (const auto& [name, shard] : files.shards) shards.insert(shard);
   std::map<std::string, Tensor> all;
+  const auto chosen = [&](const std::string& name) { return out.tensors.contains(name) || stays(name); };
   for (const std::string& shard : shards)
-    all.merge(map_safetensors(folder + "/" + shard, [&](const std::string& name) {
-                return out.tensors.contains(name) || stays(name);
-              }).tensors);
+    all.merge(map_safetensors(folder + "/" + shard, chosen, "save_model_files").tensors);
   for (const auto& [name, x] : all) names.insert(name);
   const auto weight = [&](const std::string& name) { return stays(name) && detail::weight_of(name).empty(); };
   detail::dequantise("save_model_files", all, names, weight, [&](const std::string&) { return dtype; });
@@ -166,9 +166,9 @@ void copy_other_files(const char* op, const std::string& from, const std::string
 }  // namespace
 
 Decoder load_model_files(const std::string& folder, const ModelFilesOptions& options) {
-  const std::string path = folder + "/config.json";
-  const ModelConfig config(read_file(path), path);
   constexpr const char* op = "load_model_files";
+  const std::string path = folder + "/config.json";
+  const ModelConfig config(read_file(path, op), str(op, ": '", path, "'"));
   const Checkpoint files = look(op, folder);
   ModelPlan plan;
   Decoder model;
@@ -178,12 +178,12 @@ Decoder load_model_files(const std::string& folder, const ModelFilesOptions& opt
     set_dtype(plan.options, options.dtype.value_or(files.dtype));
     model = shapes_of(plan.options);
   } catch (const IOError&) { throw; } catch (const Error& e) {
-    fail<IOError>("load_model_files: '", path, "': ", e.what());
+    fail<IOError>(op, ": '", path, "': ", e.what());
   }
   try {
     load_pytorch(model, files.path, plan.rules, {.ignore = plan.ignore, .map = options.map});
   } catch (const ValueError& e) {  // sizes for which the family's rules make no sense
-    fail<IOError>("load_model_files: '", path, "': ", e.what());
+    fail<IOError>(op, ": '", path, "': ", e.what());
   }
   return model;
 }
@@ -195,18 +195,19 @@ void save_model_files(const Decoder& model, const std::string& to, const std::st
     fail<ValueError>(op, ": need another folder than '", like, "' to write to");
   std::filesystem::create_directories(to, error);
   if (error) fail<IOError>(op, ": cannot make '", to, "': ", error.message());
-  const std::string path = like + "/config.json", text = read_file(path);
+  const std::string path = like + "/config.json", text = read_file(path, op);
   const Checkpoint files = look(op, like);
-  const ModelPlan plan = plan_of(op, like, ModelConfig(text, path), files);
+  const ModelPlan plan = plan_of(op, like, ModelConfig(text, str(op, ": '", path, "'")), files);
   const detail::Members members = detail::members(model);
   check_fits(op, members, shapes_of(plan.options), like);
   SafeTensors out = detail::pytorch_tensors(op, members, plan.rules, "");
   const DType dtype = model.embedding.weight.dtype();
   complete(out, like, files, plan.ignore, dtype);
-  save_safetensors(to + "/model.safetensors", out);
+  save_safetensors(to + "/model.safetensors", out, op);
   copy_other_files(op, like, to);
   const std::string config = with_dtype(text, dtype);
-  write_file_atomically(to + "/config.json", [&](FileWriter& f) { f.write(config); });
+  write_file_atomically(
+      to + "/config.json", [&](FileWriter& f) { f.write(config); }, op);
 }
 
 }  // namespace sluice

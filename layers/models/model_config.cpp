@@ -29,12 +29,12 @@ std::string with_infinity(const std::string& text) {
 
 Json parse_python_json(const std::string& text) { return parse_json(with_infinity(text)); }
 
-ModelConfig::ModelConfig(const std::string& text, std::string path) : path_(std::move(path)) {
+ModelConfig::ModelConfig(const std::string& text, std::string at) : at_(std::move(at)) {
   Json json;
   try {
     json = parse_python_json(text);
-  } catch (const ValueError& e) { fail<IOError>("'", path_, "': ", e.what()); }
-  if (!json.as<Json::Object>()) fail<IOError>("'", path_, "': is no JSON object");
+  } catch (const ValueError& e) { fail<IOError>(at_, ": ", e.what()); }
+  if (!json.as<Json::Object>()) fail<IOError>(at_, ": is no JSON object");
   const Json* language = json.find("text_config");
   nested_ = language && language->as<Json::Object>();
   add("", nested_ ? *language : json);
@@ -48,7 +48,7 @@ void ModelConfig::add(const std::string& prefix, const Json& value) {
     for (const auto& [name, member] : *object) add(prefix.empty() ? name : prefix + "." + name, member);
   else if (value.is_null()) nulls_.insert(prefix);
   else if (!fields_.emplace(prefix, value).second)
-    fail<IOError>("'", path_, "': the field \"", prefix, "\" stands there twice, once with a dot in its name");
+    fail<IOError>(at_, ": the field \"", prefix, "\" stands there twice, once with a dot in its name");
 }
 
 const Json* ModelConfig::find(const std::string& name) const {
@@ -59,7 +59,7 @@ const Json* ModelConfig::find(const std::string& name) const {
 
 void ModelConfig::refuse(const std::string& name, const std::string& why) const {
   const auto it = fields_.find(name);
-  fail<IOError>("'", path_, "': \"", name, "\" is ", it == fields_.end() ? "missing" : to_text(it->second), "; ", why);
+  fail<IOError>(at_, ": \"", name, "\" is ", it == fields_.end() ? "missing" : to_text(it->second), "; ", why);
 }
 
 void ModelConfig::ignore(const std::string& names) const {
@@ -85,8 +85,8 @@ void ModelConfig::check_read(const std::vector<std::string>& ignored) const {
   for (const auto& [name, value] : fields_)
     if (!known(name)) unknown += str("\n  \"", name, "\": ", to_text(value).substr(0, 100));
   if (!unknown.empty())
-    fail<IOError>("'", path_,
-                  "': fields that this library does not know and that may change what the model computes; "
+    fail<IOError>(at_,
+                  ": fields that this library does not know and that may change what the model computes; "
                   "name them in ModelFilesOptions::ignore if they do not:",
                   unknown);
 }

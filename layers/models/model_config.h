@@ -20,8 +20,8 @@ Json parse_python_json(const std::string& text);
 /// tie_word_embeddings.
 class ModelConfig {
  public:
-  /// `text` is JSON; `path` begins errors. IOError for text that is no JSON object.
-  ModelConfig(const std::string& text, std::string path);
+  /// `text` is JSON; `at`, such as "op: 'path'", begins errors. IOError for text that is no JSON object.
+  ModelConfig(const std::string& text, std::string at);
 
   /// True if the field is there and is not null.
   bool has(const std::string& name) const { return find(name) != nullptr; }
@@ -62,7 +62,7 @@ class ModelConfig {
   const Json* find(const std::string& name) const;
   void add(const std::string& prefix, const Json& value);
 
-  std::string path_;
+  std::string at_;
   bool nested_ = false;
   mutable std::map<std::string, Json> fields_;
   std::set<std::string> nulls_;  // names of fields that are null

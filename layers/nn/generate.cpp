@@ -1,6 +1,6 @@
 #include <sluice/layers/nn/generate.h>
 
-#include <sluice/core/error.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
@@ -72,10 +72,11 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
                 const GenerateOptions& options, Rng& rng) {
   check_options("generate", options);
+  detail::check_defined("generate", {{"prompt", prompt}});
   if (!is_integer(prompt.dtype()))
     fail<DTypeError>("generate: the prompt must be i64 or i32 — got ", prompt.dtype(), " ", prompt);
   if (prompt.rank() != 2 || prompt.dim(0) == 0 || prompt.dim(1) == 0)
-    fail("generate: the prompt must be [batch, n] with n >= 1 — got ", prompt);
+    fail("generate: the prompt must be [batch, n], both from 1 on — got ", prompt);
   NoGrad guard;
   const int64_t batch = prompt.dim(0);
   std::vector<Tensor> parts{to(prompt, i64)};

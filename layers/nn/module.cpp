@@ -149,7 +149,7 @@ void save_state(const Members& m, const std::string& path, const std::map<std::s
   file.metadata = metadata;
   file.metadata.try_emplace("format", "sluice");  // linear maps are [in, out]: load_pytorch() must not read them
   for (const auto& s : m.slots) file.tensors[s.name] = s.tensor->detach();
-  save_safetensors(path, file);
+  save_safetensors(path, file, "save");
 }
 
 namespace {
@@ -167,7 +167,7 @@ std::map<std::string, Tensor> weights_of(const SafeTensors& file) {
 }  // namespace
 
 std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const LoadOptions& o) {
-  const SafeTensors file = load_safetensors(path);
+  const SafeTensors file = load_safetensors(path, {}, "load");
   const auto transposed = [](const Members::Part& p) { return p.type == "Linear"; };
   if (file.format() == "pt" && std::any_of(m.parts.begin(), m.parts.end(), transposed))
     fail<IOError>("load: '", path, "': was written by PyTorch, whose linear maps are [out, in]; read it with ",
@@ -217,7 +217,7 @@ void describe_model(std::map<std::string, std::string>& metadata, const char* ty
 }
 
 std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options) {
-  const SafeTensors file = load_safetensors(path);
+  const SafeTensors file = load_safetensors(path, {}, "load_model");
   const auto layer = file.metadata.find("layer"), stored = file.metadata.find("options");
   if (layer == file.metadata.end() || stored == file.metadata.end())
     fail<IOError>("load_model: '", path, "': the file does not say what its model is; metadata \"",

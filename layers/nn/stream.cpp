@@ -151,12 +151,12 @@ void save(const Stream& stream, const std::string& path) {
   }
   file.metadata["format"] = kFormat;
   file.metadata["stream"] = to_text(Json::Object{{"length", stream.length_}, {"places", std::move(places)}});
-  save_safetensors(path, file);
+  save_safetensors(path, file, "save");
 }
 
 Stream load_stream(const std::string& path) {
-  const SafeTensors file = load_safetensors(path);
-  const auto refuse = [&](const auto&... why) { fail<IOError>("load_stream: ", path, ": ", why...); };
+  const SafeTensors file = load_safetensors(path, {}, "load_stream");
+  const auto refuse = [&](const auto&... why) { fail<IOError>("load_stream: '", path, "': ", why...); };
   const auto described = file.metadata.find("stream");
   if (file.format() != kFormat || described == file.metadata.end()) refuse("not the file of a stream");
   const auto number = [&](const Json& from, const char* name, int64_t most) {

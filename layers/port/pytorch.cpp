@@ -365,7 +365,7 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
 }
 
 void save_pytorch(const Members& m, const std::string& path, const PyTorchRules& rules, const std::string& prefix) {
-  save_safetensors(path, pytorch_tensors("save_pytorch", m, rules, prefix));
+  save_safetensors(path, pytorch_tensors("save_pytorch", m, rules, prefix), "save_pytorch");
 }
 
 SafeTensors pytorch_tensors(const char* op, const Members& m, const PyTorchRules& rules, const std::string& prefix) {

@@ -13,7 +13,7 @@ namespace sluice::detail {
 std::map<std::string, std::string> read_index(const char* op, const std::string& path) {
   std::map<std::string, std::string> files;
   try {
-    const Json index = parse_json(read_file(path));
+    const Json index = parse_json(read_file(path, op));
     for (const auto& [name, file] : index.at("weight_map").get<Json::Object>()) files[name] = file.get<std::string>();
   } catch (const ValueError& e) {
     fail<IOError>(op, ": '", path, "': is no index of a sharded checkpoint: ", e.what());
@@ -40,16 +40,17 @@ std::map<std::string, Tensor> read_pytorch(const std::string& path, bool map,
     if (!good) fail<IOError>("load_pytorch: '", path, "': ", why...);
   };
   char start[9] = {};
-  FileReader file(path);
+  FileReader file(path, "load_pytorch");
   file.read(start, std::min<uint64_t>(file.size(), 9));
   const std::string_view magic(start, 2);  // of safetensors, whose ninth byte is "{": the length of its header
   check(start[8] == '{' || (magic != "PK" && magic != "\x80\x02"),
         "is a pickle, not safetensors; in Python: safetensors.torch.save_file(model.state_dict(), path)");
   std::string twice;
-  const SafeTensors loaded = (map ? map_safetensors : load_safetensors)(path, [&](const std::string& name) {
+  const auto chosen = [&](const std::string& name) {
     if (!names.insert(name).second) twice = name;
     return wanted(name);
-  });
+  };
+  const SafeTensors loaded = (map ? map_safetensors : load_safetensors)(path, chosen, "load_pytorch");
   check(twice.empty(), "another file, too, holds \"", shortened(twice), "\"");
   check(!loaded.format().starts_with("sluice") && !loaded.metadata.contains("options"),
         "was written by save() or save_checkpoint(), whose linear maps are [in, out]; read it with load()");

@@ -206,7 +206,7 @@ TokenizerTables::TokenizerTables(const std::string& text) {
 }
 
 Tokenizer Tokenizer::from_file(const std::string& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, "tokenizer");
   try {
     return Tokenizer(std::make_shared<const TokenizerTables>(text));
   } catch (const ValueError& e) {

@@ -272,7 +272,8 @@ void write_svg_curve(const std::string& path, const CurveOptions& options, const
   svg << "</g>\n";
   write_legend(svg, series, curves);
   svg << "</svg>\n";
-  write_file_atomically(path, [&](FileWriter& out) { out.write(svg.str()); });
+  write_file_atomically(
+      path, [&](FileWriter& out) { out.write(svg.str()); }, "write_svg_curve");
 }
 
 }  // namespace sluice

@@ -53,7 +53,7 @@ CsvLog::CsvLog(std::string path, std::vector<std::string> columns, int64_t resum
   std::error_code error;
   const bool there = resume_step > 0 && std::filesystem::exists(path_, error);
   if (error) fail<IOError>("csv_log: cannot look for '", path_, "': ", error.message());
-  if (there) old = read_file(path_);
+  if (there) old = read_file(path_, "csv_log");
 
   int64_t line_number = 0;
   for (std::size_t at = 0, end; (end = old.find('\n', at)) != std::string::npos; at = end + 1) {
@@ -71,7 +71,8 @@ CsvLog::CsvLog(std::string path, std::vector<std::string> columns, int64_t resum
     rows_.push_back(std::move(row));
   }
 
-  write_file_atomically(path_, [&](FileWriter& out) { out.write(kept); });
+  write_file_atomically(
+      path_, [&](FileWriter& out) { out.write(kept); }, "csv_log");
   file_.reset(std::fopen(path_.c_str(), "ab"));
   if (!file_) fail<IOError>("csv_log: cannot write '", path_, "': ", reason());
   std::setvbuf(file_.get(), nullptr, _IONBF, 0);

@@ -14,24 +14,24 @@ namespace {
 
 constexpr std::string_view kOptimizer = "optimizer.", kConfig = "config.";
 
-template <class T> T number(const SafeTensors& file, const std::string& path, const std::string& key) {
+template <class T> T number(const SafeTensors& file, const std::string& at, const std::string& key) {
   auto it = file.metadata.find(key);
-  if (it == file.metadata.end()) fail<IOError>("checkpoint: ", path, ": metadata \"", key, "\" is missing");
+  if (it == file.metadata.end()) fail<IOError>(at, ": metadata \"", key, "\" is missing");
   T value{};
   const std::string& s = it->second;
   auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
   if (error != std::errc() || end != s.data() + s.size())
-    fail<IOError>("checkpoint: ", path, ": metadata \"", key, "\" is not a number: \"", s, "\"");
+    fail<IOError>(at, ": metadata \"", key, "\" is not a number: \"", s, "\"");
   return value;
 }
 
-TrainingState state_of(const SafeTensors& file, const std::string& path) {
+TrainingState state_of(const SafeTensors& file, const std::string& at) {
   if (file.format() != detail::kCheckpointFormat)
-    fail<IOError>("checkpoint: ", path, " is not a Sluice checkpoint; load() reads weights that save() wrote");
+    fail<IOError>(at, " is not a Sluice checkpoint; load() reads weights that save() wrote");
   TrainingState state;
-  state.step = number<int64_t>(file, path, "step");
-  state.position = file.metadata.contains("position") ? number<int64_t>(file, path, "position") : state.step;
-  if (state.step < 0 || state.position < 0) fail<IOError>("checkpoint: ", path, ": negative step or position");
+  state.step = number<int64_t>(file, at, "step");
+  state.position = file.metadata.contains("position") ? number<int64_t>(file, at, "position") : state.step;
+  if (state.step < 0 || state.position < 0) fail<IOError>(at, ": negative step or position");
   for (const auto& [key, value] : file.metadata)
     if (key.starts_with(kConfig)) state.config[key.substr(kConfig.size())] = value;
   return state;
@@ -59,24 +59,24 @@ void save_training(const Members& model, const std::string& path, const Optimize
   file.metadata["position"] = std::to_string(state.position < 0 ? state.step : state.position);
   file.metadata["rng.seed"] = std::to_string(rng.seed());
   file.metadata["rng.offset"] = std::to_string(rng.offset());
-  on_rank_0(ranks, [&] { save_safetensors(path, file); });
+  on_rank_0(ranks, [&] { save_safetensors(path, file, "save_checkpoint"); });
 }
 
 static TrainingState load_here(const Members& model, const std::string& path, Optimizer& optimizer, Rng& rng,
                                std::map<std::string, Tensor>& moments) {
-  SafeTensors file = load_safetensors(path);
-  TrainingState state = state_of(file, path);
-  const auto seed = number<uint64_t>(file, path, "rng.seed"), offset = number<uint64_t>(file, path, "rng.offset");
+  SafeTensors file = load_safetensors(path, {}, "load_checkpoint");
+  const std::string at = str("load_checkpoint: '", path, "'");
+  TrainingState state = state_of(file, at);
+  const auto seed = number<uint64_t>(file, at, "rng.seed"), offset = number<uint64_t>(file, at, "rng.offset");
   std::map<std::string, Tensor> weights;
   for (auto& [name, x] : file.tensors) {
     if (name.starts_with(detail::kCheckpointModel)) weights[name.substr(detail::kCheckpointModel.size())] = x;
     else if (name.starts_with(kOptimizer)) moments[name.substr(kOptimizer.size())] = x;
-    else fail<IOError>("checkpoint: ", path, ": tensor \"", name, "\" belongs to neither model nor optimiser");
+    else fail<IOError>(at, ": tensor \"", name, "\" belongs to neither model nor optimiser");
   }
   take_former_names(model, weights), take_former_names(model, moments);
-  const std::string op = str("load_checkpoint: '", path, "'");
-  check_state(model, weights, true, op);  // throws before anything changes
-  optimizer.load_state(moments, op);      // checks everything before it changes anything
+  check_state(model, weights, true, at);  // throws before anything changes
+  optimizer.load_state(moments, at);      // checks everything before it changes anything
   load_state(model, weights);             // cannot fail after check_state()
   rng.set_state(seed, offset);
   return state;
@@ -107,7 +107,9 @@ TrainingState load_training(const Members& model, const std::string& path, Optim
 }  // namespace detail
 
 TrainingState read_checkpoint_state(const std::string& path) {
-  return state_of(load_safetensors(path, [](const std::string&) { return false; }), path);
+  const auto none = [](const std::string&) { return false; };
+  constexpr const char* op = "read_checkpoint_state";
+  return state_of(load_safetensors(path, none, op), str(op, ": '", path, "'"));
 }
 
 }  // namespace sluice

@@ -4,14 +4,21 @@
 #include "support/temp_folder.h"
 
 #include <sluice/autograd/anomaly.h>
+#include <sluice/core/text/file.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/data/csv.h>
+#include <sluice/layers/data/idx.h>
 #include <sluice/layers/data/text.h>
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/linear_attention/gla.h>
+#include <sluice/layers/models/load_model_files.h>
 #include <sluice/layers/nn/generate.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/stream.h>
+#include <sluice/layers/port/pytorch.h>
+#include <sluice/layers/port/tokenizer.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/training.h>
 #include <sluice/ops/index/gather.h>
@@ -40,6 +47,8 @@ TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
   CHECK_THROWS_WITH(Linear()(ones({2, 3})), Contains("linear: weight is undefined"));
   CHECK_THROWS_WITH(sample_tokens(full({1, 5}, std::nan("")), {}, rng),
                     Contains("sample_tokens: row 0 of the logits has a NaN"));
+  CHECK_THROWS_WITH(generate([](const Tensor& t) { return t; }, Tensor(), {}, rng),
+                    Contains("generate: prompt is undefined"));
   CHECK_THROWS_WITH(sample_tokens(ones({1, 5}), {.temperature = -1}, rng), Contains("sample_tokens: temperature"));
 }
 
@@ -100,7 +109,7 @@ TEST_CASE("messages: whatever is thrown while modules run ends with them, once",
       {"requires_grad_: only f32", [&] { Tensor(i).requires_grad_(); }},
       {"backward: the output [2,3] has no history", [&] { backward(x); }},
       {"item: needs exactly one element", [&] { to(x, meta).item(); }},
-      {"read: cannot open '/no/file'", [&] { read_text("/no/file"); }},
+      {"read_text: cannot open '/no/file'", [&] { read_text("/no/file"); }},
   };
   const auto said = [](const std::function<void()>& f) -> std::string {
     try {
@@ -182,4 +191,56 @@ TEST_CASE("messages: a table without the column", "[messages]") {
   const Csv csv = read_csv(folder / "a.csv");
   CHECK_THROWS_WITH(csv.index("z"), Contains("has no column \"z\"; it has rooms, area"));
   CHECK_THROWS_WITH(csv.index("room"), Contains("did you mean \"rooms\"?"));
+}
+
+TEST_CASE("messages: a file is named with the function that was called, whatever is wrong with it", "[messages]") {
+  const TempFolder folder;
+  const std::string empty_file = folder / "empty", missing = folder / "missing";
+  std::ofstream{empty_file};
+  Rng rng(1);
+  Linear model({4, 4}, rng);
+  Adam optimizer(parameters(model), {});
+  using Call = std::function<void(const std::string&)>;
+  const std::vector<std::pair<std::string, Call>> readers = {
+      {"load_safetensors", [](const std::string& path) { load_safetensors(path); }},
+      {"map_safetensors", [](const std::string& path) { map_safetensors(path); }},
+      {"load", [&](const std::string& path) { load(model, path); }},
+      {"load_model", [](const std::string& path) { load_model<Gau>(path); }},
+      {"load_checkpoint", [&](const std::string& path) { load_checkpoint(model, path, optimizer, rng); }},
+      {"read_checkpoint_state", [](const std::string& path) { read_checkpoint_state(path); }},
+      {"load_stream", [](const std::string& path) { load_stream(path); }},
+      {"load_pytorch", [&](const std::string& path) { load_pytorch(model, path); }},
+      {"tokenizer", [](const std::string& path) { Tokenizer::from_file(path); }},
+      {"read_text", [](const std::string& path) { read_text(path); }},
+      {"read_idx", [](const std::string& path) { read_idx(path); }},
+      {"read_file", [](const std::string& path) { read_file(path); }},
+      {"read_csv", [](const std::string& path) { read_csv(path); }},
+  };
+  const auto check = [](const std::string& op, const std::string& path, const char* says, const auto& call) {
+    std::string text = "nothing";
+    try {
+      call();
+    } catch (const IOError& e) { text = e.what(); }
+    INFO(op << ": " << text);
+    CHECK(text.starts_with(op + ": "));
+    CHECK(text.find(path) != text.npos);
+    CHECK(text.find(says) != text.npos);
+  };
+  for (const auto& reader : readers) {
+    const std::string& op = reader.first;
+    for (const auto& [path, says] :
+         {std::pair(missing, "No such file"), {folder / "", "is a folder"}, {empty_file, ""}})
+      if (op != "read_file" || path != empty_file) check(op, path, says, [&, at = path] { reader.second(at); });
+  }
+  const std::string config = folder / "config.json", nowhere = folder / "no/file";
+  check("load_model_files", missing, "No such file", [&] { load_model_files(missing); });
+  std::ofstream(config) << "[]";
+  std::ofstream(folder / "page") << "<!DOCTYPE html>";
+  check("load", folder / "page", "begins with '<!DOCTYP'", [&] { load(model, folder / "page"); });
+  check("load_model_files", "/config.json'", "no JSON object", [&] { load_model_files(folder / ""); });
+  check("save_safetensors", nowhere, "", [&] { save_safetensors(nowhere, {}); });
+  check("save", nowhere, "", [&] { save(model, nowhere); });
+  check("save", nowhere, "", [&] { save(Stream(), nowhere); });
+  check("save_checkpoint", nowhere, "", [&] { save_checkpoint(model, nowhere, optimizer, rng, {}); });
+  check("write_file_atomically", nowhere, "", [&] { write_file_atomically(nowhere, [](FileWriter&) {}); });
 }

@@ -325,8 +325,8 @@ TEST_CASE("stream: a file keeps it", "[streaming]") {
     return std::string();
   };
   const auto nothing = [](Tensor&) {};
-  CHECK_THAT(refusal("\"length\":5", "\"length\":-5", nothing), Contains(path + ": length is -5"));
-  CHECK_THAT(refusal("\"length\":5", "\"length\":\"5\"", nothing), Contains("load_stream: " + path));
+  CHECK_THAT(refusal("\"length\":5", "\"length\":-5", nothing), Contains(path + "': length is -5"));
+  CHECK_THAT(refusal("\"length\":5", "\"length\":\"5\"", nothing), Contains("load_stream: '" + path));
   CHECK_THAT(refusal("places", "place", nothing), Contains("places"));
   CHECK_THAT(refusal("length", "length", [](Tensor& t) { t = contiguous(select(t, 0, 0)); }),
              Contains("needs rows [batch, heads, "));
