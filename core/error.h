@@ -16,7 +16,8 @@
 
 namespace sluice {
 
-/// Base of everything that Sluice throws. The text names the op, what it got and what it needs.
+/// Base of everything that Sluice throws. The text names the op, what it got and what it needs. Without memory for a
+/// tensor or a thread it is a MemoryError; for less, std::bad_alloc passes from the standard library.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -57,15 +57,18 @@ Node::Extras& Node::extras() {
   return *extras_;
 }
 
-void Node::add_hook(uint32_t output, std::function<Tensor(const Tensor&)> hook) {
-  extras().hooks.emplace_back(output, std::move(hook));
+std::weak_ptr<HookHandle::Hook> Node::add_hook(uint32_t output, HookHandle::Hook hook) {
+  auto& hooks = extras().hooks;
+  std::erase_if(hooks, [](const auto& h) { return !*h.second; });  // those that were removed
+  return hooks.emplace_back(output, std::make_shared<HookHandle::Hook>(std::move(hook))).second;
 }
 
 void Node::run_hooks(uint32_t output, Tensor& grad) {
   if (!extras_) return;
   const auto hooks = extras_->hooks;  // a copy: a hook may register another
-  for (const auto& [index, hook] : hooks) {
-    if (index != output) continue;
+  for (const auto& [index, shared] : hooks) {
+    const HookHandle::Hook hook = *shared;  // a copy: a hook may remove itself
+    if (index != output || !hook) continue;
     Tensor replacement = hook(grad);
     if (!replacement.defined()) continue;
     if (replacement.dtype() != grad.dtype())

@@ -70,7 +70,8 @@ class Node : public RefCounted, public detail::Pooled {
   /// What it has saved.
   std::span<const Saved> all_saved() const { return {saved_.begin(), saved_.end()}; }
   void add_output(Tensor& y);  // makes this the history of y
-  void add_hook(uint32_t output, std::function<Tensor(const Tensor&)> hook);
+  /// The hook, which this node owns, to be emptied when it is to be removed.
+  std::weak_ptr<HookHandle::Hook> add_hook(uint32_t output, HookHandle::Hook hook);
   /// Applies the hooks of an output to its gradient.
   void run_hooks(uint32_t output, Tensor& grad);
 
@@ -78,8 +79,8 @@ class Node : public RefCounted, public detail::Pooled {
   SmallVector<Edge, 3> edges;
   SmallVector<OutputMeta, 1> outputs;
   struct Extras {
-    std::vector<std::pair<uint32_t, std::function<Tensor(const Tensor&)>>> hooks;
-    std::string module_path;  // set by anomaly mode and the profiler
+    std::vector<std::pair<uint32_t, std::shared_ptr<HookHandle::Hook>>> hooks;  // with the output that each is for
+    std::string module_path;                                                    // set by anomaly mode and the profiler
   };
   Extras& extras();
   std::unique_ptr<Extras> extras_;

@@ -130,10 +130,15 @@ void Tensor::set_grad(Tensor g) {
   leaf.grad = std::move(g), leaf.sum = Tensor();
 }
 
-void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) {
+HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) {
   if (!requires_grad()) fail<AutogradError>("register_hook: this tensor does not require a gradient");
   if (!hook) fail<ValueError>("register_hook: the hook is empty");
-  impl_->history->add_hook(impl_->output_index, std::move(hook));
+  return HookHandle(impl_->history->add_hook(impl_->output_index, std::move(hook)));
+}
+
+void HookHandle::remove() {
+  if (const auto hook = hook_.lock()) *hook = nullptr;
+  hook_.reset();
 }
 
 void append_text(std::string& s, const Tensor& x) {

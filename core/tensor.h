@@ -13,6 +13,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <vector>
 
 namespace sluice {
@@ -40,6 +41,20 @@ void dispose(TensorImpl*);
 struct TensorOptions {
   DType dtype = f32;    // of the elements
   Device device = cpu;  // where the elements lie
+};
+
+/// A hook of a tensor. The hook outlives its handle.
+class HookHandle {
+ public:
+  using Hook = std::function<Tensor(const Tensor&)>;  // is called with a gradient
+  HookHandle() = default;
+  /// A handle of `hook`, for the library's own use.
+  explicit HookHandle(std::weak_ptr<Hook> hook) : hook_(std::move(hook)) {}
+  /// Takes the hook away: it is not called again. Does nothing the second time, or once the tensor is gone.
+  void remove();
+
+ private:
+  std::weak_ptr<Hook> hook_;
 };
 
 /// An n-dimensional array: storage seen through a layout. A Tensor is a handle: copies share values and history. Its
@@ -161,8 +176,9 @@ class Tensor {
   void zero_grad() { set_grad({}); }
   /// The same storage without history.
   Tensor detach() const;
-  /// Calls `hook` with each gradient that reaches this tensor; a defined result replaces the gradient.
-  void register_hook(std::function<Tensor(const Tensor&)> hook);
+  /// Calls `hook` with each gradient that reaches this tensor; a defined result replaces the gradient. The handle's
+  /// remove() takes the hook away.
+  HookHandle register_hook(std::function<Tensor(const Tensor&)> hook);
 
   /// The implementation object, for the library's own use. Throws ValueError if undefined.
   TensorImpl& impl() const {
@@ -195,7 +211,7 @@ void append_text(std::string& s, const Tensor& x);  // "[2,3]", for error messag
 namespace detail {
 /// Throws DTypeError naming `op` unless x holds f32, f64 or bf16.
 inline void check_float(const char* op, const Tensor& x) {
-  if (!x.defined()) fail<ValueError>(op, ": a tensor is undefined");
+  if (!x.defined()) fail<ValueError>(op, ": the tensor is undefined (default-constructed or moved from)");
   if (!is_float(x.dtype())) fail<DTypeError>(op, ": needs f32, f64 or bf16 — got ", x.dtype(), " of shape ", x);
 }
 /// An operand with its name in errors.

@@ -94,11 +94,14 @@ Tensor pow(const Tensor& x, double exponent) {
   return map(fm::PowScalar{exponent}, x);
 }
 Tensor pow(const Tensor& x, const Tensor& exponent) { return map(fm::Pow{}, x, exponent); }
+Tensor pow(double base, const Tensor& exponent) { return pow(detail::beside("pow", exponent, base), exponent); }
 Tensor square(const Tensor& x) { return map(fm::Square{}, x); }
 Tensor remainder(const Tensor& a, const Tensor& b) { return map(fm::Remainder{}, a, b); }
 Tensor remainder(const Tensor& a, double b) { return remainder(a, detail::beside("remainder", a, b)); }
+Tensor remainder(double a, const Tensor& b) { return remainder(detail::beside("remainder", b, a), b); }
 Tensor floor_divide(const Tensor& a, const Tensor& b) { return map(fm::FloorDivide{}, a, b); }
 Tensor floor_divide(const Tensor& a, double b) { return floor_divide(a, detail::beside("floor_divide", a, b)); }
+Tensor floor_divide(double a, const Tensor& b) { return floor_divide(detail::beside("floor_divide", b, a), b); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return map(fm::Maximum{}, a, b); }
 Tensor maximum(const Tensor& a, double b) { return maximum(a, detail::beside("maximum", a, b)); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return map(fm::Minimum{}, a, b); }
@@ -134,6 +137,10 @@ Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
 }
 Tensor where(const Tensor& mask, const Tensor& a, double b) { return where(mask, a, detail::beside("where", a, b)); }
 Tensor where(const Tensor& mask, double a, const Tensor& b) { return where(mask, detail::beside("where", b, a), b); }
+Tensor where(const Tensor& mask, double a, double b) {
+  check_mask("where", mask);
+  return where(mask, full({}, a, {f32, mask.device()}), b);
+}
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   check_mask("masked_fill", mask);

@@ -31,31 +31,38 @@ Tensor add_scalar(const Tensor& x, double c);
 /// wrap around; a negative exponent beside integers is a ValueError.
 Tensor pow(const Tensor& x, double exponent);
 Tensor pow(const Tensor& x, const Tensor& exponent);
+Tensor pow(double base, const Tensor& exponent);
 /// x²
 Tensor square(const Tensor& x);
 /// 1/x
 Tensor reciprocal(const Tensor& x);
-/// a − b·⌊a/b⌋, as Python's %: has the sign of b. Slopes 1 and −⌊a/b⌋. Where b is 0: a for integers, NaN for floats.
+/// a − b·⌊a/b⌋, as Python's %, also as operator: has the sign of b. Slopes 1 and −⌊a/b⌋. Where b is 0: a for integers,
+/// NaN for floats.
 Tensor remainder(const Tensor& a, const Tensor& b);
 Tensor remainder(const Tensor& a, double b);
+Tensor remainder(double a, const Tensor& b);
 /// ⌊a/b⌋, as Python's //: with the remainder r above, a = b·⌊a/b⌋ + r. Its gradient is 0. Where b is 0: 0 for integers,
 /// a/b for floats.
 Tensor floor_divide(const Tensor& a, const Tensor& b);
 Tensor floor_divide(const Tensor& a, double b);
+Tensor floor_divide(double a, const Tensor& b);
 /// The larger or smaller of two values. NaN wins; at a tie each gets half of the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, double b);
+inline Tensor maximum(double a, const Tensor& b) { return maximum(b, a); }
 Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, double b);
+inline Tensor minimum(double a, const Tensor& b) { return minimum(b, a); }
 /// x limited to [lo, hi], on one side where the other is {}; slope 1 on the bounds. Throws ValueError when lo > hi.
 Tensor clamp(const Tensor& x, std::optional<double> lo, std::optional<double> hi = {});
 /// a + w·(b − a)
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w);
 Tensor lerp(const Tensor& a, const Tensor& b, double w);
-/// mask ? a : b, mask bool. Gradients flow to the chosen side only.
+/// mask ? a : b, mask bool. Gradients flow to the chosen side only. Of two numbers: f32.
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& mask, const Tensor& a, double b);
 Tensor where(const Tensor& mask, double a, const Tensor& b);
+Tensor where(const Tensor& mask, double a, double b);
 /// A rank-0 tensor of the dtype (f32 for integers) and device of x: a constant beside x.
 Tensor like(const Tensor& x, double c);
 /// x with `value` where mask is true.
@@ -112,7 +119,7 @@ Tensor lt(const Tensor& x, double c);
 Tensor le(const Tensor& x, double c);
 Tensor gt(const Tensor& x, double c);
 Tensor ge(const Tensor& x, double c);
-/// a & b, a | b, !x of bool tensors: also as operators.
+/// a & b, a | b, !x or ~x of bool tensors: also as operators.
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_not(const Tensor& x);
@@ -142,6 +149,9 @@ inline Tensor operator*(double c, const Tensor& x) { return scale(x, c); }
 Tensor operator/(const Tensor& x, double c);
 /// c / x
 Tensor operator/(double c, const Tensor& x);
+inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
+inline Tensor operator%(const Tensor& a, double b) { return remainder(a, b); }
+inline Tensor operator%(double a, const Tensor& b) { return remainder(a, b); }
 inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
 inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }
 inline Tensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
@@ -154,9 +164,16 @@ inline Tensor operator>(const Tensor& x, double c) { return gt(x, c); }
 inline Tensor operator>=(const Tensor& x, double c) { return ge(x, c); }
 inline Tensor operator==(const Tensor& x, double c) { return eq(x, c); }
 inline Tensor operator!=(const Tensor& x, double c) { return ne(x, c); }
+inline Tensor operator<(double c, const Tensor& x) { return gt(x, c); }
+inline Tensor operator<=(double c, const Tensor& x) { return ge(x, c); }
+inline Tensor operator>(double c, const Tensor& x) { return lt(x, c); }
+inline Tensor operator>=(double c, const Tensor& x) { return le(x, c); }
+inline Tensor operator==(double c, const Tensor& x) { return eq(x, c); }
+inline Tensor operator!=(double c, const Tensor& x) { return ne(x, c); }
 inline Tensor operator&(const Tensor& a, const Tensor& b) { return logical_and(a, b); }
 inline Tensor operator|(const Tensor& a, const Tensor& b) { return logical_or(a, b); }
 inline Tensor operator!(const Tensor& x) { return logical_not(x); }
+inline Tensor operator~(const Tensor& x) { return logical_not(x); }
 
 /// x += y is x = x + y: x becomes a new tensor, and tensors that shared memory with the old x keep their values (add_
 /// and scale_ edit memory). AutogradError if x is a leaf that requires a gradient: the parameter would be lost.

@@ -72,6 +72,34 @@ TEST_CASE("hook: may register another hook", "[engine]") {
   CHECK(calls >= 20);
 }
 
+TEST_CASE("hook: remove() takes it away, also from within, and lets go of what it holds", "[engine]") {
+  Tensor x = leaf({1});
+  const auto held = std::make_shared<int>(0);
+  HookHandle once;
+  once = x.register_hook([&, held](const Tensor& g) {
+    once.remove();
+    ++*held;
+    return g * 10.0;
+  });
+  HookHandle first = x.register_hook([](const Tensor& g) { return g + 1.0; });
+  x.register_hook([](const Tensor& g) { return g * 2.0; });  // stays without a handle
+  backward(sum(x));
+  CHECK(values(x.grad()) == Doubles{22});
+  CHECK(*held == 1);
+  CHECK(held.use_count() == 1);
+  x.zero_grad(), backward(sum(x));
+  CHECK(values(x.grad()) == Doubles{4});
+  const HookHandle copy = first;
+  first.remove(), first.remove(), HookHandle(copy).remove(), HookHandle().remove();
+  x.zero_grad(), backward(sum(x));
+  CHECK(values(x.grad()) == Doubles{2});
+  HookHandle of_gone;
+  {
+    of_gone = (x * 2.0).register_hook([](const Tensor& g) { return g; });
+  }
+  of_gone.remove();  // its graph is gone
+}
+
 TEST_CASE("hook: a replacement of another shape or dtype is an error that names the op", "[engine]") {
   Tensor x = leaf({1, 2});
   Tensor h = tanh(x);

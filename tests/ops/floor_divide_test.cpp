@@ -1,4 +1,5 @@
-// Quotients that are rounded down, and powers of whole numbers: what is written as in Python means the same.
+// Quotients that are rounded down, powers of whole numbers, numbers before tensors: what is written as in Python means
+// the same.
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
@@ -52,4 +53,33 @@ TEST_CASE("whole numbers: powers wrap around, and are never fractions", "[number
   CHECK_THROWS_WITH(pow(x, 0.5), Contains("pow: an i64 tensor [5] and the fraction 0.5"));
   CHECK_THROWS_WITH(pow(to(x, i32), 3e9), Contains("pow: 3e+09 does not fit into i32"));
   CHECK_THROWS_AS(pow(x > 0, 2), DTypeError);
+}
+
+TEST_CASE("numbers may come first, and mean the same as behind", "[numbers]") {
+  const Tensor x = Tensor::from(Doubles{-1, 0.1, 2}), whole = Tensor::from(Whole{-1, 2, (1 << 24) + 1});
+  const auto same = [](const Tensor& a, const Tensor& b) { return a.dtype() == b.dtype() && allclose(a, b, 0, 0); };
+  // 0.1 is no float, nor is 2^24 + 1: each would be rounded as a tensor.
+  CHECK(same(0.1 == x, x == 0.1));
+  CHECK(same(0.1 != x, x != 0.1));
+  CHECK(same(0.1 < x, x > 0.1));
+  CHECK(same(0.1 <= x, x >= 0.1));
+  CHECK(same(0.1 > x, x < 0.1));
+  CHECK(same(0.1 >= x, x <= 0.1));
+  CHECK(any(0.1 > x).item<bool>());
+  CHECK(sum(0.1 > x).item<int>() == 1);
+  CHECK(sum((1 << 24) + 1 == whole).item<int>() == 1);
+  CHECK(same(maximum(0.3, x), maximum(x, 0.3)));
+  CHECK(same(minimum(0.3, x), minimum(x, 0.3)));
+  CHECK(allclose(pow(2, x), Tensor::from(Doubles{std::pow(2, -1), std::pow(2, 0.1), std::pow(2, 2)}), 1e-15, 0));
+  CHECK(remainder(7, Tensor::from(Whole{2, -2, 5})).to_vector<int64_t>() == Whole{1, -1, 2});
+  CHECK(floor_divide(7, Tensor::from(Whole{2, -2, 5})).to_vector<int64_t>() == Whole{3, -4, 1});
+  CHECK(same(7 % whole, remainder(7, whole)));
+  CHECK(same(whole % 7, remainder(whole, 7)));
+  CHECK(same(x % x, remainder(x, x)));
+  const Tensor chosen = where(x > 0, 1, 0);
+  CHECK(chosen.dtype() == f32);
+  CHECK(chosen.to_vector() == std::vector<float>{0, 1, 1});
+  CHECK(same(~(x > 0), x <= 0));
+  CHECK_THROWS_WITH(pow(2, whole), Contains("pow: needs f32, f64 or bf16"));
+  CHECK_THROWS_WITH(where(x, 1, 0), Contains("where: the mask must be bool"));
 }
