@@ -5,17 +5,17 @@
 
 namespace sluice::detail {
 
-[[noreturn, gnu::cold]] void fail_undefined(std::string_view op, std::string_view operand);
+[[noreturn, gnu::cold]] void fail_undefined(const char* op, std::string_view operand);
 
 /// Throws ValueError naming `op` and the operand unless all are defined. The first line of an op whose other checks do
 /// not name it: members of an undefined tensor know no op.
-inline void check_defined(std::string_view op, std::initializer_list<NamedOperand> operands) {
+inline void check_defined(const char* op, std::initializer_list<NamedOperand> operands) {
   for (const auto& [name, x] : operands)
     if (!x.defined()) [[unlikely]]
       fail_undefined(op, name);
 }
-inline void check_defined(std::string_view op, const Tensor& x) { check_defined(op, {{"x", x}}); }
+inline void check_defined(const char* op, const Tensor& x) { check_defined(op, {{"x", x}}); }
 /// The same for a list, whose entry i is "operand i".
-void check_defined(std::string_view op, const std::vector<Tensor>& operands);
+void check_defined(const char* op, const std::vector<Tensor>& operands);
 
 }  // namespace sluice::detail

@@ -148,10 +148,10 @@ void append_text(std::string& s, const Tensor& x) {
 
 namespace detail {
 
-void fail_undefined(std::string_view op, std::string_view operand) {
+void fail_undefined(const char* op, std::string_view operand) {
   fail<ValueError>(op, ": ", operand, " is undefined (default-constructed or moved from)");
 }
-void check_defined(std::string_view op, const std::vector<Tensor>& operands) {
+void check_defined(const char* op, const std::vector<Tensor>& operands) {
   for (std::size_t i = 0; i < operands.size(); ++i)
     if (!operands[i].defined()) fail_undefined(op, str("operand ", i));
 }
