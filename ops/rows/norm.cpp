@@ -129,6 +129,7 @@ struct NormRule {
     const DType dtype = x.dtype();
     const Tensor wide = detail::widened(g);
     x = detail::widened(x), w = detail::widened(w);
+    if (spec.centred) x = x - narrow(x, -1, 0, 1).detach();  // as the kernel does; c and its slopes stay what they are
     Tensor c = spec.centred ? x - mean(x, {-1}, keep) : x;
     Tensor r = rsqrt(mean(square(c), {-1}, keep) + spec.eps), unit = c * r;
     Tensor h = w.defined() ? wide * w : wide;
