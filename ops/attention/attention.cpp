@@ -231,10 +231,10 @@ struct Attention final : Op<"attention"> {
 };
 
 /// The same gradients composed of ops, from the definition. Gradients of higher order run through them.
-Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o, RngBlocks random,
+Tensors composed_vjp(const Tensor& q_in, const Tensor& k, const Tensor& v, const AttentionOptions& o, RngBlocks random,
                      Tensor g, const Tensor& g_lse) {
-  const int64_t batch = q.dim(0), heads = q.dim(1), m = q.dim(2), n = k.dim(2), kv_heads = k.dim(1);
-  const Tensor visible = detail::visibility_of(o, q, k);
+  const int64_t batch = q_in.dim(0), heads = q_in.dim(1), m = q_in.dim(2), n = k.dim(2), kv_heads = k.dim(1);
+  const Tensor visible = detail::visibility_of(o, q_in, k), q = detail::hide_blind(q_in, visible);
   const Tensor keys = detail::hide_unseen(k, visible, heads),
                values = detail::spread_heads(detail::hide_unseen(v, visible, heads), heads);
   Tensor sink_weight;

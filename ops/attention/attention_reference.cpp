@@ -70,6 +70,9 @@ Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads) {
   if (seen.dim(1) > 1 && per_head > 1) seen = any(unflatten(seen, 1, {x.dim(1), per_head}), {2});
   return masked_fill(x, logical_not(unsqueeze(seen, -1)), 0);
 }
+Tensor hide_blind(const Tensor& q, const Tensor& visible) {
+  return visible.defined() ? masked_fill(q, logical_not(any(visible, {3}, keep)), 0) : q;
+}
 
 }  // namespace detail
 
@@ -78,7 +81,8 @@ Tensor attention_map(const Tensor& q_in, const Tensor& k_in, const AttentionOpti
   if (q_in.dtype() == bf16) return detail::in_f32(attention_map, q_in, k_in, detail::widened(given));
   auto [q, k, v, o, rank] = detail::attention_operands("attention_map", q_in, k_in, k_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
-  return detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
+  q = detail::hide_blind(q, visible), k = detail::hide_unseen(k, visible, q.dim(1));
+  return detail::weights_of(detail::attention_scores(q, k, o), visible, o);
 }
 
 Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
@@ -87,7 +91,8 @@ Tensor attention_reference(const Tensor& q_in, const Tensor& k_in, const Tensor&
   if (q_in.dtype() == bf16) return detail::in_f32(attention_reference, q_in, k_in, v_in, detail::widened(given), rng);
   auto [q, k, v, o, rank] = detail::attention_operands("attention_reference", q_in, k_in, v_in, given);
   const Tensor visible = detail::visibility_of(o, q, k);
-  Tensor w = detail::weights_of(detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o), visible, o);
+  q = detail::hide_blind(q, visible), k = detail::hide_unseen(k, visible, q.dim(1));
+  Tensor w = detail::weights_of(detail::attention_scores(q, k, o), visible, o);
   if (o.dropout > 0 && rng)
     w = w * detail::attention_keep_mask(o.dropout, rng->draw(detail::keep_mask_blocks(w.shape()), w.device()),
                                         w.shape(), w.options());
@@ -108,7 +113,8 @@ Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& 
   const double inf = std::numeric_limits<double>::infinity();
   const int64_t m = q.dim(2), n = k.dim(2);
   const Tensor visible = detail::visibility_of(o, q, k);
-  Tensor scores = detail::attention_scores(q, detail::hide_unseen(k, visible, q.dim(1)), o);
+  q = detail::hide_blind(q, visible), k = detail::hide_unseen(k, visible, q.dim(1));
+  Tensor scores = detail::attention_scores(q, k, o);
   if (visible.defined()) scores = masked_fill(scores, logical_not(visible), -inf);
   const Tensor values = detail::spread_heads(detail::hide_unseen(v, visible, q.dim(1)), q.dim(1));
 

@@ -46,6 +46,8 @@ Tensor weights_of(const Tensor& scores, const Tensor& visible, const AttentionOp
                   Tensor* sink_weight = nullptr);
 /// x [batch, kv_heads, n, ·] with rows that no query sees set to 0: 0·NaN would be NaN.
 Tensor hide_unseen(const Tensor& x, const Tensor& visible, int64_t heads);
+/// q [batch, heads, m, ·] with rows that see no key set to 0: the gradients of keys are products with q.
+Tensor hide_blind(const Tensor& q, const Tensor& visible);
 
 /// Dropout's factors, 0 or 1/(1 − p). Row r of the m×n weights takes ⌈n/4⌉ Philox blocks, the first of which
 /// is from.first + r·⌈n/4⌉.

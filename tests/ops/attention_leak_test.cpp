@@ -83,16 +83,18 @@ TEST_CASE("attention: NaN and infinities that nobody sees change nothing", "[att
         s.options.bias = filled(s.options.bias, hidden, junk);
       return s;
     };
-    for (DType dtype : {f64, f32}) {
-      const std::vector<Tensor> want = run_attention(attention, with(0).in(dtype));
-      for (double junk :
-           {static_cast<double>(NAN), static_cast<double>(INFINITY), -static_cast<double>(INFINITY), 1e30}) {
-        const std::vector<Tensor> got = run_attention(attention, with(junk).in(dtype));
-        check_unmoved(got, want, junk, clean.text() + str(" junk ", junk, " ", name_of(dtype)));
-        for (const Tensor& x : got) CHECK(all_finite(x));
-        for (std::size_t g : {2, 3}) CHECK(max_abs(masked_fill(got[g], logical_not(unseen.keys), 0)) == 0);
+    for (DType dtype : {f64, f32})
+      for (const bool recorded : {false, true}) {
+        const std::vector<Tensor> want = run_attention(attention, with(0).in(dtype), {}, recorded);
+        for (double junk :
+             {static_cast<double>(NAN), static_cast<double>(INFINITY), -static_cast<double>(INFINITY), 1e30}) {
+          const std::vector<Tensor> got = run_attention(attention, with(junk).in(dtype), {}, recorded);
+          check_unmoved(got, want, junk,
+                        clean.text() + str(" junk ", junk, " ", name_of(dtype), recorded ? " recorded" : ""));
+          for (const Tensor& x : got) CHECK(all_finite(x));
+          for (std::size_t g : {2, 3}) CHECK(max_abs(masked_fill(got[g], logical_not(unseen.keys), 0)) == 0);
+        }
       }
-    }
   }
   CHECK(poisoned > 150);
 }

@@ -126,7 +126,8 @@ Tensor AttentionSample::visible() const {
   return contiguous(expand(visible_pairs(options.mask, all[0], all[1], all[2], all[3]), all));
 }
 
-std::vector<Tensor> run_attention(AttentionFunction f, const AttentionSample& s, const Tensor& cotangent) {
+std::vector<Tensor> run_attention(AttentionFunction f, const AttentionSample& s, const Tensor& cotangent,
+                                  bool recorded) {
   AttentionOptions o = s.options;
   std::vector<Tensor> leaves;
   auto leaf = [&](const Tensor& x) {
@@ -140,7 +141,7 @@ std::vector<Tensor> run_attention(AttentionFunction f, const AttentionSample& s,
   const Tensor y = f(q, k, v, o, &rng);
   Rand rand(77);
   const Tensor g = cotangent.defined() ? cotangent : random_tensor(y.shape(), y.dtype(), rand);
-  std::vector<Tensor> all = grad({y}, leaves, {.allow_unused = true, .grad_outputs = {g}});
+  std::vector<Tensor> all = grad({y}, leaves, {.create_graph = recorded, .allow_unused = true, .grad_outputs = {g}});
   for (std::size_t i = 0; i < all.size(); ++i)
     if (!all[i].defined()) all[i] = zeros_like(leaves[i]);
   all.insert(all.begin(), y.detach());

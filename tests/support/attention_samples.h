@@ -30,8 +30,9 @@ AttentionSample plain_attention(Rand& rand, Shape q, int64_t kv_heads, int64_t n
 
 using AttentionFunction = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&, Rng*);
 /// The output, then the gradients of q, k, v and of bias, relative_bias and sink where there are any, for a
-/// random cotangent or the given one.
-std::vector<Tensor> run_attention(AttentionFunction f, const AttentionSample& s, const Tensor& cotangent = {});
+/// random cotangent or the given one; with `recorded` the gradients have history, and are composed of ops.
+std::vector<Tensor> run_attention(AttentionFunction f, const AttentionSample& s, const Tensor& cotangent = {},
+                                  bool recorded = false);
 
 /// |got − want| <= tolerance · max|want| (or 0.05, where all of want is nearly 0) for the first result, with
 /// `gradient_tolerance` for the others.
