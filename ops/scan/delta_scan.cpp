@@ -54,7 +54,7 @@ struct DeltaValues final : Op<"delta_values"> {
     const PrecisionScope exact(Precision::f32);
     const PairGradients d = values_vjp(k, e, g, u, detail::widened(du), chunk);
     Tensors grads{d.k, d.erase, d.write, Tensor()};
-    if (needs(3)) grads[3] = cumsum(for_decay(e * d.erase - k * d.k, g), 2, {.reverse = true});
+    if (needs(3)) grads[3] = detail::decay_gradient(for_decay(e * d.erase - k * d.k, g), g);
     for (std::size_t i = 0; i < 3; ++i) grads[i] = to(grads[i], dtype);
     if (grads[3].defined()) grads[3] = to(grads[3], saved(2).dtype());
     return grads;
@@ -108,11 +108,13 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
   }
   Tensor dg;
   if (g.defined()) {
-    dg = cumsum(for_decay(q * dq + e * de - k * dk, g), 2, {.reverse = true});
-    if (dstate.defined()) {  // every g scales what the last state has of earlier steps
+    Tensor steps = for_decay(q * dq + e * de - k * dk, g);
+    const int64_t n = g.dim(2);
+    if (dstate.defined() && n > 0) {  // every g scales what the last state has of earlier steps
       const Tensor kept = sum(linear_scan_state(k, u, g, x.initial) * dstate, {-1});
-      dg = dg + (g.rank() == 3 ? sum(kept, {-1}, keep) : unsqueeze(kept, 2));
+      steps = steps + pad(g.rank() == 3 ? sum(kept, {-1}, keep) : unsqueeze(kept, 2), 2, n - 1, 0);
     }
+    dg = detail::decay_gradient(steps, g);
   }
   dq = detail::gather_heads(dq + own * k, groups), dk = detail::gather_heads(dk + own * q, groups);
   return {dq, dk, de, d.write, dg, dinitial};

@@ -113,7 +113,7 @@ struct LinearScan final : Op<"linear_scan"> {
     if (want_decay) {
       Tensor from = by_value ? scan(q, k, v, same, true) * gy : q * dq, to = by_value ? v * dv : k * dk;
       if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
-      grads[3] = cumsum(o.reverse ? to - from : from - to, 2, {.reverse = true});
+      grads[3] = detail::decay_gradient(o.reverse ? to - from : from - to, g);
     }
     if (by_key && !o.exclusive) {
       const Tensor own = sum(gy * v, {-1}, keep);
@@ -179,6 +179,13 @@ Tensor detail::running_decay(const Tensor& g, int64_t dim, CumsumOptions o) {
 Tensor detail::total_decay(const Tensor& g, int64_t dim) {
   if (!may_forget(g)) return sum(g, {dim});
   return masked_fill(sum(g, {dim}), any(g.detach() == kForgets, {dim}), kForgets);
+}
+
+Tensor detail::decay_gradient(const Tensor& x, const Tensor& g) {
+  if (g.device() != cpu || !may_forget(g)) return cumsum(x, 2, {.reverse = true});
+  const Tensor rows = g.rank() == 3 ? unsqueeze(x, -1) : x, one = ones({g.dim(0), g.dim(1), g.dim(2), 1}, x.options());
+  const Tensor forgets = masked_fill(zeros(g.shape(), x.options()), g.detach() == kForgets, kForgets);
+  return reshape(linear_scan(one, one, rows, forgets, {.reverse = true, .decay_on_values = true}), g.shape());
 }
 
 /// Where all channels decay by e^−∞: bool [batch, heads, n, 1].

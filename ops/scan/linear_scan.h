@@ -51,6 +51,9 @@ Tensor expanded_decay(const char* op, const Tensor& log_decay, const char* name,
 /// cumsum() of log decays: from a −∞ on it is −∞, whatever came before, even NaN. total_decay() is the sum likewise.
 Tensor running_decay(const Tensor& log_decay, int64_t dim, CumsumOptions options = {});
 Tensor total_decay(const Tensor& log_decay, int64_t dim);
+/// The gradient of log decays g from what each step adds to it: Σ_{t >= s} x_t, of x in the shape of g. On a CPU the
+/// sum ends before the next step that drops all, which leaves 0 of all steps behind it, even of NaN.
+Tensor decay_gradient(const Tensor& x, const Tensor& g);
 /// Σ_j (k_j ∘ e^{left_j})ᵀ v_j, for log decays left [batch, heads, n, 1 or m] from each step to the end.
 Tensor decayed_state(const Tensor& k, const Tensor& v, const Tensor& left);
 /// (q_t ∘ e^{upto_t})·state, for log decays upto [batch, heads, n, 1 or m] from the state to each step. In both

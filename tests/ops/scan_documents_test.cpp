@@ -26,12 +26,13 @@ constexpr std::size_t kBroken = 4;  // the document that holds NaN
 
 using Scan = std::function<Tensor(const std::vector<Tensor>& operands)>;
 
-/// out and the gradients of the first `leaves` operands.
-std::vector<Tensor> run(const Scan& scan, std::vector<Tensor> operands, std::size_t leaves, const Tensor& cotangent) {
+/// out and the gradients of the first `leaves` operands, with history if they are `recorded`.
+std::vector<Tensor> run(const Scan& scan, std::vector<Tensor> operands, std::size_t leaves, const Tensor& cotangent,
+                        bool recorded) {
   for (std::size_t i = 0; i < leaves; ++i) operands[i] = operands[i].detach().requires_grad_();
   const Tensor out = scan(operands);
-  std::vector<Tensor> results =
-      grad({out}, {operands.begin(), operands.begin() + std::ptrdiff_t(leaves)}, {.grad_outputs = {cotangent}});
+  std::vector<Tensor> results = grad({out}, {operands.begin(), operands.begin() + std::ptrdiff_t(leaves)},
+                                     {.create_graph = recorded, .grad_outputs = {cotangent}});
   results.insert(results.begin(), out.detach());
   return results;
 }
@@ -39,7 +40,7 @@ std::vector<Tensor> run(const Scan& scan, std::vector<Tensor> operands, std::siz
 /// `widths` are those of the operands before the decay, which has `channels` or, if 0, one number for all, and has a
 /// gradient if it is `learned`.
 void check_documents(const std::string& what, const Scan& scan, const std::vector<int64_t>& widths, int64_t channels,
-                     bool learned) {
+                     bool learned, bool recorded) {
   Rand rand(5);
   std::vector<std::vector<Tensor>> parts;  // of each operand
   for (const int64_t width : widths) {
@@ -61,12 +62,12 @@ void check_documents(const std::string& what, const Scan& scan, const std::vecto
   for (const std::vector<Tensor>& p : parts) whole.push_back(cat(p, 2));
   const Tensor cotangent = whole.back();
   whole.pop_back();
-  const std::vector<Tensor> together = run(scan, whole, widths.size() + learned, cotangent);
+  const std::vector<Tensor> together = run(scan, whole, widths.size() + learned, cotangent, recorded);
   int64_t begin = 0;
   for (std::size_t d = 0; d < kLengths.size(); begin += kLengths[d++]) {
     std::vector<Tensor> own;
     for (std::size_t i = 0; i <= widths.size(); ++i) own.push_back(parts[i][d]);
-    const std::vector<Tensor> alone = run(scan, own, widths.size() + learned, parts.back()[d]);
+    const std::vector<Tensor> alone = run(scan, own, widths.size() + learned, parts.back()[d], recorded);
     for (std::size_t i = 0; d != kBroken && i < alone.size(); ++i) {
       INFO(what << ", document " << d << ", result " << i);
       CHECK(max(abs(narrow(together[i], 2, begin, kLengths[d]) - alone[i])).item() < 1e-13);
@@ -84,17 +85,16 @@ TEST_CASE("scans: documents behind a decay of −∞ are as each alone, beside N
       const auto delta_scanned = [&](const auto& x) {
         return delta_scan(x[0], x[1], x[2], x[3], x[4], {}, {.chunk = chunk}).out;
       };
-      for (const bool learned : {false, true})
-        check_documents("delta_scan, " + what, delta_scanned, delta, channels, learned);
-      for (LinearScanOptions o : {LinearScanOptions{}, {.reverse = true}, {.exclusive = true}}) {
-        if (o.reverse && channels) continue;
-        o.chunk = chunk;
-        // The gradient of a decay by scans is a sum over all steps behind; by one pass it ends with the document.
-        const bool one_pass = chunk >= 16 && !o.reverse && !o.exclusive;
-        for (const bool learned : {false, one_pass})
-          check_documents(
-              str("linear_scan, ", what, o.reverse ? ", reverse" : "", o.exclusive ? ", exclusive" : ""),
-              [&](const auto& x) { return linear_scan(x[0], x[1], x[2], x[3], o); }, linear, channels, learned);
-      }
+      for (const bool recorded : {false, true})
+        for (const bool learned : {false, true}) {
+          check_documents("delta_scan, " + what, delta_scanned, delta, channels, learned, recorded);
+          for (LinearScanOptions o : {LinearScanOptions{}, {.reverse = true}, {.exclusive = true}}) {
+            o.chunk = chunk;
+            check_documents(
+                str("linear_scan, ", what, o.reverse ? ", reverse" : "", o.exclusive ? ", exclusive" : ""),
+                [&](const auto& x) { return linear_scan(x[0], x[1], x[2], x[3], o); }, linear, channels, learned,
+                recorded);
+          }
+        }
     }
 }
