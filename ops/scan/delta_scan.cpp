@@ -4,6 +4,8 @@
 #include <sluice/core/operands.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/scan/linear_scan.h>
@@ -82,16 +84,18 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
   const Tensor own = sum(dout * u, {-1}, keep);
   Tensor dq = of_pairs(dout, u, k, g, false, chunk), dk = of_pairs(u, dout, q, g, true, chunk),
          du = linear_scan(k, q, dout, g, {.chunk = chunk, .reverse = true}), dinitial;
-  // e^{G_t}, of a state from before, and e^{G_n − G_t}, of a step, in the shape of keys or [batch, heads, n, 1]
+  // Log decays of a state from before to each step, of each step to the end, and of all steps, in the shape of keys or
+  // [batch, heads, n or 1, 1]
   Tensor from_start, to_end, whole;
   if (g.defined()) {
-    const auto over_channels = [&](const Tensor& t) { return exp(g.rank() == 3 ? unsqueeze(t, -1) : t); };
-    from_start = over_channels(cumsum(g, 2)),
-    to_end = over_channels(cumsum(g, 2, {.exclusive = true, .reverse = true}));
-    whole = unsqueeze(exp(sum(g, {2})), -1);
-    if (g.rank() == 3) whole = unsqueeze(whole, -1);
+    const Tensor steps = g.rank() == 3 ? unsqueeze(g, -1) : g;
+    from_start = detail::running_decay(steps, 2);
+    to_end = detail::running_decay(steps, 2, {.exclusive = true, .reverse = true});
+    whole = unsqueeze(detail::total_decay(steps, 2), -1);
   }
-  const auto times = [](const Tensor& t, const Tensor& factor) { return factor.defined() ? t * factor : t; };
+  const auto times = [](const Tensor& t, const Tensor& decay) {
+    return decay.defined() ? map(formula::Decayed{}, t, decay) : t;
+  };
   if (dstate.defined()) {
     du = du + matmul(times(k, to_end), dstate);
     dk = dk + times(matmul(u, transpose(dstate, -2, -1)), to_end);

@@ -200,7 +200,10 @@ Tensor detail::decayed_state(const Tensor& k, const Tensor& v, const Tensor& lef
 }
 
 Tensor detail::carried(const Tensor& q, const Tensor& state, const Tensor& upto) {
-  return without_forgotten(matmul(map(formula::Decayed{}, q, upto), state), upto);
+  const Tensor rows = map(formula::Decayed{}, q, upto);
+  if (!may_forget(upto)) return matmul(rows, state);
+  const Tensor gone = forgotten(upto);  // of the rows, too: their gradients are products with the state
+  return masked_fill(matmul(masked_fill(rows, gone, 0), state), gone, 0);
 }
 
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay) {

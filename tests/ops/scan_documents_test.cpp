@@ -4,6 +4,7 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/number/random.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/delta_scan.h>
@@ -97,4 +98,40 @@ TEST_CASE("scans: documents behind a decay of −∞ are as each alone, beside N
           }
         }
     }
+}
+
+TEST_CASE("scans: nothing of a state of NaN is left behind a decay of −∞, nor in gradients there", "[delta_scan]") {
+  constexpr int64_t n = 20, reset = 7;
+  Rng rng(4);
+  const auto random = [&](int64_t rows, int64_t width) { return normal({1, 2, rows, width}, 0, 0.5, rng, {f64}); };
+  const auto late = [](const Tensor& x) { return x.dim(2) == n ? narrow(x, 2, reset, n - reset) : x; };
+  const Tensor cotangent = cat({zeros({1, 2, reset, kValues}, {f64}), random(n - reset, kValues)}, 2);
+  const Tensor state = random(kWidth, kValues), of_state = random(kWidth, kValues);
+  for (const int64_t channels : {int64_t{1}, kWidth}) {
+    Tensor decay = neg(abs(random(n, channels))), forgets = narrow(decay, 2, reset, 1);
+    fill_(forgets, -std::numeric_limits<double>::infinity());
+    decay = channels == 1 ? squeeze(decay, -1) : decay;
+    const std::vector<Tensor> rows{random(n, kWidth), random(n, kWidth), random(n, kWidth), random(n, kValues), decay};
+    const auto results = [&](bool carry, const Tensor& initial, bool recorded) {
+      std::vector<Tensor> x = rows;
+      x.push_back(initial);
+      for (Tensor& leaf : x) leaf = clone(leaf).requires_grad_();
+      const DeltaScanResult r = delta_scan(x[0], x[1], x[2], x[3], x[4], x[5], {.chunk = 8});
+      const Tensor loss = carry ? sum(late(linear_scan_carry(x[0], x[5], x[4])) * late(cotangent))
+                                : sum(late(r.out) * late(cotangent)) + sum(r.state * of_state);
+      std::vector<Tensor> all = grad({loss}, x, {.create_graph = recorded, .allow_unused = true});
+      all.push_back(loss);
+      return all;
+    };
+    for (const bool carry : {false, true})
+      for (const bool recorded : {false, true}) {
+        const std::vector<Tensor> want = results(carry, state, recorded),
+                                  got = results(carry, state * std::numeric_limits<double>::quiet_NaN(), recorded);
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          INFO("carry " << carry << ", recorded " << recorded << ", channels " << channels << ", result " << i);
+          if (i + 1 == want.size()) CHECK(got[i].item() == want[i].item());
+          else if (want[i].defined()) CHECK(max_abs_diff(late(got[i]), late(want[i])) < 1e-13);
+        }
+      }
+  }
 }
