@@ -62,11 +62,43 @@ Tensor readable(const Tensor& x, const ReduceShape& s) {
   if (x.device() != cpu || (s.inner == 1 ? s.n : s.inner) < 192) return contiguous(x);
   return detail::StridedRange(x.layout()).run(0).count > 0 ? x : contiguous(x);
 }
+/// Where in `order` each of the dims stands.
+Shape places_of(const Shape& dims, const Shape& order) {
+  Shape places;
+  for (int64_t d : dims) places.push_back(std::find(order.begin(), order.end(), d) - order.begin());
+  return places;
+}
+/// The dims of x in the order in which they lie in memory, or none where that is no gain, or changes the order of a
+/// sum.
+Shape order_in_memory(ReduceKind kind, const Tensor& x, const Shape& dims) {
+  if (x.device() != cpu || x.is_contiguous()) return {};
+  Shape order;
+  const auto step = [&](int64_t d) { return std::abs(x.strides()[static_cast<int>(d)]); };
+  for (int d = 0; d < x.rank(); ++d) {
+    if (x.shape()[d] > 1 && step(d) == 0) return {};
+    int at = order.rank();
+    while (at > 0 && step(order[at - 1]) < step(d)) --at;
+    order.insert(at, d);
+  }
+  if (std::is_sorted(order.begin(), order.end())) return {};
+  if (kind == ReduceKind::max || kind == ReduceKind::min) return order;
+  const Shape places = places_of(dims, order);
+  const bool in_order = std::is_sorted(places.begin(), places.end());
+  const bool one_run = runs_of(dims).size() == 1 && runs_of(places).size() == 1;
+  return in_order && one_run ? order : Shape{};
+}
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
 /// are apart take one pass per run.
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
   if (dims.empty()) return kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach());  // a scalar; a new result
   Tensor y = x.detach();
+  if (const Shape order = order_in_memory(kind, x, dims); order.rank() > 0) {
+    Shape places = places_of(dims, order), all;
+    for (int d = 0; d < x.rank(); ++d) all.push_back(d);
+    std::sort(places.begin(), places.end());
+    y = contiguous(permute(reduce_values(kind, permute(y, order), places, true), places_of(all, order)));
+    return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
+  }
   const auto runs = runs_of(dims);
   if (x.dtype() == bf16 && runs.size() > 1) y = to(y, f32);  // results are rounded once
   for (const DimRun run : runs) {
@@ -213,7 +245,7 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   if (x.dtype() == bf16) return detail::in_f32(norm, x, dims_in, keep_dims);
   Shape dims = wrap_dims("norm", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   Tensor y;
-  if (x.dtype() == f32) {
+  if (x.dtype() == f32 || (x.device() == cpu && runs_of(dims).size() < 2)) {
     y = reduce_values(ReduceKind::norm, x, dims, keep_dims);
   } else {
     NoGrad guard;

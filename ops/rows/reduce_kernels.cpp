@@ -78,6 +78,14 @@ template <class T> struct Source {
     read(at, n, to);
     return to;
   }
+  /// Whether rows of `inner` numbers lie in memory as they are, `step` apart, bf16 or not; `at` becomes an offset
+  /// there.
+  bool rows_in_place(int64_t inner, int64_t& at, int64_t& step) const {
+    if (!walk || walk->contiguous) return true;
+    if (walk->rank != 2 || walk->shape[1] != inner || walk->strides[1] != 1) return false;
+    step = walk->strides[0], at = at / inner * step + at % inner;
+    return true;
+  }
 
  private:
   void read(int64_t at, int64_t n, T* __restrict__ to) const {
@@ -118,31 +126,90 @@ template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, in
   return total;
 }
 
-/// store(j, reduction of column j of x [n, inner], which begins at `at`) for j in [from, to), row by row.
-template <class Op, class T, class Store>
-void reduce_rows(Source<T> x, int64_t at, int64_t n, int64_t inner, int64_t from, int64_t to, Store store) {
-  constexpr int64_t width = 256;
-  for (int64_t c = from; c < to; c += width) {
-    const int64_t m = std::min(width, to - c);
-    Total<Op, T> total[width];
-    Part<Op, T> part[width];
-    std::fill_n(total, m, Op::template start<Total<Op, T>>());
-    for (int64_t b = 0; b < n; b += kBlock / 8) {
-      std::fill_n(part, m, Op::template start<Part<Op, T>>());
-      const int64_t end = std::min(n, b + kBlock / 8);
-      for (int64_t r = b; r < end; ++r) {
-        const T* row = x(at + r * inner + c, m);
-        for (int64_t k = 0; k < m; ++k) part[k] = Op::apply(part[k], term<Op>(row[k]));
+/// Lanes in which reduce_run() adds up n numbers, here n rows: a sum has the same bits along columns as along rows. Of
+/// equal extremes, a single lane keeps the last.
+template <class Op> int64_t lanes_of(int64_t n) {
+  if constexpr (std::is_same_v<Op, NormOp>) return detail::kRowLanes;
+  return is_extreme<Op> || n < 16 ? 1 : n < kLanes ? 16 : kLanes;
+}
+/// part [lanes, m]: its first row becomes the reduction of n rows of m numbers, `step` apart, in the order of
+/// detail::lanes_joined().
+template <class Op, class T, class From>
+void reduce_rows(const From* x, int64_t step, int64_t n, int64_t m, Part<Op, T>* __restrict__ part) {
+  using P = Part<Op, T>;
+  const auto joined = [](P a, From v) { return Op::apply(a, term<Op>(static_cast<T>(v))); };
+  int64_t lanes = lanes_of<Op>(n), each = n / lanes;
+  std::fill_n(part, lanes * m, Op::template start<P>());
+  for (int64_t i = 0;; each = lanes >= 4 ? i + lanes <= n : lanes == 1 ? n - i : 0) {
+    // Adds `each` rows to each lane. Rows without a gap are one long row.
+    const int64_t runs = step == m ? 1 : lanes, count = step == m ? lanes * m : m, apart = lanes * step;
+    for (int64_t r = 0, rows; r < each; r += rows) {
+      rows = each - r >= 4 ? 4 : 1;
+      for (int64_t l = 0; l < runs; ++l) {
+        const From *from = x + i * step + r * apart + l * step, *b = from + apart, *c = b + apart, *d = c + apart;
+        P* __restrict__ to = part + l * m;
+        if (rows == 4)  // each part is loaded and stored once for the four
+          for (int64_t k = 0; k < count; ++k) to[k] = joined(joined(joined(joined(to[k], from[k]), b[k]), c[k]), d[k]);
+        else
+          for (int64_t k = 0; k < count; ++k) to[k] = joined(to[k], from[k]);
       }
-      for (int64_t k = 0; k < m; ++k) total[k] = Op::apply(total[k], static_cast<Total<Op, T>>(part[k]));
     }
-    for (int64_t k = 0; k < m; ++k) store(c + k, total[k]);
+    i += each * lanes;
+    if (lanes == 1) return;
+    lanes /= 2;
+    for (int64_t k = 0; k < lanes * m; ++k) part[k] = Op::apply(part[k], part[lanes * m + k]);
   }
+}
+/// The same for m columns of x [.., inner], whose first number is at `at`.
+template <class Op, class T>
+void reduce_rows(const Source<T>& x, int64_t at, int64_t n, int64_t inner, int64_t m, Part<Op, T>* part) {
+  int64_t step = inner, first = at;
+  const T* from = x.x;
+  if (!x.rows_in_place(inner, first, step)) {
+    T* copy = reinterpret_cast<T*>(detail::row_memory(1, n * m * static_cast<int64_t>(sizeof(T) / sizeof(float))));
+    for (int64_t r = 0; r < n; ++r) std::copy_n(x(at + r * inner, m), m, copy + r * m);
+    from = copy, first = 0, step = m;
+  } else if constexpr (std::is_same_v<T, float>) {
+    if (x.dtype == bf16) return reduce_rows<Op, T>(reinterpret_cast<const BFloat16*>(from) + first, step, n, m, part);
+  }
+  reduce_rows<Op, T>(from + first, step, n, m, part);
+}
+
+/// Reduces x [outer, n, inner] to [outer, inner], in tasks of kBlock rows of some columns.
+template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape s) {
+  constexpr int64_t width = 64;
+  const int64_t blocks = ceil_div(s.n, kBlock), strips = ceil_div(s.inner, width);
+  const int64_t work = std::min(s.n, kBlock) * std::min(s.inner, width);
+  std::vector<Part<Op, T>> parts(static_cast<std::size_t>(blocks > 1 ? s.outer * blocks * s.inner : 0));
+  const auto total = [](Total<Op, T> sum, Part<Op, T> part) { return Op::apply(sum, static_cast<Total<Op, T>>(part)); };
+  parallel_for(s.outer * blocks * strips, std::max<int64_t>(1, (1 << 15) / work), [&](int64_t begin, int64_t end) {
+    alignas(64) Part<Op, T> part[kLanes * width];
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t column = task % strips * width, block = task / strips, m = std::min(width, s.inner - column);
+      const int64_t first = block % blocks * kBlock, n = std::min(kBlock, s.n - first);
+      const int64_t at = (block / blocks * s.n + first) * s.inner + column;
+      reduce_rows<Op>(x, at, n, s.inner, m, part);
+      if (blocks > 1) std::copy_n(part, m, parts.data() + block * s.inner + column);
+      else
+        for (int64_t k = 0; k < m; ++k)
+          y[block * s.inner + column + k] = result<T, Op>(total(Op::template start<Total<Op, T>>(), part[k]));
+    }
+  });
+  if (blocks == 1) return;
+  parallel_for(s.outer * s.inner, ceil_div(1 << 15, blocks), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Part<Op, T>* part = parts.data() + i / s.inner * blocks * s.inner + i % s.inner;
+      auto sum = Op::template start<Total<Op, T>>();
+      for (int64_t b = 0; b < blocks; ++b) sum = total(sum, part[b * s.inner]);
+      y[i] = result<T, Op>(sum);
+    }
+  });
 }
 
 template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t piece = 1 << 15;
-  if (s.inner == 1 && s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
+  if (s.inner > 1) return reduce_columns<Op>(x, y, s);
+  if (s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
     const int64_t pieces = ceil_div(s.n, piece);
     std::vector<Total<Op, T>> part(static_cast<std::size_t>(pieces));
     parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
@@ -150,36 +217,11 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
         part[static_cast<std::size_t>(i)] = reduce_run<Op>(x, i * piece, std::min(piece, s.n - i * piece));
     });
     y[0] = result<T, Op>(reduce_run<Join<Op>>(Source<Total<Op, T>>{part.data()}, 0, pieces));
-  } else if (s.inner == 1) {
-    parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) y[i] = result<T, Op>(reduce_run<Op>(x, i * s.n, s.n));
-    });
-  } else if (s.outer == 1 && s.n > 1 && s.n * s.inner > 2 * piece && s.inner < 4096) {
-    // A tall matrix summed over its rows (the gradient of a bias): slabs of rows in parallel.
-    const int64_t rows = std::max<int64_t>(1, piece / s.inner), slabs = ceil_div(s.n, rows);
-    std::vector<Part<Op, T>> part(static_cast<std::size_t>(slabs * s.inner));
-    parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t some = std::min(rows, s.n - i * rows);
-        Part<Op, T>* to = part.data() + i * s.inner;
-        reduce_rows<Op>(x, i * rows * s.inner, some, s.inner, 0, s.inner,
-                        [=](int64_t j, auto total) { to[j] = static_cast<Part<Op, T>>(total); });
-      }
-    });
-    reduce_rows<Join<Op>>(Source<Part<Op, T>>{part.data()}, 0, slabs, s.inner, 0, s.inner,
-                          [=](int64_t j, auto total) { y[j] = result<T, Op>(total); });
-  } else {
-    const int64_t strip = std::min<int64_t>(s.inner, 1024), strips = ceil_div(s.inner, strip);
-    const int64_t work = std::max<int64_t>(1, s.n * strip);
-    parallel_for(s.outer * strips, std::max<int64_t>(1, piece / work), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t o = i / strips, from = i % strips * strip;
-        T* to = y + o * s.inner;
-        reduce_rows<Op>(x, o * s.n * s.inner, s.n, s.inner, from, std::min(s.inner, from + strip),
-                        [=](int64_t j, auto total) { to[j] = result<T, Op>(total); });
-      }
-    });
+    return;
   }
+  parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] = result<T, Op>(reduce_run<Op>(x, i * s.n, s.n));
+  });
 }
 
 template <class T> void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceShape s) {
@@ -189,12 +231,33 @@ template <class T> void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceS
   else if constexpr (std::is_floating_point_v<T>) reduce<NormOp>(in, out, s);
 }
 
+/// Norms that squares outside the range of f64 have made inexact, 0, infinite or NaN, once more: of x / max |x|.
+void scale_norms(Source<double> x, double* y, ReduceShape s) {
+  parallel_for(s.outer * s.inner, ceil_div(1 << 15, s.n), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (y[i] > 0x1p-450 && y[i] < 0x1p500) continue;
+      const int64_t at = i / s.inner * s.n * s.inner + i % s.inner;
+      double top = 0, total = 0;
+      for (int64_t r = 0; r < s.n; ++r) top = std::max(top, math::abs(*x(at + r * s.inner, 1)));
+      const double unit = top > 0 && top < std::numeric_limits<double>::infinity() ? top : 1;
+      for (int64_t r = 0; r < s.n; ++r) {
+        const double v = *x(at + r * s.inner, 1) / unit;
+        total += v * v;
+      }
+      y[i] = math::sqrt(total) * unit;
+    }
+  });
+}
+
 void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
   const detail::StridedRange walk(x.layout());
   const auto reduced = [&]<class T>(Tensor& to) {
     const auto* at = reinterpret_cast<const T*>(x.raw());
     const bool in_place = walk.contiguous && x.dtype() != bf16;
-    reduce_as<T>(kind, {at, in_place ? nullptr : &walk, x.dtype()}, to.mutable_data<T>(), s);
+    const Source<T> from{at, in_place ? nullptr : &walk, x.dtype()};
+    reduce_as<T>(kind, from, to.mutable_data<T>(), s);
+    if constexpr (std::is_same_v<T, double>)
+      if (kind == ReduceKind::norm) scale_norms(from, to.mutable_data<T>(), s);
   };
   if (x.dtype() == i64) return reduced.operator()<int64_t>(y);
   if (x.dtype() == i32) return reduced.operator()<int32_t>(y);

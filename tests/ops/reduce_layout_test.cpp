@@ -1,0 +1,131 @@
+// Reductions do not depend on the layout: along columns, and of transposed views, they have the bits of rows.
+#include <sluice/ops/rows/reduce.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+
+#include <sluice/core/number/random.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+using namespace sluice;
+using sluice::testing::same_bits;
+
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+const double not_a_number = std::nan("");
+
+/// What columns of x [n, m] reduce to, in long double.
+template <class F> std::vector<long double> by_columns(const Tensor& x, F join) {
+  const std::vector<double> all = to(x, f64).to_vector<double>();
+  const std::size_t m = static_cast<std::size_t>(x.dim(1));
+  std::vector<long double> total(m);
+  for (std::size_t k = 0; k < all.size(); ++k) total[k % m] += join(all[k]);
+  return total;
+}
+
+}  // namespace
+
+TEST_CASE("reduce: columns have the bits of rows, beyond every block", "[reduce]") {
+  Rng rng(1);
+  for (DType t : {f32, f64, bf16, i64, i32})
+    for (int64_t n :
+         {1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 47, 63, 64, 65, 96, 127, 129, 321, 1023, 1024, 1025, 1151, 2100})
+      for (int64_t m : {2, 3, 16, 63, 64, 65, 130}) {
+        INFO(n << "x" << m << " " << name_of(t));
+        const Tensor x = to(normal({n, m}, 0.5, 300, rng), t), rows = contiguous(transpose(x, 0, 1));
+        const Tensor wide = to(normal({n, m + 9}, 0.5, 300, rng), t), part = narrow(wide, 1, 5, m);
+        CHECK(same_bits(sum(x, {0}), sum(rows, {1})));
+        CHECK(same_bits(sum(transpose(x, 0, 1), {1}), sum(rows, {1})));
+        CHECK(same_bits(sum(transpose(rows, 0, 1), {0}), sum(rows, {1})));
+        CHECK(same_bits(sum(part, {0}), sum(contiguous(transpose(part, 0, 1)), {1})));
+        CHECK(same_bits(max(x, {0}), max(rows, {1})));
+        CHECK(same_bits(min(transpose(rows, 0, 1)), min(rows)));
+        if (is_float(t)) CHECK(same_bits(norm(x, {0}), norm(rows, {1})));
+      }
+}
+
+TEST_CASE("reduce: permuted views of three dims, over each dim and over neighbours", "[reduce]") {
+  Rng rng(2);
+  for (DType t : {f32, f64, bf16, i32})
+    for (const Shape& shape : {Shape{5, 67, 34}, Shape{3, 1, 70}, Shape{2, 1100, 18}}) {
+      const Tensor x = to(normal(shape, 0.5, 300, rng), t);
+      for (const Shape& order : {Shape{0, 2, 1}, Shape{2, 1, 0}, Shape{1, 2, 0}, Shape{2, 0, 1}, Shape{1, 0, 2}}) {
+        const Tensor view = permute(x, order);
+        for (const Tensor& y : {view, slice(view, 0, 0, std::nullopt, 2), flip(view, {1})}) {
+          const Tensor copy = clone(contiguous(y));
+          for (const Shape& dims : {Shape{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 2}, {0, 1, 2}}) {
+            INFO(name_of(t) << " " << str(y.shape()) << " by " << str(order) << " over " << str(dims));
+            CHECK(same_bits(sum(y, dims), sum(copy, dims)));
+            CHECK(same_bits(sum(y, dims, keep), sum(copy, dims, keep)));
+            CHECK(same_bits(max(y, dims), max(copy, dims)));
+            CHECK(sum(y, dims).is_contiguous());
+          }
+        }
+      }
+    }
+}
+
+TEST_CASE("reduce: sums of columns are within the bound of 64 lanes", "[reduce]") {
+  Rng rng(3);
+  for (int64_t n : {64, 1000, 1024, 5000})
+    for (DType t : {f32, f64}) {
+      INFO(n << " " << name_of(t));
+      const Tensor x = uniform({n, 70}, 0, 1, rng, {t});
+      const std::vector<double> got = to(sum(x, {0}), f64).to_vector<double>();
+      const auto want = by_columns(x, [](double v) { return static_cast<long double>(v); });
+      // A lane adds up to 16 numbers, and 6 steps join the lanes: rounded 22 times, where 128 in a row are 128.
+      const long double eps = t == f32 ? 0x1p-24L : 0x1p-53L,
+                        blocks = t == f32 ? 1 : static_cast<long double>(n) / 1024;
+      for (std::size_t k = 0; k < got.size(); ++k) CHECK(std::abs(got[k] - want[k]) <= (23 + blocks) * eps * want[k]);
+    }
+}
+
+TEST_CASE("reduce: norms of f64 of every size, along rows and columns", "[reduce]") {
+  Rng rng(4);
+  for (double size : {1.0, 1e-300, 1e-170, 1e-140, 1e-130, 1e140, 1e152, 1e160, 1e300})
+    for (int64_t n : {1, 5, 17, 1100}) {
+      INFO(n << " of " << size);
+      const Tensor x = normal({n, 66}, 0, 1, rng, {f64}) * size;
+      const auto want = by_columns(x, [](double v) { return static_cast<long double>(v) * v; });
+      for (const Tensor& y : {norm(x, {0}), norm(transpose(x, 0, 1), {1}), norm(contiguous(transpose(x, 0, 1)), {1})}) {
+        const std::vector<double> got = y.to_vector<double>();
+        for (std::size_t k = 0; k < got.size(); ++k)
+          CHECK(std::abs(got[k] - std::sqrt(want[k])) <= 40 * 0x1p-53L * std::sqrt(want[k]));
+      }
+    }
+  const Tensor x = Tensor::from<double>({0, 0, 3e200, 4e200, inf, 1, not_a_number, inf, -inf, inf, 3e-200, 4e-200});
+  const std::vector<double> got = norm(reshape(x, {6, 2}), {1}).to_vector<double>();
+  CHECK(got[0] == 0);
+  CHECK(std::abs(got[1] / 5e200 - 1) < 1e-15);
+  CHECK(got[2] == inf);
+  CHECK(std::isnan(got[3]));
+  CHECK(got[4] == inf);
+  CHECK(std::abs(got[5] / 5e-200 - 1) < 1e-15);
+}
+
+TEST_CASE("reduce: NaN and infinities in columns", "[reduce]") {
+  for (DType t : {f32, f64, bf16})
+    for (int64_t n : {1, 16, 64, 65, 200, 1030})
+      for (int64_t at : {int64_t{0}, n / 2, n - 1})
+        for (double value : {not_a_number, inf, -inf}) {
+          Tensor x = full({n, 70}, 2, {t}), place = narrow(narrow(x, 0, at, 1), 1, 66, 1);
+          fill_(place, value);
+          for (const Tensor& y : {sum(x, {0}), max(x, {0}), min(x, {0}), norm(x, {0})}) {
+            INFO(n << " at " << at << " " << name_of(t) << " of " << value);
+            const std::vector<double> got = to(y, f64).to_vector<double>();
+            CHECK(std::isfinite(got[65]));
+            CHECK(std::isnan(got[66]) == std::isnan(value));
+          }
+          if (std::isnan(value)) continue;
+          CHECK(to(sum(x, {0}), f64).to_vector<double>()[66] == value);
+          CHECK(to(norm(x, {0}), f64).to_vector<double>()[66] == inf);
+          CHECK(to(max(x, {0}), f64).to_vector<double>()[66] == (value > 0 ? value : n == 1 ? value : 2));
+        }
+}
