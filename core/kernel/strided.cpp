@@ -1,15 +1,12 @@
 #include <sluice/core/kernel/strided.h>
 
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/transpose.h>
+#include <sluice/core/number/select.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 namespace sluice::detail {
 
@@ -76,14 +73,32 @@ template <class T> void read_range(const StridedRange& w, const T* from, int64_t
     copy_run(from + offset, stride, count, out + at);
   });
 }
+/// convert<T>(x), of floats to integers in the type of the float and without branches.
+template <class T, class S> SLUICE_FN T converted(S x) {
+  if constexpr (std::is_same_v<S, BFloat16>) return converted<T>(static_cast<float>(x));
+  else if constexpr (std::is_floating_point_v<S> && std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    constexpr S lo = static_cast<S>(std::numeric_limits<T>::min()), hi = -lo;  // powers of two
+    const T inside = static_cast<T>(math::select((x > lo) & (x < hi), x, S(0)));
+    const T from_below = x <= lo ? std::numeric_limits<T>::min() : inside;
+    return x >= hi ? std::numeric_limits<T>::max() : from_below;
+  } else return convert<T>(x);
+}
 /// Not inlined: there is one for each pair of dtypes.
-template <class T, class S> [[gnu::noinline]] void convert_run(const S* from, int64_t n, T* out) {
+template <class T, class S> [[gnu::noinline]] void convert_run(const void* from_bytes, int64_t n, void* out_bytes) {
+  using Number = std::conditional_t<std::is_same_v<S, bool>, uint8_t, S>;  // loops over bytes vectorise
+  const auto* from = static_cast<const Number*>(from_bytes);
+  T* out = static_cast<T*>(out_bytes);
   vectorised([=] {
-    for (int64_t i = 0; i < n; ++i) out[i] = convert<T>(from[i]);
+    for (int64_t i = 0; i < n; ++i) out[i] = converted<T>(from[i]);
   });
 }
+ConvertRun convert_run_of(DType from, DType to) {
+  ConvertRun run = nullptr;
+  dispatch_all(from, [&]<class S>() { dispatch_all(to, [&]<class T>() { run = convert_run<T, S>; }); });
+  return run;
+}
 
-// -- copies without conversion -------------------------------------------------------------------------------------
+// -- copies ---------------------------------------------------------------------------------------------------------
 
 /// The dims of two layouts of one shape, slowest of the target first, merged where both allow it.
 struct Move {
@@ -117,79 +132,6 @@ struct Move {
     int64_t n = 1;
     for (int d = 0; d < rank; ++d) n *= shape[d];
     return n;
-  }
-};
-
-/// Interleaves the elements of a and b: lo from their first halves, hi from their second halves.
-template <class V, std::size_t... i>
-[[gnu::always_inline]] inline void interleave(V a, V b, V& lo, V& hi, std::index_sequence<i...>) {
-  constexpr int n = sizeof...(i);
-  lo = __builtin_shufflevector(a, b, (i % 2 * n + i / 2)...);
-  hi = __builtin_shufflevector(a, b, (i % 2 * n + n / 2 + i / 2)...);
-}
-
-/// to[c][r] = from[r][c] for n rows r and n columns c, where n elements fill a register of 16 bytes, which every
-/// processor has.
-template <class T>
-[[gnu::always_inline]] inline void transpose_registers(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
-  constexpr int n = 16 / sizeof(T);
-  typedef T V __attribute__((vector_size(16)));
-  V x[n], y[n];
-  for (int r = 0; r < n; ++r) std::memcpy(&x[r], from + r * from_stride, 16);
-#pragma GCC unroll 4
-  for (int done = 1; done < n; done *= 2) {
-#pragma GCC unroll 8
-    for (int k = 0; k < n / 2; ++k)
-      interleave(x[k], x[k + n / 2], y[2 * k], y[2 * k + 1], std::make_index_sequence<n>());
-#pragma GCC unroll 16
-    for (int k = 0; k < n; ++k) x[k] = y[k];
-  }
-  for (int r = 0; r < n; ++r) std::memcpy(to + r * to_stride, &x[r], 16);
-}
-
-/// A piece of a transpose: to[c·to_stride + r] = from[r·from_stride + c].
-template <class T> struct Transpose {
-  static constexpr int64_t kSide = sizeof(T) == 1 ? 128 : sizeof(T) == 8 ? 32 : 64;  // a tile of 8 or 16 KB fits in L1
-  static constexpr int64_t kArea = kSide * kSide, kLine = 64 / sizeof(T);
-  int64_t from_stride, to_stride;
-  bool stream;  // past the caches: saves reading a target that the caches would not keep
-
-  /// Builds the tile in L1, so that lines are read and written whole and once. `next`: another tile continues the rows
-  /// of this one and is prefetched.
-  void tile(const T* from, T* to, int64_t rows, int64_t cols, bool next) const {
-    constexpr int64_t n = 16 / sizeof(T);
-    alignas(64) T buffer[kArea];
-    const int64_t whole_cols = cols - cols % n;
-    for (int64_t r = 0; r < rows; r += n) {
-      const int64_t some = std::min(n, rows - r);
-      if (next)
-        for (int64_t k = r; k < r + some; ++k)
-          for (int64_t c = 0; c < cols; c += kLine) __builtin_prefetch(from + k * from_stride + cols + c);
-      if (some == n)
-        for (int64_t c = 0; c < whole_cols; c += n)
-          transpose_registers(from + r * from_stride + c, from_stride, buffer + c * rows + r, rows);
-      for (int64_t c = some == n ? whole_cols : 0; c < cols; ++c)
-        for (int64_t k = r; k < r + some; ++k) buffer[c * rows + k] = from[k * from_stride + c];
-    }
-    if (to_stride == rows) return write(buffer, to, cols * rows);
-    for (int64_t c = 0; c < cols; ++c) {
-      if (next && !stream)
-        for (int64_t r = 0; r < rows; r += kLine) __builtin_prefetch(to + (c + cols) * to_stride + r, 1);
-      write(buffer + c * rows, to + c * to_stride, rows);
-    }
-  }
-
- private:
-  void write(const T* from, T* to, int64_t n) const {
-    int64_t i = 0;
-#if defined(__SSE2__)
-    if (stream)
-      for (; i + kLine <= n; i += kLine)
-        for (int64_t k = 0; k < kLine; k += 16 / sizeof(T))
-          _mm_stream_si128(reinterpret_cast<__m128i*>(to + i + k),
-                           _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i + k)));
-#endif
-    std::memcpy(to + i, from + i, static_cast<std::size_t>(n - i) * sizeof(T));
   }
 };
 
@@ -233,17 +175,20 @@ template <class T> void copy_columns(const T* from, T* to, Move m) {
 }
 
 /// Transposes the dims `across` and last, in tiles.
-template <class T> void copy_transposed(const T* from, T* to, Move m, int across) {
+template <class T>
+void copy_transposed(const std::byte* from_bytes, std::byte* to, Move m, int across, ConvertRun convert,
+                     int64_t to_size) {
+  const T* from = reinterpret_cast<const T*>(from_bytes);
   using Tiles = Transpose<T>;
   const int last = m.rank - 1;
   const int64_t run = m.shape[last], n = m.shape[across];
-  Tiles tiles{m.from[last], m.to[across], false};
+  Tiles tiles{m.from[last], m.to[across], convert, to_size, false};
   int64_t rows = std::min(run, Tiles::kSide);
   const int64_t cols = std::min(n, Tiles::kArea / rows);
   rows = std::min(run, Tiles::kArea / cols);
   // Writes past the caches only if all lines are written whole.
   const auto in_lines = [](int64_t count) { return count % Tiles::kLine == 0; };
-  tiles.stream = m.count() * static_cast<int64_t>(sizeof(T)) >= (int64_t{8} << 20) &&
+  tiles.stream = !convert && m.count() * static_cast<int64_t>(sizeof(T)) >= (int64_t{8} << 20) &&
                  reinterpret_cast<std::uintptr_t>(to) % 64 == 0 && in_lines(rows);
   for (int d = 0; d < last; ++d) tiles.stream &= in_lines(m.to[d]);
   m.remove(last), m.remove(across);
@@ -253,7 +198,7 @@ template <class T> void copy_transposed(const T* from, T* to, Move m, int across
     for_each_item(m, each, begin, end, [=](int64_t tile, int64_t stop, int64_t from_at, int64_t to_at) {
       for (; tile < stop; ++tile) {
         const int64_t r = tile / across_tiles * rows, c = tile % across_tiles * cols;
-        tiles.tile(from + from_at + r * tiles.from_stride + c, to + to_at + c * tiles.to_stride + r,
+        tiles.tile(from + from_at + r * tiles.from_stride + c, to + (to_at + c * tiles.to_stride + r) * to_size,
                    std::min(rows, run - r), std::min(cols, n - c), c + 2 * cols <= n);
       }
     });
@@ -263,38 +208,71 @@ template <class T> void copy_transposed(const T* from, T* to, Move m, int across
   });
 }
 
-/// Copies runs along the last dim, split where they are long.
+template <std::size_t bytes, class T>
+void copy_dense_rows(const T* from, int64_t next_f, T* to, int64_t next_t, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * next_t, from + r * next_f, bytes);
+}
+/// Copies rows of n elements, f apart in the source and t in the target.
+template <class T>
+void copy_rows(const T* from, int64_t next_f, int64_t f, T* to, int64_t next_t, int64_t t, int64_t rows, int64_t n) {
+  if (f == 1 && t == 1) {  // heads and channels: a call for each of them would take longer than the copy
+    const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
+    if (bytes == 32) return copy_dense_rows<32>(from, next_f, to, next_t, rows);
+    if (bytes == 64) return copy_dense_rows<64>(from, next_f, to, next_t, rows);
+    if (bytes == 128) return copy_dense_rows<128>(from, next_f, to, next_t, rows);
+    if (bytes == 256) return copy_dense_rows<256>(from, next_f, to, next_t, rows);
+  }
+  for (int64_t r = 0; r < rows; ++r, from += next_f, to += next_t) {
+    if (t == 1) copy_run(from, f, n, to);
+    else
+      for (int64_t k = 0; k < n; ++k) to[k * t] = from[k * f];
+  }
+}
+/// Copies runs along the last dim, several at a time, or split where they are long.
 template <class T> void copy_runs(const T* from, T* to, Move m) {
+  constexpr int64_t piece = 64 * kTile;
   const int last = m.rank - 1;
   const int64_t run = m.shape[last], f = m.from[last], t = m.to[last];
-  const int64_t piece = std::min(run, 64 * kTile), pieces = ceil_div(run, piece);
+  const bool split = last == 0 || run >= piece;
+  const int64_t rows = split ? run : m.shape[last - 1];  // what is cut into pieces
+  const int64_t next_f = split ? f : m.from[last - 1], next_t = split ? t : m.to[last - 1];
+  const int64_t each = std::min(rows, split ? piece : ceil_div(piece, run)), pieces = ceil_div(rows, each);
   m.remove(last);
-  parallel_for(m.count() * pieces, std::max<int64_t>(1, 64 * kTile / piece), [=](int64_t begin, int64_t end) {
+  if (!split) m.remove(last - 1);
+  const int64_t grain = std::max<int64_t>(1, piece / (split ? each : each * run));
+  parallel_for(m.count() * pieces, grain, [=](int64_t begin, int64_t end) {
     for_each_item(m, pieces, begin, end, [=](int64_t p, int64_t stop, int64_t from_at, int64_t to_at) {
-      const int64_t first = p * piece, n = std::min(stop * piece, run) - first;
-      const T* source = from + from_at + first * f;
-      T* target = to + to_at + first * t;
-      if (t == 1) copy_run(source, f, n, target);
-      else
-        for (int64_t k = 0; k < n; ++k) target[k * t] = source[k * f];
+      const int64_t first = p * each, n = std::min(stop * each, rows) - first;
+      const T* source = from + from_at + first * next_f;
+      T* target = to + to_at + first * next_t;
+      if (split) copy_rows(source, 0, f, target, 0, t, 1, n);
+      else copy_rows(source, next_f, f, target, next_t, t, n, run);
     });
   });
 }
 
-template <class T>
-void copy_bits(const std::byte* from_bytes, const Layout& from_layout, std::byte* to_bytes, const Layout& to_layout) {
-  if (from_layout.numel() == 0) return;
-  const T* from = reinterpret_cast<const T*>(from_bytes);
-  T* to = reinterpret_cast<T*>(to_bytes);
-  const Move m(from_layout, to_layout);
+/// The dim along which the source is contiguous, if only the target is along the last one; else the last dim.
+int dim_across(const Move& m, int64_t size) {
   const int last = m.rank - 1;
-  int across = last;  // the dim along which the source is contiguous, if only the target is along the last one
+  int across = last;
   if (m.to[last] == 1 && m.from[last] != 0 && m.from[last] != 1)
     for (int d = 0; d < last; ++d) {
-      const bool fills = m.shape[d] * static_cast<int64_t>(sizeof(T)) >= 16;  // at least a register
+      const bool fills = m.shape[d] * size >= 16;  // at least a register
       if (m.from[d] == 1 && fills && (across == last || m.shape[d] > m.shape[across])) across = d;
     }
-  if (across != last) return copy_transposed(from, to, m, across);
+  return across;
+}
+/// Calls f<T> with the unsigned integer T of `size` bytes.
+template <class F> void dispatch_size(int64_t size, F f) {
+  if (size == 1) return f.template operator()<uint8_t>();
+  if (size == 2) return f.template operator()<uint16_t>();
+  if (size == 4) return f.template operator()<uint32_t>();
+  f.template operator()<uint64_t>();
+}
+template <class T> void copy_bits(const std::byte* from_bytes, std::byte* to_bytes, const Move& m) {
+  const T* from = reinterpret_cast<const T*>(from_bytes);
+  T* to = reinterpret_cast<T*>(to_bytes);
+  const int last = m.rank - 1;
   if (last > 0 && m.shape[last] < kShort && m.shape[last] < m.shape[last - 1]) return copy_columns(from, to, m);
   copy_runs(from, to, m);
 }
@@ -347,7 +325,7 @@ template <class T>
       vectorised([=, &walk] { read_range(walk, from, start, n, out); });
     } else if (walk.rank == 0 || (!has_short_runs(walk) && (walk.strides[walk.rank - 1] | 1) == 1)) {
       for_each_run(walk, start, n, [=](int64_t offset, int64_t stride, int64_t count, int64_t at) {
-        if (stride == 1) convert_run(from + offset, count, out + at);
+        if (stride == 1) convert_run<T, S>(from + offset, count, out + at);
         else std::fill_n(out + at, count, convert<T>(from[offset]));
       });
     } else {  // gathered first: to do both at once would take a loop for each pair of dtypes
@@ -355,7 +333,7 @@ template <class T>
       for (int64_t i = 0; i < n; i += kTile) {
         const int64_t m = std::min(kTile, n - i);
         vectorised([=, &walk, &tile] { read_range(walk, from, start + i, m, tile); });
-        convert_run(tile, m, out + i);
+        convert_run<T, S>(tile, m, out + i);
       }
     }
   });
@@ -369,16 +347,15 @@ template void read_tile(const StridedRange&, const std::byte*, DType, int64_t, i
 
 void copy_strided(const std::byte* from, const Layout& from_layout, DType from_type, std::byte* to,
                   const Layout& to_layout, DType to_type) {
-  if (from_type == to_type) {
-    switch (size_of(to_type)) {
-      case 1: return copy_bits<uint8_t>(from, from_layout, to, to_layout);
-      case 2: return copy_bits<uint16_t>(from, from_layout, to, to_layout);
-      case 4: return copy_bits<uint32_t>(from, from_layout, to, to_layout);
-      default: return copy_bits<uint64_t>(from, from_layout, to, to_layout);
-    }
+  const int64_t n = from_layout.numel(), size = size_of(from_type);
+  if (n == 0) return;
+  const Move m(from_layout, to_layout);
+  if (const int across = dim_across(m, size); across != m.rank - 1) {
+    const ConvertRun convert = from_type == to_type ? nullptr : convert_run_of(from_type, to_type);
+    return dispatch_size(size, [&]<class T>() { copy_transposed<T>(from, to, m, across, convert, size_of(to_type)); });
   }
+  if (from_type == to_type) return dispatch_size(size, [&]<class T>() { copy_bits<T>(from, to, m); });
   const StridedRange source(from_layout), target(to_layout);
-  const int64_t n = from_layout.numel();
   dispatch_all(to_type, [&]<class T>() {
     T* out = reinterpret_cast<T*>(to);
     parallel_for(n, 64 * kTile, [&](int64_t begin, int64_t end) {

@@ -172,8 +172,7 @@ Tensor to(const Tensor& x, DType dtype) {
   detail::check_defined("to", x);
   if (x.dtype() == dtype) return x;
   Tensor y = empty(x.shape(), {dtype, x.device()});
-  const bool across = x.device() == cpu && detail::reads_across(x.layout());
-  detail::copy_elements(across ? contiguous(x.detach()) : x, y);
+  detail::copy_elements(x, y);
   if (!is_float(dtype)) return y;  // nothing differentiable comes out
   return record("to", std::move(y), {x}, {}, [from = x.dtype()](const Tensor& g) { return to(g, from); });
 }

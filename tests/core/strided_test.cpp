@@ -287,3 +287,67 @@ TEST_CASE("strided: conversions at the borders of a type", "[strided]") {
   CHECK(to(Tensor({1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1p-9f}), bf16).to_vector() ==
         std::vector<float>{1, 1 + 4 * 0x1p-8f, 1});
 }
+
+namespace {
+/// Elements of `x`, from S to T one by one.
+template <class T, class S> std::vector<T> each_converted(const Tensor& x) {
+  std::vector<T> out;
+  for (int64_t k = 0; k < x.numel(); ++k) out.push_back(detail::convert<T>(element<S>(x, k)));
+  return out;
+}
+/// Some numbers of every kind: large, small, negative, NaN, infinite, −0.
+Tensor numbers(const Shape& shape, DType dtype) {
+  const Tensor x = reshape(arange(shape.numel(), {f64}), shape) * 37.75 - 20000;
+  if (!is_float(dtype)) return to(x, dtype);
+  Tensor y = clone(x), flat = reshape(y, {shape.numel()});
+  const double inf = std::numeric_limits<double>::infinity();
+  const double rare[] = {inf, -inf, std::nan(""), -0.0, 3e9, -3e9, 9.3e18, -9.3e18, -2147483648.0, 2147483648.0};
+  for (int64_t k = 0; k < shape.numel(); k += 11) {
+    Tensor one = narrow(flat, 0, k, 1);
+    fill_(one, rare[k / 11 % 10]);
+  }
+  return to(y, dtype);
+}
+}  // namespace
+
+TEST_CASE("strided: transposed dims are converted, beyond every tile", "[strided]") {
+  constexpr DType types[] = {f32, f64, bf16, i64, i32, boolean};
+  for (DType from : types)
+    for (const Shape& shape : {Shape{131, 70}, Shape{3, 67, 35}, Shape{2, 1, 300}, Shape{33, 9, 17}}) {
+      const Tensor x = numbers(shape, from);
+      for (const Tensor& view :
+           {transpose(x, 0, -1), transpose(x, -1, -2), narrow(transpose(x, 0, -1), 0, 1, shape[shape.rank() - 1] - 2)})
+        for (DType t : types)
+          dispatch_all(from, [&]<class S>() {
+            dispatch_all(t, [&]<class T>() {
+              INFO(name_of(from) << " to " << name_of(t) << ", " << str(view.shape()) << " by " << str(view.strides()));
+              const std::vector<T> want = each_converted<T, S>(view);
+              CHECK(testing::same_bits(to(view, t), reshape(Tensor::from<T>(want), view.shape())));
+              Tensor target = zeros({view.dim(0), view.numel() / view.dim(0) + 3}, {t});
+              Tensor part = reshape(narrow(target, 1, 0, view.numel() / view.dim(0)), view.shape());
+              if (part.shares_storage(target)) {
+                copy_(part, view);
+                CHECK(testing::same_bits(contiguous(part), reshape(Tensor::from<T>(want), view.shape())));
+                CHECK(to(target, f64).to_vector<double>().back() == 0);
+              }
+            });
+          });
+    }
+}
+
+TEST_CASE("strided: short and long rows side by side, as of heads", "[strided]") {
+  for (DType t : {f32, f64, bf16, boolean})
+    for (int64_t width : {7, 8, 15, 16, 17, 32, 33, 64, 128, 129, 255, 256, 300})
+      for (const Shape& order : {Shape{0, 2, 1, 3}, Shape{2, 1, 0, 3}, Shape{1, 0, 2, 3}}) {
+        INFO(name_of(t) << " " << width << " by " << str(order));
+        const Tensor x = to(reshape(arange(2 * 300 * 3 * width), {2, 300, 3, width}) * 3 - 7, t);
+        const Tensor view = permute(x, order), part = narrow(view, 1, 1, view.dim(1) - 1);
+        dispatch_all(t, [&]<class T>() {
+          for (const Tensor& y : {view, part})
+            CHECK(testing::same_bits(contiguous(y), reshape(Tensor::from<T>(each_converted<T, T>(y)), y.shape())));
+        });
+        Tensor target = zeros(view.shape(), {t}), across = permute(target, {0, 1, 3, 2});
+        copy_(across, permute(view, {0, 1, 3, 2}));
+        CHECK(testing::same_bits(target, contiguous(view)));
+      }
+}
