@@ -4,12 +4,15 @@
 // and likewise for index_select and index_add. The index has no gradient.
 #include <sluice/ops/index/gather.h>
 
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/core/node.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 namespace sluice {
 
@@ -131,19 +134,42 @@ Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index_in, const Tenso
   });
 }
 
+/// Writes the places [count, rank] of the numbers that are not false among elements [at, end) of a tensor.
+static void write_places(const bool* hit, const Shape& shape, int64_t at, int64_t end, int64_t* out) {
+  const int rank = shape.rank(), last = rank - 1;
+  Shape place = shape;  // of element `at`
+  for (int64_t d = last, rest = at; d >= 0; rest /= shape[static_cast<int>(d--)])
+    place[static_cast<int>(d)] = rest % shape[static_cast<int>(d)];
+  for (int64_t n; at < end; at += n) {
+    int64_t steps[256], count = 0;
+    n = std::min({end - at, shape[last] - place[last], int64_t{256}});
+    for (int64_t i = 0; i < n; ++i) steps[count] = i, count += hit[at + i];  // no branch that could be foreseen wrongly
+    for (int64_t k = 0; k < count; ++k, out += rank) {
+      for (int d = 0; d < last; ++d) out[d] = place[d];
+      out[last] = place[last] + steps[k];
+    }
+    place[last] += n;
+    for (int d = last; d > 0 && place[d] == shape[d]; --d) place[d] = 0, ++place[d - 1];
+  }
+}
+
 Tensor nonzero(const Tensor& x) {
   detail::check_defined("nonzero", x);
   const Tensor hit = contiguous(detail::on_cpu("nonzero", x.dtype() == boolean ? x : x != 0.0));
   const bool* p = hit.data<bool>();
+  constexpr int64_t piece = 1 << 14;
   const int64_t n = hit.numel();
-  Tensor y = empty({std::count(p, p + n, true), x.rank()}, {i64});
+  std::vector<int64_t> first(static_cast<std::size_t>(ceil_div(n, piece)) + 1);  // of each piece's places, and the end
+  parallel_for(n, piece, [&](int64_t begin, int64_t end) {
+    first[static_cast<std::size_t>(begin / piece) + 1] = std::count(p + begin, p + end, true);
+  });
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  Tensor y = empty({first.back(), x.rank()}, {i64});
   int64_t* out = y.mutable_data<int64_t>();
-  for (int64_t i = 0; i < n; ++i) {
-    if (!p[i]) continue;
-    for (int64_t d = x.rank() - 1, rest = i; d >= 0; rest /= x.shape()[static_cast<int>(d--)])
-      out[d] = rest % x.shape()[static_cast<int>(d)];
-    out += x.rank();
-  }
+  if (x.rank() > 0)
+    parallel_for(n, piece, [&](int64_t begin, int64_t end) {
+      write_places(p, x.shape(), begin, end, out + first[static_cast<std::size_t>(begin / piece)] * x.rank());
+    });
   return to(y, x.device());
 }
 

@@ -94,7 +94,10 @@ void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
         for (int64_t k = r; k < stop; ++k, row += down) {
           if (dense)
             for (int64_t j = 0; j < size; j += kLine) __builtin_prefetch(row + down + j);
-          for (int64_t j = 0; j < n; ++j) out[k * n + j] = row[j * step + at[k * n + j] * along];
+          if (step == 0 && along == 1)
+            for (int64_t j = 0; j < n; ++j) out[k * n + j] = row[at[k * n + j]];
+          else
+            for (int64_t j = 0; j < n; ++j) out[k * n + j] = row[j * step + at[k * n + j] * along];
         }
       }
     });
@@ -258,6 +261,22 @@ void add_groups(const ReduceShape& s, int64_t size, const int64_t* at, const T* 
   });
 }
 
+/// Slices of one number: a task goes through the index once for each position before dim.
+template <class Sum, class T>
+void add_numbers(const ReduceShape& s, int64_t size, const int64_t* at, const T* in, T* y) {
+  parallel_for(s.outer, per_task(s.n + size), [=](int64_t begin, int64_t end) {
+    std::vector<Sum> sum(static_cast<std::size_t>(size));
+    Sum* const sums = sum.data();
+    for (int64_t o = begin; o < end; ++o) {
+      const T* from = in + o * s.n;
+      T* to = y + o * size;
+      for (int64_t i = 0; i < size; ++i) sums[i] = detail::convert<Sum>(to[i]);
+      for (int64_t k = 0; k < s.n; ++k) sums[at[k]] = detail::sum_of(sums[at[k]], detail::convert<Sum>(from[k]));
+      for (int64_t k = 0; k < s.n; ++k) to[at[k]] = detail::convert<T>(sums[at[k]]);  // the others keep their bits
+    }
+  });
+}
+
 /// Sums of floats are accumulated in f64.
 void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   const int64_t size = y.shape()[dim], *at = index.data<int64_t>();
@@ -265,7 +284,9 @@ void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   if (src.numel() == 0) return;
   const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const auto add = [&]<class T, class Sum>() {
-    (ascends(at, s.n) ? add_each<Sum, T> : add_groups<Sum, T>)(s, size, at, src.data<T>(), y.mutable_data<T>());
+    const bool numbers = s.inner == 1 && s.outer >= 8 && size <= 4 * s.n;
+    const auto run = ascends(at, s.n) ? add_each<Sum, T> : numbers ? add_numbers<Sum, T> : add_groups<Sum, T>;
+    run(s, size, at, src.data<T>(), y.mutable_data<T>());
   };
   if (y.dtype() == bf16) add.operator()<BFloat16, double>();
   else dispatch_sum("index_add", y.dtype(), add);

@@ -107,6 +107,44 @@ TEST_CASE("index_add: each place once and with repeats, in slices of any width a
           std::vector<float>(static_cast<std::size_t>(width), 600));
 }
 
+TEST_CASE("index_add: along the last dim, each sum rounded once", "[gather]") {
+  const DType dtype = GENERATE(f32, f64, bf16, i64);
+  const int64_t rows = GENERATE(7, 8, 300), size = GENERATE(3, 100, 130), n = 33;
+  const Tensor index = remainder(arange(n) * int64_t{7919}, static_cast<double>(size));
+  const Tensor x = to(noise({rows, size}) * 9.0, dtype), src = to(noise({rows, n}) * 500.0, dtype);
+  std::vector<double> want = x.to_vector<double>();
+  const std::vector<double> from = src.to_vector<double>();
+  const std::vector<int64_t> at = index.to_vector<int64_t>();
+  for (int64_t i = 0; i < src.numel(); ++i)
+    want[static_cast<std::size_t>(i / n * size + at[static_cast<std::size_t>(i % n)])] +=
+        from[static_cast<std::size_t>(i)];
+  CHECK(index_add(x, 1, index, src).to_vector<double>() == to(Tensor::from(want), dtype).to_vector<double>());
+}
+
+TEST_CASE("nonzero, masked_select: places in order, in pieces and in rows of every length", "[gather]") {
+  for (const Shape& shape : {Shape{}, Shape{0}, Shape{3, 0}, Shape{40'001}, Shape{2, 300, 80}, Shape{20'000, 2},
+                             Shape{7, 1, 5, 257}, Shape{3, 256, 64}, Shape{513, 1}}) {
+    INFO(str(shape));
+    const Tensor x = noise(shape), mask = x > 0.3;
+    const std::vector<double> all = x.to_vector<double>();
+    std::vector<int64_t> places;
+    std::vector<double> chosen;
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      if (!(all[static_cast<std::size_t>(i)] > 0.3)) continue;
+      chosen.push_back(all[static_cast<std::size_t>(i)]);
+      for (int d = 0; d < shape.rank(); ++d) {
+        int64_t inner = 1;
+        for (int k = d + 1; k < shape.rank(); ++k) inner *= shape[k];
+        places.push_back(i / inner % shape[d]);
+      }
+    }
+    CHECK(nonzero(mask).shape() == Shape{static_cast<int64_t>(chosen.size()), shape.rank()});
+    CHECK(nonzero(mask).to_vector<int64_t>() == places);
+    CHECK(nonzero(to(mask, f32)).to_vector<int64_t>() == places);
+    CHECK(masked_select(x, mask).to_vector<double>() == chosen);
+  }
+}
+
 TEST_CASE("index_select, index_add: tasks that begin within a row", "[gather]") {
   const int64_t n = 40000;
   const Tensor x = reshape(arange(2 * n), {2, n}), up = arange(n), down = flip(up, {0}), back = flip(x, {1});
