@@ -4,6 +4,7 @@
 #include <sluice/ops/elementwise/tile_operand.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace sluice::detail {
 
@@ -91,6 +92,50 @@ void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* result
   });
 }
 
+/// The dims of x in the order in which they lie in memory.
+Shape order_in_memory(const Tensor& x) {
+  Shape order;
+  const auto step = [&](int64_t d) { return std::abs(x.strides()[static_cast<int>(d)]); };
+  for (int d = 0; d < x.rank(); ++d) {
+    int at = order.rank();
+    while (at > 0 && step(order[at - 1]) < step(d)) --at;
+    order.insert(at, d);
+  }
+  return order;
+}
+
+/// Operands that are all transposed alike, more of them than results: computed in the order of their memory, so that
+/// results are transposed instead of operands. False if operands are not so.
+bool run_transposed(const MapPlan& p, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
+  std::size_t wanted = 0;
+  for (std::size_t k = 0; k < n; ++k) wanted += results[k].defined();
+  if (p.count <= wanted || !reads_across(p.operands[0]->layout())) return false;
+  const Shape order = order_in_memory(*p.operands[0]);
+  for (std::size_t k = 0; k < p.count; ++k) {
+    const Tensor& x = *p.operands[k];
+    if (x.shape() != p.shape || !reads_across(x.layout()) || order_in_memory(x) != order) return false;
+  }
+  const auto permuted = [&](const Tensor& x, bool back) {
+    Layout l = x.layout();
+    for (int i = 0; i < order.rank(); ++i) {
+      const int d = static_cast<int>(order[i]), from = back ? i : d, to = back ? d : i;
+      l.shape[to] = x.shape()[from], l.strides[to] = x.strides()[from];
+    }
+    return alias(x, l);
+  };
+  std::array<Tensor, kMapOperands> operands, made;
+  const Tensor* given[kMapOperands];
+  for (std::size_t k = 0; k < p.count; ++k)
+    operands[k] = permuted(p.operands[k]->detach(), false), given[k] = &operands[k];
+  const MapPlan plan = plan_map("map", given, p.count, true);
+  for (std::size_t k = 0; k < n; ++k)
+    if (results[k].defined()) made[k] = empty(plan.shape, results[k].options());
+  run_map(plan, loops, formula, made.data(), n);
+  for (std::size_t k = 0; k < n; ++k)
+    if (made[k].defined()) copy_elements(permuted(made[k], true), results[k]);
+  return true;
+}
+
 }  // namespace
 
 MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool integral) {
@@ -133,6 +178,7 @@ Tensors pulled_back(const Node& node, std::span<const Tensor> slopes, const Tens
 }
 
 void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
+  if (run_transposed(plan, loops, formula, results, n)) return;
   switch (plan.dtype) {
     case f32:
     case bf16: return run<float>(plan, loops.f32, formula, results, n);
