@@ -57,9 +57,11 @@ std::vector<DimRun> runs_of(const Shape& dims) {
   return runs;
 }
 
+/// Whether x is reduced as the CPU does it: on meta, too, where cost() counts.
+bool as_on_cpu(const Tensor& x) { return x.device() == cpu || x.device() == meta; }
 /// x, contiguous where the kernel would not find long runs in place.
 Tensor readable(const Tensor& x, const ReduceShape& s) {
-  if (x.device() != cpu || (s.inner == 1 ? s.n : s.inner) < 192) return contiguous(x);
+  if (!as_on_cpu(x) || (s.inner == 1 ? s.n : s.inner) < 192) return contiguous(x);
   return detail::StridedRange(x.layout()).run(0).count > 0 ? x : contiguous(x);
 }
 /// Where in `order` each of the dims stands.
@@ -71,7 +73,7 @@ Shape places_of(const Shape& dims, const Shape& order) {
 /// The dims of x in the order in which they lie in memory, or none where that is no gain, or changes the order of a
 /// sum.
 Shape order_in_memory(ReduceKind kind, const Tensor& x, const Shape& dims) {
-  if (x.device() != cpu || x.is_contiguous()) return {};
+  if (!as_on_cpu(x) || x.is_contiguous()) return {};
   Shape order;
   const auto step = [&](int64_t d) { return std::abs(x.strides()[static_cast<int>(d)]); };
   for (int d = 0; d < x.rank(); ++d) {
@@ -245,7 +247,7 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   if (x.dtype() == bf16) return detail::in_f32(norm, x, dims_in, keep_dims);
   Shape dims = wrap_dims("norm", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   Tensor y;
-  if (x.dtype() == f32 || (x.device() == cpu && runs_of(dims).size() < 2)) {
+  if (x.dtype() == f32 || (as_on_cpu(x) && runs_of(dims).size() < 2)) {
     y = reduce_values(ReduceKind::norm, x, dims, keep_dims);
   } else {
     NoGrad guard;
