@@ -1,6 +1,7 @@
 // Transposes tile by tile, between strided views.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
