@@ -8,7 +8,20 @@
 #include <cstdlib>
 #include <cstring>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace sluice::detail {
+
+void write_past_caches(const void* from, void* to, int64_t bytes) {
+#if defined(__SSE2__)
+  for (int64_t i = 0; i < bytes / 16; ++i)
+    _mm_stream_si128(static_cast<__m128i*>(to) + i, _mm_loadu_si128(static_cast<const __m128i*>(from) + i));
+#else
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+#endif
+}
 
 namespace {
 

@@ -7,14 +7,12 @@
 #include <cstring>
 #include <utility>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 namespace sluice::detail {
 
 /// Converts n neighbouring elements.
 using ConvertRun = void (*)(const void* from, int64_t n, void* out);
+/// Copies whole lines of 64 bytes to memory that the caches would not keep.
+void write_past_caches(const void* from, void* to, int64_t bytes);
 
 /// Interleaves the elements of a and b: lo from their first halves, hi from their second halves.
 template <class V, std::size_t... i>
@@ -84,13 +82,7 @@ template <class T> struct Transpose {
     if (convert) return convert(from, n, to_bytes);
     T* to = reinterpret_cast<T*>(to_bytes);
     int64_t i = 0;
-#if defined(__SSE2__)
-    if (stream)
-      for (; i + kLine <= n; i += kLine)
-        for (int64_t k = 0; k < kLine; k += 16 / sizeof(T))
-          _mm_stream_si128(reinterpret_cast<__m128i*>(to + i + k),
-                           _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i + k)));
-#endif
+    if (stream) i = n - n % kLine, write_past_caches(from, to, i * static_cast<int64_t>(sizeof(T)));
     std::memcpy(to + i, from + i, static_cast<std::size_t>(n - i) * sizeof(T));
   }
 };
