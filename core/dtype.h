@@ -19,7 +19,7 @@ using enum DType;
 struct BFloat16 {
   uint16_t bits = 0;  // sign, exponent, 7 bits of mantissa
   BFloat16() = default;
-  /// Rounds to nearest even; a NaN stays one.
+  /// Rounds to nearest even; a NaN stays one. Tensors of f64 and integers are rounded to f32 first.
   SLUICE_FN explicit BFloat16(float x) {
 #ifdef __CUDA_ARCH__
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));  // one instruction; every NaN becomes 0x7fff

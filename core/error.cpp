@@ -9,6 +9,7 @@ void append_text(std::string& s, std::string_view v) { s += v; }
 void append_text(std::string& s, char v) { s += v; }
 void append_text(std::string& s, bool v) { s += v ? "true" : "false"; }
 void append_text(std::string& s, double v) {
+  if (v != v) return append_text(s, "nan");  // without the sign, which x86 sets in the NaNs that it makes
   std::string text;
   for (int digits : {6, 9, 17}) {
     text = detail::format("%.*g", digits, v);
@@ -27,7 +28,7 @@ std::string detail::join(std::initializer_list<TextPart> parts) {
 
 std::string detail::error_text(std::initializer_list<TextPart> parts) {
   std::string s = join(parts);
-  add_running_module(s);
+  append_module_path(s);
   return s;
 }
 

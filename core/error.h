@@ -1,5 +1,5 @@
-// Errors. Every failure is an exception of one of these types: no op aborts or prints. The text has the form
-//  "op: what is wrong — got a=[8,64,32], b=[8,48,64]; need …".
+// Errors. Every failure that Sluice finds is an exception of one of these types, or of one derived from them beside its
+// code: no op aborts or prints. The text has the form "op: what is wrong — got a=[8,64,32], b=[8,48,64]; need …".
 #pragma once
 
 #if __cplusplus < 202002L

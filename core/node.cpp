@@ -33,7 +33,7 @@ Tensor Node::saved(std::size_t i) const {
   if (released_)
     fail<AutogradError>(name(),
                         ": the graph was already freed by an earlier backward pass; "
-                        "keep it with backward(y, {}, {.retain_graph = true})");
+                        "keep it with {.retain_graph = true} in that pass");
   const Saved& s = saved_[i];
   if (!s.impl) return {};
   if (s.impl->storage->version() != s.version)

@@ -18,7 +18,8 @@ class Storage : public RefCounted {
   /// on cuda memory of the backend.
   static Ref<Storage> create(std::size_t bytes, Device device);
 
-  /// Storage over another owner's memory. `release` is called when the memory is no longer read or written.
+  /// Storage over another owner's memory. `release` is called when the memory is no longer read or written; it must not
+  /// throw.
   static Ref<Storage> borrow(std::byte* data, std::size_t bytes, std::function<void()> release);
 
   /// Throws DeviceError where the host cannot read and write: meta has no memory, and a GPU has its own.
@@ -31,6 +32,7 @@ class Storage : public RefCounted {
   std::byte* device_data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
+  bool is_borrowed() const { return bool(release_); }
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
   /// Sets the version to before.version() + 1: this storage replaces `before`, so all saved tensors of `before` count

@@ -90,9 +90,9 @@ class Tensor {
   /// x[i]: select(x, 0, i), entry i of the first dim as a view with history; negative i counts from the end.
   Tensor operator[](int64_t i) const;
   /// A tensor over the memory at `data`, row-major, without a copy. `release` is called when the last tensor over the
-  /// memory is gone; without `release`, the memory must outlive all these tensors. Gradients and in-place ops work as
-  /// for any tensor. Throws ValueError for a null address (unless numel() is 0) and for an address that is not aligned
-  /// for T.
+  /// memory is gone; it must not throw. Without `release`, the memory must outlive all these tensors. Gradients and
+  /// in-place ops work as for any tensor. Throws ValueError for a null address (unless numel() is 0) and for an address
+  /// that is not aligned for T.
   template <class T> static Tensor from_blob(T* data, const Shape& shape, std::function<void()> release = {});
   explicit operator bool() const = delete;  // ambiguous: use x.item() > 0, all(x > 0.0).item(), any(x > 0.0).item()
 
@@ -121,8 +121,12 @@ class Tensor {
   uint32_t version() const { return impl().storage->version(); }
   /// True if both are views of one storage.
   bool shares_storage(const Tensor& o) const { return impl().storage == o.impl().storage; }
-  /// True if there is no other handle of this tensor and no other view of its storage: writing to it changes no other.
-  bool is_sole_owner() const { return impl().use_count() == 1 && impl().storage->use_count() == 1; }
+  /// True if there is no other handle of this tensor, no other view of its storage, and no other owner of its memory
+  /// (from_blob): writing to it changes no other.
+  bool is_sole_owner() const {
+    const TensorImpl& t = impl();
+    return t.use_count() == 1 && t.storage->use_count() == 1 && !t.storage->is_borrowed();
+  }
 
   /// Pointer to the first element. Throws DTypeError unless T is the dtype's type, DeviceError where the host has no
   /// access. Writing through the mutable pointer does not bump the version: call bump_version() after editing a tensor

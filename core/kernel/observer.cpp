@@ -160,7 +160,7 @@ std::string ModuleScope::path(const ModuleNames* names) {
   return path;
 }
 
-void detail::add_running_module(std::string& text) {
+void detail::append_module_path(std::string& text) {
   const std::string path = ModuleScope::path();
   std::string op = text.substr(0, text.find(':'));
   std::erase(op, '_');

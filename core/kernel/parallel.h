@@ -19,8 +19,9 @@
 
 namespace sluice {
 
-/// Number of threads that parallel loops may use; 0 in set_num_threads means one per core.
+/// Number of threads that parallel loops may use.
 int num_threads();
+/// 0: one per core. Throws ValueError if n is negative. Has no effect in a child of fork() that computes on one thread.
 void set_num_threads(int n);
 
 /// Whether kernels treat denormal operands (below 1.2e-38 in f32, 2.2e-308 in f64) as 0 and round denormal results to

@@ -8,6 +8,6 @@ namespace sluice::detail {
 /// Appends the modules that run to an error's text, as ModuleScope::path() names them: " — in blocks.3.feed (Mlp) /
 /// Linear". Appends nothing outside of modules, to a text that has them, and to one that begins with the only one:
 /// "gau: …" in Gau.
-void add_running_module(std::string& text);
+void append_module_path(std::string& text);
 
 }  // namespace sluice::detail

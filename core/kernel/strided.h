@@ -64,6 +64,16 @@ bool reads_across(const Layout& layout);
 template <class T>
 void read_tile(const StridedRange& range, const std::byte* base, DType dtype, int64_t start, int64_t n, T* out);
 
+/// Calls f for each of the elements [start, end), as read_tile gives them, as double.
+void each_value(const StridedRange& range, const std::byte* base, DType dtype, int64_t start, int64_t end, auto f) {
+  double tile[kTile];
+  for (; start < end; start += kTile) {
+    const int64_t count = end - start < kTile ? end - start : kTile;
+    read_tile(range, base, dtype, start, count, tile);
+    for (int64_t i = 0; i < count; ++i) f(tile[i]);
+  }
+}
+
 /// Copies `from` to `to` element by element with conversion; both layouts have one shape and
 /// addresses already include the offsets. Parallel.
 void copy_strided(const std::byte* from, const Layout& from_layout, DType from_type, std::byte* to,

@@ -29,7 +29,7 @@ MemoryStats memory_stats();
 /// Sets `peak` to `live`.
 void reset_peak_memory();
 /// Returns the locked pool's free blocks and the empty slabs to the system. Other threads keep what they have cached:
-/// at most two slabs or 256 blocks of each of the 20 small sizes, 14 MB in all.
+/// at most two lists, each of 256 blocks or of those of one slab, of each of the 20 small sizes, 14 MB in all.
 void release_cached_memory();
 
 /// Most bytes of free blocks that are kept; large and small blocks count separately. Blocks freed beyond it return to

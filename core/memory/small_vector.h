@@ -1,5 +1,5 @@
-// A vector whose first N elements live inside the object: a node's edges, a gradient list and a
-// shape cost no allocation of their own.
+// A vector whose first N elements live inside the object: a node's edges and a list of gradients cost no allocation of
+// their own.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,12 @@ template <class T, std::size_t N> class SmallVector {
   using const_iterator = const T*;
 
   SmallVector() = default;
-  SmallVector(std::initializer_list<T> xs) { assign(xs.begin(), xs.end()); }
-  explicit SmallVector(std::size_t n) { resize(n); }
+  // These delegate, so that the destructor runs if an element throws.
+  SmallVector(std::initializer_list<T> xs) : SmallVector() { assign(xs.begin(), xs.end()); }
+  explicit SmallVector(std::size_t n) : SmallVector() { resize(n); }
   template <class It>
-  requires(!std::is_integral_v<It>) SmallVector(It first, It last) { assign(first, last); }
-  SmallVector(const SmallVector& o) { assign(o.begin(), o.end()); }
+  requires(!std::is_integral_v<It>) SmallVector(It first, It last) : SmallVector() { assign(first, last); }
+  SmallVector(const SmallVector& o) : SmallVector() { assign(o.begin(), o.end()); }
   SmallVector(SmallVector&& o) noexcept { steal(o); }
   SmallVector& operator=(const SmallVector& o) {
     if (this != &o) {

@@ -47,8 +47,9 @@ void check_float(const char* op, DType t) {
 
 void check_normal(const char* op, double mean, double std, DType dtype) {
   check_float(op, dtype);
-  if (!(std >= 0) || !std::isfinite(std) || !std::isfinite(mean))
-    fail<ValueError>(op, ": needs a finite mean and std >= 0 — got mean=", mean, ", std=", std);
+  const auto finite = [&](double v) { return std::isfinite(dtype == f64 ? v : static_cast<float>(v)); };
+  if (!(std >= 0) || !finite(std) || !finite(mean))
+    fail<ValueError>(op, ": needs a finite mean and std >= 0 — got mean=", mean, ", std=", std, " for ", dtype);
 }
 
 template <class T> void fill_floats(const RandomFill& f, Tensor& y) {

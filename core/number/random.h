@@ -50,7 +50,10 @@ class Rng {
   uint64_t seed() const { return read().seed; }
   uint64_t offset() const { return read().offset; }
   /// Continues the stream `seed` at block `offset`.
-  void set_state(uint64_t seed, uint64_t offset) { shared() = {seed, offset}; }
+  void set_state(uint64_t seed, uint64_t offset) {
+    read();  // recordings note where it stood, to put it back there
+    shared() = {seed, offset};
+  }
   /// Takes `blocks` blocks: advances the counter and returns the index of the first.
   uint64_t reserve(uint64_t blocks) { return draw(blocks, cpu).first; }
   /// reserve() for numbers made on `device`. Throws DeviceError where a recording (RngLog) would freeze them.
@@ -79,8 +82,8 @@ class Rng {
 /// run at that time. For that, call check() after recording, and advance() after each replay, which gets places().
 class RngLog {
  public:
-  /// For its scope, notes every Rng that this thread draws from, copies or asks where it stands. Scopes nest: outer
-  /// logs note it too.
+  /// For its scope, notes every Rng that this thread draws from, copies, sets or asks where it stands. Scopes nest:
+  /// outer logs note it too.
   ///
   /// With `graph`, blocks that this thread draws for that device carry the number of their stream in the innermost such
   /// log, and no outer one notes them; a draw for another device throws DeviceError. At the end of the scope the Rngs

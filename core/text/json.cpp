@@ -123,11 +123,11 @@ void write(const Json& j, int indent, int depth, std::string& out) {
 
 const Json& Json::at(std::string_view name) const {
   if (const Json* j = find(name)) return *j;
-  fail<ValueError>("json: no \"", name, "\" in ", to_text(*this).substr(0, 200));
+  fail<ValueError>("json: no \"", name, "\" in ", detail::shortened(to_text(*this)));
 }
 bool operator==(const Json& a, const Json& b) { return a.value == b.value; }  // not defaulted: clang 14 would crash
 void Json::fail_type() const {
-  fail<ValueError>("json: not the type that is needed — got ", to_text(*this).substr(0, 200));
+  fail<ValueError>("json: not the type that is needed — got ", detail::shortened(to_text(*this)));
 }
 
 const Json* Json::find(std::string_view name) const {

@@ -47,7 +47,8 @@ struct Json {
     if (const T* v = as<T>()) return *v;
     fail_type();
   }
-  /// The member `name`, added if there is none; null becomes an object. ValueError for any other value.
+  /// The member `name`, added if there is none; null becomes an object. ValueError for any other value. Adding ends
+  /// references to the other members: j["new"] = Json(j["old"]) needs the copy.
   Json& operator[](std::string_view name);
   friend bool operator==(const Json&, const Json&);
 
@@ -58,7 +59,8 @@ struct Json {
 /// Throws ValueError with place and reason for text that is not JSON, for names that occur twice in an object, and for
 /// nesting deeper than 32. A whole number beyond i64 becomes a float.
 Json parse_json(std::string_view text);
-/// On one line, or with `indent` spaces per level. ValueError for text that is not UTF-8.
+/// On one line, or with `indent` spaces per level. An infinity or NaN is written as null: JSON has neither. ValueError
+/// for text that is not UTF-8.
 std::string to_text(const Json& j, int indent = -1);
 inline void append_text(std::string& s, const Json& j) { s += to_text(j); }
 

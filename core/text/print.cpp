@@ -145,13 +145,7 @@ class Printer {
 
 /// Calls f for each value of x, as double.
 template <class F> void for_each_value(const Tensor& x, F f) {
-  const detail::StridedRange walk(x.layout());
-  double tile[detail::kTile];
-  for (int64_t at = 0, n = x.numel(); at < n; at += detail::kTile) {
-    const int64_t count = std::min(detail::kTile, n - at);
-    detail::read_tile(walk, x.raw(), x.dtype(), at, count, tile);
-    for (int64_t i = 0; i < count; ++i) f(tile[i]);
-  }
+  detail::each_value(detail::StridedRange(x.layout()), x.raw(), x.dtype(), 0, x.numel(), f);
 }
 
 std::string number(double v) { return detail::format("%g", v); }
@@ -175,21 +169,24 @@ std::string describe(const Tensor& x) {
   if (!x.defined()) return s;
   if (x.device() != meta) {
     const Tensor here = detail::on_cpu("describe", x);
-    double lo = std::numeric_limits<double>::infinity(), hi = -lo, sum = 0;
+    double lo = std::numeric_limits<double>::infinity(), hi = -lo;
     int64_t finite = 0, zeros = 0, nans = 0, infs = 0;
     for_each_value(here, [&](double v) {
       if (std::isnan(v)) ++nans;
       else if (std::isinf(v)) ++infs;
-      else ++finite, zeros += v == 0, lo = std::min(lo, v), hi = std::max(hi, v), sum += v;
+      else ++finite, zeros += v == 0, lo = std::min(lo, v), hi = std::max(hi, v);
     });
     if (finite > 0) {
+      // In units of a power of two: sums of values near the largest double would overflow.
+      const double most = std::max(std::abs(lo), std::abs(hi)), unit = most > 0 ? std::exp2(std::ilogb(most)) : 1;
+      double sum = 0, squares = 0;
+      for_each_value(here, [&](double v) { sum += std::isfinite(v) ? v / unit : 0; });
       const double mean = sum / static_cast<double>(finite);
-      double squares = 0;  // around the mean, in a second pass: no cancellation
-      for_each_value(here, [&](double v) {
-        if (std::isfinite(v)) squares += (v - mean) * (v - mean);
+      for_each_value(here, [&](double v) {  // around the mean: no cancellation
+        if (std::isfinite(v)) squares += (v / unit - mean) * (v / unit - mean);
       });
-      s += str(" min=", number(lo), " max=", number(hi), " mean=", number(mean),
-               " std=", number(std::sqrt(squares / static_cast<double>(finite))));
+      s += str(" min=", number(lo), " max=", number(hi), " mean=", number(mean * unit),
+               " std=", number(unit * std::sqrt(squares / static_cast<double>(finite))));
     } else {
       s += " (no finite values)";
     }

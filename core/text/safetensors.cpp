@@ -277,9 +277,11 @@ class Reading {
         file_.read(t.raw(), e.bytes());
       }
     }
-    if (name == "U64")
-      for (int64_t i = 0; i < t.numel(); ++i)
-        check(t.data<int64_t>()[i] >= 0, "tensor ", cited(e.name), " is U64, but its value ", i, " is beyond i64");
+    if (name == "U64") {
+      const int64_t *const begin = t.data<int64_t>(), *const end = begin + t.numel();
+      const int64_t* const bad = std::find_if(begin, end, [](int64_t v) { return v < 0; });
+      check(bad == end, "tensor ", cited(e.name), " is U64, but its value ", bad - begin, " is beyond i64");
+    }
     if (dtype == boolean) {
       const std::byte* const end = t.raw() + e.bytes();
       const std::byte* const bad =

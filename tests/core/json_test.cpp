@@ -42,8 +42,10 @@ TEST_CASE("json: what is not JSON says where and why", "[json]") {
   CHECK_THROWS_WITH(parse_json(std::string(1000000, '[')), Contains("nested deeper than 32"));
   CHECK_THROWS_AS(to_text(Json("\xff")), ValueError);
   const Json large = Json::Object{{"a", std::string(1000000, 'x')}};  // is not shown whole
-  CHECK_THROWS_WITH(large.at("b"), "json: no \"b\" in {\"a\":\"" + std::string(194, 'x'));
-  CHECK_THROWS_WITH(large.get<bool>(), EndsWith("got {\"a\":\"" + std::string(194, 'x')));
+  CHECK_THROWS_WITH(large.at("b"), "json: no \"b\" in {\"a\":\"" + std::string(194, 'x') + "…");
+  CHECK_THROWS_WITH(large.get<bool>(), EndsWith("got {\"a\":\"" + std::string(194, 'x') + "…"));
+  const Json cut = Json::Object{{"a", std::string(193, 'x') + "é"}};  // byte 200 is within a character
+  CHECK_THROWS_WITH(cut.at("b"), EndsWith("xx…"));
 }
 
 TEST_CASE("json: a copy that finds no memory", "[json]") {

@@ -50,6 +50,7 @@ TEST_CASE("number: text is the nearest double, however small", "[core]") {
   CHECK(std::isnan(parse_double("nan").value()));
   CHECK(std::isnan(parse_double("-NaN").value()));
   CHECK(parse_double(std::string_view("1234", 2)) == 12.0);  // not what follows in memory
+  for (const double nan : {std::nan(""), -std::nan("")}) CHECK(str(nan) == "nan");
 }
 
 TEST_CASE("number: what is no number, or too large, is nothing", "[core]") {

@@ -92,6 +92,10 @@ TEST_CASE("describe: statistics of the finite values", "[print]") {
   CHECK_THAT(describe(Tensor::from<bool>({true, false})), Contains("mean=0.5"));
   // A large mean does not swallow the spread.
   CHECK_THAT(describe(Tensor::from<double>({1e9 + 1, 1e9 + 3})), Contains("std=1 "));
+  // Sums beyond the largest double, and squares below the smallest.
+  CHECK_THAT(describe(Tensor::from<double>({1e308, 1e308, 1e308})), Contains("mean=1e+308 std=0 "));
+  CHECK_THAT(describe(Tensor::from<double>({1e308, -1e308})), Contains("mean=0 std=1e+308 "));
+  CHECK_THAT(describe(Tensor::from<double>({1e-200, 3e-200})), Contains("mean=2e-200 std=1e-200 "));
   CHECK(describe(Tensor()) == "Tensor(undefined)");
 }
 

@@ -4,8 +4,10 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace sluice;
@@ -139,6 +141,42 @@ TEST_CASE("small vector: a throwing constructor leaks nothing and leaves the vec
     CHECK_THROWS_AS(full.emplace_back(13), int);  // at the moment it would grow
     CHECK(full.size() == 2);
     CHECK(full[1].c == Counted(2));
+  }
+  CHECK(Counted::live == 0);
+}
+
+TEST_CASE("small vector: a constructor that throws leaks nothing", "[small_vector]") {
+  static int left = 0;
+  struct Fussy {
+    Counted c;
+    Fussy() { check(); }
+    Fussy(const Fussy& o) : c(o.c) { check(); }
+    Fussy(Fussy&&) noexcept = default;
+    static void check() {
+      if (left-- == 0) throw 1;
+    }
+  };
+  using Vector = SmallVector<Fussy, 2>;
+  left = 100;
+  {
+    const Fussy three[3];
+    const Vector whole(three, three + 3);
+    const int live = Counted::live;
+    const std::pair<const char*, std::function<void()>> makers[] = {
+        {"copy", [&] { Vector v(whole); }},
+        {"range", [&] { Vector v(three, three + 3); }},
+        {"size", [] { Vector v(3); }},
+        {"list",
+         [&] {
+           Vector v({three[0], three[1], three[2]});
+         }},
+    };
+    for (const auto& [name, make] : makers) {
+      INFO(name);
+      left = name == std::string("list") ? 5 : 2;  // the list has copies of its own
+      CHECK_THROWS_AS(make(), int);
+      CHECK(Counted::live == live);
+    }
   }
   CHECK(Counted::live == 0);
 }
