@@ -1,14 +1,17 @@
 #include <sluice/autograd/anomaly.h>
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/strided.h>
 
 #include <atomic>
-#include <cmath>
+#include <limits>
 
 namespace sluice {
 
 namespace {
 
+constexpr double kLargest = std::numeric_limits<double>::max();
 std::atomic<bool> active = false;
 
 struct Count {
@@ -16,13 +19,17 @@ struct Count {
 };
 
 Count count_bad(const Tensor& x, bool infinity, bool minus_infinity) {
-  Count c;
-  if (!x.defined() || x.device() == meta || !is_float(x.dtype())) return c;
-  for (double v : x.to_vector<double>()) {
-    if (std::isnan(v)) ++c.nan;
-    else if (std::isinf(v) && (v > 0 ? infinity : minus_infinity)) ++c.inf;
-  }
-  return c;
+  if (!x.defined() || x.device() == meta || !is_float(x.dtype())) return {};
+  std::atomic<int64_t> nan = 0, inf = 0;
+  const Tensor here = detail::on_cpu("anomaly", x);
+  const detail::StridedRange walk(here.layout());
+  parallel_for(x.numel(), 64 * detail::kTile, [&](int64_t begin, int64_t end) {
+    int64_t none = 0, plus = 0, minus = 0;
+    detail::each_value(walk, here.raw(), here.dtype(), begin, end,
+                       [&](double v) { none += v != v, plus += v > kLargest, minus += v < -kLargest; });
+    nan += none, inf += (infinity ? plus : 0) + (minus_infinity ? minus : 0);
+  });
+  return {nan, inf};
 }
 
 [[noreturn]] void report(const char* pass, const char* op, const std::string& what, Count c, const Tensor& x,

@@ -6,15 +6,16 @@
 namespace sluice {
 
 struct AnomalyOptions {
-  bool infinity = true;         // +∞ is an anomaly too
+  bool infinity = true;         // +∞ in a forward result is an anomaly too, and ±∞ in a gradient
   bool minus_infinity = false;  // −∞ in a forward result is one; off, because masked scores are −∞
   /// Paths of modules, from name_modules(model). Modules without a path are shown by type.
   ModuleNames modules = {};
 };
 
 /// While it lives, it checks each result of an op that is f32, f64 or bf16 and each such gradient, on all threads. The
-/// first bad one throws AutogradError naming the op, the pass, the count of bad values and the module path. Only one
-/// may live at a time. Works together with Profile and summary(). Costs a pass over each tensor.
+/// first bad one throws AutogradError naming the op, the pass, the count of bad values and the module path. A second
+/// AnomalyMode at the same time throws AutogradError. Works together with Profile and summary(). Costs a pass over each
+/// tensor.
 class [[nodiscard]] AnomalyMode final : detail::Observer {
  public:
   explicit AnomalyMode(AnomalyOptions options = {});

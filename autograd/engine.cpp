@@ -60,7 +60,7 @@ void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* be
     visit(*leaf.node, grads);
   };
   while (!frontier.empty()) {
-    detail::Pending p = frontier.take();
+    detail::Arrived p = frontier.take();
     Node& node = *p.node;
     VjpScope scope(node);
     if (!visit(node, p.grads)) continue;
@@ -145,6 +145,7 @@ std::vector<Tensor> detail::grad_edges(std::span<const Edge> roots, std::span<co
                                        std::span<const Edge> wanted, BackwardOptions options, bool stop_at_wanted) {
   Subgraph between(roots, wanted);
   Frontier frontier;
+  GradMode mode(options.create_graph);  // also of the sums of gradients that come to one root
   for (std::size_t i = 0; i < roots.size(); ++i)
     if (between.contains(roots[i].node.get()))
       accumulate(frontier.at(roots[i].node)[roots[i].index], root_grads[i], options.create_graph);
@@ -235,7 +236,7 @@ void collect(Leaf& leaf, Tensor g, bool create_graph) {
   if (leaf.frozen) return;
   std::lock_guard lock(leaf.adding);
   const bool own = g.is_sole_owner() && g.is_contiguous();
-  if (!leaf.grad.defined() && !own && !create_graph) g = clone(g);
+  if (!leaf.grad.defined() && !own) g = clone(g);
   if (leaf.grad.defined() && leaf.grad.dtype() == bf16 && !create_graph) accumulate_rounded(leaf, g);
   else leaf.sum = Tensor(), accumulate(leaf.grad, std::move(g), create_graph);
   if (detail::observed()) [[unlikely]]

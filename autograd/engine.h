@@ -4,7 +4,7 @@
 // leaf from several threads are all added, in the order of their arrival. Not safe at the same time: two walks through
 // one recorded node (other than a leaf), unless both retain the graph; a walk, and reading, setting or clearing .grad()
 // of a leaf that the walk reaches; a computation, and an in-place edit (an optimiser's step) of its operands;
-// registering hooks. AnomalyMode checks all threads: compute on one thread with it.
+// registering hooks. AnomalyMode checks all threads; the thread that made a bad value gets the error.
 #pragma once
 
 #include <sluice/core/node.h>

@@ -8,7 +8,9 @@
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
+#include <utility>
 
 namespace sluice {
 
@@ -128,12 +130,11 @@ struct Checkpoint final : Op<"checkpoint"> {
 };
 
 Captured::Captured(const Edge& root, uint64_t start, std::span<const Edge> known) {
-  const auto in = [](std::span<const Edge> list, const Edge& e) {
-    return std::any_of(list.begin(), list.end(), [&](const Edge& o) { return o.node == e.node && o.index == e.index; });
-  };
+  std::set<std::pair<const Node*, uint32_t>> seen;
+  for (const Edge& e : known) seen.emplace(e.node.get(), e.index);
   const auto inside = [&](const Edge& e) {
     if (e.node->seq >= start) return true;
-    if (!in(known, e) && !in(edges, e)) edges.push_back(e);
+    if (seen.emplace(e.node.get(), e.index).second) edges.push_back(e);
     return false;
   };
   detail::each_node({&root, 1}, inside, [&](const Node& n) {

@@ -12,8 +12,8 @@
 
 namespace sluice::detail {
 
-/// Gradients that have arrived at a node and not been processed yet, one per output.
-struct Pending {
+/// Gradients that have arrived at a node and have not been processed yet, one per output.
+struct Arrived {
   Ref<Node> node;  // keeps the node alive while it waits
   Tensors grads;
 };
@@ -30,7 +30,7 @@ class Frontier {
     if (!fresh) return pending_[slot].grads;
     if (reuse) unused_.pop_back();
     else pending_.emplace_back();
-    Pending& p = pending_[slot];
+    Arrived& p = pending_[slot];
     p.node = node;
     p.grads.resize(node->outputs.size());
     heap_.push_back({node->seq, slot});
@@ -38,11 +38,11 @@ class Frontier {
     return p.grads;
   }
 
-  Pending take() {
+  Arrived take() {
     std::pop_heap(heap_.begin(), heap_.end());
     uint32_t slot = heap_.back().second;
     heap_.pop_back();
-    Pending p = std::move(pending_[slot]);
+    Arrived p = std::move(pending_[slot]);
     unused_.push_back(slot);
     index_.erase(p.node.get());
     return p;
@@ -50,7 +50,7 @@ class Frontier {
 
  private:
   std::vector<std::pair<uint64_t, uint32_t>> heap_;  // (seq, slot)
-  std::vector<Pending> pending_;
+  std::vector<Arrived> pending_;
   std::vector<uint32_t> unused_;
   NodeMap index_;
 };

@@ -149,3 +149,56 @@ TEST_CASE("huber_loss: curvature 1 at an error of 0", "[loss]") {
   const Tensor x = to(Tensor({-0.3f, 0, 0.3f, 1, 3}), f64);
   CHECK(same_bits(hvp(loss, x, ones({5}, {f64})), to(Tensor({1, 1, 1, 1, 0}), f64)));
 }
+
+TEST_CASE("create_graph: a leaf owns its gradient alone", "[autograd]") {
+  Tensor a = Tensor({1, 2, 3}).requires_grad_(), b = Tensor({4, 5, 6}).requires_grad_(),
+         c = Tensor({7, 8, 9}).requires_grad_();
+  backward(sum(square(a + b)) + sum(c), {.create_graph = true});
+  {
+    NoGrad guard;
+    for (const Tensor& x : {a, c}) {
+      Tensor g = x.grad();
+      scale_(g, 0.5);
+    }
+  }
+  CHECK(a.grad().to_vector() == std::vector<float>{5, 7, 9});
+  CHECK(b.grad().to_vector() == std::vector<float>{10, 14, 18});
+  CHECK(c.grad().to_vector() == std::vector<float>{0.5f, 0.5f, 0.5f});
+  CHECK(grad(sum(b.grad()), a).to_vector() == std::vector<float>{2, 2, 2});  // with its history
+  for (Tensor* x : {&a, &b, &c}) x->zero_grad();
+}
+
+TEST_CASE("grad: gradients of one output that is given twice are added with or without history", "[autograd]") {
+  const Tensor x = Tensor({1, 2, 3}).requires_grad_(), v = ones({3}).requires_grad_();
+  const Tensor y = square(x), z = x + 1.0;
+  Tensor g;
+  {
+    NoGrad guard;
+    g = grad({y, y}, {x}, {.create_graph = true, .grad_outputs = {v, v}})[0];
+  }
+  CHECK(grad(sum(g), v).to_vector() == std::vector<float>{4, 8, 12});
+  CHECK_FALSE(grad({z, z}, {x}, {.grad_outputs = {v, v}})[0].requires_grad());
+}
+
+TEST_CASE("backward: memory of another owner does not become a gradient", "[autograd]") {
+  float store[] = {5};
+  const Tensor x = Tensor({1}).requires_grad_();
+  for (int i = 0; i < 2; ++i)
+    backward(custom_op(
+        "stored", {x}, [](const Tensors& in) { return in[0] * 1.0; },
+        [&](const Tensor&, const Tensors&, const Tensor&) -> Tensors { return {Tensor::from_blob(store, {1})}; }));
+  CHECK(x.grad().item() == 10);
+  CHECK(store[0] == 5);
+}
+
+TEST_CASE("leaf: one that was the second result of an op is the first output of its node", "[autograd]") {
+  const Tensor x = Tensor({1, 2}).requires_grad_();
+  const auto both = [](const Tensors& in) { return Tensors{in[0] * 2.0, to(in[0], i64)}; };
+  const auto vjp = [](const Tensors& g, const Tensors&, const Tensors&) -> Tensors { return {g[0] * 2.0}; };
+  Tensor y = custom_op("both", {x}, CustomForwardMany(both), CustomVjpMany(vjp))[1];
+  detail::replace_memory(y, to(y, f32), {});
+  y.requires_grad_();
+  CHECK(edge_of(y).index == 0);
+  backward(sum(y * 3.0));
+  CHECK(y.grad().to_vector() == std::vector<float>{3, 3});
+}

@@ -83,6 +83,10 @@ TEST_CASE("gradcheck: refuses wrong gradients and says where", "[gradcheck]") {
        [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
          return {g * sin(x[1]), g * x[0] * std::nan("")};
        }},
+      {"NaN in the first element",
+       [](const Tensor& g, const Tensors& x, const Tensor&) -> Tensors {
+         return {g * sin(x[1]), g * x[0] * cos(x[1]) * Tensor::from<double>({std::nan(""), 1, 1})};
+       }},
   };
   for (const auto& [name, vjp] : wrong) {
     INFO(name);
