@@ -221,33 +221,38 @@ Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, c
 Tensor ring_shift(const Tensor& x, int by, const Communicator& group, ShiftOptions options) {
   const int d = x.rank() ? wrap_dim("ring_shift", options.dim, x.rank()) : 0;
   if (by == 0 || (options.cyclic && by % group.size() == 0)) return x;
-  if (group.size() == 1) return zeros_like(x);
+  if (group.size() == 1)
+    return record("ring_shift", zeros_like(x), {x}, {}, [](const Tensor& g) { return zeros_like(g); });
   return shift(x, by, group, options.cyclic, d, x.rank() ? x.shape()[d] : 1);
 }
 
-Tensor exclusive_scan(const Tensor& x, const Communicator& group) {
-  const Tensor all = all_gather(unsqueeze(x, 0), 0, group);
-  if (group.rank() == 0) return sum(narrow(all, 0, 0, 0), {0});  // zeros, with a history as on the others
-  Tensor y = select(all, 0, 0);
-  for (int r = 1; r < group.rank(); ++r) y = y + select(all, 0, r);
-  return y;
+/// exclusive_scan of sums, or with a decay: of a recurrence.
+static Tensor scanned(const Tensor& decay, const Tensor& state, const Communicator& group) {
+  const int64_t m = state.numel(), n = decay.defined() ? decay.numel() : 0;
+  Tensor both = reshape(state, {m});  // in one message
+  if (n > 0) both = cat({both, reshape(decay, {n})});
+  both = unsqueeze(both, 0);
+  const std::string what = decay.defined() ? str(" of decay ", decay, " and state ", state) : str(" of ", state);
+  const Tensor all = widened(group.size() == 1 ? both : gathered(both, 0, group, what));  // rounded once, at the end
+  const auto state_of = [&](int r) { return reshape(narrow(select(all, 0, r), 0, 0, m), state.shape()); };
+  Tensor s;
+  if (group.rank() > 0) s = state_of(0);
+  else s = reshape(sum(narrow(narrow(all, 0, 0, 0), 1, 0, m), {0}), state.shape());  // zeros, with a history as others
+  for (int r = 1; r < group.rank(); ++r) {
+    if (decay.defined()) s = reshape(narrow(select(all, 0, r), 0, m, n), decay.shape()) * s;
+    s = s + state_of(r);
+  }
+  return to(s, state.dtype());
 }
+
+Tensor exclusive_scan(const Tensor& x, const Communicator& group) { return scanned({}, x, group); }
 
 Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicator& group) {
   if (decay.dtype() != state.dtype())
     fail<DTypeError>("exclusive_scan: decay is ", decay.dtype(), ", state ", state.dtype());
-  // Both in one message.
-  const int64_t n = decay.numel(), m = state.numel();
-  const Tensor both = unsqueeze(cat({reshape(decay, {n}), reshape(state, {m})}), 0);
-  const Tensor all =
-      group.size() == 1 ? both : gathered(both, 0, group, str(" of decay ", decay, " and state ", state));
-  const auto state_of = [&](int r) { return reshape(narrow(select(all, 0, r), 0, n, m), state.shape()); };
-  if (group.rank() == 0) return reshape(sum(narrow(narrow(all, 0, 0, 0), 1, n, m), {0}), state.shape());
-  Tensor s = state_of(0);
-  for (int r = 1; r < group.rank(); ++r)
-    s = reshape(narrow(select(all, 0, r), 0, 0, n), decay.shape()) * s + state_of(r);
-  if (s.shape() != state.shape()) fail("exclusive_scan: decay=", decay, " does not broadcast to state=", state);
-  return s;
+  if (!stretches_to(decay.shape(), state.shape()))
+    fail("exclusive_scan: decay=", decay, " does not broadcast to state=", state);
+  return scanned(decay, state, group);
 }
 
 std::string broadcast_text(const std::string& text, int root, const Communicator& group) {

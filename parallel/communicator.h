@@ -39,7 +39,7 @@ struct Traffic {
 /// A group of ranks. Copies name the same group. On each rank, one thread at a time may call collectives of a group.
 class Communicator {
  public:
-  /// A group of this rank alone.
+  /// The group of this rank alone: one in a process, with one timeout and one count of traffic.
   Communicator();
   /// A group of all ranks of `engine`. Throws ValueError if `engine` is null.
   explicit Communicator(std::shared_ptr<Transport> engine);

@@ -367,6 +367,10 @@ Traffic Group::traffic() const {
   std::lock_guard lock(mutex_);
   return traffic_;
 }
+int64_t Group::sent_bytes() const {
+  std::lock_guard lock(mutex_);
+  return traffic_.total().bytes;
+}
 void Group::reset_traffic() {
   std::lock_guard lock(mutex_);
   traffic_ = {};

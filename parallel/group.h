@@ -91,6 +91,8 @@ class Group : private NoCopy {
   /// What linked() found: "NCCL 2.28.9", or "host: rank 1: libnccl.so.2: cannot open …". Empty before its first call.
   std::string link_text() const;
   Traffic traffic() const;
+  /// traffic().total().bytes
+  int64_t sent_bytes() const;
   void reset_traffic();
   std::shared_ptr<Group> split(int color, int key);
 

@@ -7,27 +7,20 @@
 #include <sluice/parallel/group.h>
 #include <sluice/parallel/reduce.h>
 
-#include <optional>
 #include <vector>
 
 namespace sluice::detail {
 
-/// Records a call and the bytes that it sent for profiles.
+/// Records a call and the bytes that it sent for profiles. Throws at its end what an observer throws then.
 class ObservedTraffic {
  public:
-  ObservedTraffic(const char* op, const Group& group) : group_(group) {
-    if (!observed()) return;
-    call_.emplace(op, cpu);
-    before_ = group.traffic().total().bytes;
-  }
-  ~ObservedTraffic() {
-    if (call_) call_->work.bytes = group_.traffic().total().bytes - before_;
-  }
+  ObservedTraffic(const char* op, const Group& group) : group_(group), before_(group.sent_bytes()), call_(op, cpu) {}
+  ~ObservedTraffic() noexcept(false) { call_.work.bytes = group_.sent_bytes() - before_; }
 
  private:
   const Group& group_;
-  std::optional<ObservedCall> call_;
-  int64_t before_ = 0;
+  const int64_t before_;
+  ObservedCall call_;
 };
 
 /// The device on which ranks exchange tensors of `device`: `device` itself if the ranks' devices are linked, else cpu.

@@ -8,15 +8,15 @@ namespace sluice::detail {
 
 namespace {
 
-constexpr int64_t kTile = 1024;
+constexpr int64_t kReduceTile = 1024;
 
 template <class T, class Acc>
 void reduce_as(ReduceOp how, const std::vector<const std::byte*>& pieces, std::byte* out, int64_t n) {
   T* y = reinterpret_cast<T*>(out);
-  parallel_for(n, 64 * kTile, [&](int64_t begin, int64_t end) {
-    Acc tile[kTile];  // y may be one of the pieces: a tile of y is written when all pieces of it have been read
-    for (int64_t at = begin; at < end; at += kTile) {
-      const int64_t count = std::min(kTile, end - at);
+  parallel_for(n, 64 * kReduceTile, [&](int64_t begin, int64_t end) {
+    Acc tile[kReduceTile];  // y may be one of the pieces: a tile of y is written when all pieces of it have been read
+    for (int64_t at = begin; at < end; at += kReduceTile) {
+      const int64_t count = std::min(kReduceTile, end - at);
       const auto piece = [&](std::size_t r) { return reinterpret_cast<const T*>(pieces[r]) + at; };
       for (int64_t i = 0; i < count; ++i) tile[i] = static_cast<Acc>(piece(0)[i]);
       for (std::size_t r = 1; r < pieces.size(); ++r) {

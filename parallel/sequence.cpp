@@ -99,6 +99,8 @@ Tensor sequence_sum(const Tensor& x) {
 }
 
 Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
+  if (in_sequence() && x.dtype() == bf16)  // 256 + 1 would be 256
+    return to(sequence_cumsum(detail::widened(x), dim, o), bf16);
   const Tensor here = cumsum(x, dim, o);
   if (!in_sequence()) return here;
   return here + to(sum(detail::of_ranks_before(sum(x, {dim}, keep), o.reverse), {0}), here.dtype());

@@ -75,7 +75,8 @@ struct SequencePiece {
 SequencePiece sequence_piece(int64_t n);
 
 /// Returns rows [begin, end) of the whole of x along dim, whichever ranks hold them. All ranks must call it; each may
-/// ask for other rows, or for none. Any dtype; gradients of any order.
+/// ask for other rows, or for none. Any dtype; gradients of any order. On meta this and the functions below send their
+/// lengths only.
 Tensor sequence_rows(const Tensor& x, int64_t dim, RowRange rows);
 /// Moves every row of the sequence one place later along dim; the first row is 0 (false).
 Tensor sequence_shift(const Tensor& x, int64_t dim);
@@ -133,7 +134,7 @@ Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shar
 /// The adjoint of fetch_rows: g holds the rows that this rank wanted. Each owner adds up what the ranks return for its
 /// rows, in the order of ranks. Differentiable.
 Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan);
-/// Adds what return_rows gives to y, without history. True if any rank `records`.
+/// Adds what return_rows gives to y, in the dtype of y, without history. True if any rank `records`.
 bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicator& c, const RowPlan& plan,
                        bool records = false);
 /// x of the ranks [first, last), stacked in a new first dim: [last − first, ...x]. All ranks must give the same range.

@@ -29,10 +29,11 @@ uint64_t hash_of(const RowPlan& plan) {
 
 /// Sends rows goes(r) of `from`, whose first row is from_first, to each rank r, and receives rows comes(r) from it.
 /// Calls f(comes(r), the received rows) in the order of ranks. All ranks must have the same plan. True if any rank
-/// `records`.
+/// `records`. On meta there are no rows to send.
 template <class Out, class In, class F>
 bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communicator& c, const RowPlan& plan,
                    int64_t from_first, const Out& goes, const In& comes, F f) {
+  if (from.device() == meta) return records;
   const int ranks = c.size(), self = c.rank();
   Group& group = c.group();
   std::vector<Tensor> sent, received(static_cast<std::size_t>(ranks));
@@ -110,16 +111,16 @@ bool add_returned_rows(Tensor& y, const Tensor& g, int64_t dim, const Communicat
       [&](int r) { return common(mine, plan.wanted, r); },
       [&](RowRange rows, const Tensor& part) {
         Tensor place = narrow(y, dim, rows.begin - mine.begin, rows.length());
-        add_(place, to(part, g.device()));
+        add_(place, to(to(part, g.device()), place.dtype()));
       });
 }
 
 Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan) {
   dim = wrap_dim("sequence_rows", dim, g.rank());
   const RowRange mine = plan->owned[static_cast<std::size_t>(c.rank())];
-  Tensor y = zeros(resized(g.shape(), dim, mine.length()), g.options());
+  Tensor y = zeros(resized(g.shape(), dim, mine.length()), widened(g.options()));  // rounded once, as in all_reduce
   const bool anyone = add_returned_rows(y, g, dim, c, *plan, grad_enabled() && g.requires_grad());
-  return recorded(std::move(y), g, anyone,
+  return recorded(to(y, g.dtype()), g, anyone,
                   [dim, c, plan](const Tensor& given) { return fetch_rows(given, dim, c, plan); });
 }
 

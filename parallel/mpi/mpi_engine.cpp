@@ -150,13 +150,14 @@ class MpiEngine final : public Engine {
     check(MPI_Comm_split_type(data_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type");
     int count = 1;
     MPI_Comm_size(here, &count);
+    const int even = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / count);
 #if !defined(__linux__)  // processes are not bound to cores
     MPI_Comm_free(&here);
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / count);
+    return even;
 #else
     cpu_set_t mine;
     CPU_ZERO(&mine);
-    sched_getaffinity(0, sizeof mine, &mine);
+    const bool known = sched_getaffinity(0, sizeof mine, &mine) == 0;  // not with more processors than it has bits
     std::vector<cpu_set_t> all(static_cast<std::size_t>(count));
     check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, here), "MPI_Allgather");
     MPI_Comm_free(&here);
@@ -166,7 +167,7 @@ class MpiEngine final : public Engine {
       CPU_AND(&both, &mine, &theirs);
       sharing += CPU_COUNT(&both) > 0;
     }
-    return std::max(1, CPU_COUNT(&mine) / std::max(1, sharing));
+    return known ? std::max(1, CPU_COUNT(&mine) / std::max(1, sharing)) : even;
 #endif
   }
 

@@ -46,28 +46,29 @@ Communicator world() {
   return all_ranks.emplace(made);
 }
 
+/// Ends the job because f threw; returns if this rank is alone. `common`: the error is one that all ranks throw.
+static void end_job(const char* what, const CommunicationError* common) {
+  if (!engine || engine->size() == 1) return say(what);
+  const int rank = engine->rank();
+  bool told = engine->told_failure() == what;
+  // If several ranks throw, the lowest reports it: rank r waits min(r, 5)·0.3 s for the report of another.
+  for (int i = 0; !common && !told && i < 3 * std::min(rank, 5); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    told = !engine->told_failure().empty();
+  }
+  const bool speaks = !told && (!common || common->speaker < 0 || common->speaker == rank);
+  if (speaks) say(common ? std::string(what) : str("rank ", rank, ": ", what));
+  if (!common) engine->fail_all(str("rank ", rank, " failed: ", what));
+  engine->end_job(speaks);
+}
+
 int run_world(const std::function<int(const Communicator&)>& f) {
   try {
     return f(world());
-  } catch (const std::exception& e) {
-    if (!engine || engine->size() == 1) {
-      say(e.what());
-      return 1;
-    }
-    const int rank = engine->rank();
-    const auto* common = dynamic_cast<const CommunicationError*>(&e);
-    bool told = engine->told_failure() == e.what();
-    // If several ranks throw, the lowest reports it: rank r waits min(r, 5)·0.3 s for the report of another.
-    for (int i = 0; !common && !told && i < 3 * std::min(rank, 5); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      told = !engine->told_failure().empty();
-    }
-    const bool speaks = !told && (!common || common->speaker < 0 || common->speaker == rank);
-    if (speaks) say(common ? std::string(e.what()) : str("rank ", rank, ": ", e.what()));
-    if (!common) engine->fail_all(str("rank ", rank, " failed: ", e.what()));
-    engine->end_job(speaks);
-    return 1;  // unreachable: end_job() is [[noreturn]], but virtual
+  } catch (const std::exception& e) { end_job(e.what(), dynamic_cast<const CommunicationError*>(&e)); } catch (...) {
+    end_job("an exception of another kind", nullptr);
   }
+  return 1;
 }
 
 }  // namespace sluice

@@ -15,6 +15,8 @@
 #include <sluice/parallel/sequence_attention.h>
 
 #include <limits>
+#include <new>
+#include <string_view>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -341,4 +343,46 @@ TEST_CASE("run_ranks: every rank computes as the caller would", "[parallel][thre
     run_ranks(2, [](const Communicator&) { expect(!in_sequence(), "ranks within ranks have sequences of their own"); });
     expect(in_sequence(), "the scope goes on");
   });
+}
+
+TEST_CASE("collectives: bf16 over ranks is rounded once, and a rank of 8 has a scan", "[parallel][bf16][threads]") {
+  CHECK_NOTHROW(run_ranks(5, [](const Communicator& all) {
+    const Shape eight = Shape::filled(8, 1);
+    const Tensor x = full(eight, all.rank() == 0 ? 256 : 1, {bf16}), one = ones(eight, {bf16});
+    const double want[] = {0, 256, 256, 258, 260};  // bf16 has the even numbers from 256 on
+    for (const Tensor& y : {exclusive_scan(x, all), exclusive_scan(one, x, all)}) {
+      expect(y.shape() == eight && y.dtype() == bf16, "as the operand");
+      expect(y.item() == want[all.rank()], str("rank ", all.rank(), " has ", y.item()));
+    }
+  }));
+}
+
+TEST_CASE("collectives: a decay that does not stretch to the state is refused on every rank", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    std::string said;
+    try {
+      exclusive_scan(ones({3}), ones({2, 2}), all);
+    } catch (const ShapeError& e) { said = e.what(); }
+    expect(said == "exclusive_scan: decay=[3] does not broadcast to state=[2,2]", "a ShapeError, not: " + said);
+    const Tensor x = ones({2}).requires_grad_();
+    const Tensor y = sum(ring_shift(x, 1, all, {.cyclic = false}));  // with one rank, too, there is a history
+    expect(grad(y, x).to_vector() == std::vector<float>(2, all.rank() + 1 < all.size() ? 1 : 0), "its gradient");
+  }));
+}
+
+TEST_CASE("collectives: what an observer throws is thrown by the call", "[parallel][threads]") {
+  CHECK_NOTHROW(run_ranks(2, [](const Communicator& all) {
+    struct Full final : detail::Observer {
+      void on_call(const detail::KernelCall& call) override {
+        if (std::string_view(call.op) == "all_reduce") throw std::bad_alloc();
+      }
+    };
+    bool thrown = false;
+    try {
+      const Full observer;
+      all_reduce(ones({2}), all);
+    } catch (const std::bad_alloc&) { thrown = true; }
+    expect(thrown, "bad_alloc");
+    expect(all_reduce(ones({}), all).item() == 2, "the next call works");
+  }));
 }

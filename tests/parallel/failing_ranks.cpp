@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
         if (what == "shape") all_reduce(zeros({3}), all);
         if (what == "config") all.check_same("settings", "lr = 2");
         if (what == "throw") fail<ValueError>("the reason");
+        if (what == "other") throw 1;
         if (what == "drop") drop(std::exchange(other, std::nullopt));
         if (what == "exit" || what == "drop") std::exit(0);
         if (what == "loop" || what == "part") never_come();

@@ -19,7 +19,7 @@ other_build() {
   cp "$library" "$work/other/libsluice.so.0"
   printf 'other' | dd of="$work/other/libsluice.so.0" bs=1 seek=$((16#$offset + 16#$size - 5)) conv=notrunc status=none
 }
-kinds=(kill stop shape config throw exit loop part drop)
+kinds=(kill stop shape config throw other exit loop part drop)
 if command -v readelf >/dev/null && other_build; then kinds+=(build); fi
 trials=${3:-${#kinds[@]}}
 
@@ -34,6 +34,7 @@ for ((i = 0; i < trials; ++i)); do
     shape) want="^all_reduce: ranks disagree — rank $rank calls all_reduce\(sum\) f32\[3\]; the others call" limit=3 ;;
     config) want="^settings: rank $rank has another one — got 'lr = 2'; the others have 'lr = 1'" limit=3 ;;
     throw) want="^rank $rank: the reason" limit=3 ;;
+    other) want="^rank $rank: an exception of another kind" limit=3 ;;
     exit) want="^(all_reduce|check_same|barrier): rank $rank has ended" limit=3 ;;
     build) want="^build of Sluice: rank $rank has another one — " limit=3 ;;
   esac

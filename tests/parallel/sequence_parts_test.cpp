@@ -366,3 +366,31 @@ TEST_CASE("sequence: FLASH with a bias, cut where no chunk begins", "[sequence]"
     }
   }
 }
+
+TEST_CASE("sequence: on meta there are the shapes", "[sequence]") {
+  run_ranks(2, [](const Communicator& all) {
+    const SequenceScope scope(all);
+    const Tensor x = empty({2, 3}, {f32, meta}).requires_grad_(), rows = empty({1, 2, 4, 3}, {f32, meta});
+    expect(sequence_shift(x, 0).shape() == Shape{2, 3}, "shift");
+    expect(sequence_sum(x).shape() == Shape{2, 3} && sequence_cumsum(x, 0).shape() == Shape{2, 3}, "sums");
+    expect(sequence_rows(x, 0, {0, 4}).shape() == Shape{4, 3}, "rows");
+    expect(grad(sum(sequence_rows(x, 0, {0, 4})), x).shape() == Shape{2, 3}, "the gradient of rows");
+    const SequenceScope other(all);
+    expect(sequence_scan(rows, rows, rows, full({1, 2, 4}, 0, rows.options())).shape() == rows.shape(), "a scan");
+    for (const AttentionMask& mask : {AttentionMask{}, {.causal = true}, {.window = 2}, {.window = 2, .global = {0}}})
+      expect(sequence_attention(rows, rows, rows, {.mask = mask}).shape() == rows.shape(), "attention");
+  });
+}
+
+TEST_CASE("sequence: sums of bf16 over ranks are rounded once", "[sequence][bf16]") {
+  run_ranks(4, [](const Communicator& all) {
+    const SequenceScope scope(all);
+    const bool first = all.rank() == 0;
+    const Tensor x = ones({1}, {bf16}).requires_grad_(), weight = full({1}, first ? 256 : 1, {bf16});
+    expect(grad(sum(sequence_sum(x) * weight), x).item() == 260, "256 + 1 + 1 + 1 is 259, which rounds to 260");
+    expect(grad(sum(sequence_rows(x, 0, {0, 1}) * weight), x).item() == (first ? 260 : 0), "of the first row");
+    const Tensor running = sequence_cumsum(ones({first ? 257 : 1}, {bf16}), 0);
+    expect(running.dtype() == bf16, "as the operand");
+    expect(running[-1].item() == cumsum(ones({257 + all.rank()}, {bf16}), 0)[-1].item(), "running sums");
+  });
+}

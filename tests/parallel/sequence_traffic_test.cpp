@@ -1,4 +1,6 @@
-// What a cut sequence sends, counted against its formula: for linear-time layers nothing that grows with the length.
+// What a cut sequence sends, counted against its formula: for linear-time layers nothing that grows with the length;
+// and what a mask takes.
+#include "parallel/ranks.h"
 #include "support/approx.h"
 #include "support/catch.h"
 
@@ -11,7 +13,7 @@
 #include <sluice/layers/linear_attention/retention.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/reduce.h>
-#include <sluice/parallel/sequence.h>
+#include <sluice/parallel/sequence_attention.h>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -80,5 +82,30 @@ TEST_CASE("sequence: attention sends keys and values to those who see them", "[s
     CHECK(sent(causal, rows, 8) == 3 * 5 * piece + 2 * kBatch * rows * 2 * (3 * 4 + 2 * 4 + 3));
     CHECK(sent(full, rows, 8) == 3 * 2 * kPairs * piece);
     CHECK(sent(window, rows, 8) == 2 * (kRanks - 1) * kBatch * 4 * (8 + 8));
+  }
+}
+
+TEST_CASE("sequence: a mask of m·n bytes takes little more on its way", "[sequence]") {
+  const AttentionMask rows_of_window{.window = 8, .global = {0}}, dilated{.dilation = 2};
+  for (const AttentionMask& mask : {rows_of_window, dilated}) {
+    constexpr int64_t m = 2048;
+    const int64_t before = memory_stats().live;
+    reset_peak_memory();
+    run_ranks(2, [&](const Communicator& all) {
+      const SequenceScope scope(all);
+      RowRange keys;
+      const Tensor seen = detail::fetch_mask(mask, m, cpu, keys).dense;
+      expect(seen.shape() == Shape{m, 2 * m}, "each pair");
+      for (const int64_t i : {0, 1, 777, 2047}) {  // of these rows the pairs are those of the rules
+        const auto row = seen[i].to_vector<double>();
+        const int64_t q = i + m * all.rank();
+        for (int64_t k = 0; k < 2 * m; ++k) {
+          const int64_t apart = std::abs(q - k);
+          const bool want = mask.dilation == 2 ? apart % 2 == 0 : apart < 8 || q == 0 || k == 0;
+          expect((row[static_cast<std::size_t>(k)] != 0) == want, str("query ", q, ", key ", k));
+        }
+      }
+    });
+    CHECK(memory_stats().peak - before < 3 * 2 * m * 2 * m);
   }
 }
