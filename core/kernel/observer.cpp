@@ -139,10 +139,13 @@ constinit thread_local ModuleScope* ModuleScope::top_ = nullptr;
 
 std::string ModuleScope::path(const ModuleNames* names) {
   const auto found = [](const ModuleNames& m, const ModuleScope& s) -> std::string {
-    auto it = m.find({s.object_, s.type_});
-    // A derived layer is registered under its own type, but its scope has the type of its base.
-    if (it == m.end()) it = m.lower_bound({s.object_, ""});
-    return it == m.end() || it->first.first != s.object_ ? "" : it->second;
+    if (const auto it = m.find({s.object_, s.type_}); it != m.end()) return it->second;
+    // A derived layer is registered under its own type, but its scope has the type of its base. The modules of which it
+    // is the first member have its address, too; their paths are shorter.
+    std::string longest;
+    for (auto it = m.lower_bound({s.object_, ""}); it != m.end() && it->first.first == s.object_; ++it)
+      if (it->second.size() > longest.size()) longest = it->second;
+    return longest;
   };
   std::vector<const ModuleScope*> scopes;
   for (const ModuleScope* s = top_; s; s = s->outer_) scopes.push_back(s);

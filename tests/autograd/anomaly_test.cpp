@@ -7,6 +7,7 @@
 #include <sluice/autograd/function.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/module.h>
+#include <sluice/layers/nn/norm.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -50,6 +51,16 @@ struct Model {
     for (const Block& b : blocks) x = b(x);
     return sum(x);
   }
+  SLUICE_PARTS(blocks);
+};
+struct Normed {  // its first member's scope has the type of a base
+  static constexpr const char* type = "Normed";
+  RMSNorm norm{4};
+  SLUICE_PARTS(norm);
+};
+struct NormedModel {
+  std::vector<Normed> blocks = std::vector<Normed>(1);
+  Tensor operator()(const Tensor& x) const { return blocks[0].norm(x); }
   SLUICE_PARTS(blocks);
 };
 
@@ -152,6 +163,13 @@ TEST_CASE("anomaly: a module and its first member are told apart", "[anomaly]") 
   std::string text = anomaly([&] { m(ones({2, 4})); }, {.modules = name_modules(m)});
   CHECK_THAT(text, Contains(" — in blocks.0 (Block)"));
   CHECK_THAT(text, !Contains("first"));
+  const NormedModel normed;
+  CHECK_THAT(anomaly(
+                 [&] {
+                   normed(full({2, 4}, kInf));
+                 },
+                 {.modules = name_modules(normed)}),
+             Contains(" — in blocks.0.norm (Norm)"));
 }
 
 TEST_CASE("anomaly: the mode ends with its scope, and only one is on", "[anomaly]") {
