@@ -7,7 +7,7 @@ namespace sluice {
 GroupNorm::GroupNorm(GroupNormOptions o) : options(o) {
   check_options("group_norm", o);
   if (o.kind != NormKind::layer && o.kind != NormKind::rms && o.kind != NormKind::rms_plain)
-    fail<ValueError>("group_norm: the kind is layer, rms or rms_plain");
+    fail<ValueError>("group_norm: the kind is layer, rms or rms_plain — got ", name_of(o.kind));
   const int64_t width = o.shared ? o.dim : o.groups * o.dim;
   if (o.kind != NormKind::rms_plain) weight = init_vector(width, 1, o.dtype);
   if (o.kind == NormKind::layer) bias = init_vector(width, 0, o.dtype);
@@ -18,10 +18,7 @@ Tensor GroupNorm::operator()(const Tensor& x) const {
   const GroupNormOptions& o = options;
   if (x.rank() < 1 || x.dim(-1) != o.groups * o.dim)
     fail("group_norm: got x=", x, "; need [..., ", o.groups * o.dim, "] for groups=", o.groups, " of dim=", o.dim);
-  if (!o.shared) return detail::group_norm(x, o.groups, o.kind, weight, bias, o.eps);
-  const Tensor each = unflatten(x, -1, {o.groups, o.dim});
-  return flatten(o.kind == NormKind::layer ? layer_norm(each, weight, bias, o.eps) : rms_norm(each, weight, o.eps), -2,
-                 -1);
+  return detail::group_norm(x, o.groups, o.kind, weight, bias, o.eps);
 }
 
 }  // namespace sluice

@@ -18,6 +18,13 @@ Norm::Norm(NormOptions o) : options(o) {
   if (o.kind == NormKind::layer) bias = init_vector(o.dim, 0, o.dtype);
 }
 
+NormOptions detail::norm_options(NormOptions o, NormKind kind, NormKind other) {
+  if (o.kind != kind && o.kind != other && o.kind != NormOptions{}.kind)
+    fail<ValueError>("norm: a layer of kind ", name_of(kind), " does not take the kind ", name_of(o.kind));
+  if (o.kind != other) o.kind = kind;
+  return o;
+}
+
 Tensor Norm::operator()(const Tensor& x) const {
   ModuleScope scope(this, type);
   const double eps = options.eps;
@@ -39,7 +46,10 @@ Tensor Norm::operator()(const Tensor& x) const {
 Tensor detail::group_norm(const Tensor& x, int64_t groups, NormKind kind, const Tensor& weight, const Tensor& bias,
                           double eps) {
   const Tensor each = unflatten(x, -1, {groups, x.dim(-1) / groups});
-  const Tensor y = flatten(kind == NormKind::layer ? layer_norm(each, {}, {}, eps) : rms_norm(each, {}, eps), -2, -1);
+  const bool shared = weight.defined() && weight.dim(0) != x.dim(-1);
+  const Tensor w = shared ? weight : Tensor(), b = shared ? bias : Tensor();
+  const Tensor y = flatten(kind == NormKind::layer ? layer_norm(each, w, b, eps) : rms_norm(each, w, eps), -2, -1);
+  if (shared) return y;
   if (bias.defined()) return map(formula::ScaleOffset{}, y, weight, bias);
   return weight.defined() ? y * weight : y;
 }

@@ -44,8 +44,10 @@ struct NormOptions {
 };
 
 namespace detail {
-/// Normalises each group of channels of x [..., groups·dim] on its own, then multiplies by weight and adds bias, both
-/// [groups·dim], where they are defined. Only the kind `layer` subtracts the mean.
+/// The options of a layer whose `kind` is its type's own: the default, or `other`. Throws ValueError for further kinds.
+NormOptions norm_options(NormOptions o, NormKind kind, NormKind other);
+/// Normalises each group of channels of x [..., groups·dim] on its own, then multiplies by weight and adds bias, where
+/// they are defined: both [groups·dim], or both [dim] for all groups. Only the kind `layer` subtracts the mean.
 Tensor group_norm(const Tensor& x, int64_t groups, NormKind kind, const Tensor& weight, const Tensor& bias, double eps);
 }  // namespace detail
 
@@ -67,21 +69,27 @@ struct Norm {
 /// (x − mean)/√(var + ε)·w + b.
 struct LayerNorm : Norm {
   static constexpr const char* type = "LayerNorm";
-  using Norm::Norm;
+  LayerNorm() = default;
+  /// The kind is `layer`. Throws ValueError for others.
+  explicit LayerNorm(NormOptions o) : Norm(detail::norm_options(o, NormKind::layer, NormKind::layer)) {}
   /// Throws ValueError unless dim >= 1 and epsilon >= 0.
   LayerNorm(int64_t dim, double epsilon = 1e-5, DType dtype = f32) : Norm({dim, NormKind::layer, epsilon, dtype}) {}
 };
 /// x/√(mean x² + ε)·w.
 struct RMSNorm : Norm {
   static constexpr const char* type = "RMSNorm";
-  using Norm::Norm;
+  RMSNorm() = default;
+  /// The kind is `rms`, or `rms_plain`. Throws ValueError for others.
+  explicit RMSNorm(NormOptions o) : Norm(detail::norm_options(o, NormKind::rms, NormKind::rms_plain)) {}
   /// Throws ValueError unless dim >= 1 and epsilon >= 0.
   RMSNorm(int64_t dim, double epsilon = 1e-6, DType dtype = f32) : Norm({dim, NormKind::rms, epsilon, dtype}) {}
 };
 /// x/√(mean x² + ε)·g with one g for all channels.
 struct ScaleNorm : Norm {
   static constexpr const char* type = "ScaleNorm";
-  using Norm::Norm;
+  ScaleNorm() = default;
+  /// The kind is `scale`, or `scale_l2`. Throws ValueError for others.
+  explicit ScaleNorm(NormOptions o) : Norm(detail::norm_options(o, NormKind::scale, NormKind::scale_l2)) {}
   /// Throws ValueError unless dim >= 1 and epsilon >= 0.
   ScaleNorm(int64_t dim, double epsilon = 1e-5, DType dtype = f32) : Norm({dim, NormKind::scale, epsilon, dtype}) {}
 };

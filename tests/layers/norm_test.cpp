@@ -92,6 +92,14 @@ TEST_CASE("norm: parameters are those of the kind, with their initial values", "
   CHECK(names(Norm()) == "");
   Tensor x = random({2, 3}, 1);
   CHECK(Norm()(x).ref() == x.ref());
+  // A type is of its own kind, by options as by sizes.
+  CHECK(names(LayerNorm({.dim = 6})) == "weight[6] bias[6] ");
+  CHECK(names(RMSNorm({.dim = 6})) == "weight[6] ");
+  CHECK(names(ScaleNorm({.dim = 6})) == "weight[1] ");
+  CHECK(max_abs_diff(RMSNorm({.dim = 3, .eps = 1e-6, .dtype = f64})(x), RMSNorm(3, 1e-6, f64)(x)) == 0);
+  CHECK(max_abs_diff(ScaleNorm({.dim = 3, .dtype = f64})(x), ScaleNorm(3, 1e-5, f64)(x)) == 0);
+  CHECK(ScaleNorm({.dim = 6, .kind = NormKind::scale_l2}).options.kind == NormKind::scale_l2);
+  CHECK_THROWS_WITH(RMSNorm({.dim = 6, .kind = NormKind::scale}), Contains("of kind rms") && Contains("kind scale"));
 }
 
 TEST_CASE("norm: misfit sizes are errors that name the op", "[norm]") {
