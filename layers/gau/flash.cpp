@@ -44,7 +44,7 @@ Flash::Flash(FlashOptions given, Rng& rng)
   detail::check_mixed_chunk("flash", MixedChunkOptions::of(o));
   detail::init_fused(in, {o.expansion, o.expansion, o.key_dim}, o.init, rng);
   gamma = detail::init_scale({4, o.key_dim}, o.gamma_std, rng, o.dtype);
-  beta = zeros({4, o.key_dim}, {o.dtype}).requires_grad_();
+  beta = zeros({4, o.key_dim}, detail::initial(o.dtype)).requires_grad_();
   if (o.bias == GauBias::toeplitz) toeplitz_bias = init_normal({2 * o.chunk - 1}, 0.02, rng, o.dtype);
   if (o.bias == GauBias::rope) rope_bias = init_normal({2, o.key_dim}, 0.02, rng, o.dtype);
   if (o.bias == GauBias::t5) t5_bias = init_normal({o.t5.buckets, 1}, 0.02, rng, o.dtype);

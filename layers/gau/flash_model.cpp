@@ -78,7 +78,8 @@ McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
   qkv = Linear({o.dim, 3 * o.dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
   detail::init_fused(qkv, {o.dim, o.dim, o.dim}, o.init, rng);
   out = Linear({o.dim, o.dim, o.linear_bias, o.init, o.dtype}, rng);
-  gamma = ones({2, o.dim}, {o.dtype}).requires_grad_(), beta = zeros({2, o.dim}, {o.dtype}).requires_grad_();
+  const TensorOptions made = detail::initial(o.dtype);
+  gamma = ones({2, o.dim}, made).requires_grad_(), beta = zeros({2, o.dim}, made).requires_grad_();
   glu = Glu({.dim = o.dim, .hidden = o.hidden, .kind = o.glu, .bias = o.linear_bias, .init = o.init, .dtype = o.dtype},
             rng);
 }

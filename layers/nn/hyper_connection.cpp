@@ -9,6 +9,14 @@
 
 namespace sluice {
 
+/// [s·(s + 2)]: of the reads, the writes and the mixing.
+static Tensor initial_base(int64_t s, DType dtype) {
+  if (const TensorOptions made = detail::initial(dtype); made.device == meta) return empty({s * (s + 2)}, made);
+  const Tensor reads = full({s}, s == 1 ? 8 : -std::log(static_cast<double>(s - 1))),  // σ: 1/s
+      mixes = flatten(eye(s) * 8.0);
+  return to(cat({reads, zeros({s}), mixes}), dtype);
+}
+
 HyperConnection::HyperConnection(HyperConnectionOptions given, Rng& rng) : options(given) {
   HyperConnectionOptions& o = options;
   check_options("hyper_connection", o);
@@ -21,9 +29,7 @@ HyperConnection::HyperConnection(HyperConnectionOptions given, Rng& rng) : optio
     return;
   }
   map = linear(width, checked_mul("hyper_connection", s, s + 2));
-  const Tensor reads = full({s}, s == 1 ? 8 : -std::log(static_cast<double>(s - 1))),  // σ: 1/s
-      mixes = flatten(eye(s) * 8.0);
-  base = to(cat({reads, zeros({s}), mixes}), o.dtype).requires_grad_();
+  base = initial_base(s, o.dtype).requires_grad_();
   scale = init_vector(3, 0.01, o.dtype);
 }
 

@@ -5,8 +5,8 @@
 
 namespace sluice::detail {
 
-/// While it lives, init_weight(), init_vector() and init_normal() of this thread create tensors on meta and draw no
-/// numbers. The other tensors of a layer are small, and stay on their device until to(layer, meta).
+/// While it lives, init_weight(), init_vector() and init_normal() of this thread, and whatever else asks initial(),
+/// create tensors on meta and draw no numbers. Single numbers stay on their device until to(layer, meta).
 struct MetaInit : Restored<bool> {
   MetaInit();
 };

@@ -41,8 +41,8 @@ std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters) {
   return out;
 }
 
-StateNames check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict,
-                       const std::string& op) {
+StateNames check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict, const std::string& op,
+                       bool shapes_only) {
   std::set<std::string_view> names;
   StateNames apart;
   auto& [missing, unexpected] = apart;
@@ -62,6 +62,9 @@ StateNames check_state(const Members& m, const std::map<std::string, Tensor>& st
     const bool widens = s.exact && x.dtype() == bf16 && s.tensor->dtype() == f32;  // of a file older than `exact`
     if (x.dtype() != s.tensor->dtype() && !widens)
       fail<IOError>(op, ": tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
+    if (!shapes_only && (x.device() == meta) != (s.tensor->device() == meta))
+      fail<IOError>(op, ": tensor \"", s.name, "\" is on ", x.device(), ", the model's on ", s.tensor->device(),
+                    "; a tensor on meta has no values");
   }
   for (const auto& [name, x] : state)
     if (!names.contains(name)) unexpected.push_back(name);
@@ -83,8 +86,16 @@ StateNames load_state(const Members& m, const std::map<std::string, Tensor>& sta
                       const std::string& op) {
   StateNames apart = check_state(m, state, strict, op);
   NoGrad guard;
-  for (const auto& s : m.slots)
-    if (const auto it = state.find(s.name); it != state.end()) copy_(*s.tensor, it->second);
+  std::set<const Storage*> written;
+  for (const auto& s : m.slots) written.insert(s.tensor->impl().storage.get());
+  std::vector<std::pair<Tensor, Tensor>> copies;  // to, from
+  for (const auto& s : m.slots) {
+    const auto it = state.find(s.name);
+    if (it == state.end() || it->second.ref() == s.tensor->ref()) continue;
+    const Tensor& from = it->second;  // where it is one of the model's, as it was before the first copy
+    copies.emplace_back(*s.tensor, written.contains(from.impl().storage.get()) ? clone(from) : from);
+  }
+  for (auto& [to, from] : copies) copy_(to, from);
   return apart;
 }
 
@@ -212,8 +223,9 @@ void take_former_names(const Members& m, std::map<std::string, Tensor>& file) {
 }
 
 void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options) {
-  metadata.try_emplace("layer", type);
-  metadata.try_emplace("options", to_text(to_json(options)));
+  if (const std::string& layer = metadata.try_emplace("layer", type).first->second; layer != type)
+    fail<ValueError>("save: the metadata's \"layer\" is the type of the model, ", type, " — got ", shortened(layer));
+  metadata["options"] = to_text(to_json(options));
 }
 
 std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options) {
@@ -237,7 +249,7 @@ void check_model(const Members& m, const std::map<std::string, Tensor>& state) {
     const bool both = saved != state.end() && is_float(x.dtype()) && is_float(saved->second.dtype());
     return both ? sluice::to(x, saved->second.dtype()) : x;
   });
-  check_state(m, state);
+  check_state(m, state, true, "load_state", true);
 }
 void fill_model(const Members& m, const std::map<std::string, Tensor>& state) {
   check_model(m, state);

@@ -116,10 +116,11 @@ template <class M> Members members(const M& module) {
 
 std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
 /// Throws IOError unless `state` fits: the names must be equal (if `strict`), and tensors of equal names must have
-/// equal shapes and dtypes. After this check load_state cannot fail. The message begins with `op`. Returns the names
+/// equal shapes and dtypes, and be both on meta or neither (unless `shapes_only`). After this check load_state cannot
+/// fail. The message begins with `op`. Returns the names
 /// that are not equal.
 StateNames check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
-                       const std::string& op = "load_state");
+                       const std::string& op = "load_state", bool shapes_only = false);
 StateNames load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
                       const std::string& op = "load_state");
 void convert(const Members& m, DType dtype);
@@ -131,7 +132,7 @@ void move(const Members& m, Device device);
 void unshare(const Members& m, std::optional<Device> device = {});
 void save_state(const Members& m, const std::string& path, const std::map<std::string, std::string>& metadata);
 std::map<std::string, std::string> load_file(const Members& m, const std::string& path, const LoadOptions& options);
-/// Adds the entries "layer" and "options", which load_model() needs.
+/// Sets the entries "layer" and "options", which load_model() needs. ValueError if "layer" says another type.
 void describe_model(std::map<std::string, std::string>& metadata, const char* type, const OptionList& options);
 /// Reads the options of a model file into `options`, and returns the file's tensors.
 std::map<std::string, Tensor> open_model(const std::string& path, const char* type, const OptionList& options);
@@ -173,12 +174,14 @@ template <class M> std::vector<NamedTensor> parameters(const M& m) {
 template <class M> std::vector<NamedTensor> state_dict(const M& m) {
   return detail::tensors_of(detail::members(m), false);
 }
-/// Copies a state into m. Checks all names, shapes and dtypes before the first value changes. Throws IOError naming the
-/// entries that are missing, unexpected or of another shape or dtype.
+/// Copies a state into m, also one of m's own tensors. Checks all names, shapes and dtypes before the first value
+/// changes. Throws IOError naming the entries that are missing, unexpected or of another shape or dtype, and a tensor
+/// that only one of the two has on meta.
 template <class M> void load_state(const M& m, const std::map<std::string, Tensor>& state) {
   detail::load_state(detail::members(m), state);
 }
-/// Writes the state as safetensors, atomically, with the model's options: the metadata gains "layer" and "options".
+/// Writes the state as safetensors, atomically, with the model's options: the metadata gains "layer" and "options". An
+/// entry "options" that it has is replaced; ValueError for an entry "layer" other than the model's type.
 template <class M>
 void save(const M& m, const std::string& path, const std::map<std::string, std::string>& metadata = {}) {
   detail::save_state(detail::members(m), path, detail::described(m, metadata));

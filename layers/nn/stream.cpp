@@ -46,6 +46,15 @@ void StreamStep::end() {
   stream_.length_ += stream_.running_.tokens, ended_ = true;
 }
 
+Stream& Stream::operator=(Stream&& other) {
+  if (this == &other) return *this;
+  kept_ = std::exchange(other.kept_, {});
+  next_ = std::exchange(other.next_, 0), known_ = std::exchange(other.known_, 0);
+  length_ = std::exchange(other.length_, 0), reserved_ = std::exchange(other.reserved_, 0);
+  lost_ = std::exchange(other.lost_, false);
+  return *this;
+}
+
 int64_t Stream::position(int64_t tokens, const char* layer) const {
   if (running_.tokens >= 0 && tokens != running_.tokens)
     fail<ValueError>(layer, ": is called with ", tokens, " tokens in a step of ", running_.tokens,
@@ -150,7 +159,8 @@ void save(const Stream& stream, const std::string& path) {
                                   {"reserved", k.cache.reserved}});
   }
   file.metadata["format"] = kFormat;
-  file.metadata["stream"] = to_text(Json::Object{{"length", stream.length_}, {"places", std::move(places)}});
+  file.metadata["stream"] =
+      to_text(Json::Object{{"length", stream.length_}, {"reserved", stream.reserved_}, {"places", std::move(places)}});
   save_safetensors(path, file, "save");
 }
 
@@ -169,6 +179,7 @@ Stream load_stream(const std::string& path) {
   try {
     const Json all = parse_json(described->second);
     stream.length_ = number(all, "length", kTokens);
+    if (all.find("reserved")) stream.reserved_ = number(all, "reserved", kTokens);  // of a newer file
     for (const Json& place : all.at("places").get<Json::List>()) {
       const std::size_t p = stream.kept_.size();
       Stream::Kept k(place.at("layer").get<std::string>(), place.at("what").get<std::string>());

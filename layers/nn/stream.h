@@ -15,9 +15,14 @@
 namespace sluice {
 
 /// The memory of all layers of one model, in the order in which they run. A Stream is a value: a copy goes on by itself
-/// (beam search). It begins empty.
+/// (beam search). It begins empty, and is empty again when it has been moved.
 class Stream {
  public:
+  Stream() = default;
+  Stream(const Stream&) = default;
+  Stream& operator=(const Stream&) = default;
+  Stream(Stream&& other) { *this = std::move(other); }
+  Stream& operator=(Stream&& other);
   /// Number of tokens so far.
   int64_t length() const { return length_; }
   /// length(), for a layer that is called with `tokens` tokens. ValueError, beginning with `layer`, if these are not

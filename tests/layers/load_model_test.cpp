@@ -66,6 +66,9 @@ TEST_CASE("load_model: a file rebuilds its model", "[module]") {
   Gau c = sample(2);  // as before: into a model that exists
   CHECK(load(c, path).at("note") == "x");
   CHECK(same_bits(a.in.weight, c.in.weight));
+  save(a, path, {{"layer", "Gau"}, {"options", "of an earlier file"}});
+  CHECK(to_json(load_model<Gau>(path).options) == to_json(a.options));
+  CHECK_THROWS_WITH(save(a, path, {{"layer", "12"}}), Contains("the type of the model, Gau — got 12"));
 }
 
 TEST_CASE("load_model: parts, stacks and converted models", "[module]") {

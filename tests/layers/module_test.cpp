@@ -194,6 +194,26 @@ TEST_CASE("module: what does not fit is refused and changes nothing", "[module]"
   CHECK(equals(m, good));
 }
 
+TEST_CASE("module: a state may be made of the model's own tensors, and has values where the model has", "[module]") {
+  Model m(2);
+  const auto before = copy_of(m);
+  auto swapped = before;
+  swapped["blocks.0.weight"] = m.blocks[1].weight, swapped["blocks.1.weight"] = m.blocks[0].weight;
+  load_state(m, swapped);
+  CHECK(same_bits(m.blocks[0].weight.detach(), before.at("blocks.1.weight")));
+  CHECK(same_bits(m.blocks[1].weight.detach(), before.at("blocks.0.weight")));
+  load_state(m, before);
+
+  auto empty_table = copy_of(Model(1));
+  empty_table["table"] = zeros({3}, {i64, meta});
+  CHECK_THROWS_WITH(load_state(m, empty_table), Contains("tensor \"table\" is on meta, the model's on cpu"));
+  CHECK(equals(m, before));
+  TempFolder folder;
+  save(m, folder / "m");
+  to(m, meta);
+  CHECK_THROWS_WITH(load(m, folder / "m"), Contains("is on cpu, the model's on meta"));
+}
+
 TEST_CASE("module: load reads a part of a file, and what there is of it without strict", "[module]") {
   TempFolder folder;
   const std::string path = folder / "m";

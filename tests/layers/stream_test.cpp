@@ -231,6 +231,16 @@ TEST_CASE("stream: what is reserved is taken once, and by caches without a windo
   CHECK(windowed.bytes() == 3 * row);
   CHECK_THROWS_AS(stream.reserve(-1), ValueError);
   CHECK(stream.reserved() == 20);
+  TempFolder folder;
+  save(stream, folder / "stream");
+  CHECK(load_stream(folder / "stream").reserved() == 20);
+
+  const int64_t tokens = stream.length();
+  const Stream moved = std::move(stream);
+  CHECK((moved.length() == tokens && moved.reserved() == 20));
+  CHECK((stream.length() == 0 && stream.reserved() == 0 && stream.numel() == 0));
+  Stream fresh;
+  CHECK(same_bits(next_of(last, x, {2}, stream)[0], next_of(last, x, {2}, fresh)[0]));  // of another layer
 }
 
 TEST_CASE("stream: a step that fails in the middle of a model leaves it as it was", "[streaming]") {
@@ -325,6 +335,7 @@ TEST_CASE("stream: a file keeps it", "[streaming]") {
     return std::string();
   };
   const auto nothing = [](Tensor&) {};
+  CHECK(refusal("\"reserved\":0,\"places", "\"places", nothing).empty());  // of an older file
   CHECK_THAT(refusal("\"length\":5", "\"length\":-5", nothing), Contains(path + "': length is -5"));
   CHECK_THAT(refusal("\"length\":5", "\"length\":\"5\"", nothing), Contains("load_stream: '" + path));
   CHECK_THAT(refusal("places", "place", nothing), Contains("places"));
