@@ -12,7 +12,8 @@ namespace {
 
 /// b_f [heads]. With decay times T, σ(b_f) = e^{−1/T}.
 Tensor initial_bias(const ForgetGateOptions& o, int64_t heads, DType dtype) {
-  if (o.decay_first == 0) return init_vector(heads, o.gate_bias, dtype);
+  const bool shape_only = detail::initial(dtype).device == meta;
+  if (o.decay_first == 0 || shape_only) return init_vector(heads, o.gate_bias, dtype);
   std::vector<double> bias;
   for (int64_t h = 0; h < heads; ++h) {
     const double share = heads == 1 ? 0 : static_cast<double>(h) / static_cast<double>(heads - 1);
@@ -34,8 +35,8 @@ Tensor sums(Call& call, const Linear& map, const Tensor& x) {
 
 Linear detail::forget_map(const ForgetGateOptions& o, const HeadsOptions& h, Rng& rng) {
   Linear map;
-  if (o.gate == ForgetGate::input) map = Linear({h.dim, h.heads, true, h.init, h.dtype}, rng);
-  if (o.gate != ForgetGate::none) map.bias = initial_bias(o, h.heads, h.dtype);
+  if (o.gate == ForgetGate::input) map = Linear({h.dim, h.heads, true, h.init, exact(h.dtype)}, rng);
+  if (o.gate != ForgetGate::none) map.bias = initial_bias(o, h.heads, exact(h.dtype));
   if (o.gate == ForgetGate::fixed) map.bias = map.bias.detach();
   return map;
 }

@@ -8,8 +8,9 @@
 // additional column of K, and Q has a constant in that column. With kv_heads < heads a key has one additional column
 // for each query head that reads it. attention() therefore needs no change and O(n) memory, and a stream keeps the
 // columns in its cache of keys. c grows along the text, and near tokens differ in it by little: where products round
-// their operands to bf16, three columns hold the parts of its 24 bits. The sums go through all tokens: a document must
-// be a run of equal segments.
+// their operands to bf16, three columns hold the parts of its 24 bits. A score is rounded to f32 as it stands, with its
+// part −c_j: where |c| reaches 10⁵, near tokens' weights have errors of some 10⁻³. The sums go through all tokens: a
+// document must be a run of equal segments.
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
@@ -46,8 +47,8 @@ struct ForgetGateOptions {
 };
 
 namespace detail {
-/// W_f and b_f as a map dim → heads, for checked options; b_f alone where the gate does not read x, nothing without
-/// one.
+/// W_f and b_f as a map dim → heads of dtype exact(dtype), for checked options; b_f alone where the gate does not read
+/// x, nothing without one.
 Linear forget_map(const ForgetGateOptions& o, const HeadsOptions& heads, Rng& rng);
 /// Adds the columns of c to q [batch, heads, n, dk] and k [batch, kv_heads, n, dk] of the call's tokens, whose x
 /// [batch, n, dim] the gate reads. Padding forgets nothing: its f_t is 1. `scale` is that of the scores: −c_j is

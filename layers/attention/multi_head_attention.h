@@ -133,12 +133,14 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
 
 struct MultiHeadAttention {
   static constexpr const char* type = "MultiHeadAttention";
+  /// True for parts that are f32 in a layer of bf16.
+  static constexpr bool keeps_f32(std::string_view part) { return part == "forget"; }
 
   MultiHeadAttentionOptions options;  // with all defaults filled in
   Norm norm, sandwich;
   Heads heads;
   Norm q_norm, k_norm;
-  Linear forget;            // dim → heads, see forget_map()
+  Linear forget;            // dim → heads, of dtype exact(dtype), see forget_map()
   Linear k_shift, v_shift;  // dim → kv_heads, without bias
   Linear global_q, global_k, global_v;
   std::vector<AttentionGate> gates;

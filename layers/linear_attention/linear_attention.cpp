@@ -6,6 +6,7 @@
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/parallel/sequence.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace sluice {
@@ -159,7 +160,11 @@ static LinearAttentionOptions checked(LinearAttentionOptions o) {
     fail<ValueError>("linear_attention: decay needs an order; the direction `full` has none");
   if (o.decay == LinearDecay::none && !o.gamma.empty())
     fail<ValueError>("linear_attention: gamma is given, but decay is none");
-  if (o.decay != LinearDecay::none && o.gamma.empty()) o.gamma = retention_gammas(o.heads);
+  if (o.decay != LinearDecay::none && o.gamma.empty()) {
+    o.gamma = retention_gammas(o.heads);
+    if (o.decay == LinearDecay::learned)  // σ(z) is below 1, but 1 − 2^{−5−h} is rounded to 1 from head 49 on
+      for (double& g : o.gamma) g = std::min(g, 1 - 0x1p-53);
+  }
   return o;
 }
 
@@ -174,10 +179,11 @@ LinearAttention::LinearAttention(LinearAttentionOptions given, Rng& rng) : optio
   if (o.decay != LinearDecay::none) {
     const Tensor g = detail::log_gammas("linear_attention", o.gamma, o.heads, f64);
     if (o.decay == LinearDecay::fixed) {
-      log_gamma = to(g, o.dtype);
+      log_gamma = to(g, exact(o.dtype));
     } else {  // z = log γ − log(1 − γ)
-      gamma_logit = to(g - log(neg(expm1(g))), o.dtype).requires_grad_();
-      if (!all(isfinite(gamma_logit)).item()) fail<ValueError>("linear_attention: learned gamma must start below 1");
+      for (const double gamma : o.gamma)
+        if (gamma == 1) fail<ValueError>("linear_attention: learned gamma must start below 1 — got ", gamma);
+      gamma_logit = to(g - log(neg(expm1(g))), exact(o.dtype)).requires_grad_();
     }
   }
   draw_conv(h, o.short_conv, rng);

@@ -146,12 +146,14 @@ Tensor log_gammas(const char* op, const std::vector<double>& gamma, int64_t head
 /// Multi-head linear attention: y = (concat_h(norm(attention_h)) [⊙ swish(x·Wg)])·Wo. No residual.
 struct LinearAttention : LinearMixer {
   static constexpr const char* type = "LinearAttention";
+  /// True for tensors that are f32 in a layer of bf16.
+  static constexpr bool keeps_f32(std::string_view part) { return part == "log_gamma" || part == "gamma_logit"; }
 
   LinearAttentionOptions options;
   FeatureMap feature_map;
   std::optional<FeatureMap> key_feature_map;  // empty if tied
-  Tensor log_gamma;                           // [heads], with fixed decay; a buffer
-  Tensor gamma_logit;                         // z [heads] of γ = σ(z), with learned decay
+  Tensor log_gamma;                           // [heads], with fixed decay; a buffer of dtype exact(dtype)
+  Tensor gamma_logit;                         // z [heads] of γ = σ(z), with learned decay; likewise
   Norm norm;
 
   LinearAttention() = default;
@@ -161,7 +163,7 @@ struct LinearAttention : LinearMixer {
   /// length keeps h·(m·dv + m) numbers per sequence (h·m·dv without normaliser), plus those of a short convolution.
   /// Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  /// log γ as [1, heads, 1]; undefined without decay.
+  /// log γ as [1, heads, 1], f32 for a layer of bf16; undefined without decay.
   Tensor log_decay() const;
 
   SLUICE_PARTS(heads, feature_map, key_feature_map, log_gamma, gamma_logit, conv, norm, output_gate);

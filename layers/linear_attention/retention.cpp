@@ -11,7 +11,7 @@ Retention::Retention(RetentionOptions given, Rng& rng) : options(given) {
   const HeadsOptions h = detail::expanded_heads("retention", o);
   draw_heads("retention", h, rng);
   if (o.gamma.empty()) o.gamma = retention_gammas(o.heads);
-  log_gamma = detail::log_gammas("retention", o.gamma, o.heads, o.dtype);
+  log_gamma = detail::log_gammas("retention", o.gamma, o.heads, exact(o.dtype));
   if (o.gate) draw_gate(h, rng);
   draw_conv(h, o.short_conv, rng);
   norm = GroupNorm({o.heads, h.value_dim, o.group_norm, o.norm_eps, o.dtype, o.shared_norm});
