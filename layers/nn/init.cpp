@@ -22,18 +22,27 @@ Init Init::deepnorm(int64_t layers) {
   return {InitKind::xavier, 1 / std::sqrt(2.0 * static_cast<double>(layers))};
 }
 
-Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {
-  if (in < 1 || out < 1) fail("init: a weight needs positive sizes — got [", in, ",", out, "]");
+/// A weight [rows, columns], whose every output is a sum of fan_in inputs.
+static Tensor drawn(int64_t rows, int64_t columns, double fan_in, double fan_out, Init init, Rng& rng, DType dtype) {
+  if (rows < 1 || columns < 1) fail("init: a weight needs positive sizes — got [", rows, ",", columns, "]");
   double std = 0;
-  const double fan_in = static_cast<double>(in), fan_out = static_cast<double>(out);
   switch (init.kind) {
     case InitKind::normal: std = 1; break;
     case InitKind::lecun: std = std::sqrt(1 / fan_in); break;
     case InitKind::xavier: std = std::sqrt(2 / (fan_in + fan_out)); break;
     case InitKind::he: std = std::sqrt(2 / fan_in); break;
-    case InitKind::zeros: return zeros({in, out}, initial(dtype)).requires_grad_();
+    case InitKind::zeros: return zeros({rows, columns}, initial(dtype)).requires_grad_();
   }
-  return init_normal({in, out}, std * init.scale, rng, dtype);
+  return init_normal({rows, columns}, std * init.scale, rng, dtype);
+}
+
+Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {
+  return drawn(in, out, static_cast<double>(in), static_cast<double>(out), init, rng, dtype);
+}
+
+Tensor init_depthwise(int64_t width, int64_t channels, Init init, Rng& rng, DType dtype) {
+  const auto fan = static_cast<double>(width);
+  return drawn(width, channels, fan, fan, init, rng, dtype);
 }
 
 Tensor init_weights(int64_t count, int64_t in, int64_t out, Init init, Rng& rng, DType dtype) {

@@ -49,6 +49,8 @@ TensorOptions initial(DType dtype);
 }  // namespace detail
 /// A trained weight of shape [in, out]. Throws ShapeError unless in >= 1 and out >= 1.
 Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);
+/// The weight [width, channels] of a convolution of each channel by itself, whose fans both are `width`.
+Tensor init_depthwise(int64_t width, int64_t channels, Init init, Rng& rng, DType dtype = f32);
 /// `count` weights of shape [in, out], drawn one after the other: [count, in, out].
 Tensor init_weights(int64_t count, int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);
 /// A trained vector [n] whose elements are all `value`.

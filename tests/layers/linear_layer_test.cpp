@@ -2,6 +2,9 @@
 #include "layers/linear_attention_reference.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/layers/attention/forgetting_attention.h>
+#include <sluice/layers/train/models.h>
+#include <sluice/ops/basic.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/reduce.h>
 
@@ -37,6 +40,70 @@ TEST_CASE("LinearAttention: defaults, counts and initial values", "[linear]") {
       {.dim = 2, .heads = 1, .direction = D::causal, .decay = LinearDecay::learned, .gamma = {1 - 1e-12}, .dtype = f64},
       rng);
   CHECK(near.log_decay().item() == Approx(-1e-12).epsilon(1e-3));
+}
+
+TEST_CASE("LinearAttention: learned decays of more heads than f64 has 1 - 2^(-5-h) below 1", "[linear]") {
+  Rng rng(1);
+  const LinearAttention l({.dim = 60, .heads = 60, .direction = D::causal, .decay = LinearDecay::learned, .dtype = f64},
+                          rng);
+  const std::vector<double> g = l.log_decay().to_vector<double>();
+  for (std::size_t h = 0; h < 60; ++h)
+    CHECK(g[h] == Approx(std::log1p(-std::max(std::exp2(-5 - static_cast<double>(h)), 0x1p-53))).epsilon(1e-12));
+}
+
+TEST_CASE("decays of layers in bf16 are not rounded, and files of rounded ones load", "[linear][bf16]") {
+  const auto check = [](const auto& made, const std::vector<std::string>& names) {
+    Rng one(1), same(1);
+    const auto half = made(bf16, one), full = made(f32, same);
+    auto converted = clone(full);
+    to(converted, bf16);
+    std::map<std::string, Tensor> state, want, old;
+    for (const NamedTensor& p : state_dict(half)) state[p.name] = p.tensor, old[p.name] = to(p.tensor.detach(), bf16);
+    for (const NamedTensor& p : state_dict(full)) want[p.name] = p.tensor;
+    for (const NamedTensor& p : state_dict(converted)) CHECK(p.tensor.dtype() == state.at(p.name).dtype());
+    for (const std::string& name : names) {
+      INFO(name);
+      REQUIRE(state.at(name).dtype() == f32);
+      CHECK(max_abs_diff(state.at(name), want.at(name)) == 0);
+    }
+    const Tensor x = normal({1, 9, 8}, 0, 1, one, {bf16});
+    CHECK(half(x).dtype() == bf16);
+    load_state(half, old);
+    for (const std::string& name : names) CHECK(max_abs_diff(state.at(name), to(old.at(name), f32)) == 0);
+  };
+  for (const LinearDecay decay : {LinearDecay::fixed, LinearDecay::learned}) {
+    const auto made = [&](DType dtype, Rng& rng) {
+      return LinearAttention({.dim = 8, .heads = 2, .direction = D::causal, .decay = decay, .dtype = dtype}, rng);
+    };
+    check(made, {decay == LinearDecay::fixed ? "log_gamma" : "gamma_logit"});
+  }
+  check([](DType dtype, Rng& rng) { return Retention({.dim = 8, .heads = 2, .dtype = dtype}, rng); }, {"log_gamma"});
+  for (const ForgetGate gate : {ForgetGate::input, ForgetGate::fixed}) {
+    const auto made = [&](DType dtype, Rng& rng) {
+      return ForgettingAttention(
+          {.heads = {.dim = 8, .heads = 2, .dtype = dtype}, .gate = gate, .decay_first = 300, .decay_last = 10000},
+          rng);
+    };
+    check(made, {"forget.bias"});
+  }
+}
+
+TEST_CASE("convolutions of single channels are drawn for sums of `width` terms", "[linear][init]") {
+  Rng rng(1);
+  for (const auto& [kind, std] :
+       {std::pair(InitKind::lecun, 0.5), {InitKind::xavier, 0.5}, {InitKind::he, std::sqrt(0.5)}}) {
+    const Tensor w = ShortConvolution({.dim = 4000, .width = 4, .init = {kind}}, rng).weight;
+    CHECK(std::sqrt(mean(square(w)).item()) == Approx(std).epsilon(0.02));
+  }
+}
+
+TEST_CASE("a convolution within documents rounds its sum once", "[linear][bf16]") {
+  Rng rng(1);
+  ShortConvolution conv({.dim = 32, .bias = true, .dtype = bf16}, rng), wide = clone(conv);
+  to(wide, f32);
+  const Tensor x = normal({1, 64, 32}, 0, 1, rng, {bf16}), segments = unsqueeze(floor_divide(arange(64), 7), 0);
+  const Tensor want = wide(to(x, f32), {.segments = segments}), got = conv(x, {.segments = segments});
+  CHECK(max(abs(to(got, f32) - want) / abs(want)).item() < 0x1p-8);
 }
 
 TEST_CASE("LinearAttention: what is refused, and by which words", "[linear]") {
