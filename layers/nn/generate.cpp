@@ -5,17 +5,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <vector>
 
 namespace sluice {
 
-/// Returns the token of one row; `u` in [0, 1) makes the choice.
-static int64_t choose(const double* logits, int64_t n, const GenerateOptions& o, double u) {
+/// Returns the token of one row; `u` in [0, 1) makes the choice. The likeliest token weighs 1.
+static int64_t choose(const double* logits, const double* weights, int64_t n, const GenerateOptions& o, double u) {
+  const auto drawn = [&](int64_t count, double total, const auto& token) {
+    double left = u * total;
+    for (int64_t i = 0; i < count; ++i)
+      if ((left -= weights[token(i)]) < 0) return token(i);
+    int64_t last = count - 1;  // rounding has used up all weights: take the last possible token
+    while (!(weights[token(last)] > 0)) --last;
+    return token(last);
+  };
+  if (o.top_k == 0 && o.top_p == 1)
+    return drawn(n, std::accumulate(weights, weights + n, 0.0), [](int64_t i) { return i; });
   struct Token {
     double logit;
     int64_t token;
   };
-  const double best = *std::max_element(logits, logits + n);
   std::vector<Token> tokens(static_cast<std::size_t>(n));
   for (int64_t i = 0; i < n; ++i) tokens[static_cast<std::size_t>(i)] = {logits[i], i};
   const auto likelier = [](const Token& a, const Token& b) {
@@ -30,23 +41,18 @@ static int64_t choose(const double* logits, int64_t n, const GenerateOptions& o,
   };
   if (o.top_k > 0 && o.top_k < n) sort_to(static_cast<std::size_t>(o.top_k)), tokens.resize(sorted);
   double total = 0;
-  for (const Token& t : tokens) total += std::exp((t.logit - best) / o.temperature);
-  const auto weight = [&](std::size_t i) { return std::exp((tokens[i].logit - best) / o.temperature); };
+  for (const Token& t : tokens) total += weights[t.token];
   if (o.top_p < 1) {  // mostly a few tokens are enough: the others are never put in order
     double sum = 0;
     std::size_t many = 0;
     while (many < tokens.size() && (many == 0 || sum < o.top_p * total)) {
       if (many == sorted) sort_to(std::min(tokens.size(), std::max<std::size_t>(64, 4 * sorted)));
-      sum += weight(many++);
+      sum += weights[tokens[many++].token];
     }
     tokens.resize(many), total = sum;
   }
-  double left = u * total;
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    if ((left -= weight(i)) < 0) return tokens[i].token;
-  std::size_t last = tokens.size() - 1;  // rounding has used up all weights: take the last possible token
-  while (!(weight(last) > 0)) --last;    // the likeliest token weighs 1
-  return tokens[last].token;
+  return drawn(static_cast<int64_t>(tokens.size()), total,
+               [&](int64_t i) { return tokens[static_cast<std::size_t>(i)].token; });
 }
 
 Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& rng) {
@@ -54,17 +60,20 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
   if (logits.rank() != 2 || logits.dim(1) == 0)
     fail("sample_tokens: logits must be [batch, vocabulary] — got ", logits);
   const int64_t batch = logits.dim(0), n = logits.dim(1);
-  const std::vector<double> values = logits.to_vector<double>();
-  const std::vector<double> u =
-      options.temperature > 0 ? uniform({batch}, 0, 1, rng, {f64}).to_vector<double>() : std::vector<double>();
+  NoGrad guard;
+  const bool draws = options.temperature > 0;
+  const Tensor values = contiguous(to(to(logits, cpu), f64)), u = draws ? uniform({batch}, 0, 1, rng, {f64}) : Tensor();
+  const double least = std::numeric_limits<double>::min();  // ops take a denormal number for 0
+  const Tensor weights =
+      draws ? exp((values - max(values, {-1}, keep)) / std::max(options.temperature, least)) : Tensor();
   std::vector<int64_t> tokens;
   for (int64_t b = 0; b < batch; ++b) {
-    const double* row = values.data() + b * n;
+    const double* row = values.data<double>() + b * n;
     const bool bad = std::any_of(row, row + n, [](double v) { return std::isnan(v) || v == INFINITY; });
     const int64_t best = std::max_element(row, row + n) - row;
     if (bad || row[best] == -INFINITY)
       fail<ValueError>("sample_tokens: row ", b, " of the logits has ", bad ? "a NaN or +inf" : "no finite value");
-    tokens.push_back(options.temperature > 0 ? choose(row, n, options, u[static_cast<std::size_t>(b)]) : best);
+    tokens.push_back(draws ? choose(row, weights.data<double>() + b * n, n, options, u.data<double>()[b]) : best);
   }
   return Tensor::from(tokens);
 }

@@ -84,7 +84,7 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
                      " experts of top_groups=", o.top_groups, " groups");
   if (o.hidden == 0) o.hidden = o.dim;
   router = Linear({o.dim, o.experts, o.logit_bias, o.init, o.dtype}, rng);
-  if (o.router_bias) router_bias = zeros({o.experts}, {exact(o.dtype)});
+  if (o.router_bias) router_bias = zeros({o.experts}, detail::initial(exact(o.dtype)));
   const auto drawn = [&](int64_t in, int64_t out) {
     return ExpertMaps{init_weights(o.experts, in, out, o.init, rng, o.dtype),
                       o.expert_bias ? zeros({o.experts, out}, detail::initial(o.dtype)).requires_grad_() : Tensor()};
@@ -150,7 +150,8 @@ Tensor moe_balance_loss(const Moe::Routing& r, MoeBalance kind) {
     fail("moe_balance_loss: got scores=", r.scores, ", chosen=", r.chosen, "; need [tokens, experts], [tokens, top_k]");
   const int64_t tokens = r.scores.dim(0), experts = r.scores.dim(1), k = r.chosen.dim(1);
   if (tokens == 0) return sum(r.scores);
-  const Tensor hits = sum(one_hot(r.chosen, experts, r.scores.options()), {0, 1});
+  const TensorOptions like_scores = r.scores.options();
+  const Tensor hits = index_add(zeros({experts}, like_scores), 0, flatten(r.chosen), ones({tokens * k}, like_scores));
   Tensor s = r.scores;
   if (kind == MoeBalance::deepseek) s = s / sum(s, {-1}, keep);
   const double count = static_cast<double>(tokens) * (kind == MoeBalance::deepseek ? static_cast<double>(k) : 1);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -39,6 +40,7 @@ void is_near(std::map<int64_t, double> got, const std::map<int64_t, double>& exp
 
 /// Counts: the next token is the last + 1, up to 9.
 struct Counter {
+  static constexpr bool logits_of_hidden = false;
   static Tensor logits_of(const Tensor& tokens) {
     Ids next;
     for (const int64_t t : tokens.to_vector<int64_t>()) next.push_back(std::min<int64_t>(t + 1, 9));
@@ -58,6 +60,7 @@ TEST_CASE("sample_tokens: temperature, top_k and top_p shape the distribution", 
   is_near(shares(p, {}), {{0, 0.1}, {1, 0.4}, {2, 0.2}, {3, 0.3}});
   is_near(shares(p, {.temperature = 0.5}), {{0, 1.0 / 30}, {1, 16.0 / 30}, {2, 4.0 / 30}, {3, 9.0 / 30}});
   is_near(shares(p, {.temperature = 0}), {{1, 1}});
+  is_near(shares(p, {.temperature = 1e-310}), {{1, 1}});
   is_near(shares(p, {.top_k = 1}), {{1, 1}});
   is_near(shares(p, {.top_k = 2}), {{1, 4.0 / 7}, {3, 3.0 / 7}});
   is_near(shares(p, {.top_k = 9}), {{0, 0.1}, {1, 0.4}, {2, 0.2}, {3, 0.3}});
@@ -81,6 +84,38 @@ TEST_CASE("sample_tokens: what rounding leaves goes to the last token that is po
   Rng rng;
   rng.set_state(1, 9193731812);  // 1 − 3e-11
   CHECK(sample_tokens(Tensor::from(logits, {1, kSmall + 3}), {}, rng).item<int64_t>() == kSmall);
+}
+
+TEST_CASE("sample_tokens: what is drawn of many tokens is their order statistic", "[generate]") {
+  // The definition: tokens in order (with top_k and top_p the likeliest first), the first whose sum exceeds u·total.
+  constexpr int64_t rows = 40, n = 3000;
+  Rng rng(3), same(4);
+  const Tensor logits = normal({rows, n}, 0, 2, rng);
+  const std::vector<double> u = uniform({rows}, 0, 1, same, {f64}).to_vector<double>();
+  for (const GenerateOptions& o : std::vector<GenerateOptions>{
+           {}, {.temperature = 0.3}, {.top_k = 200}, {.top_p = 0.9}, {.top_k = 900, .top_p = 0.8}}) {
+    Rng drawn(4);
+    const Ids got = sample_tokens(logits, o, drawn).to_vector<int64_t>();
+    for (int64_t b = 0; b < rows; ++b) {
+      const std::vector<double> row = select(logits, 0, b).to_vector<double>();
+      std::vector<std::pair<double, int64_t>> tokens;  // weight, token
+      for (int64_t i = 0; i < n; ++i)
+        tokens.emplace_back(std::exp(row[static_cast<std::size_t>(i)] / o.temperature), i);
+      const auto total = [&] {
+        double sum = 0;
+        for (const auto& t : tokens) sum += t.first;
+        return sum;
+      };
+      if (o.top_k > 0 || o.top_p < 1) std::sort(tokens.begin(), tokens.end(), std::greater<>());
+      if (o.top_k > 0) tokens.resize(static_cast<std::size_t>(o.top_k));
+      double all = total(), sum = 0;
+      std::size_t many = 0;
+      while (many < tokens.size() && (many == 0 || sum < o.top_p * all)) sum += tokens[many++].first;
+      tokens.resize(many), all = total(), many = 0;
+      for (double left = u[static_cast<std::size_t>(b)] * all; (left -= tokens[many].first) >= 0;) ++many;
+      CHECK(got[static_cast<std::size_t>(b)] == tokens[many].second);
+    }
+  }
 }
 
 TEST_CASE("sample_tokens: what is refused", "[generate]") {
