@@ -24,6 +24,8 @@ static int64_t width_with_q(const MlaOptions& o) {
   return !o.raw_latent || o.gate == MlaGate::none ? 0 : o.gate == MlaGate::headwise ? 1 : o.value_dim;
 }
 
+static Tensor scaled(const Tensor& t, double factor) { return factor == 1 ? t : t * factor; }
+
 Mla::Mla(MlaOptions given, Rng& rng) : options(given) {
   const MlaOptions& o = options;
   check_options("mla", o);
@@ -55,7 +57,8 @@ Tensor Mla::latents(const Tensor& x, int64_t position) const {
   const MlaOptions& o = options;
   const std::vector<Tensor> part = split(kv_down(x), {o.kv_rank, o.rope_dim}, -1);
   const Tensor k = rope_norm(part[1]);
-  return cat({kv_norm(part[0]) * o.kv_factor, o.use_rope ? detail::rope_from(k, o.rope.of_keys(), position) : k}, -1);
+  return cat({scaled(kv_norm(part[0]), o.kv_factor), o.use_rope ? detail::rope_from(k, o.rope.of_keys(), position) : k},
+             -1);
 }
 
 bool Mla::absorbs(double m, double n, bool gathers) const {
@@ -77,7 +80,7 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
   call.check_causal(o.causal);
   const Tensor& x = call.x;
   const int64_t position = call.first(o.use_rope), dn = o.nope_dim, r = o.kv_rank;
-  const Tensor raw = o.q_rank == 0 ? Tensor() : q_down(x), z = o.q_rank == 0 ? raw : q_norm(raw) * o.q_factor;
+  const Tensor raw = o.q_rank == 0 ? Tensor() : q_down(x), z = o.q_rank == 0 ? raw : scaled(q_norm(raw), o.q_factor);
   const Tensor mixed = o.q_rank == 0 ? q(x) : q_up(o.raw_latent ? cat({z, raw}, -1) : z);
   const std::vector<Tensor> qs = split(detail::split_heads(mixed, o.heads), {dn, o.rope_dim, width_with_q(o)}, -1);
   const Tensor q_r = o.use_rope ? detail::rope_from(qs[1], o.rope, position) : qs[1];

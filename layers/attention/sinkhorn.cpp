@@ -69,9 +69,9 @@ Tensor sinkhorn(const Tensor& scores, const SinkhornOptions& o, Rng* rng) {
   if (scores.rank() < 2 || scores.dim(-1) != scores.dim(-2))
     fail("sinkhorn: got scores=", scores, "; need [..., n, n]: other matrices cannot have unit row and column sums");
   detail::check_float("sinkhorn", scores);
-  if (o.iterations < 0 || !(o.gumbel >= 0) || std::isnan(o.lambda))
-    fail<ValueError>("sinkhorn: need iterations >= 0 and gumbel >= 0 — got iterations=", o.iterations,
-                     ", gumbel=", o.gumbel, ", lambda=", o.lambda);
+  if (o.iterations < 0 || !(o.gumbel >= 0 && std::isfinite(o.gumbel)) || !std::isfinite(o.lambda))
+    fail<ValueError>("sinkhorn: need iterations >= 0, and gumbel >= 0 and lambda finite — got iterations=",
+                     o.iterations, ", gumbel=", o.gumbel, ", lambda=", o.lambda);
   if (o.allowed.defined() &&
       (o.allowed.dtype() != boolean || broadcast("sinkhorn", o.allowed.shape(), scores.shape()) != scores.shape()))
     fail("sinkhorn: allowed=", o.allowed, " of ", o.allowed.dtype(), " does not fit scores=", scores, "; need bool");

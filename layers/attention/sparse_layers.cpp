@@ -58,7 +58,7 @@ Tensor PairScore::operator()(const Tensor& x) const {
 ThresholdAttention::ThresholdAttention(ThresholdAttentionOptions o, Rng& rng)
     : options(checked_layer("threshold_attention", o)), heads(options.heads, rng) {
   const HeadsOptions& h = options.heads;
-  score = PairScore({.dim = h.dim, .kind = o.score, .width = o.score_width, .dtype = h.dtype}, rng);
+  score = PairScore({.dim = h.dim, .kind = o.score, .width = o.score_width, .init = h.init, .dtype = h.dtype}, rng);
   tau = full({}, o.tau, {h.dtype}).requires_grad_();
 }
 

@@ -19,6 +19,7 @@ void check_block(const TransformerBlockOptions& o, const BranchFacts& attention,
 }
 
 Tensor residual_sum(const Tensor& x, const Tensor& f, double scale, double p, Rng* rng) {
+  if (f.shape() != x.shape()) fail("transformer_block: a branch made ", f, " of x=", x, "; need the same shape");
   const Tensor branch = rng && p > 0 ? dropout(f, p, *rng) : f;
   return scale == 1 ? x + branch : x * scale + branch;
 }

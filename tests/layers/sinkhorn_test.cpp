@@ -283,6 +283,8 @@ TEST_CASE("sinkhorn attention: shared KV heads, ranks, errors", "[sinkhorn]") {
   CHECK_THROWS_AS(sinkhorn_attention(x.q, x.k, x.v, {.top_k = -1}), ValueError);
   CHECK_THROWS_WITH(sinkhorn(zeros({2, 3, 4})), Contains("[2,3,4]") && Contains("n, n"));
   CHECK_THROWS_AS(sinkhorn(zeros({3, 3}), {.iterations = -1}), ValueError);
+  CHECK_THROWS_WITH(sinkhorn(zeros({3, 3}), {.lambda = INFINITY}), Contains("lambda=inf"));
+  CHECK_THROWS_WITH(sinkhorn(zeros({3, 3}), {.gumbel = INFINITY}), Contains("gumbel=inf"));
   CHECK_THROWS_AS(sinkhorn(zeros({3, 3}, {i64})), DTypeError);
   CHECK_THROWS_WITH(sinkhorn(zeros({3, 3}), {.allowed = ones({2, 3}, {boolean})}), Contains("[2,3]"));
   CHECK_THROWS_WITH(sinkhorn(zeros({3, 3}), {.allowed = ones({3, 3})}),

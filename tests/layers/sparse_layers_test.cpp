@@ -78,6 +78,8 @@ TEST_CASE("sparse layers: parameters, names and errors", "[sparse]") {
   CHECK(names(mlp) == std::set<std::string>{"q.weight", "k.weight", "v.weight", "out.weight", "score.row.weight",
                                             "score.row.bias", "score.col.weight", "score.distance", "score.weight",
                                             "score.bias", "tau"});
+  const HeadsOptions blank{.dim = 8, .init = {InitKind::zeros}};
+  CHECK(max(abs(ThresholdAttention({.heads = blank}, rng).score.row.weight)).item() == 0);
   CHECK(count(SinkhornAttention({.heads = {.dim = 8}}, rng)) == 4 * 64);
   CHECK(count(GlobalLocalAttention({.heads = {.dim = 8}, .w = 2}, rng)) == 7 * 64);
   CHECK(count(GlobalLocalAttention({.heads = {.dim = 8}, .w = 2, .separate_global = false}, rng)) == 4 * 64);

@@ -124,6 +124,14 @@ TEST_CASE("transformer_block: NaN in padding reaches nobody, forward or backward
   CHECK_THROWS_WITH(TransformerBlock(feed, feed)(narrow(x, 2, 0, 5)), Contains("transformer_block: got x=[1,5,5]"));
 }
 
+TEST_CASE("transformer_block: a branch of another width is refused, not broadcast", "[transformer_block]") {
+  Rng rng(7);
+  const HeadsOptions one_channel{.dim = 6, .head_dim = 1, .project_out = false, .dtype = f64};
+  const TransformerBlock block(MultiHeadAttention(one_channel, rng), Mlp({.dim = 6, .dtype = f64}, rng));
+  CHECK_THROWS_WITH(block(zeros({1, 3, 6}, {f64})),
+                    Contains("transformer_block: a branch made [1,3,1] of x=[1,3,6]; need the same shape"));
+}
+
 TEST_CASE("transformer_block: profiles know the block", "[transformer_block]") {
   Rng rng(5);
   Model model;
