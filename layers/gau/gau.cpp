@@ -31,7 +31,7 @@ void detail::init_fused(Linear& map, const std::vector<int64_t>& widths, Init in
 }
 
 Tensor detail::init_scale(const Shape& shape, double std, Rng& rng, DType dtype) {
-  return std > 0 ? init_normal(shape, std, rng, dtype) : ones(shape, {dtype}).requires_grad_();
+  return std > 0 ? init_normal(shape, std, rng, dtype) : ones(shape, initial(dtype)).requires_grad_();
 }
 
 Tensor detail::scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i) {
@@ -58,7 +58,7 @@ Gau::Gau(GauOptions given, Rng& rng)
   const GauOptions& o = options;
   detail::init_fused(in, {o.expansion, o.expansion, o.key_dim}, o.init, rng);
   gamma = detail::init_scale({2, o.key_dim}, o.gamma_std, rng, o.dtype);
-  beta = zeros({2, o.key_dim}, {o.dtype}).requires_grad_();
+  beta = zeros({2, o.key_dim}, detail::initial(o.dtype)).requires_grad_();
   if (o.qk_norm) {
     const NormOptions of_head{o.key_dim / o.heads, o.qk_norm_kind, o.qk_norm_eps, o.dtype};
     q_norm = Norm(of_head), k_norm = Norm(of_head);
@@ -97,7 +97,9 @@ Tensor Gau::operator()(const Tensor& given, const Pass& pass) const {
   call.check_causal(*o.length != GauLength::n,
                     "only length visible or constant can be streamed; with L = n every earlier output would change");
   const auto [gate, q, k, v] = project(call.x, call.first(o.use_rope));
-  const std::vector<Tensor> rows = call.rows({k, v}, o.window);
+  const bool ordered = call.x.dim(1) > 1 || o.bias != GauBias::none || o.top_k > 0;
+  const std::vector<Tensor> rows =
+      call.rows({k, v}, o.window, ordered ? KvCache::Order::position : KvCache::Order::any);
   const auto [m, n] = call.extent(rows[0]);
   GauAttentionOptions a{.kind = o.kind,
                         .length = *o.length,

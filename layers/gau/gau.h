@@ -91,7 +91,7 @@ struct GauOptions {
     f("bias", o.bias, "b: none, a Toeplitz table, built by RoPE, or T5 buckets times sqrt(dim)");
     f("max_length", o.max_length, at_least(1), "positions of the Toeplitz table");
     f.nested("", o.t5);
-    f("norm", o.norm, "norm");
+    f("norm", o.norm, "which norm, before or after the branch (placement)");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f("placement", o.placement, "pre: x + F(norm(x)); post: norm(residual_scale*x + F(x))");
     f("residual", o.residual, "false: without x +");

@@ -81,13 +81,23 @@ TEST_CASE("meta: a layer whose file lies about its sizes is made without memory"
     Rng rng(1);
     const Rwkv7 wide({.dim = 1 << 21, .head_dim = 64}, rng);
     CHECK(wide.mix.device() == meta);
-    const Moe many({.dim = 64, .hidden = 64, .experts = 1 << 24, .top_k = 1, .expert_bias = true}, rng);
+    const Moe many({.dim = 64, .hidden = 64, .experts = 1 << 24, .top_k = 1, .router_bias = true, .expert_bias = true},
+                   rng);
     CHECK(many.up.weight.shape() == Shape{1 << 24, 64, 64});
     LinearAttentionOptions o{.dim = 64, .heads = 1};
     o.feature_map.kind = FeatureMapKind::favor, o.feature_map.features = 1 << 30;
     CHECK(LinearAttention(o, rng).feature_map.omega.device() == meta);
     o.feature_map = {}, o.feature_map.kind = FeatureMapKind::hedgehog, o.dim = 1 << 20;
     CHECK(LinearAttention(o, rng).feature_map.weight.device() == meta);
+    CHECK(Gau({.dim = 2, .key_dim = 1 << 20}, rng).beta.device() == meta);
+    CHECK(Gau({.dim = 2, .key_dim = 1 << 20, .gamma_std = 0}, rng).gamma.device() == meta);
+    CHECK(Flash({.dim = 2, .key_dim = 1 << 20, .gamma_std = 0}, rng).beta.device() == meta);
+    CHECK(McTfm({.dim = 1 << 20}, rng).gamma.device() == meta);
+    CHECK(HyperConnection({.dim = 2, .streams = 1 << 11}, rng).base.device() == meta);
+    CHECK(MultiHeadAttention({.heads = {.dim = 1 << 20, .heads = 1 << 20, .causal = true},
+                              .forget = {.gate = ForgetGate::learned, .decay_first = 1, .decay_last = 9}},
+                             rng)
+              .forget.bias.device() == meta);
   }
   CHECK(memory_stats().peak - before < 1 << 20);
 }
