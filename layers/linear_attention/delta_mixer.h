@@ -26,7 +26,7 @@ struct DeltaOptions {
   int64_t key_dim = 0;      // dk of a head; 0 means dim/heads
   int64_t value_dim = 0;    // dv of a value head; 0 means key_dim
   int64_t short_conv = 4;   // tokens of the convolution of q, k and v; 0: none
-  double beta_scale = 1;    // c: with 2 a write may also turn what the state holds round
+  double beta_scale = 1;    // c: with 2, I − β·kᵀk may have negative eigenvalues, down to −1
   int64_t updates = 1;      // m of a token
   double norm_eps = 1e-5;
   int64_t chunk = 64;

@@ -49,10 +49,7 @@ struct DeltaNet : DeltaMixer {
   /// x [batch, n, dim] → the same shape. A stream keeps HV·dk·dv numbers a sequence, and short_conv − 1 rows.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  static void visit(auto& self, auto&& f) {
-    DeltaMixer::visit(self, f);
-    f("output_gate", self.output_gate);
-  }
+  SLUICE_PARTS_BEHIND(DeltaMixer, output_gate);
 };
 
 enum class DeltaGate { none, silu, sigmoid };
@@ -87,13 +84,7 @@ struct GatedDeltaNet : DeltaMixer {
   /// g [batch, n, HV]; f32 for x of bf16.
   Tensor log_decay(const Tensor& x) const;
 
-  static void visit(auto& self, auto&& f) {
-    DeltaMixer::visit(self, f);
-    f("decay", self.decay);
-    f("a_log", self.a_log);
-    f("dt_bias", self.dt_bias);
-    f("output_gate", self.output_gate);
-  }
+  SLUICE_PARTS_BEHIND(DeltaMixer, decay, a_log, dt_bias, output_gate);
 };
 
 }  // namespace sluice

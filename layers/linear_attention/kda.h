@@ -34,8 +34,8 @@ struct KdaOptions {
   }
 };
 
-/// Causal, without residual or RoPE. Leave a_log and dt_bias out of weight decay. Initially e^{A_log} is from U(1, 16),
-/// below a lower bound 1, and softplus(dt_bias) log-uniform on [0.001, 0.1].
+/// Causal, without residual or RoPE. Leave a_log and dt_bias out of weight decay. Initially e^{A_log} is from U(1, 16)
+/// (1 with lower_bound), and softplus(dt_bias) log-uniform on [0.001, 0.1].
 struct Kda : DeltaMixer {
   static constexpr const char* type = "Kda";
   /// True for tensors that are f32 in a layer of bf16.
@@ -57,17 +57,7 @@ struct Kda : DeltaMixer {
   /// The logits of the output gate, x·Γ [batch, n, HV·dv].
   Tensor gate_logits(const Tensor& x) const;
 
-  static void visit(auto& self, auto&& f) {
-    DeltaMixer::visit(self, f);
-    f("decay_down", self.decay_down);
-    f("decay_up", self.decay_up);
-    f("a_log", self.a_log);
-    f("dt_bias", self.dt_bias);
-    f("output_gate_down", self.output_gate_down);
-    f("output_gate_up", self.output_gate_up);
-    f("erase", self.erase);
-    f("write", self.write);
-  }
+  SLUICE_PARTS_BEHIND(DeltaMixer, decay_down, decay_up, a_log, dt_bias, output_gate_down, output_gate_up, erase, write);
 };
 
 }  // namespace sluice

@@ -28,7 +28,7 @@ Tensor LinearMixer::decayed(Call& call, const Heads::Projected& x, const Tensor&
 
 Tensor LinearMixer::finish(const HeadsOptions& h, const Tensor& normed, const Call& call) const {
   const Tensor y = output_gate.weight.defined() ? swiglu(normed, output_gate(call.x)) : normed;
-  return heads.finish(h, detail::split_heads(y, h.heads), call.x, call.rng());
+  return Dropout{h.dropout}(heads.out(y), call.rng());
 }
 
 void LinearMixer::draw_heads(const char* layer, const HeadsOptions& h, Rng& rng) {

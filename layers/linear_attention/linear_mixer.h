@@ -13,7 +13,7 @@
 namespace sluice {
 
 /// The maps that every layer of the family has, and what it does with them. A layer derives from it, lists the members
-/// in its own `visit`, and draws them in the order that its seeds have.
+/// in its own `visit`, and draws them in its own order, which decides what a seed gives.
 struct LinearMixer {
   Heads heads;            // Wq, Wk, Wv, Wo
   ShortConvolution conv;  // over the channels q | k | v; empty: none

@@ -18,9 +18,11 @@ Mamba2::Mamba2(Mamba2Options given, Rng& rng) : options(std::move(given)) {
   if (o.heads == 0) o.heads = wide / o.head_dim;
   if (o.heads % o.groups != 0) fail<ValueError>("mamba2: groups=", o.groups, " must divide heads=", o.heads);
   if (o.dt_limit.size() != 2 || o.dt_limit[0] > o.dt_limit[1] || std::isinf(o.dt_limit[0]))
-    fail<ValueError>("mamba2: dt_limit needs two numbers, lo <= hi, of which lo is finite");
+    fail<ValueError>("mamba2: dt_limit needs two numbers, lo <= hi, of which lo is finite — got ",
+                     o.dt_limit.size() == 2 ? str(o.dt_limit[0], ", ", o.dt_limit[1]) : str(o.dt_limit.size()));
   if (!o.in_factors.empty() && o.in_factors.size() != 5)
-    fail<ValueError>("mamba2: in_factors needs five numbers, of z, x, B, C and Delta, or none");
+    fail<ValueError>("mamba2: in_factors needs five numbers, of z, x, B, C and Delta, or none — got ",
+                     o.in_factors.size());
   const int64_t inner = checked_mul("mamba2", o.heads, o.head_dim),
                 grouped = checked_mul("mamba2", 2, checked_mul("mamba2", o.groups, o.state)),
                 mixed = checked_add("mamba2", inner, grouped),

@@ -6,6 +6,13 @@
 #define SLUICE_PARTS(...)                                                                            \
   static void visit(auto& self, auto&& f) { SLUICE_ALL_PARTS(__VA_OPT__(SLUICE_PART(__VA_ARGS__))) } \
   static_assert(true)
+/// The same of a module that derives from one, whose parts come first.
+#define SLUICE_PARTS_BEHIND(Base, ...)                     \
+  static void visit(auto& self, auto&& f) {                \
+    Base::visit(self, f);                                  \
+    SLUICE_ALL_PARTS(__VA_OPT__(SLUICE_PART(__VA_ARGS__))) \
+  }                                                        \
+  static_assert(true)
 #define SLUICE_PART(x, ...)                    \
   ::sluice::detail::visit_part(f, #x, self.x); \
   __VA_OPT__(SLUICE_NEXT_PART SLUICE_NOTHING()()(__VA_ARGS__))
