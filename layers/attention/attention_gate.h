@@ -13,8 +13,8 @@
 namespace sluice {
 
 enum class GatePosition {
-  g1,  // SDPA output   [batch, heads, n, head_dim]
-  g2,  // value         [batch, kv_heads, n, head_dim]; X of the key side
+  g1,  // SDPA output   [batch, heads, n, value_dim]
+  g2,  // value         [batch, kv_heads, n, value_dim]; X of the key side
   g3,  // key           [batch, kv_heads, n, head_dim]; X of the key side
   g4,  // query         [batch, heads, n, head_dim]
   g5,  // dense output  [batch, n, dim]

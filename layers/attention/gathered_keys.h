@@ -2,8 +2,8 @@
 //
 //   m·count·(heads·(d + dv) multiply-adds + kv_heads·(d + dv) numbers copied)
 //
-// A copied number takes as long as some multiply-adds, and is shared by the heads that read one KV head. So this is for
-// many heads of few KV heads, as absorbed MLA has them, and for lists that are short beside the keys.
+// A copied number takes as long as about 64 multiply-adds (kCopy), and is shared by the heads that read one KV head. So
+// this is for many heads of few KV heads, as absorbed MLA has them, and for lists that are short beside the keys.
 #pragma once
 
 #include <sluice/ops/attention/attention.h>

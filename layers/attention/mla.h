@@ -104,8 +104,8 @@ struct Mla {
   /// Throws ValueError for options that do not fit.
   Mla(MlaOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same shape. A stream keeps r + dr numbers per token, with topk index_dim
-  /// more. Masks of pairs and biases of the pass do not change which keys the indexer chooses.
+  /// x [batch, n, dim] → the same shape. A stream keeps r + dr numbers per token, with topk
+  /// index_dim more. Masks of pairs and biases of the pass do not change which keys the indexer chooses.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// [c | κ] of x after norm and RoPE, [batch, n, r + dr]: what a stream keeps.
   Tensor latents(const Tensor& x, int64_t position = 0) const;

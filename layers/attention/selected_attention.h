@@ -111,8 +111,8 @@ Tensor msa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const KeyIndex& index, int64_t topk,
                      const AttentionOptions& options = {.mask = {.causal = true}}, Rng* rng = nullptr);
 
-// -- layers: x [batch, n, dim] → the same shape, always causal. A stream keeps kv_heads·(dk + dv) numbers per token.
-// They do not read segments: a block would span documents. ---------------------------------------------------------
+// -- layers: x [batch, n, dim] → the same shape, always causal. A stream keeps kv_heads·(dk + dv) numbers per token,
+// NSA another kv_heads·(dk + dv)/stride of compressed rows. They do not read segments: a block would span documents. -
 
 struct NsaAttentionOptions {
   using Layer = struct NsaAttention;

@@ -1,5 +1,5 @@
 // Multi-head layers over sparse attention: y = concat_h(attention_h(x·Wq, x·Wk, x·Wv))·Wo. All layers read x
-// [batch, n, dim] and the key_mask of the pass; those of top-k and threshold also its documents, mask, bias and blocks.
+// [batch, n, dim] and the key_mask of the pass; all but Sinkhorn's also its documents, mask, bias and blocks.
 // A generator in the pass switches dropout (and Gumbel noise) on.
 #pragma once
 

@@ -88,9 +88,8 @@ struct Flash {
   Flash(FlashOptions o, Rng& rng);
 
   /// x [batch, n, dim] → the same shape. The segments of the pass are documents, see mixed_chunk_attention; the linear
-  /// term mixes those that share a chunk. A stream
-  /// keeps at most s·e + C·(2s + e) numbers per sequence, and ⌈d/2⌉ more with token_shift. Throws ValueError in a
-  /// stream unless causal.
+  /// term mixes those that share a chunk. A stream keeps at most s·e + C·(2s + e) numbers per sequence, and ⌈d/2⌉ more
+  /// with token_shift. Throws ValueError in a stream unless causal.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   /// The bias as the table [1, 2·length − 1] for mixed_chunk_attention; undefined without a bias.

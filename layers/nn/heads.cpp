@@ -21,7 +21,7 @@ HeadsOptions checked_heads(const char* layer, HeadsOptions o, HeadsRules rules) 
     fail<ValueError>(layer, ": takes no context — got context_dim=", o.context_dim);
   if (o.kv_heads != o.heads && !rules.grouped)
     fail<ValueError>(layer, ": needs as many KV heads as heads — got kv_heads=", o.kv_heads, ", heads=", o.heads);
-  if (o.causal && !rules.causal) fail<ValueError>(layer, ": cannot be causal");
+  if (o.causal && !rules.causal) fail<ValueError>(layer, ": cannot be causal — got causal=true");
   if (o.use_rope && !rules.rope) fail<ValueError>(layer, ": queries and keys have no common positions for RoPE");
   if (o.residual && !o.project_out && o.heads * o.value_dim != o.dim)
     fail<ValueError>(layer, ": a residual of dim=", o.dim, " does not fit ", o.heads * o.value_dim, " channels");

@@ -68,7 +68,7 @@ template <class Options> Options checked_layer(const char* layer, Options o, Hea
 /// The maps of multi-head attention.
 struct Heads {
   static constexpr const char* type = "Heads";
-  static constexpr bool in_place = true;  // the parts of a layer
+  static constexpr bool in_place = true;  // its parts are listed as the layer's own: "q.weight", not "heads.q.weight"
   Linear q, k, v;                         // dim → heads·dk; source → kv_heads·dk, kv_heads·dv
   Linear out;                             // heads·dv → dim, with project_out
 
