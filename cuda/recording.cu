@@ -24,13 +24,23 @@ struct Block {
   std::size_t bytes;
 };
 
+struct Kept;
 /// Memory of one graph. Later kernels of the graph reuse its blocks, in the order of the recording. The blocks go back
 /// to the pool when the graph and all tensors in it are gone.
 struct Arena {
   std::multimap<std::size_t, std::byte*> spare;  // by size
   std::map<std::byte*, std::size_t> used;
-  std::vector<Block> all, foreign;  // foreign: released while recording, but allocated before
-  bool open = true;                 // the graph lives
+  std::vector<Block> all;
+  std::vector<std::shared_ptr<Kept>> kept;  // released while the graph was recorded: its kernels may read them
+  bool open = true;                         // the graph lives
+};
+/// A block that goes back where it came from when all graphs that keep it are gone.
+struct Kept {
+  Block block;
+  std::shared_ptr<Arena> from;  // of an older graph; null: the pool
+  Kept(Block b, std::shared_ptr<Arena> f) : block(b), from(std::move(f)) {}
+  Kept(const Kept&) = delete;
+  ~Kept();
 };
 
 struct IndexCheck {
@@ -43,12 +53,12 @@ struct HostValue {
 };
 
 // Layout of a graph's own memory on the device. The host writes it before each replay: for each stream of random
-// numbers, its seed and the blocks that it has moved; values of the host; for each check, the place of the first index
-// outside its range (−1: none) and that index. Behind it the device writes whether there is such an index.
+// numbers, its seed and the blocks that it has moved; values of the host; 0, which becomes 1 when a check finds an
+// index outside its range; for each check, the place of the first such index (−1: none) and that index.
 constexpr std::size_t kMostStreams = 256, kMostChecks = 1024;
 constexpr std::size_t kValuesAt = kMostStreams * 2 * sizeof(uint64_t), kValueBytes = 16384,
-                      kFoundAt = kValuesAt + kValueBytes, kRefusedAt = kFoundAt + kMostChecks * 2 * sizeof(int64_t),
-                      kOwnBytes = kRefusedAt + sizeof(int64_t);
+                      kRefusedAt = kValuesAt + kValueBytes, kFoundAt = kRefusedAt + sizeof(int64_t),
+                      kOwnBytes = kFoundAt + kMostChecks * 2 * sizeof(int64_t);
 
 std::atomic<int64_t> arenas = 0;  // the number of arenas that own blocks, or may
 
@@ -62,7 +72,7 @@ class Graph final : public DeviceGraph {
   int64_t* refused() const { return reinterpret_cast<int64_t*>(own + kRefusedAt); }
 
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
-  std::vector<Ref<Storage>> kept;  // what the graph reads and others may drop
+  std::vector<Ref<Storage>> sources;  // what the graph reads and others may drop
   std::unique_ptr<Recorded> recorded;
   std::vector<IndexCheck> checks;
   std::vector<HostValue> values;
@@ -75,9 +85,9 @@ class Graph final : public DeviceGraph {
   bool other = false;     // a call differs from the recorded one
 };
 
-std::mutex mutex;  // guards the arenas and owners
-// By block in use: its arena. Never destroyed: tensors of static storage may outlive it.
-auto& owners = *new std::map<std::byte*, std::shared_ptr<Arena>>;
+std::mutex mutex;  // guards the arenas and the next two, which are never destroyed: static tensors may outlive them
+auto& owners = *new std::map<std::byte*, std::shared_ptr<Arena>>;  // by block in use: its arena
+auto& recorded_now = *new std::vector<Arena*>;    // one at most on a GPU; on the emulated device one a thread
 constinit thread_local Graph* current = nullptr;  // the graph that this thread records
 constinit thread_local Graph* renewed = nullptr;
 
@@ -85,9 +95,29 @@ constinit thread_local Graph* renewed = nullptr;
 void close_if_unused(Arena& arena) {
   if (arena.open || !arena.used.empty()) return;
   for (const Block& b : arena.all) release_plainly(b.at, b.bytes);
-  for (const Block& b : arena.foreign) release_plainly(b.at, b.bytes);
-  arena.all.clear(), arena.foreign.clear();
+  arena.all.clear(), arena.kept.clear();
   --arenas;
+}
+/// Gives a block back to its arena, for later kernels of the graph. The caller must hold the mutex.
+void give_back(Arena& arena, std::byte* p) {
+  const auto used = arena.used.extract(p);
+  try {
+    arena.spare.emplace(used.mapped(), p);
+  } catch (const std::bad_alloc&) {}  // nothing uses the block again, and it goes back with the arena
+  close_if_unused(arena);
+}
+Kept::~Kept() {
+  if (from) give_back(*from, block.at);
+  else release_plainly(block.at, block.bytes);
+}
+/// True if graphs that are recorded keep the block. The caller must hold the mutex.
+bool keep(Block block, const std::shared_ptr<Arena>& from) {
+  const auto here = [&](const Arena* a) { return a == from.get(); };
+  if (recorded_now.empty() || std::any_of(recorded_now.begin(), recorded_now.end(), here)) return false;
+  for (Arena* const a : recorded_now) a->kept.emplace_back();  // first the places: behind make_shared nothing may throw
+  const auto kept = std::make_shared<Kept>(block, from);
+  for (Arena* const a : recorded_now) a->kept.back() = kept;
+  return true;
 }
 
 constexpr int kMostCheckers = 1024;
@@ -95,7 +125,8 @@ constexpr int kMostCheckers = 1024;
 /// Stores the first index outside [low, limit), then sets all such indices to `instead`. It must run as one block,
 /// because all indices must be read before one is set.
 __global__ void __launch_bounds__(kMostCheckers)
-    check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead, int64_t* found) {
+    check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead, int64_t* found,
+                         int64_t* refused) {
   const auto outside = [&](int64_t i) { return index[i] < low || index[i] >= limit; };
   auto mine = ~0ull;
 #pragma unroll 8
@@ -104,34 +135,40 @@ __global__ void __launch_bounds__(kMostCheckers)
   if (mine != ~0ull) atomicMin(reinterpret_cast<unsigned long long*>(found), mine);  // −1 is the largest such number
   __syncthreads();
   if (found[0] < 0) return;  // the same for all threads
-  if (threadIdx.x == 0) found[1] = index[found[0]];
+  if (threadIdx.x == 0) found[1] = index[found[0]], *refused = 1;
   __syncthreads();
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
     if (outside(i)) index[i] = instead;
 }
 
-__global__ void any_found_kernel(const int64_t* found, int64_t checks, int64_t* refused) {
-  bool any = false;
-  for (int64_t i = threadIdx.x; i < checks; i += kWarp) any |= found[2 * i] >= 0;
-  any = __any_sync(kAllLanes, any);
-  if (threadIdx.x == 0) *refused = any;
-}
+/// While it lives, this thread records the graph.
+struct Recording {
+  Arena* const arena;
+  explicit Recording(Graph& g) : arena(g.arena.get()) {
+    const std::lock_guard lock(mutex);
+    recorded_now.push_back(arena);
+    current = &g;
+  }
+  ~Recording() {
+    current = nullptr;
+    const std::lock_guard lock(mutex);
+    recorded_now.erase(std::find(recorded_now.begin(), recorded_now.end(), arena));
+  }
+};
 
 std::unique_ptr<DeviceGraph> record(const std::function<void()>& f) {
   if (recording()) fail<DeviceError>("cuda: a graph is being recorded; one at a time");
   auto graph = std::make_unique<Graph>();
-  current = graph.get();
+  const Recording under_way(*graph);
   try {
-    load(check_indices_kernel), load(any_found_kernel);  // no step that is run launches them
+    load(check_indices_kernel);  // no step that is run launches it
     begin_recording();
     f();
     graph->recorded = end_recording();
   } catch (...) {
     abandon_recording();
-    current = nullptr;
     throw;
   }
-  current = nullptr;
   return graph;
 }
 
@@ -173,7 +210,7 @@ void Graph::replay(const std::vector<uint64_t>& streams) {
 }
 
 constexpr sluice::detail::DeviceGraphs kGraphs{&record, &recording,
-                                               [](const Tensor& x) { current->kept.push_back(x.impl().storage); }};
+                                               [](const Tensor& x) { current->sources.push_back(x.impl().storage); }};
 const bool installed = (sluice::detail::install_graphs(DeviceKind::cuda, kGraphs), true);
 
 }  // namespace
@@ -212,10 +249,7 @@ StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors&
     fail<DeviceError>("cuda: a graph has too many calls of optimisers, ", g->values.size());
   const HostValue& call = g->values.emplace_back(HostValue{g->value_bytes, bytes, std::move(written)});
   g->value_bytes += (bytes + 7) / 8 * 8;
-  if (g->checks.empty()) return {.at = g->own + kValuesAt + call.at};
-  launch(any_found_kernel, dim3(1), dim3(kWarp), 0, static_cast<const int64_t*>(g->found()),
-         static_cast<int64_t>(g->checks.size()), g->refused());
-  return {.at = g->own + kValuesAt + call.at, .refused = g->refused()};
+  return {.at = g->own + kValuesAt + call.at, .refused = g->checks.empty() ? nullptr : g->refused()};
 }
 
 void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead) {
@@ -223,7 +257,7 @@ void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t li
   if (g.checks.size() == kMostChecks) fail<DeviceError>("cuda: a graph has at most ", kMostChecks, " indexed ops");
   const auto threads = static_cast<unsigned>(std::clamp<int64_t>(ceil_div(n, kWarp) * kWarp, kWarp, kMostCheckers));
   launch(check_indices_kernel, dim3(1), dim3(threads), 0, const_cast<int64_t*>(index), n, low, limit, instead,
-         g.found() + 2 * g.checks.size());
+         g.found() + 2 * g.checks.size(), g.refused());
   g.checks.push_back({n, low, limit});
 }
 
@@ -250,21 +284,13 @@ std::byte* allocate_recorded(std::size_t bytes) {
 bool keep_released(std::byte* p, std::size_t bytes) {
   if (arenas.load(std::memory_order_relaxed) == 0) return false;
   const std::lock_guard lock(mutex);
-  if (const auto it = owners.find(p); it != owners.end()) {
-    const std::shared_ptr<Arena> arena = it->second;
-    owners.erase(it);
-    const auto used = arena->used.extract(p);
-    try {
-      arena->spare.emplace(used.mapped(), p);
-    } catch (const std::bad_alloc&) {}  // nothing uses the block again, and it goes back with the arena
-    close_if_unused(*arena);
-    return true;
-  }
-  Graph* const g = current;
-  if (!g) return false;
   try {
-    g->arena->foreign.push_back({p, bytes});  // recorded kernels may read it
-  } catch (const std::bad_alloc&) {}          // so nobody gets it any more
+    const auto it = owners.find(p);
+    if (it == owners.end()) return keep({p, bytes}, nullptr);
+    const std::shared_ptr<Arena> from = it->second;
+    if (!keep({p, bytes}, from)) give_back(*from, p);
+    owners.erase(it);
+  } catch (const std::bad_alloc&) {}  // so nobody gets it any more
   return true;
 }
 

@@ -58,7 +58,7 @@ template <class V> Latest<V> latest(const V& value, const UpdatedTensors& x) {
 
 /// For the runtime. While a graph is recorded, memory comes from the graph. Null if none is recorded or bytes is 0.
 std::byte* allocate_recorded(std::size_t bytes);
-/// True if the graph that is recorded, or an older one, keeps the released memory p.
+/// True if the graphs that are recorded, by whatever thread, or an older one keep the released memory p.
 bool keep_released(std::byte* p, std::size_t bytes);
 /// Copies bytes of the host to the device for as long as the graph lives. Only while a graph is recorded.
 const void* keep_on_device(const void* from, std::size_t bytes);

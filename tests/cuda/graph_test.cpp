@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <future>
+#include <optional>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -214,6 +215,40 @@ TEST_CASE("graphs: constants that the host sends are kept, and what a step gave 
   gradient = Tensor();
   for (NamedTensor& p : parameters(model)) p.tensor.zero_grad();
   CHECK(live() == before);
+}
+
+// Replays read it, whoever let it go last, and wherever its memory came from.
+TEST_CASE("graphs: what is let go while a step is recorded is kept for it", "[graph]") {
+  const Tensor x = to(ones({5000}), gpu);
+  const int64_t before = live();
+  const std::vector<NamedTensor> w{{"w", Tensor(to(ones({5000}), gpu)).requires_grad_()}};
+  for (const bool of_a_graph : {false, true})
+    for (const bool by_a_thread : {false, true}) {
+      INFO(of_a_graph << by_a_thread);
+      Tensor table;
+      std::optional<GraphedStep> old(std::in_place, w, [&](const std::vector<Tensor>& in) {
+        table = in[0] * 2.0;
+        return mean(w[0].tensor * in[0]);
+      });
+      for (int i = 0; i < 3; ++i) (*old)({x});
+      if (!of_a_graph) table = full({5000}, 2.0, {f32, gpu});
+      int calls = 0;
+      GraphedStep step(w, [&](const std::vector<Tensor>& in) {
+        const Tensor loss = mean(in[0] * table) + 0.0 * mean(w[0].tensor);  // no history holds the table
+        if (++calls == 1) return loss;
+        if (by_a_thread) std::async(std::launch::async, [mine = std::move(table)]() mutable { mine = Tensor(); }).get();
+        table = Tensor();
+        return loss;
+      });
+      std::vector<Tensor> noise;
+      for (int i = 0; i < 6; ++i) {
+        CHECK(step({x}).item() == 2);
+        if (i == 3) old.reset();
+        for (int k = 0; k < 20; ++k) noise.push_back(full({5000}, 1e6, {f32, gpu}));
+      }
+      Tensor(w[0].tensor).zero_grad();
+    }
+  CHECK(live() == before + 5000 * 4);
 }
 
 TEST_CASE("graphs: tables of rotations live as long as the step that reads them", "[graph]") {
