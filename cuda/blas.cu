@@ -2,6 +2,7 @@
 
 #include <sluice/core/error.h>
 #include <sluice/cuda/device.h>
+#include <sluice/cuda/recording.h>
 #include <sluice/cuda/runtime.h>
 
 #include <cublasLt.h>
@@ -42,7 +43,23 @@ template <class F> bool find(void* library, const char* name, F& f) {
   return f != nullptr;
 }
 
-/// The library, loaded at the first call; null if there is none.
+/// Memory that products may use. It is not the pool's, which may hold all there is: that then gives some back.
+void* make_workspace() {
+  void* p = nullptr;
+  if (cudaMalloc(&p, kWorkspace) == cudaSuccess) return p;
+  cudaGetLastError();
+  if (!recording()) cudaDeviceSynchronize();
+  cudaMemPool_t pool;
+  if (cudaDeviceGetDefaultMemPool(&pool, 0) == cudaSuccess) cudaMemPoolTrimTo(pool, 0);
+  if (const cudaError_t status = cudaMalloc(&p, kWorkspace); status != cudaSuccess) {
+    cudaGetLastError();
+    fail<MemoryError>("cuda: cannot allocate ", kWorkspace, " bytes for cuBLASLt — ", cudaGetErrorString(status));
+  }
+  return p;
+}
+
+/// The library, loaded at the first call; null if there is none. MemoryError if its workspace finds no room; the next
+/// call tries again.
 const Library* library() {
   static const Library* const it = []() -> const Library* {
     void* file = nullptr;
@@ -60,12 +77,12 @@ const Library* library() {
         !find(file, "cublasLtMatmulPreferenceSetAttribute", l.preference_set) ||
         !find(file, "cublasLtMatmulAlgoGetHeuristic", l.heuristic) || !find(file, "cublasLtMatmul", l.matmul))
       return nullptr;
+    l.workspace = make_workspace();
     if (l.create(&l.handle) != CUBLAS_STATUS_SUCCESS || l.preference_create(&l.preference) != CUBLAS_STATUS_SUCCESS)
       return nullptr;
     l.preference_set(l.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
     const uint32_t sums = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;  // the parts of a sum are never added in bf16
     l.preference_set(l.preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums);
-    if (cudaMalloc(&l.workspace, kWorkspace) != cudaSuccess) return cudaGetLastError(), nullptr;  // not from the pool
     return &l;
   }();
   return it;

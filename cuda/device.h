@@ -148,7 +148,7 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
   const cudaError_t before = cudaPeekAtLastError();
   cudaError_t status = cudaSuccess;
   std::unique_lock<std::mutex> lock(shared_limits, std::defer_lock);
-  if (shared_bytes > 16 * 1024) {  // more than 48 KiB, static shared memory included, needs this attribute
+  if (shared_bytes > 16 * 1024) {  // static and dynamic memory of more than 48 KiB together; static is at most 32
     lock.lock();
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   }

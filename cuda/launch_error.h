@@ -4,9 +4,20 @@
 
 #include <sluice/core/error.h>
 
+#include <cxxabi.h>
+
+#include <cstdlib>
 #include <string>
 
 namespace sluice::cuda {
+
+/// The name as source has it, of one that the compiler encoded.
+inline std::string source_name(const char* name) {
+  char* const found = abi::__cxa_demangle(name, nullptr, nullptr, nullptr);
+  std::string result = found ? found : name;
+  std::free(found);
+  return result;
+}
 
 /// A launch of `kernel` after which the runtime says `status`, in words.
 struct FailedLaunch {

@@ -163,8 +163,8 @@ void fail_launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_b
   cudaGetLastError();  // clears the error, which the next launch would report otherwise
   const char *name = "a kernel", *blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   if (cudaFuncGetName(&name, kernel) != cudaSuccess) cudaGetLastError();
-  throw DeviceError(launch_error({.kernel = str(name, " (", grid.x, "x", grid.y, "x", grid.z, " blocks of ", block.x,
-                                                " threads, ", shared_bytes, " bytes)"),
+  throw DeviceError(launch_error({.kernel = str(source_name(name), " (", grid.x, "x", grid.y, "x", grid.z,
+                                                " blocks of ", block.x, " threads, ", shared_bytes, " bytes)"),
                                   .status = cudaGetErrorString(status),
                                   .before = before != cudaSuccess && before == status,
                                   .running = of_running_kernel(status),
@@ -176,10 +176,17 @@ void copy_to_device(void* to, const void* from, std::size_t bytes) {
   if (recording()) return copy_on_device(to, keep_on_device(from, bytes), bytes);
   const StreamTurn turn;
   check("copy to the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, turn));
-  // Pageable memory has been read when the call returns; pinned and managed memory is read later.
+  // Pageable memory has been read when the call returns, unless the device reads it through the host's page tables.
+  // Pinned and managed memory is read later.
+  static const bool reads_host_pages = [] {
+    int reads = 0;
+    check("page tables", cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccessUsesHostPageTables, 0));
+    return reads != 0;
+  }();
   cudaPointerAttributes of_source{};
   check("copy to the device", cudaPointerGetAttributes(&of_source, from));
-  if (of_source.type != cudaMemoryTypeUnregistered) check("copy to the device", cudaStreamSynchronize(turn));
+  if (reads_host_pages || of_source.type != cudaMemoryTypeUnregistered)
+    check("copy to the device", cudaStreamSynchronize(turn));
 }
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
   refuse_in_recording("reading values on the host");

@@ -206,32 +206,21 @@ struct Products {
     return multiply(queries(q, s), keys(k, s, Trans::yes), scores(to, s), s.rows, s.cols, a.d, s.count);
   }
 
-  /// y += what zeros hid of the marked keys' rows (of k or v) in the product of the pairs' `weights` with them.
-  void add_marked_keys(const BFloat16* weights, const RoundedOperand& x, const AnyRows& y, const Slice& s) const {
-    add({.s = s,
-         .kv_heads = a.kv_heads,
-         .rows = s.rows,
-         .cols = s.cols,
-         .weights = weights,
-         .y_step = s.ld,
-         .x_step = 1,
-         .x = x.view.part(1, 0, s.col),
-         .y = y});
-  }
-  /// The same of the marked queries' rows (of q or g), for each key.
-  void add_marked_queries(const BFloat16* weights, const RoundedOperand& x, const AnyRows& y, const Slice& s) const {
-    add({.s = s,
-         .kv_heads = a.kv_heads,
-         .rows = s.cols,
-         .cols = s.rows,
-         .weights = weights,
-         .y_step = 1,
-         .x_step = s.ld,
-         .x = x.view.part(a.group, s.member, s.row),
-         .y = y});
-  }
-  static void add(const AddMarked& what) {  // few blocks: nearly always nothing is marked, and they end at once
-    const int64_t blocks = std::min<int64_t>(ceil_div(what.s.count * what.rows, kTeams), multiprocessors());
+  /// y += what zeros hid of the marked rows of x in the product of the pairs' `weights` with them: for each query of
+  /// keys (k or v), or for each key of queries (q or g).
+  void add_marked_rows(bool of_keys, const BFloat16* weights, const RoundedOperand& x, const AnyRows& y,
+                       const Slice& s) const {
+    const AddMarked what{.s = s,
+                         .kv_heads = a.kv_heads,
+                         .rows = of_keys ? s.rows : s.cols,
+                         .cols = of_keys ? s.cols : s.rows,
+                         .weights = weights,
+                         .y_step = of_keys ? s.ld : 1,
+                         .x_step = of_keys ? 1 : s.ld,
+                         .x = of_keys ? x.view.part(1, 0, s.col) : x.view.part(a.group, s.member, s.row),
+                         .y = y};
+    // Few blocks: nearly always nothing is marked, and they end at once.
+    const int64_t blocks = std::min<int64_t>(ceil_div(s.count * what.rows, kTeams), multiprocessors());
     launch(add_marked, grid_of(blocks), dim3(kThreads), 0, what);
   }
 };
@@ -291,7 +280,7 @@ bool attention_by_products(const AttentionCall& given, Tensor& out, Tensor& lse)
     if (!multiply(x.pairs(weights.get(), s, Trans::no), x.keys(x.v, s, Trans::no), x.rows(here, s), s.rows, a.dv,
                   s.cols, s.count))
       return false;
-    x.add_marked_keys(weights.get(), x.v, here, s);
+    x.add_marked_rows(true, weights.get(), x.v, here, s);
     return true;
   });
 }
@@ -329,7 +318,7 @@ bool attention_backward_by_products(const AttentionCall& given, const Tensor& g_
       if (!multiply(x.pairs(ds.get(), s, Trans::no), x.keys(x.k, s, Trans::no), x.rows(here, s), s.rows, a.d, s.cols,
                     s.count))
         return false;
-      x.add_marked_keys(ds.get(), x.k, here, s);
+      x.add_marked_rows(true, ds.get(), x.k, here, s);
     }
     const auto add_to_keys = [&](const AnyRows& sum, const BFloat16* by, const RoundedOperand& of, int64_t width) {
       if (!sum.base) return true;
@@ -337,7 +326,7 @@ bool attention_backward_by_products(const AttentionCall& given, const Tensor& g_
       if (!multiply(x.pairs(by, s, Trans::yes), x.queries(of, s), x.rows(here, s, adds), s.cols, width, s.rows,
                     s.count))
         return false;
-      x.add_marked_queries(by, of, here, s);
+      x.add_marked_rows(false, by, of, here, s);
       return true;
     };
     return add_to_keys(dk, ds.get(), x.q, a.d) && add_to_keys(dv, weights.get(), g, a.dv);

@@ -114,9 +114,6 @@ struct RowOfSlice {
   }
 };
 
-struct alignas(16) FourFloats {
-  float x[kGroup];
-};
 struct alignas(8) FourRounded {
   uint32_t pair[2];
 };
@@ -133,7 +130,7 @@ struct BiasGradient {
     if (!x.defined()) return;
     at = address_of(x), narrow = x.dtype() == bf16;
     by_fours = x.dim(3) % kGroup == 0 &&
-               reinterpret_cast<std::uintptr_t>(at) % (narrow ? sizeof(FourRounded) : sizeof(FourFloats)) == 0;
+               reinterpret_cast<std::uintptr_t>(at) % (narrow ? sizeof(FourRounded) : sizeof(Bytes16<float>)) == 0;
   }
   /// Sets the numbers of four keys from `i` on. Those that are not `seen` are 0 in x, and in memory before.
   __device__ void set(int64_t i, const float (&x)[kGroup], unsigned seen) const {
@@ -144,7 +141,7 @@ struct BiasGradient {
     } else if (narrow) {
       *reinterpret_cast<FourRounded*>(static_cast<BFloat16*>(at) + i) = rounded(x);
     } else {
-      *reinterpret_cast<FourFloats*>(static_cast<float*>(at) + i) = {x[0], x[1], x[2], x[3]};
+      *reinterpret_cast<Bytes16<float>*>(static_cast<float*>(at) + i) = {x[0], x[1], x[2], x[3]};
     }
   }
 };
@@ -161,7 +158,7 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
     // Scores of keys from col + c on; −∞ at hidden ones, whose bits are not set in the result.
     const auto scores = [&](float(&y)[kGroup], int c) {
       constexpr float inf = std::numeric_limits<float>::infinity();
-      const FourFloats four = *reinterpret_cast<const FourFloats*>(products + r * s.ld + c);
+      const Bytes16<float> four = *reinterpret_cast<const Bytes16<float>*>(products + r * s.ld + c);
       const unsigned seen = row.seen(a, s, c);
       if (row.plain) {
 #pragma unroll
@@ -229,8 +226,8 @@ __global__ void __launch_bounds__(kThreads)
                 rho = a.rho(row.b, row.h, row.i);
     for (int c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
       const int64_t place = r * s.ld + c;
-      const FourFloats of_s = *reinterpret_cast<const FourFloats*>(products + place);
-      FourFloats of_dp = *reinterpret_cast<const FourFloats*>(dp + place);
+      const Bytes16<float> of_s = *reinterpret_cast<const Bytes16<float>*>(products + place);
+      Bytes16<float> of_dp = *reinterpret_cast<const Bytes16<float>*>(dp + place);
       const unsigned seen = row.seen(a, s, c);
       sluice::detail::PhiloxWords words{};
       if (a.drops && seen) words = a.words(row.b, row.h, row.i, s.col + c);
@@ -256,7 +253,7 @@ __global__ void __launch_bounds__(kThreads)
       if (bias.at && seen) bias.set(at * a.n + s.col + c, of_dp.x, seen);
       *reinterpret_cast<FourRounded*>(weights + place) = rounded(w);
       *reinterpret_cast<FourRounded*>(ds + place) = rounded(d);
-      if (keeps) *reinterpret_cast<FourFloats*>(dp + place) = of_dp;
+      if (keeps) *reinterpret_cast<Bytes16<float>*>(dp + place) = of_dp;
     }
   }
 }

@@ -92,18 +92,14 @@ template <class Op, class Source, class Sink> void scan_pieces(const Scan<Op, So
 /// Elements in the order of a scan, for the totals of its pieces.
 template <class Scan> struct InOrder {
   Scan c;
-  __device__ typename Scan::Total operator()(int64_t at, int64_t k, int64_t i) const {
-    return c.source(c.place(at / c.s.inner / c.s.n, k, i), k);
+  __device__ typename Scan::Total operator()(int64_t at, int64_t k, int64_t) const {
+    return c.source(c.reverse ? at + (c.s.n - 1 - 2 * k) * c.s.inner : at, k);
   }
 };
 
 template <class T, class Total> struct ReadNumbers {
   Numbers<T> x;
   __device__ Total operator()(int64_t at, int64_t) const { return static_cast<Total>(x[at]); }
-};
-template <class T, class Total> struct StoreNumbers {
-  Numbers<T> y;
-  __device__ void operator()(int64_t at, Total total) const { y.set(Place<1>{at}, static_cast<T>(total)); }
 };
 
 template <class Op, class Source, class Sink>
@@ -122,12 +118,12 @@ void scan(ReduceShape s, Source source, Sink sink, CumsumOptions options) {
     scan_pieces(whole);
     whole.own = nullptr;
   }
-  scan_pieces(Scan<Op, ReadNumbers<Total, Total>, StoreNumbers<Total, Total>>{{Numbers<Total>(totals.get())},
-                                                                              {Numbers<Total>(start.get())},
-                                                                              {s.outer, split.count, s.inner},
-                                                                              Split(split.count, kWantedBlocks, 1),
-                                                                              /*exclusive=*/true,
-                                                                              /*reverse=*/false});
+  scan_pieces(Scan<Op, ReadNumbers<Total, Total>, StoreAs<Total, Total>>{{Numbers<Total>(totals.get())},
+                                                                         {Numbers<Total>(start.get())},
+                                                                         {s.outer, split.count, s.inner},
+                                                                         Split(split.count, kWantedBlocks, 1),
+                                                                         /*exclusive=*/true,
+                                                                         /*reverse=*/false});
   whole.start = start.get();
   scan_pieces(whole);
 }
@@ -135,7 +131,7 @@ void scan(ReduceShape s, Source source, Sink sink, CumsumOptions options) {
 template <template <class> class Op, class T>
 void scan_numbers(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions options) {
   using Total = typename Op<T>::Total;
-  scan<Op<Total>>(s, ReadNumbers<T, Total>{Numbers<T>(x)}, StoreNumbers<T, Total>{Numbers<T>(y)}, options);
+  scan<Op<Total>>(s, ReadNumbers<T, Total>{Numbers<T>(x)}, StoreAs<T, Total>{Numbers<T>(y)}, options);
 }
 
 /// r ↦ by·r + plus.

@@ -80,9 +80,6 @@ template <class T> bool copy_slices(const Tensor& x, int dim, const int64_t* ind
                             x.strides()[dim] / unit});
   return true;
 }
-struct alignas(16) Block16 {
-  uint32_t words[4];
-};
 
 /// An index [outer, n, inner] in lanes. A lane is the positions that differ only in the middle: n of them.
 struct LaneIndex {
@@ -168,8 +165,21 @@ template <class Sum, class T> void scatter_add_sorted(const Lanes<T>& x) {
   });
 }
 
+/// The same for large results: a lane is sorted by target, and the last entry of a target is written.
+template <class T> void scatter_sorted(const Lanes<T>& x) {
+  const int64_t n = x.s.n;
+  const Scratch<Entry> sorted(static_cast<std::size_t>(x.count() * n));
+  const Entry* entries = sorted.get();
+  sort_rows(x.count(), n, LaneIndex(x), StoreEntry{sorted.get(), n});
+  for_each(x.count() * n, [=] __device__(int64_t i) {
+    const uint64_t target = entries[i].key;
+    if (i % n + 1 < n && entries[i + 1].key == target) return;
+    x.start(i / n)[static_cast<int64_t>(target) * x.along] = x.in[x.place(i / n, entries[i].place)];
+  });
+}
+
 /// For few long lanes, which would not fill the device: finds the last number of each target, which then is written.
-/// The largest of some places is the same in any order.
+/// atomicMax gives the same in any order. It takes 8 bytes of memory for each number of the result.
 template <class T> void scatter_last(const Lanes<T>& x) {
   using Place = unsigned long long;  // in a lane, and 1 more; 0: nothing is written there
   const int64_t targets = x.count() * x.size, numbers = x.count() * x.s.n;
@@ -223,7 +233,7 @@ template <class F> void dispatch_add(const char* op, DType t, F f) {
 constexpr int64_t kShortLane = 256;       // additions up to which a thread takes a lane alone
 constexpr int64_t kShortNarrowLane = 16;  // the same of bf16, whose targets are compared with each other
 constexpr int64_t kManyLanes = 8192;      // lanes from which on a thread takes a lane of any length
-constexpr int64_t kMostCopied = 4;        // numbers of a bf16 result for each added, up to which it is summed in f32
+constexpr int64_t kMostCopied = 4;        // numbers of a result for each of src, up to which it has a wider copy
 
 }  // namespace
 
@@ -235,7 +245,7 @@ void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
 void index_select(const char* op, const Tensor& x, int dim, const Tensor& index, Tensor& y) {
   check_indices(op, index, x.shape()[dim]);
   const int64_t* at = data_of<int64_t>(index);
-  if (y.numel() == 0 || copy_slices<Block16>(x, dim, at, y)) return;
+  if (y.numel() == 0 || copy_slices<Bytes16<uint32_t>>(x, dim, at, y)) return;
   dispatch_size(x.dtype(), [&]<class T>() {
     if (!copy_slices<T>(x, dim, at, y)) gather_as<T>(x, dim, at, y, true);
   });
@@ -268,6 +278,7 @@ void scatter(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   dispatch_size(y.dtype(), [&]<class T>() {
     const Lanes<T> x(y, dim, index, src);
     if (alone) put_lanes(x, WriteNumber());  // the last of a target stays
+    else if (y.numel() > kMostCopied * src.numel()) scatter_sorted(x);
     else scatter_last(x);
   });
 }

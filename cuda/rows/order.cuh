@@ -63,9 +63,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class Sink> struct MergeRuns {
   const Entry* from;
   Sink sink;
-  int64_t n, run;
+  int64_t n, run;  // run: a power of two
   __device__ void operator()(int64_t i) const {
-    const int64_t row = i / n, at = i % n, mine = at / run * run, pair = at / (2 * run) * (2 * run);
+    const int64_t row = i / n, at = i % n, mine = at & -run, pair = at & -(2 * run);
     const int64_t other = mine == pair ? pair + run : pair;
     const Entry e = from[i], *run_of_other = from + row * n;
     int64_t low = other < n ? other : n, high = other + run < n ? other + run : n;

@@ -11,10 +11,6 @@ template <class T, class Total> struct Elements {
   Numbers<T> x;
   __device__ Total operator()(int64_t at, int64_t, int64_t) const { return static_cast<Total>(x[at]); }
 };
-template <class T, class Total> struct StoreAs {
-  Numbers<T> y;
-  __device__ void operator()(int64_t i, Total total) const { y.set(Place<1>{i}, static_cast<T>(total)); }
-};
 
 /// Gives each element's square, and stores the root of the total: √Σx².
 template <class T> struct Squares {

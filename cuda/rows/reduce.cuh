@@ -94,6 +94,10 @@ template <class Op, class Source, class Sink> void reduce_pieces(ReduceShape s, 
          split, tiles, width);
 }
 
+template <class T, class Total> struct StoreAs {
+  Numbers<T> y;
+  __device__ void operator()(int64_t i, Total total) const { y.set(Place<1>{i}, static_cast<T>(total)); }
+};
 template <class Total> struct StorePart {
   Total* part;
   __device__ void operator()(int64_t i, Total total) const { part[i] = total; }

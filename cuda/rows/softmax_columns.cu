@@ -79,10 +79,6 @@ template <class T> struct GradientTerms {
     return log ? slope : static_cast<double>(y[at]) * slope;
   }
 };
-template <class T> struct StoreTotal {
-  T* total;
-  __device__ void operator()(int64_t i, double sum) const { total[i] = static_cast<T>(sum); }
-};
 template <class T> struct Gradients {
   Numbers<T> y, g, dx, total;
   bool log;
@@ -116,7 +112,7 @@ void softmax_columns_backward(const Tensor& y, const Tensor& g, Tensor& dx, Redu
   dispatch_float("softmax", computed(y.dtype()), [&]<class T>() {
     const Numbers<T> a(y), b(g), to(dx);
     const Scratch<T> total(static_cast<std::size_t>(s.outer * s.inner));
-    reduce_to<SumOf<double>>(s, GradientTerms<T>{a, b, log}, StoreTotal<T>{total.get()});
+    reduce_to<SumOf<double>>(s, GradientTerms<T>{a, b, log}, StoreAs<T, double>{Numbers<T>(total.get())});
     for_each_of_columns(s, total.get(), Gradients<T>{a, b, to, Numbers<T>(total.get()), log}, a, b, to);
   });
 }

@@ -70,12 +70,23 @@ std::string name_of(const Kernel& k) {
                                       "linear"}[static_cast<std::size_t>(k.weighting)]);
 }
 
-void attention_rows(const Kernel& kernel, int64_t dv, const char* what, const AttentionOptions& options, bool keys) {
+/// `laid`: tensors of bf16 whose heads lie side by side, [batch, n, heads, D].
+void attention_rows(const Kernel& kernel, int64_t dv, const char* what, const AttentionOptions& options, bool keys,
+                    bool laid = false) {
   const int64_t own = kernel.rung == 3 ? (small ? 64 : 100) : (small ? 130 : 640), other = small ? 130 : 321;
   const int64_t m = kernel.role == Role::dkv ? other : own, n = kernel.role == Role::dkv ? own : other,
-                heads = small ? 1 : 4;
-  const Tensor q = numbers({1, heads, m, kernel.d}), k = numbers({1, small ? 1 : 2, n, kernel.d}),
-               v = numbers({1, small ? 1 : 2, n, dv}), g = numbers({1, heads, m, dv});
+                heads = laid    ? 4
+                        : small ? 1
+                                : 4,
+                kv_heads = laid    ? 2
+                           : small ? 1
+                                   : 2;
+  const auto operand = [&](const Shape& shape) {
+    const Tensor x = numbers(shape);
+    return laid ? transpose(contiguous(transpose(to(x, bf16), 1, 2)), 1, 2) : x;
+  };
+  const Tensor q = operand({1, heads, m, kernel.d}), k = operand({1, kv_heads, n, kernel.d}),
+               v = operand({1, kv_heads, n, dv}), g = operand({1, heads, m, dv});
   AttentionOptions o = options;
   o.weighting = kernel.weighting, o.scale = 1 / std::sqrt(static_cast<double>(kernel.d));
   if (keys) {
@@ -86,7 +97,7 @@ void attention_rows(const Kernel& kernel, int64_t dv, const char* what, const At
   const bool softmax = o.weighting == Weighting::softmax;
   const detail::AttentionCall call{q, k, v, o};
   const auto forward = [&] {
-    Tensor out = empty(g.shape(), g.options()), lse = softmax ? empty({1, heads, m}, g.options()) : Tensor();
+    Tensor out = empty(g.shape(), g.options()), lse = softmax ? empty({1, heads, m}, {f32, gpu}) : Tensor();
     sluice::kernel::attention(call, out, lse);
     return std::pair(out, lse);
   };
@@ -94,7 +105,7 @@ void attention_rows(const Kernel& kernel, int64_t dv, const char* what, const At
   if (kernel.role != Role::forward && softmax) {  // those of f32, so that nothing else differs
     PrecisionScope scope(Precision::f32);
     const auto [out, l] = forward();
-    lse = l, delta = to(sum(to(g, cpu) * to(out, cpu), {-1}), gpu);
+    lse = l, delta = to(sum(to(to(g, cpu), f32) * to(to(out, cpu), f32), {-1}), gpu);
   }
   row(name_of(kernel) + what, [&]() -> std::vector<Tensor> {
     if (kernel.role == Role::forward) {
@@ -158,6 +169,17 @@ void scan_rows(int64_t m, bool decays) {
   });
 }
 
+void delta_rows(int64_t dk, bool decays) {
+  const int64_t n = small ? 70 : 1000;
+  const Tensor q = numbers({1, 2, n, dk}), k = numbers({1, 2, n, dk}) / static_cast<double>(dk),
+               v = numbers({1, 2, n, 64}), beta = sigmoid(numbers({1, 2, n}));
+  const Tensor decay = decays ? full({1, 2, n}, -0.02, {f32, gpu}) : Tensor();
+  row(str("delta-d", dk, decays ? "-decays" : ""), [&] {
+    const DeltaScanResult y = delta_rule(q, k, v, beta, decay);
+    return std::vector{y.out, y.state};
+  });
+}
+
 std::vector<std::pair<std::string, std::function<void()>>> cases() {
   std::vector<std::pair<std::string, std::function<void()>>> all;
   for (int rung : {4, 3})
@@ -171,6 +193,7 @@ std::vector<std::pair<std::string, std::function<void()>>> cases() {
             attention_rows(k, d, ", causal", {.mask = {.causal = true}}, false);
             attention_rows(k, d, ", window", {.mask = {.causal = true, .window = 50}}, false);
             attention_rows(k, d, ", keys", {}, true);
+            attention_rows(k, d, ", bf16 as it lies", {.mask = {.causal = true}}, false, true);
           });
         }
   for (int rung : {4, 3})
@@ -186,6 +209,9 @@ std::vector<std::pair<std::string, std::function<void()>>> cases() {
   for (int64_t m : {int64_t{64}, int64_t{128}})
     for (bool decays : {false, true})
       all.emplace_back(str("scan-m", m, decays ? "-decays" : ""), [=] { scan_rows(m, decays); });
+  for (int64_t dk : {int64_t{64}, int64_t{128}})
+    for (bool decays : {false, true})
+      all.emplace_back(str("delta-d", dk, decays ? "-decays" : ""), [=] { delta_rows(dk, decays); });
   return all;
 }
 

@@ -1,6 +1,6 @@
 // What the other tests do not ask of a device: an op of each family as a first sign of life, the vendor's products of
-// views that begin anywhere, sizes of which the emulated device has no time, sizes beyond 32 bits. There the sizes are
-// small.
+// views that begin anywhere, sizes of which the emulated device has no time, sizes beyond 32 bits. On the emulated
+// device all sizes are small.
 #include "cuda/against_cpu.h"
 #include "parallel/ranks.h"
 

@@ -29,6 +29,9 @@ TEST_CASE("cuda launch: an error is blamed on the kernel that made it", "[cuda]"
   CHECK(launch_error({.kernel = "k", .status = "misaligned address", .before = true, .running = true}) == earlier);
   CHECK(launch_error({.kernel = "k", .status = "no memory", .before = true, .blocking = true}) ==
         "cuda: earlier work on the device failed — no memory; seen at the launch of k");
+  CHECK(cuda::source_name("_ZN6sluice4cuda15for_each_kernelIfEEvT_l") ==
+        "void sluice::cuda::for_each_kernel<float>(float, long)");
+  CHECK(cuda::source_name("a kernel") == "a kernel");
 }
 
 TEST_CASE("cuda launch: registers that a warpgroup gives up and others ask for", "[cuda]") {

@@ -6,6 +6,7 @@
 #include "cuda/against_cpu.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/kernel/backend.h>
 #include <sluice/core/kernel/observer.h>
 #include <sluice/ops/elementwise/dropout.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -187,7 +188,7 @@ TEST_CASE("cuda: of several numbers for a place scatter writes the last, and onl
     for (const int64_t n : {1, 2, 17, 256, 257, 700})
       for (const int dim : {0, 1, 2}) {
         Shape shape = {2, 3, 5}, target = {4, 3, 6};
-        shape[dim] = n, target[dim] = 9;
+        shape[dim] = n, target[dim] = n == 700 ? 4000 : 9;  // a large result: by sorting
         const Tensor x = numbers(target, dtype, 33), src = numbers(shape, dtype, 34);
         const Tensor index = reshape(remainder_of_7(shape.numel()), shape);
         same_there("scatter", {x, src, index}, [=](const auto& t) { return scatter(t[0], dim, t[2], t[1]); });
@@ -200,6 +201,15 @@ TEST_CASE("cuda: of several numbers for a place scatter writes the last, and onl
             return grad({y}, leaves, {.grad_outputs = {t[3]}})[k];
           });
       }
+}
+
+TEST_CASE("cuda: the memory that scatter takes is that of the index, not of the result", "[cuda]") {
+  const Tensor x = zeros({2, 200000}, {bf16, gpu}), src = ones({2, 257}, {bf16, gpu});
+  const Tensor index = zeros({2, 257}, {i64, gpu});
+  sluice::detail::backend(gpu).reset_peak(0);
+  const int64_t before = memory_stats(gpu).live;
+  const Tensor y = scatter(x, 1, index, src);
+  CHECK(memory_stats(gpu).peak - before < 2 * y.numel() + 100 * index.numel());
 }
 
 TEST_CASE("cuda: sigmoid from one end of the numbers to the other", "[cuda]") {
