@@ -73,7 +73,8 @@ __device__ void add_products(const TileThread& t, T (&o)[kEach][kOwn<T>], Shared
 }
 
 /// A block has up to four warps. It takes rows of a head (queries, or keys for dk and dv) and a piece of the columns.
-template <class T, Pass pass>
+/// In: of the operands.
+template <class T, Pass pass, class In = T>
 __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Target<T> out) {
   constexpr bool by_keys = pass == Pass::dk || pass == Pass::dv, needs_dp = pass == Pass::dq || pass == Pass::dk;
   constexpr T inf = std::numeric_limits<T>::infinity();
@@ -116,12 +117,12 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
         const bool busy = whole || __any_sync(kAllLanes, seen != 0);
 
         const auto tile_of = [&](const HeadRows<const T>& y, int64_t head, int64_t row, int real) {
-          return Lines<T>{y.at(b, head, row), y.row, {0, real}};
+          return lines_of<In>(y, b, head, row, real);
         };
-        const Lines<T> q = tile_of(a.q, h, queries, q_rows), k = tile_of(a.k, kv, keys, k_rows);
+        const Lines<In> q = tile_of(a.q, h, queries, q_rows), k = tile_of(a.k, kv, keys, k_rows);
         T s[kEach][kEach], dp[kEach][kEach];
         if constexpr (needs_dp) {
-          const Lines<T> g = tile_of(a.g, h, queries, q_rows), v = tile_of(a.v, kv, keys, k_rows);
+          const Lines<In> g = tile_of(a.g, h, queries, q_rows), v = tile_of(a.v, kv, keys, k_rows);
           dot_products<false>(t, dp, memory, lines, by_keys ? v : g, by_keys ? g : v, a.dv, busy);
         }
         dot_products<false>(t, s, memory, lines, by_keys ? k : q, by_keys ? q : k, a.d, busy);
@@ -268,7 +269,7 @@ template <class T> __global__ void __launch_bounds__(128, 2) attention_diagonals
 /// The number of warps of a block for n rows.
 int warps_for(int64_t n) { return static_cast<int>(std::clamp<int64_t>(ceil_div(n, kRowsOfWarp), 1, 4)); }
 
-template <class T, Pass pass> void run(const AttentionView<T>& a, Target<T> out) {
+template <class T, Pass pass, class In = T> void run(const AttentionView<T>& a, Target<T> out) {
   constexpr bool by_keys = pass == Pass::dk || pass == Pass::dv, needs_dp = pass == Pass::dq || pass == Pass::dk;
   constexpr int most = kAcross * kOwn<T>;
   const int64_t length = by_keys ? a.n : a.m;
@@ -288,7 +289,7 @@ template <class T, Pass pass> void run(const AttentionView<T>& a, Target<T> out)
   const int ld = std::max(piece_stride<T>(a.d), needs_dp ? piece_stride<T>(a.dv) : 0);
   out.b = rows * ld, out.x = out.b + kCols * ld, out.w = out.x + kCols * padded<T>(std::min<int64_t>(most, out.width));
   const int count = out.w + rows * kPlaces;
-  launch(attention_tiles<T, pass>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)),
+  launch(attention_tiles<T, pass, In>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)),
          static_cast<std::size_t>(count) * sizeof(T), a, out);
   if (out.parts > 1) launch(join_parts<T>, grid_of(a.batch * a.heads * a.m), dim3(kWarp), 0, a, out);
 }
@@ -323,8 +324,15 @@ template <class T> void backward_as(const AttentionView<T>& a, sluice::detail::A
 
 void attention(const sluice::detail::AttentionCall& call, Tensor& out, Tensor& lse) {
   if (attention_bf16(call, out, lse)) return;
-  if (call.q.dtype() == bf16) return call_widened(&attention, false, call, out, lse);
   const DeviceMask mask = mask_of(call);
+  if (call.q.dtype() == bf16) {  // read as it lies: a step of decoding has a long cache and a short result
+    const sluice::detail::AttentionCall wide = with_wide_options(call);
+    Tensor result = empty(out.shape(), {f32, out.device()});
+    run<float, Pass::forward, BFloat16>(
+        AttentionView<float>(wide, mask.view),
+        {.to = HeadRows<float>(result), .width = out.dim(3), .lse = data_or_null<float>(lse)});
+    return copy(result, out);
+  }
   dispatch_float("attention", call.q.dtype(), [&]<class T>() {
     run<T, Pass::forward>(AttentionView<T>(call, mask.view),
                           {.to = HeadRows<T>(out), .width = out.dim(3), .lse = data_or_null<T>(lse)});

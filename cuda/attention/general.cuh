@@ -90,6 +90,14 @@ template <class T> struct AttentionView {
   }
 };
 
+/// A call whose options are f32, which kernels read one by one, but for biases of pairs and factors of rows.
+inline sluice::detail::AttentionCall with_wide_options(sluice::detail::AttentionCall c) {
+  const sluice::detail::Widening copies(false);
+  for (Tensor* x : {&c.options.relative_bias, &c.options.sink})
+    if (x->defined()) *x = copies.operand(*x);
+  return c;
+}
+
 /// φ(s) and φ'(s) of an elementwise weighting.
 template <class T> __device__ Dual<T, 1> weight_and_slope(Weighting weighting, T s) {
   const auto x = Dual<T, 1>::variable(s, 0, T(1));
@@ -216,6 +224,12 @@ template <class T> struct Lines {
   int64_t stride;
   Span real;
 };
+/// Rows from `row` on of a head of tensors of In, with which a kernel computes in T.
+template <class In, class T>
+__device__ Lines<In> lines_of(const HeadRows<const T>& x, int64_t b, int64_t head, int64_t row, int real) {
+  const In* const base = reinterpret_cast<const In*>(x.base);
+  return {base + b * x.batch + head * x.head + row * x.row, x.row, {0, real}};
+}
 template <class T>
 constexpr int kVector = 16 / static_cast<int>(sizeof(T));  // numbers in 16 bytes, one read of shared memory
 template <class T> SLUICE_FN int padded(int64_t width) {
@@ -230,21 +244,22 @@ __device__ inline int place_of(int row, int quarter) { return row % kEach * quar
 
 /// Copies `rows` rows of x, columns [col, col + width) and zeros up to whole vectors, to shared memory, a warp for each
 /// row. quarter: a fourth of the rows, to place them by place_of; 0 keeps their order.
-template <class T>
-__device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<T>& x, int rows, int64_t col, int width,
+template <class T, class In>
+__device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<In>& x, int rows, int64_t col, int width,
                      int quarter = 0) {
   for (int r = t.warp; r < rows; r += t.warps) {
     const int place = quarter ? place_of(r, quarter) : r;
     for (int c = t.lane; c < padded<T>(width); c += kWarp)
-      to[place * ld + c] = x.real.holds(r) && c < width ? x.at[r * x.stride + col + c] : T(0);
+      to[place * ld + c] =
+          x.real.holds(r) && c < width ? sluice::detail::convert<T>(x.at[r * x.stride + col + c]) : T(0);
   }
 }
 
 /// s[r][c] = x_{4ty + r} · y_{4tx + c}; with `diagonal` y_{4ty + r + 4tx + c}. `a` and `b` are shared memory for a
 /// piece of each. All warps load; only those with `busy` compute.
-template <bool diagonal, class T>
-__device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T> a, Shared<T> b, const Lines<T>& x,
-                             const Lines<T>& y, int64_t width, bool busy) {
+template <bool diagonal, class T, class In = T>
+__device__ void dot_products(const TileThread& t, T (&s)[kEach][kEach], Shared<T> a, Shared<T> b, const Lines<In>& x,
+                             const Lines<In>& y, int64_t width, bool busy) {
   constexpr int ys = diagonal ? 2 * kEach - 1 : kEach, vector = kVector<T>;
   const int ld = piece_stride<T>(width), x_quarter = t.rows / kEach, y_quarter = (diagonal ? x_quarter : 0) + kAcross;
   const int y_first = t.tx + (diagonal ? t.ty : 0);

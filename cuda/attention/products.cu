@@ -225,14 +225,6 @@ struct Products {
   }
 };
 
-/// A call whose options are f32, which kernels read one by one, but for biases of pairs and factors of rows.
-AttentionCall with_wide_options(AttentionCall c) {
-  const sluice::detail::Widening copies(false);
-  for (Tensor* x : {&c.options.relative_bias, &c.options.sink})
-    if (x->defined()) *x = copies.operand(*x);
-  return c;
-}
-
 /// A result that slices add up. That of a bf16 tensor is f32 unless a number is written `once`; end() rounds it once.
 class SumOfSlices {
  public:

@@ -78,6 +78,31 @@ TEST_CASE("cuda attention: few queries of many keys, which are shared among bloc
   }
 }
 
+// A step of decoding: its cache, long and of bf16, is not copied to f32.
+TEST_CASE("cuda attention: few queries or keys of bf16 are read as they lie", "[cuda]") {
+  const Device gpu = Device::cuda();
+  Rng rng(7);
+  const auto laid = [&](int64_t heads, int64_t n, int64_t d) {
+    return transpose(to(to(normal({2, n, heads, d}, 0, 1, rng), bf16), gpu), 1, 2);
+  };
+  for (const auto& [m, n, d, dv] :
+       std::vector<std::array<int64_t, 4>>{{1, 900, 24, 40}, {5, 33, 8, 8}, {40, 7, 16, 72}}) {
+    AttentionOptions o{.scale = 0.3, .mask = {.causal = m < n, .window = 700}};
+    o.sink = to(to(normal({4}, 0, 1, rng), bf16), gpu);
+    o.relative_bias = to(to(normal({4, m + n - 1}, 0, 1, rng), bf16), gpu);
+    const Tensor q = laid(4, m, d), k = laid(2, n, d), v = laid(2, n, dv);
+    const NoGrad guard;
+    AttentionOptions wide = o;
+    wide.sink = to(o.sink, f32), wide.relative_bias = to(o.relative_bias, f32);
+    const Tensor want = to(to(attention(to(q, f32), to(k, f32), to(v, f32), wide), bf16), cpu);
+    sluice::detail::backend(gpu).reset_peak(0);
+    const int64_t before = sluice::detail::backend(gpu).memory_stats(0).live;
+    const Tensor got = attention(q, k, v, o);
+    if (n == 900) CHECK(sluice::detail::backend(gpu).memory_stats(0).peak - before < 2 * k.numel());
+    CHECK(same_bits(to(got, cpu), want));
+  }
+}
+
 TEST_CASE("cuda attention: sizes of 0", "[cuda]") {
   Rand rand(33);
   for (Weighting w : {Weighting::softmax, Weighting::linear})

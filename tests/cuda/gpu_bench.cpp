@@ -121,6 +121,11 @@ void memory() {
     forward("dropout, bf16", bytes_of(2, bf16), [&] { return dropout(a, 0.1, rng); });
     const Tensor heads = reshape(a, {rows / 32, width / 2, 64}), order = randint(0, rows, {rows}, rng, gpu);
     forward("rope of heads of 64, bf16", bytes_of(2, bf16), [&] { return rope(heads); });
+    const int64_t batch = smoke ? 1 : 8;
+    const Tensor query = random({batch, 32, 1, 128}, bf16), keys = random({batch, 8, rows / 4, 128}, bf16),
+                 v = clone(keys);
+    forward("attention of a query to 8k keys, bf16", static_cast<double>(2 * keys.numel() * size_of(bf16)),
+            [&] { return attention(query, keys, v); });
     forward("index_add of rows, bf16", bytes_of(3, bf16), [&] { return index_add(a, 0, order, b); });
   }
   backward("gelu, both ways", 5, [](const Tensor& z) { return gelu(z); });
