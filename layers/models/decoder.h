@@ -29,7 +29,7 @@ struct DecoderNorms {
   bool after = false;  // N' of the branch's output is added
 };
 
-/// What crosses tokens in a block, without residual and without a norm of its own before it. monostate: nothing.
+/// The token mixers of a block, without residual and without a norm of their own before them. monostate: none.
 using DecoderMixerOptions = std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions,
                                          Mamba2Options, GatedShortConvolutionOptions, std::monostate>;
 using DecoderMixer =
@@ -37,7 +37,7 @@ using DecoderMixer =
 
 /// The layers of a block.
 struct DecoderBlockOptions {
-  DecoderMixerOptions mixer;                                                   // crosses tokens
+  DecoderMixerOptions mixer;                                                   // the token mixer
   DecoderMixerOptions beside = std::monostate{};                               // reads what the mixer reads (Falcon-H1)
   std::variant<std::monostate, GluOptions, MoeOptions, MlpOptions> feed = {};  // monostate: none
   DecoderNorms mixer_norms = {};                                               // around the mixer and what is beside it

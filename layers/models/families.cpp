@@ -216,7 +216,7 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
 
 void FamilyReader::two_ropes(MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local) {
   const auto of = [&](const std::string& kind) { return rope(o.heads.head_dim, "rope_parameters." + kind); };
-  const bool apart = config.has("rope_parameters.full_attention.rope_theta");
+  const bool apart = local == 0 || config.has("rope_parameters.full_attention.rope_theta");
   if (apart) o.heads.rope = of("full_attention");
   mixers(o);
   o.heads.rope = apart ? of("sliding_attention") : RopeOptions{.base = local};

@@ -86,10 +86,11 @@ struct FamilyReader {
   void norms_less_one() { rename("(layernorm|[qk]_norm|model\\.norm)\\.weight", "$&", {.add = 1}); }
 
   /// rope_parameters, or rope_theta and rope_scaling, of heads of `head_dim` channels; or those in the object `under`.
+  /// Without a base in the file it is 10000, as for most families of transformers; others have theirs in `defaults`.
   RopeOptions rope(int64_t head_dim, const std::string& under = {}) const;
   /// Attention `o` in all blocks, with a RoPE of its own in those that slide: that of base `local`, where the file does
-  /// not have one for each of the two.
-  void two_ropes(MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local);
+  /// not have one for each of the two. If `local` is 0, the file must.
+  void two_ropes(MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local = 0);
   /// Softmax attention: heads, RoPE, biases.
   MultiHeadAttentionOptions attention() const;
   /// Multi-head latent attention and its names.

@@ -242,15 +242,14 @@ void read_laguna(FamilyReader& r) {
   r.rotary_share = 1.0;
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true;
-  const auto gating = c.get("gating", std::string("true"));
-  if (gating != "true" && gating != "per-head" && gating != "per-element")
+  const bool elementwise = c.is("gating", "per-element");
+  if (c.has("gating") && !elementwise && !c.is("gating", "per-head") && !c.is("gating", true))
     c.refuse("gating", "known: true, per-head, per-element");
-  o.gates = {AttentionGateOptions{
-      .granularity = gating == "per-element" ? GateGranularity::elementwise : GateGranularity::headwise,
-      .activation = Act::softplus}};
+  o.gates = {AttentionGateOptions{.granularity = elementwise ? GateGranularity::elementwise : GateGranularity::headwise,
+                                  .activation = Act::softplus}};
   const std::vector<int64_t> sliding =
       c.has("layer_types") ? r.typed("layer_types", "sliding_attention") : std::vector<int64_t>{};
-  r.two_ropes(o, sliding, 10000);
+  r.two_ropes(o, sliding);
   r.windows(sliding);
   const auto heads = c.get("num_attention_heads_per_layer", std::vector<int64_t>(r.all().size(), o.heads.heads));
   if (std::ssize(heads) != r.layers) c.refuse("num_attention_heads_per_layer", str("need ", r.layers, " entries"));
@@ -275,23 +274,40 @@ void read_laguna(FamilyReader& r) {
 constexpr const char* kGemma3 = R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
   "head_dim": 256, "rms_norm_eps": 1e-06, "query_pre_attn_scalar": 256, "rope_theta": 1000000})";
 
+// Bases of RoPE where the file has none.
+constexpr const char* kHalfMillion = R"({"rope_theta": 500000})";
+constexpr const char* kMillion = R"({"rope_theta": 1000000})";
+
 }  // namespace
 
 std::span<const ModelFamily> attention_families() {
   static constexpr ModelFamily all[] = {
-      {"qwen2", read_qwen2},         {"qwen2_moe", read_qwen2},
-      {"qwen2_vl", read_qwen2},      {"qwen2_vl_text", read_qwen2},
-      {"qwen2_5_vl", read_qwen2},    {"qwen2_5_vl_text", read_qwen2},
-      {"qwen3", read_qwen3},         {"qwen3_moe", read_qwen3},
-      {"qwen3_vl_text", read_qwen3}, {"qwen3_vl_moe_text", read_qwen3},
-      {"mistral", read_mistral},     {"ministral", read_mistral},
-      {"mixtral", read_mistral},     {"minimax_m2", read_minimax_m2},
-      {"olmo2", read_olmo},          {"olmo3", read_olmo},
-      {"olmoe", read_olmo},          {"flex_olmo", read_olmo, R"({"rope_theta": 500000})"},
-      {"exaone4", read_exaone},      {"exaone_moe", read_exaone, R"({"routed_scaling_factor": 2.5})"},
-      {"gemma", read_gemma},         {"gemma2", read_gemma},
-      {"vaultgemma", read_gemma},    {"gemma3_text", read_gemma, kGemma3},
-      {"gpt_oss", read_gpt_oss},     {"afmoe", read_afmoe},
+      {"qwen2", read_qwen2},
+      {"qwen2_moe", read_qwen2},
+      {"qwen2_vl", read_qwen2, kMillion},
+      {"qwen2_vl_text", read_qwen2, kMillion},
+      {"qwen2_5_vl", read_qwen2, kMillion},
+      {"qwen2_5_vl_text", read_qwen2, kMillion},
+      {"qwen3", read_qwen3},
+      {"qwen3_moe", read_qwen3},
+      {"qwen3_vl_text", read_qwen3, kHalfMillion},
+      {"qwen3_vl_moe_text", read_qwen3, kHalfMillion},
+      {"mistral", read_mistral},
+      {"ministral", read_mistral},
+      {"mixtral", read_mistral, kMillion},
+      {"minimax_m2", read_minimax_m2, R"({"rope_theta": 5000000})"},
+      {"olmo2", read_olmo},
+      {"olmo3", read_olmo},
+      {"olmoe", read_olmo},
+      {"flex_olmo", read_olmo, kHalfMillion},
+      {"exaone4", read_exaone},
+      {"exaone_moe", read_exaone, R"({"routed_scaling_factor": 2.5})"},
+      {"gemma", read_gemma},
+      {"gemma2", read_gemma},
+      {"vaultgemma", read_gemma},
+      {"gemma3_text", read_gemma, kGemma3},
+      {"gpt_oss", read_gpt_oss},
+      {"afmoe", read_afmoe},
       {"laguna", read_laguna},
   };
   return all;

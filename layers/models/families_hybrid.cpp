@@ -177,7 +177,7 @@ void read_lfm2(FamilyReader& r) {
     if (c.get("use_attention_gate", true)) full.gates = {{.granularity = GateGranularity::headwise}};
     const std::vector<std::string> all = {"full_attention", "sliding_attention", "conv"};
     const auto sliding = r.typed("layer_types", "sliding_attention", all);
-    r.two_ropes(full, sliding, 10000);
+    r.two_ropes(full, sliding);
     r.windows(sliding);
     convolved = r.typed("layer_types", "conv", all);
     if (c.get("use_sandwich_norm", true)) r.norms_behind(true, "post_operator_norm.", "post_ffn_norm.");

@@ -167,7 +167,7 @@ constexpr const char* kDeepSeekV3 = R"({"n_group": 8, "topk_group": 4, "routed_s
 std::span<const ModelFamily> latent_families() {
   static constexpr ModelFamily all[] = {
       {"kimi_linear", read_kimi_linear},
-      {"bailing_hybrid", read_ling},
+      {"bailing_hybrid", read_ling, R"({"rope_theta": 6000000})"},
       {"deepseek_v2", read_deepseek, R"({"routed_scaling_factor": 1.0})"},
       {"deepseek_v3", read_deepseek, kDeepSeekV3},
       {"deepseek_v32", read_deepseek, kDeepSeekV3},

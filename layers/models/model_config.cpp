@@ -19,8 +19,13 @@ std::string with_infinity(const std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const std::size_t taken = quoted && text[i] == '\\' ? 2 : 1;  // an escaped quote ends no text
     if (taken == 1 && text[i] == '"') quoted = !quoted;
-    if (!quoted && text.compare(i, 8, "Infinity") == 0) out += "{\"__float__\": \"Infinity\"}", i += 7;
-    else out += text.substr(i, taken), i += taken - 1;
+    const std::string_view rest = std::string_view(text).substr(i);
+    if (const bool negative = rest.starts_with("-Infinity"); !quoted && (negative || rest.starts_with("Infinity"))) {
+      out += negative ? R"({"__float__": "-Infinity"})" : R"({"__float__": "Infinity"})";
+      i += negative ? 8 : 7;
+    } else {
+      out += text.substr(i, taken), i += taken - 1;
+    }
   }
   return out;
 }
@@ -100,8 +105,6 @@ template <class T> T ModelConfig::at(const std::string& name) const {
       if (const Json* special = j.find("__float__"); special && *special == Json("Infinity"))
         return std::numeric_limits<double>::infinity();
     }
-    if constexpr (std::is_same_v<V, std::string>)
-      if (j.as<bool>()) return to_text(j);
     const V* const exact = j.as<V>();
     if constexpr (std::is_same_v<V, int64_t>) {
       const double* const x = j.as<double>();

@@ -27,10 +27,12 @@ class ModelConfig {
   bool has(const std::string& name) const { return find(name) != nullptr; }
   /// True if the field is there and is null.
   bool is_null(const std::string& name) const { return nulls_.contains(name); }
+  /// True if the field is there and has this value.
+  bool is(const std::string& name, const Json& value) const { return has(name) && *find(name) == value; }
   /// True if the fields are those of "text_config".
   bool nested() const { return nested_; }
-  /// The field as int64_t, double, bool, std::string, or a vector of int64_t or std::string. IOError, naming it, if it
-  /// is absent or of another type. A whole number is a double, too, and true and false are strings.
+  /// The field as int64_t, double, bool, std::string, or a vector of int64_t, double or std::string. IOError, naming
+  /// it, if it is absent or of another type. A whole number is a double, too.
   template <class T> T at(const std::string& name) const;
   /// The same, `otherwise` if absent.
   template <class T> T get(const std::string& name, T otherwise) const { return has(name) ? at<T>(name) : otherwise; }

@@ -6,6 +6,7 @@
 
 #include <sluice/core/text/file.h>
 #include <sluice/core/text/safetensors.h>
+#include <sluice/layers/models/families.h>
 #include <sluice/layers/models/load_model_files.h>
 #include <sluice/ops/basic.h>
 
@@ -29,6 +30,14 @@ struct Changed {
     write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(text); });
     save_safetensors(folder / "model.safetensors", file);
     return load_model_files(folder / "");
+  }
+  DecoderMixerOptions mixer(std::size_t block) const {
+    const ModelConfig read(to_text(config), "config.json");
+    return plan_of(read, [](const char*) { return false; }).options.blocks[block].mixer;
+  }
+  void without_rope() {
+    std::erase_if(std::get<Json::Object>(config.value),
+                  [](const auto& field) { return field.first.starts_with("rope_"); });
   }
   std::string refusal() {
     try {
@@ -57,6 +66,37 @@ TEST_CASE("model configs: layer_types says which layers slide, whatever max_wind
   CHECK_THAT(m.refusal(), Contains("layer_types") && Contains("known: sliding_attention, full_attention"));
 }
 
+TEST_CASE("model configs: the base of RoPE where the file has none is that of transformers", "[models]") {
+  for (const auto& [family, type, base] : {
+           std::tuple("llama", "llama", 1e4),
+           std::tuple("mixtral", "mixtral", 1e6),
+           std::tuple("minimax_m2", "minimax_m2", 5e6),
+           std::tuple("flex_olmo", "flex_olmo", 5e5),
+           std::tuple("qwen2", "qwen2_vl", 1e6),
+           std::tuple("qwen2", "qwen2_vl_text", 1e6),
+           std::tuple("qwen2", "qwen2_5_vl", 1e6),
+           std::tuple("qwen2", "qwen2_5_vl_text", 1e6),
+           std::tuple("qwen3", "qwen3_vl_text", 5e5),
+           std::tuple("qwen3_moe", "qwen3_vl_moe_text", 5e5),
+       }) {
+    INFO(type);
+    Changed m(family);
+    m.config["model_type"] = type, m.without_rope();
+    CHECK(std::get<MultiHeadAttentionOptions>(m.mixer(0)).heads.rope.base == base);
+  }
+  Changed ling("bailing_hybrid");
+  ling.without_rope();
+  CHECK(std::get<MlaOptions>(ling.mixer(1)).rope.base == 6e6);
+
+  // Two bases are not one field that could be left out.
+  for (const char* const family : {"laguna", "lfm3"}) {
+    INFO(family);
+    Changed m(family);
+    m.without_rope();
+    CHECK_THAT(m.refusal(), Contains("\"rope_parameters.full_attention.rope_theta\" is missing"));
+  }
+}
+
 TEST_CASE("model configs: fields that this library cannot follow are refused by name", "[models]") {
   Changed gemma("gemma2");
   gemma.config["final_logit_softcapping"] = -3.0;
@@ -67,6 +107,10 @@ TEST_CASE("model configs: fields that this library cannot follow are refused by 
     if (oss.config.find(name)) oss.config[name] = Json();
   oss.config["rope_theta"] = 150000.0;
   CHECK_THAT(oss.refusal(), Contains("rope_type"));
+
+  Changed granite("granite");
+  granite.config["attention_multiplier"] = Json();  // null is the usual scale, left out is 1
+  CHECK_FALSE(std::get<MultiHeadAttentionOptions>(granite.mixer(0)).scale);
 
   Changed twice("qwen3");
   twice.config["rope_parameters.rope_theta"] = 7.0;

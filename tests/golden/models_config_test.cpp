@@ -366,9 +366,10 @@ TEST_CASE("model_config: names with dots, escaped quotes and numbers beyond a si
   CHECK_NOTHROW(dots.check_read({"a.b", "c.d"}));
   CHECK_NOTHROW(dots.check_read({"a.b", "c.d.e", "c.d.f"}));
 
-  const ModelConfig quotes(R"({"text": "x\"Infinity\\", "limits": [0.5, Infinity]})", "config.json");
+  const ModelConfig quotes(R"({"text": "x\"Infinity\\", "limits": [0.5, Infinity], "low": -Infinity})", "config.json");
   CHECK(quotes.at<std::string>("text") == "x\"Infinity\\");
   CHECK(quotes.at<std::vector<double>>("limits") == std::vector<double>{0.5, INFINITY});
+  CHECK_THROWS_WITH(quotes.check_read({}), Contains("\"low.__float__\": \"-Infinity\""));
   CHECK_THROWS_AS(ModelConfig("{\"a\": \"\\", "config.json"), IOError);
 
   const ModelConfig sizes(R"({"eight": 8.0, "vast": 1e14, "part": 8.5, "list": [1, 1e14]})", "config.json");
