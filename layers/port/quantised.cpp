@@ -55,13 +55,16 @@ Tensor scaled(const Tensor& x, const Tensor& given, DType dtype) {
                  });
 }
 
-/// The whole numbers of 4 or 8 bits that are packed into I32, as bf16; undefined if they are no matrix of `shape`.
+/// The whole numbers of 4 or 8 bits that are packed into I32, as bf16; undefined if they are no matrix of `shape`, or
+/// may be of either. By itself the count of I32 says how many bits, but where one holds a row of up to 4.
 Tensor unpacked(const Tensor& packed, const Tensor& shape) {
   if (packed.rank() != 2 || packed.dtype() != i32 || packed.numel() == 0 || shape.shape() != Shape{2}) return {};
   const std::vector<int64_t> size = to(shape, i64).to_vector<int64_t>();
-  const int64_t across = packed.dim(1), columns = size[1], each = columns < 1 ? 0 : (columns - 1) / across + 1;
-  if (size[0] != packed.dim(0) || (each != 4 && each != 8)) return {};
+  const int64_t across = packed.dim(1), columns = size[1];
+  const auto fits = [&](int64_t each) { return columns > 0 && (columns - 1) / each + 1 == across; };
+  if (size[0] != packed.dim(0) || fits(4) == fits(8)) return {};
   const Tensor p = contiguous(packed);
+  const int64_t each = fits(4) ? 4 : 8;
   return made_of({size[0], columns}, bf16, [=, data = p.data<int32_t>()]<class A>(int64_t r, int64_t c) {
     const int64_t bits = 32 / each, last = (int64_t{1} << bits) - 1;
     return A((data[r * across + c / each] >> (c % each * bits) & last) - (last + 1) / 2);
@@ -120,7 +123,12 @@ void dequantise(const std::string& op, std::map<std::string, Tensor>& file, std:
     if (!few_bits) continue;  // scales of inputs alone
     const auto refuse = [&](const auto&... why) { fail<IOError>(op, ": \"", shortened(name), "\"", why...); };
     Tensor x = take("");
-    if (packed.defined() && shape.defined() && !x.defined()) x = unpacked(packed, shape);
+    if (packed.defined() && shape.defined() && !x.defined()) {
+      x = unpacked(packed, shape);
+      if (!x.defined())
+        refuse(" is packed as ", packed.dtype(), " ", packed.shape(),
+               "; need I32 [rows, columns/4 or columns/8, rounded up], rows and more than 4 columns as its shape says");
+    }
     if (blocks.defined() != exponents.defined() || x.defined() == blocks.defined() || scale.defined() != x.defined())
       refuse(" is stored in few bits, but not all of it is there");
     const Tensor y = x.defined() ? scaled(x, scale, dtype(name)) : of_blocks(blocks, exponents, dtype(name));

@@ -3,7 +3,7 @@
 //   w, w_scale_inv or w_scale    F8 or I8 [rows, columns]; a scale for all of it, for each row, or a grid of scales,
 //                                each for 2^a rows and 2^b columns (DeepSeek-V3, Qwen3-FP8, compressed-tensors)
 //   w_packed, w_shape, w_scale   numbers of 4 or 8 bits, the first in the lowest bits of an I32, plus 8 or 128; I64 [2]
-//                                says rows and columns (compressed-tensors)
+//                                says rows and columns, more than 4 of these (compressed-tensors)
 //   w_blocks, w_scales           MXFP4 (OCP Microscaling Formats 1.0): U8 […, rows, columns/32, 16], 16 bytes with two
 //                                numbers each, the low half first, and their exponents U8 […, rows, columns/32];
 //                                w is [..., columns, rows] (gpt-oss)
@@ -24,9 +24,9 @@ namespace sluice::detail {
 /// "a.weight_scale_inv", and for "a.input_scale", which scales what the weight multiplies. Otherwise "".
 std::string weight_of(const std::string& name);
 
-/// Puts each weight that `file` stores in few bits in the place of its tensors, whose names leave `names`, too, as do
-/// scales of what weights multiply. Only of weights for which `wanted` is true; `dtype` is that of a weight in the
-/// model. IOError, which begins with `op`, for scales that do not fit.
+/// Puts each weight w that `file` stores in few bits, and for which `wanted` is true, in the place of its packed
+/// tensors and scales, in `dtype(w)`. Their names leave `names`, and w's joins it. Scales of what w multiplies are
+/// dropped. IOError, which begins with `op`, for scales that do not fit.
 void dequantise(const std::string& op, std::map<std::string, Tensor>& file, std::set<std::string>& names,
                 const std::function<bool(const std::string&)>& wanted,
                 const std::function<DType(const std::string&)>& dtype);

@@ -14,22 +14,23 @@ using namespace detail;
 
 namespace {
 
-/// Calls use(begin, end, matches) for the matches of a pattern and for what stands between them, in order.
+/// Calls use(begin, end, matches) for the matches of a pattern, which may be empty, and for what stands between them,
+/// in order. An empty match right behind another match counts as none.
 template <class F> void each_part(const Pattern& pattern, std::string_view text, F&& use) {
-  std::size_t done = 0;
+  std::size_t done = 0, last = std::string::npos;  // `last`: where a match has ended
   int64_t budget = Pattern::budget(text);
   for (std::size_t at = 0; at <= text.size();) {
     const auto [begin, end] = pattern.find(text, at, budget);
     if (begin == std::string::npos) break;
     if (begin > done) use(done, begin, false);
-    if (end > begin) use(begin, end, true);
-    done = at = end;
+    if (end > begin || end != last) use(begin, end, true);
+    done = at = last = end;
     if (end == begin) at = char_end(text, at);  // an empty match: go on behind the next character
   }
   if (done < text.size()) use(done, text.size(), false);
 }
 
-/// Appends the pieces of `text` to `out`; `made` keeps texts that the step makes.
+/// Appends the pieces of `text` to `out`, of which some may be empty; `made` keeps texts that the step makes.
 void split(const SplitStep& step, std::string_view text, std::vector<std::string_view>& out,
            std::deque<std::string>& made) {
   if (!step.pattern) {
@@ -121,6 +122,7 @@ class Encoder {
         begin = before;
       }
       while (token.rstrip && end < text.size() && is_space(text, end)) end = char_end(text, end);
+      if (token.lstrip && end <= done) continue;  // white space that the token before has taken
       if (begin > done) use(text.substr(done, begin - done));
       out_.push_back(id);
       done = end;  // the next token is searched behind this one, not behind its white space, as `tokenizers` does
@@ -135,7 +137,8 @@ class Encoder {
       for (const std::string_view piece : pieces) split(step, piece, next, made_);
       std::swap(pieces, next);
     }
-    for (const std::string_view piece : pieces) word(piece);
+    for (const std::string_view piece : pieces)
+      if (!piece.empty()) word(piece);
   }
 
   void word(std::string_view piece) {

@@ -173,17 +173,34 @@ TEST_CASE("load_pytorch: what is stored in few bits must be whole", "[pytorch][q
   const Stored shape{"weight_shape", "I64", {2}, std::string("\2\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 16)},
       one{"weight_scale", "F32", {1, 1}, ones.substr(12)};
   CHECK_THAT(refusal({{"weight_packed", "I32", {2, 1}, eight}, one}), Contains("not all of it is there"));
-  CHECK_THAT(refusal({{"weight_packed", "I32", {1, 2}, eight}, shape, one}), Contains("not all of it is there"));
+  CHECK_THAT(refusal({{"weight_packed", "I32", {1, 2}, eight}, shape, one}),
+             Contains("\"weight\" is packed as i32 [1,2]"));
+  CHECK_THAT(refusal({{"weight_packed", "I32", {2, 1}, eight}, shape, one}), Contains("more than 4 columns"));
   CHECK_THAT(refusal({w, {"weight_zero_point", "I8", {2, 1}, "zz"}}), Contains("unexpected: \"weight_zero_point\""));
   CHECK_THAT(refusal({w, {"other_scale", "F32", {}, ones.substr(12)}}), Contains("unexpected: \"other_scale\""));
   CHECK(same_bits(m.weight.detach(), before));
   // A scale of what the weight multiplies changes no weight; a bare F8 is its own number.
   CHECK(refusal({w, {"input_scale", "F32", {}, bytes_of({7})}}).find("unexpected") != std::string::npos);
-  CHECK(refusal({{"weight_packed", "I32", {2, 1}, std::string("\0\x01\x7f\xff\x80\x80\x80\x80", 8)}, shape, one})
-            .empty());
-  CHECK(m.weight.detach().to_vector<float>() == std::vector<float>{-128, 0, -127, 0, -1, 0, 127, 0});
   CHECK(refusal({w}).empty());
   CHECK(max_abs_diff(m.weight.detach(), ones_like(m.weight.detach())) == 0);  // 0x38 is 1
+}
+
+TEST_CASE("load_pytorch: the columns and the packed words say how many bits a number has", "[pytorch][quantised]") {
+  TempFolder folder;
+  Rng rng(1);
+  const std::string bytes("\0\x01\x7f\xff\x80\x80\x80\x80", 8);  // two words for one row
+  const std::vector<float> by_8 = {-128, -127, -1, 127, 0, 0, 0, 0},
+                           by_4 = {-8, -8, -7, -8, 7, -1, 7, 7, -8, 0, -8, 0, -8, 0, -8, 0};
+  for (const auto& [columns, want] : {std::pair(5, &by_8), {8, &by_8}, {9, &by_4}, {12, &by_4}, {16, &by_4}}) {
+    INFO(columns);
+    const Linear m({.in = columns, .out = 1, .bias = false}, rng);
+    const std::string size{1, 0, 0, 0, 0, 0, 0, 0, char(columns), 0, 0, 0, 0, 0, 0, 0};
+    write(folder / "x", {{"weight_packed", "I32", {1, 2}, bytes},
+                         {"weight_shape", "I64", {2}, size},
+                         {"weight_scale", "F32", {1, 1}, bytes_of({1})}});
+    load_pytorch(m, folder / "x");
+    CHECK(m.weight.detach().to_vector<float>() == std::vector<float>(want->begin(), want->begin() + columns));
+  }
 }
 
 TEST_CASE("models: how weights are stored must be known", "[models][quantised]") {

@@ -115,6 +115,43 @@ TEST_CASE("tokenizer: equals tokenizers on every family", "[tokenizer]") {
   }
 }
 
+TEST_CASE("tokenizer: empty matches, and tokens of white space, are as in tokenizers", "[tokenizer]") {
+  const auto load = [](const std::string& fields) {
+    return load_text(R"({"version": "1.0", )" + fields + R"(, "model": {"type": "BPE", "merges": ["a b"],
+                        "vocab": {"a": 0, "b": 1, "x": 2, "_": 3, "ab": 4, "\n": 5}}})");
+  };
+  const auto replace = [](const char* expression) {
+    return str(R"({"type": "Replace", "pattern": {"Regex": ")", expression, R"("}, "content": "_"})");
+  };
+  for (const auto& [expression, text, want] :
+       {std::tuple("(?=b)", "bxb", Ids{3, 1, 2, 3, 1}), std::tuple("$", "ab", Ids{4, 3}),
+        std::tuple("x?", "axxb", Ids{3, 0, 3, 3, 1, 3}), std::tuple("x*", "xaxxb", Ids{3, 0, 3, 1, 3})}) {
+    INFO(expression);
+    CHECK(load("\"normalizer\": " + replace(expression)).encode(text) == want);
+  }
+  CHECK(load("\"decoder\": " + replace("x?")).decode({2, 0, 1}) == "__a__b_");
+
+  for (const char* const behavior : {"Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"})
+    for (const auto& [expression, text, want] :
+         {std::tuple("(?=b)", "xabab", Ids{2, 0, 1, 0, 1}), std::tuple("x?", "xabxab", Ids{2, 0, 1, 2, 0, 1}),
+          std::tuple("(?=a)", "abab", Ids{4, 4})})
+      for (const bool invert : {false, true}) {
+        CAPTURE(behavior, expression, invert);
+        CHECK(load(str(R"("pre_tokenizer": {"type": "Split", "pattern": {"Regex": ")", expression,
+                       R"("}, "behavior": ")", behavior, R"(", "invert": )", invert, "}"))
+                  .encode(text) == want);
+      }
+
+  for (const auto& [left, right, text, want] :
+       {std::tuple(true, true, "a\n\n\nb", Ids{0, 5, 1}), std::tuple(true, false, "a\n\n\nb", Ids{0, 5, 5, 5, 1}),
+        std::tuple(false, true, "a\n\n\nb", Ids{0, 5, 5, 5, 1}), std::tuple(true, true, "a\n \nb", Ids{0, 5, 1})}) {
+    CAPTURE(left, right, text);
+    CHECK(load(str(R"("added_tokens": [{"id": 5, "content": "\n", "single_word": false, "lstrip": )", left,
+                   R"(, "rstrip": )", right, R"(, "normalized": false, "special": true}])"))
+              .encode(text) == want);
+  }
+}
+
 TEST_CASE("tokenizer: bytes that are not UTF-8", "[tokenizer]") {
   const Tokenizer tokenizer = load_case("qwen2");
   for (const Json& b : golden().at("broken").get<Json::List>()) {
