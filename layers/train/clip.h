@@ -9,8 +9,8 @@ namespace sluice {
 
 /// Returns the Euclidean norm of all gradients together, accumulated in f64. If the norm exceeds max_norm, multiplies
 /// all gradients by max_norm/norm. If the norm is not finite, the gradients stay unchanged: test the result and skip
-/// the step. Tensors without a gradient are skipped. A gradient with other owners is replaced, not edited; backward()
-/// may give two leaves the same gradient. A recorded gradient (create_graph) loses its history. Throws ValueError
+/// the step. Tensors without a gradient are skipped. A gradient with other owners is replaced, not edited: set_grad()
+/// may have given two tensors the same one. A recorded gradient (create_graph) loses its history. Throws ValueError
 /// unless max_norm > 0, and when a tensor with a gradient is listed twice.
 double clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm);
 double clip_grad_norm(const std::vector<NamedTensor>& parameters, double max_norm);

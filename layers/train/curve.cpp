@@ -60,8 +60,8 @@ struct Axis {
   double from, to;  // positions of low and high on the page
 
   Axis(Range r, int ticks, bool whole, double from_, double to_) : from(from_), to(to_) {
-    if (!(r.low <= r.high)) r = {0, 1};  // no points
-    if (r.low == r.high) r.high += std::max(1.0, std::abs(r.low));
+    if (!(r.low <= r.high)) r = {0, 1};                                            // no points
+    if (r.high - r.low < 1e-300) r.high = r.low + std::max(1.0, std::abs(r.low));  // too close to have ticks between
     const double raw = (r.high - r.low) / ticks, power = std::pow(10, std::floor(std::log10(raw)));
     const double lead = raw / power;
     tick = power * (lead <= 1.001 ? 1 : lead <= 2.001 ? 2 : lead <= 5.001 ? 5 : 10);
@@ -253,7 +253,7 @@ void write_svg_curve(const std::string& path, const CurveOptions& options, const
   }
   if (plottable(y_refs.high)) {
     // Cut the top, but not the last tenth of a curve: the chart must show that a run diverged.
-    y.high = std::max({y_refs.high, y_end.high, std::min(y.high, 1.25 * y_refs.high)});
+    y.high = std::max({y_refs.high, y_end.high, std::min(y.high, y_refs.high + 0.25 * std::abs(y_refs.high))});
     y.add(y_refs.low);
   }
   if (x.low > 0 && x.low < 0.2 * x.high) x.low = 0;

@@ -29,10 +29,10 @@ struct CurveOptions {
 
 /// Writes a self-contained SVG line chart (800 × 480 units, a white background or, on a dark screen, a dark one, no
 /// script, no font file). The file is replaced atomically: neither a reader nor a crash leaves half a chart. With
-/// references, parts of a curve above 1.25 times the highest reference (an untrained model) are cut off, so that the
-/// interesting range fills the chart. The last tenth of a curve is never cut. The legend shows the last value of each
-/// curve (noisy: of the average). Without any points the axes are empty. Throws ValueError when x and y of a series
-/// differ in length, IOError when the file cannot be written.
+/// references, parts of a curve above the highest one (an untrained model) by more than a quarter of its size are cut
+/// off, so that the interesting range fills the chart. The last tenth of a curve is never cut. The legend shows the
+/// last value of each curve (noisy: of the average). Without any points the axes are empty. Throws ValueError when x
+/// and y of a series differ in length, IOError when the file cannot be written.
 void write_svg_curve(const std::string& path, const CurveOptions& options, const std::vector<Series>& series,
                      const std::vector<ReferenceLine>& references = {});
 

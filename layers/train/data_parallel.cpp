@@ -210,11 +210,10 @@ void DataParallel::follow_arrivals() {
 
 void DataParallel::backward(const Tensor& loss, double weight) {
   check_loss(loss, weight);
-  const bool sole = ranks_.size() == 1 && weight_ == 0;
-  if (sole && weight > 0) return sluice::backward(loss);
   for (const NamedTensor& t : frozen_)
     if (t.tensor.requires_grad())
       fail<ValueError>("data_parallel: '", t.name, "' was frozen when this was made; make it again after thawing");
+  if (ranks_.size() == 1 && weight_ == 0 && weight > 0) return sluice::backward(loss);
   const bool here = walks(loss, weight);
   if (here && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
   prepare();

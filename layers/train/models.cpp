@@ -2,6 +2,7 @@
 
 #include <sluice/autograd/walk.h>
 #include <sluice/core/node.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/create.h>
 
 #include <map>
@@ -55,8 +56,7 @@ void update_average(const Members& average, const Members& model, double decay) 
       continue;
     }
     const Tensor now = sluice::to(sluice::to(sources[i].detach(), mean.dtype()), mean.device());
-    scale_(mean, decay);
-    add_(mean, now, 1 - decay);
+    add_(mean, now - mean, 1 - decay);  // decay and 1 - decay, each rounded, would not add up to 1
   }
 }
 

@@ -1,4 +1,4 @@
-// Operations of training on a whole model: copies, running averages, freezing, and members that visit() does not list.
+// Operations of training on a whole model: copies, running averages, freezing, and members missing in SLUICE_PARTS.
 //
 //   Model average = clone(model);                            // shares nothing with the model
 //   optimizer.step(); update_average(average, model, 0.999); // exponential moving average of the weights
@@ -53,8 +53,8 @@ template <class M, class N> void update_average(const M& average, const N& model
 template <class M> std::vector<NamedTensor> freeze(const M& m, const ParameterFilter& which = {}) {
   return detail::freeze(detail::members(m), which);
 }
-/// Returns the leaves that the loss depends on and that visit() of the model does not list, as "f32[4,8], read by
-/// linear". Such a leaf is usually a member that is missing in visit() and therefore neither trained nor saved; inputs
+/// Returns the leaves that the loss depends on and that the model's SLUICE_PARTS do not list, as "f32[4,8], read by
+/// linear". Such a leaf is usually a member that was forgotten there and is therefore neither trained nor saved; inputs
 /// that require a gradient are also returned. For parameters that the loss does not reach see
 /// Optimizer::without_gradient(). Throws AutogradError if the loss has no history.
 template <class M> std::vector<std::string> unlisted(const M& m, const Tensor& loss) {

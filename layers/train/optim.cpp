@@ -135,7 +135,7 @@ static std::vector<Tensor> gradients_of(const char* op, const std::vector<NamedT
       fail<DTypeError>(op, ": parameter '", name, "' is ", w.dtype(), ", its gradient ", g.dtype());
     if (g.device() != w.device())
       fail<DeviceError>(op, ": parameter '", name, "' is on ", w.device(), ", its gradient on ", g.device());
-    // The gradient of a in a·b is b: update() would change it.
+    // set_grad() may have given it the memory of a parameter, which update() would change.
     const auto holds = [&](const NamedTensor& p) { return p.tensor.shares_storage(g); };
     if (!g.is_contiguous() ||
         (g.impl().storage->use_count() > 1 && std::any_of(parameters.begin(), parameters.end(), holds)))

@@ -239,7 +239,7 @@ class RmsProp final : public Optimizer {
 };
 
 namespace detail {
-/// The options that Adam and LAMB share.
+/// The options that Adam, LAMB and Muon share.
 void describe_moments(auto& o, auto& f) {
   f("lr", o.lr, at_least(0), "learning rate");
   f("beta1", o.beta1, probability(), "of the mean of gradients");

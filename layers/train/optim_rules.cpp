@@ -174,7 +174,8 @@ void Muon::update(const std::vector<Due>& due) {
     const Tensor g = to(d.g, d.w.dtype());
     const Tensor moment = d.slot->moments[0] * mu + g;
     const Tensor u = newton_schulz(options_.nesterov ? moment * mu + g : moment, options_.iterations);
-    const Tensor next = d.w * (1 - rate * d.slot->weight_decay) - u * (rate * options_.rms * std::sqrt(longer));
+    // The decay is added to the update, as Adam's: a factor of almost 1 would round most of it away.
+    const Tensor next = d.w - (d.w * (rate * d.slot->weight_decay) + u * (rate * options_.rms * std::sqrt(longer)));
     // Written last, so that without memory the parameter stays as it was.
     Tensor w = d.w, rounded = d.rounded, kept = d.slot->moments[0];
     if (rounded.defined()) copy_(rounded, to(next, bf16));

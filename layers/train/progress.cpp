@@ -95,7 +95,7 @@ std::string Progress::line(std::size_t values, bool memory) const {
 void Progress::draw() {
   shown_ = Clock::now();
   stale_ = false;
-  std::string text = done_ >= 0 ? format("%3.0f%% ", std::floor(100 * done_)) : "";
+  std::string text = done_ >= 0 ? format("%3.0f%% ", std::floor(100 * done_ + 1e-9)) : "";
   if (terminal_) {
     // Leave the last column empty: some terminals wrap after it, and each redraw would start a new line.
     const std::size_t room = std::max<std::size_t>(terminal_columns(options_.out), 2) - 1;

@@ -109,6 +109,10 @@ TEST_CASE("models: an average moves by 1 - decay, buffers are copied", "[models]
   update_average(average, model, 0);
   CHECK(values(average) == values(model));
 
+  Net still(1), mean = clone(still);  // in f32, of weights that do not change
+  for (int i = 0; i < 1000; ++i) update_average(mean, still, 0.9999);
+  CHECK(values(mean) == values(still));
+
   const auto before = values(average);
   CHECK_THROWS_WITH(update_average(average, model, 1.5), "update_average: decay 1.5 is outside [0, 1]");
   CHECK_THROWS_AS(update_average(average, model, NAN), ValueError);

@@ -69,6 +69,17 @@ TEST_CASE("muon: equals its definition, and adam's for what is no matrix", "[opt
   }
 }
 
+TEST_CASE("muon: a small decay shrinks f32 as adam's does", "[optim]") {
+  Rng rng(1);
+  const Tensor start = uniform({16, 16}, 0.5, 1, rng);
+  Tensor a = clone(start).requires_grad_(), b = clone(start).requires_grad_();
+  a.set_grad(zeros_like(start)), b.set_grad(zeros_like(start));
+  Muon({{"w", a}}, {.lr = 1e-6, .weight_decay = 0.1}).step();  // 1 - 1e-7 is 1 - 1.19e-7 in f32
+  Adam({{"w", b}}, {.lr = 1e-6, .weight_decay = 0.1}).step();
+  CHECK(same_bits(a.detach(), b.detach()));
+  CHECK_FALSE(same_bits(a.detach(), start));
+}
+
 TEST_CASE("muon: newton_schulz brings singular values near 1", "[optim]") {
   Rng rng(3);
   // Of x·xᵀ with eigenvalues near 1 also each diagonal entry is near 1.

@@ -134,6 +134,9 @@ TEST_CASE("progress: numbers and times that one likes to read", "[progress]") {
              StartsWith("step 7  ") && !Contains("left") && !Contains("%"));
   CHECK_THAT(written([](std::FILE* out) { Progress({.steps = 7, .out = out}).update(7, {}); }),
              StartsWith("100% step 7/7  ") && EndsWith(" left 0:00\n"));
+  for (const int64_t step : {29, 57, 58})  // 100·0.29 is less than 29
+    CHECK_THAT(written([=](std::FILE* out) { Progress({.steps = 100, .out = out}).update(step, {}); }),
+               StartsWith(str(" ", step, "% step ", step, "/100  ")));
 }
 
 TEST_CASE("progress: on a terminal one line is drawn in place, as long as it has room", "[progress]") {
@@ -236,6 +239,7 @@ TEST_CASE("write_svg_curve: a whole picture, whatever the numbers and names", "[
   CHECK(svg({}, {{"t", x, y}}).size() < 20000);  // thinned
   svg({}, {});
   svg({}, {{"one", {1}, {1}}});
+  svg({}, {{"close", {0, 1}, {0, 5e-324}}, {"beside", {1, 1 + 1e-16}, {0, 0}}});
   svg({}, {{"bad", {0, 1, 2}, {NAN, INFINITY, 1e300}}}, {{"line", NAN}});
   CHECK_THROWS_AS(write_svg_curve(path, {}, {{"t", {1, 2}, {1}}}), ValueError);
   CHECK_THROWS_AS(write_svg_curve(folder / "none/curve.svg", {}, {}), IOError);
@@ -260,6 +264,12 @@ TEST_CASE("write_svg_curve: where points, means, reference lines and their label
   // The names of the axes stand at their middles.
   CHECK_THAT(plain, Contains("<text x=\"419.0\"") && Contains("translate(17 252.0) rotate(-90)"));
   CHECK_THAT(svg({{"v", {0, 5e6}, {0, 5000}}}), Contains(">2M<") && Contains(">3k<"));
+  // The top is cut a quarter above the reference, on either side of 0.
+  std::vector<double> steps, likelihood, loss;
+  for (int i = 0; i <= 100; ++i) steps.push_back(i), likelihood.push_back(-0.04 * i), loss.push_back(100.0 / (i + 1));
+  CHECK_THAT(svg({{"v", steps, likelihood}}, {{"best", -1}}),
+             Contains("y=\"82.0\" text-anchor=\"end\" fill=\"#374151\">0<"));
+  CHECK_THAT(svg({{"v", steps, loss}}, {{"best", 8}}), Contains(">10<") && !Contains(">15<"));
   CHECK_THAT(svg({{"v", {0, 1}, {0, 0.5}}}), Contains(">0.3<"));
 
   // Labels of lines that are close stand 14 apart: below one another, at the bottom above one another.

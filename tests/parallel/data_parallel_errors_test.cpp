@@ -107,7 +107,7 @@ TEST_CASE("data parallel: a parameter that was frozen and is not any more is an 
     try {
       parallel.backward(sum(a * b));
     } catch (const ValueError& e) { said = e.what(); }
-    expect(all.size() == 1 || said.find("'b' was frozen when this was made") != std::string::npos, said.c_str());
+    expect(said.find("'b' was frozen when this was made") != std::string::npos, said.c_str());
   }));
 }
 
