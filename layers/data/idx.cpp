@@ -32,28 +32,15 @@ template <class From> Tensor integers(const char* data, const Shape& shape, DTyp
                                           : numbers<From, int64_t>(data, shape, dtype);
 }
 
-Tensor convert(unsigned kind, const char* data, const Shape& shape, DType dtype) {
-  switch (kind) {
-    case 0x08: return integers<uint8_t>(data, shape, dtype);
-    case 0x09: return integers<int8_t>(data, shape, dtype);
-    case 0x0b: return integers<int16_t>(data, shape, dtype);
-    case 0x0c: return integers<int32_t>(data, shape, dtype);
-    case 0x0d: return numbers<float, float>(data, shape, dtype);
-    default: return numbers<double, double>(data, shape, dtype);
-  }
-}
-
-uint64_t size_of_kind(unsigned kind) {
-  switch (kind) {
-    case 0x08:
-    case 0x09: return 1;
-    case 0x0b: return 2;
-    case 0x0c:
-    case 0x0d: return 4;
-    case 0x0e: return 8;
-    default: return 0;
-  }
-}
+/// What a file's third byte says of its numbers.
+struct Kind {
+  unsigned code;
+  uint64_t width;  // bytes of a number
+  Tensor (*read)(const char* data, const Shape& shape, DType dtype);
+};
+constexpr Kind kKinds[] = {{0x08, 1, integers<uint8_t>},     {0x09, 1, integers<int8_t>},
+                           {0x0b, 2, integers<int16_t>},     {0x0c, 4, integers<int32_t>},
+                           {0x0d, 4, numbers<float, float>}, {0x0e, 8, numbers<double, double>}};
 
 }  // namespace
 
@@ -66,18 +53,18 @@ Tensor read_idx(const std::string& path, DType dtype) {
   const std::string head = packed ? gunzip(bytes, path, 4 + 4 * kMaxRank) : bytes.substr(0, 4 + 4 * kMaxRank);
   const auto byte = [&](std::size_t i) -> unsigned { return static_cast<unsigned char>(head[i]); };
   if (head.size() < 4) bad("the file ends within its first 4 bytes");
-  const unsigned kind = byte(2), rank = byte(3);
-  const uint64_t width = size_of_kind(kind);
-  if (byte(0) != 0 || byte(1) != 0 || width == 0)
-    bad("bytes 0 to 2 are ", byte(0), " ", byte(1), " ", kind, "; an IDX file has 0 0 and one of 8 9 11 12 13 14");
+  const unsigned rank = byte(3);
+  const Kind* const kind = std::ranges::find(kKinds, byte(2), &Kind::code);
+  if (byte(0) != 0 || byte(1) != 0 || kind == std::end(kKinds))
+    bad("bytes 0 to 2 are ", byte(0), " ", byte(1), " ", byte(2), "; an IDX file has 0 0 and one of 8 9 11 12 13 14");
   if (rank > kMaxRank) bad("byte 3 says ", rank, " dims; at most ", kMaxRank, " are possible here");
   const std::size_t begin = 4 + std::size_t{4} * rank;
   if (head.size() < begin) bad("the file ends within the sizes of its ", rank, " dims, at byte ", head.size());
-  if (!is_float(dtype) && kind >= 0x0d)
-    fail<DTypeError>("read_idx: '", path, "' holds ", kind == 0x0d ? "f32" : "f64", ", asked for ", dtype);
+  if (!is_float(dtype) && kind->code >= 0x0d)
+    fail<DTypeError>("read_idx: '", path, "' holds ", kind->width == 4 ? "f32" : "f64", ", asked for ", dtype);
 
   Shape shape;
-  uint64_t need = width;
+  uint64_t need = kind->width;
   bool overflow = false, none = false;
   for (std::size_t d = 0; d < rank; ++d) {
     const uint64_t size = byte(4 + 4 * d) << 24 | byte(5 + 4 * d) << 16 | byte(6 + 4 * d) << 8 | byte(7 + 4 * d);
@@ -89,13 +76,13 @@ Tensor read_idx(const std::string& path, DType dtype) {
   const uint64_t most = packed ? 1032 * uint64_t{bytes.size()} : bytes.size();
   if (overflow || (!none && need > most))
     bad("shape ", shape, " needs more bytes than the file of ", bytes.size(), " can hold");
-  if (need / width > uint64_t{1} << 56) bad("shape ", shape, " has too many elements, empty dims counted as 1");
+  if (need / kind->width > uint64_t{1} << 56) bad("shape ", shape, " has too many elements, empty dims counted as 1");
   if (none) need = 0;
   if (packed) bytes = gunzip(bytes, path, begin + need + 1);
   if (bytes.size() != begin + need)
     bad("shape ", shape, " needs ", need, " bytes of data from byte ", begin, " on; there are ",
         bytes.size() > begin + need && packed ? "more" : str(bytes.size() - begin));
-  return convert(kind, bytes.data() + begin, shape, dtype);
+  return kind->read(bytes.data() + begin, shape, dtype);
 }
 
 }  // namespace sluice
