@@ -1,7 +1,7 @@
 // Which attention can look things up? Multi-query associative recall (support/recall.h): after each key of the second
 // half the model has to name the value that went with it.
 //
-//   07_associative_recall [--steps N] [--seed S] [--smoke]        about a minute on two cores
+//   07_associative_recall [--steps N] [--seed S] [--smoke]        80 s on two cores
 //
 // All models have two layers without positions or feed-forward parts, and see the same sequences, short lists first.
 #include "support/options.h"

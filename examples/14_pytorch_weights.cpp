@@ -7,8 +7,6 @@
 //   by hand
 #include <sluice/sluice.h>
 
-#include <sluice/layers/port/pytorch.h>
-
 #include <cstdio>
 #include <string>
 #include <vector>

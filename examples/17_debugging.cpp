@@ -1,4 +1,4 @@
-// What to do when training goes wrong, or takes too long: five mistakes, and who finds each.
+// What to do when training goes wrong, or takes too long: five mistakes, who finds each, and how to look inside.
 #include <sluice/sluice.h>
 
 #include <cstdio>
@@ -9,7 +9,7 @@ using namespace sluice;
 struct Net {
   static constexpr const char* type = "Net";
   Linear in, scale, out;
-  Tensor bias;  // a parameter that visit() forgets
+  Tensor bias;  // a parameter that SLUICE_PARTS forgets
   Mlp unused;
 
   explicit Net(Rng& rng) : in({8, 16}, rng), scale({16, 16}, rng), out({16, 4}, rng), unused({.dim = 16}, rng) {
@@ -36,32 +36,34 @@ int main() {
   const Tensor x = normal({5, 8}, 0, 1, rng), labels = randint(0, 4, {5}, rng);
   const auto loss = [&] { return cross_entropy(net(x), labels); };
 
-  // 1. Shapes. An error names the op, the shapes and the rule.
+  // 1 and 2. Shapes. An error names the op, the shapes and the rule.
   tried("shapes", [&] { net(normal({5, 7}, 0, 1, rng)); });
   tried("a loss of [5,1] against [5]", [&] { mse_loss(normal({5, 1}, 0, 1, rng), normal({5}, 0, 1, rng)); });
 
-  // 2. A member that visit() forgot is neither trained nor saved; a member that the loss does not reach learns nothing.
-  for (const std::string& s : unlisted(net, loss())) std::printf("forgotten in visit(): %s\n", s.c_str());
+  // 3 and 4. A member missing in SLUICE_PARTS is neither trained nor saved; one that the loss does not reach learns
+  // nothing.
+  for (const std::string& s : unlisted(net, loss())) std::printf("missing in SLUICE_PARTS: %s\n", s.c_str());
   Adam adam(parameters(net));
   backward(loss());
   adam.step();
   for (const std::string& name : adam.without_gradient()) std::printf("without a gradient: %s\n", name.c_str());
 
-  // 3. NaN and infinity: the op that made the first, and the module that it belongs to.
+  // 5. NaN and infinity: the op that made the first, and the module that it belongs to.
   tried("a division by zero", [&] {
     AnomalyMode anomaly({.modules = name_modules(net)});
     for (Tensor t : {net.scale.weight.detach(), net.scale.bias.detach()}) fill_(t, 0);
     backward(loss());
   });
 
-  // 4. What is in a tensor.
+  // Looking inside: what is in a tensor.
   std::cout << "describe: " << describe(net.in.weight) << "\n" << narrow(net.in.weight, 1, 0, 4) << "\n\n";
 
-  // 5. Where parameters, work, time and memory are. Times differ from run to run.
+  // Where parameters, work, time and memory are. Times differ from run to run.
   const Mlp mlp(MlpOptions{.dim = 8}, rng);
   std::cout << summary(mlp, x) << "\n";
+  const Tensor many = normal({4096, 8}, 0, 1, rng);
   Profile profile({.modules = name_modules(mlp)});
-  backward(mean(square(mlp(normal({4096, 8}, 0, 1, rng)))));
+  backward(mean(square(mlp(many))));
   const auto ops = profile.by_op();
   std::printf("dearest op of one step: %s%s, %lld calls\n", ops[0].name.c_str(), ops[0].backward ? " (backward)" : "",
               (long long)ops[0].calls);
@@ -77,7 +79,7 @@ int main() {
 //   linear: x=[5,7] and weight=[8,16] do not fit; need x [..., in] and weight [in, out] — in Net / Linear
 // a loss of [5,1] against [5]:
 //   mse_loss: shapes must be equal — got [5,1] and [5]
-// forgotten in visit(): f32[16], read by add
+// missing in SLUICE_PARTS: f32[16], read by add
 // without a gradient: unused.in.weight
 // without a gradient: unused.in.bias
 // …

@@ -42,7 +42,7 @@ Outcome train(const std::string& folder, int64_t total, int64_t cut) {
   const Data data(400, 1), valid(200, 2);
   Rng rng(3);
   const Net net(rng), average = clone(net);
-  // The matrices of `out` learn at half the rate; biases do not decay.
+  // The matrix of `out` learns at half the rate; biases do not decay.
   Adam adam(parameters(net),
             {.lr = 0.01,
              .weight_decay = 0.02,

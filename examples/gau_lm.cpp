@@ -12,9 +12,6 @@
 #include "support/options.h"
 #include "support/ranks.h"
 
-#include <sluice/core/text/file.h>
-#include <sluice/layers/train/log.h>
-#include <sluice/layers/train/progress.h>
 #include <sluice/parallel/mpi/world.h>
 
 #include <chrono>

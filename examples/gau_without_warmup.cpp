@@ -11,7 +11,6 @@
 #include "support/options.h"
 #include "support/study.h"
 
-#include <sluice/layers/attention/transformer_block.h>
 #include <sluice/sluice.h>
 
 #include <cmath>

@@ -196,7 +196,7 @@ Result train(const MixerLm& model, const Split& text, int64_t n, const Settings&
   const int64_t first = std::accumulate(lengths.begin(), lengths.begin() + ranks.rank(), int64_t{0});
   auto mine = [&](const Tensor& windows) { return narrow(windows, 1, first, lengths[self]); };
   const Device device = device_named(s.device);
-  Rng rng(static_cast<uint64_t>(s.seed) + 1000);  // the same windows for both models
+  Rng rng(static_cast<uint64_t>(s.seed) + 1000);  // the same windows for all models
   Adam adam(parameters(model), {.beta2 = 0.95, .weight_decay = 0.05});
   const Schedule rate = cosine_schedule({.lr = s.lr, .warmup = s.steps / 8, .total = s.steps + 1, .floor = s.lr / 20});
   reset_peak_memory(device);

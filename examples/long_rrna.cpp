@@ -228,4 +228,4 @@ int main(int argc, char** argv) { return run_program(program, argc, argv); }
 // counts of four bases       2827      800        1.4      92.84
 // FLASH                    145547      800        3.4      95.27
 // softmax                  145115      128       24.1      35.21
-// GAU                      145419       80       37.6      47.47     (on the first 12 of the 60 tapes)
+// …

@@ -46,6 +46,9 @@ while (($#)); do
     *) bad "unknown option $1" ;;
   esac
 done
+for name in ${only//,/ }; do
+  [[ " ${studies[*]%%|*} " == *" $name "* ]] || bad "--only: there is no $name"
+done
 mkdir -p "$out"
 
 if [[ ! $programs ]]; then
@@ -60,14 +63,14 @@ for study in "${studies[@]}"; do
   IFS='|' read -r name arguments _ _ <<<"$study"
   if [[ $only && $only != *,$name,* ]]; then continue; fi
   command="$name ${arguments//DATA/build/data}"
-  arguments=${arguments//DATA/$data}
-  if ((smoke)); then arguments=--smoke command="$name --smoke"; fi
-  if [[ $study != *'||'* ]]; then arguments+=" --out $out"; fi
+  read -ra words <<<"$arguments"
+  words=("${words[@]//DATA/$data}")
+  if ((smoke)); then words=(--smoke) command="$name --smoke"; fi
+  if [[ $study != *'||'* ]]; then words+=(--out "$out"); fi
   say "$command"
   rm -f "$out/$name.command" # its section is left out until it has figures again
   TIMEFORMAT='%R %U'
-  # shellcheck disable=SC2086  # arguments are words; no folder of ours has spaces unless the user's checkout has
-  if { time "$programs/$name" $arguments >"$out/$name.txt" 2>"$out/$name.log"; } 2>"$out/$name.time"; then
+  if { time "$programs/$name" "${words[@]}" >"$out/$name.txt" 2>"$out/$name.log"; } 2>"$out/$name.time"; then
     printf '%s\n' "$command" >"$out/$name.command"
     grep '^result' "$out/$name.txt" | cut -f3-5 | tr '\t' '|' | sed 's/^/  /'
   else

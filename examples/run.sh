@@ -114,26 +114,6 @@ unpack() { # file.gz target: by way of a temporary file, so that a broken archiv
   fi
 }
 
-# Debian's jargon-text: 1.7 MB of prose in the public domain. Downloading and unpacking a package
-# needs no root and installs nothing.
-fetch_jargon() {
-  local work=$data/fetch options=(-qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20) lists
-  rm -rf "$work"
-  mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
-  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
-  # Root's apt drops its rights for the download and then warns that it cannot write here.
-  if ((EUID == 0)); then options+=(-o APT::Sandbox::User=root); fi
-  # Second try: with package lists of our own, for a machine whose lists are old or were cleaned away.
-  lists=(-o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache")
-  (cd "$work" && timeout 120 apt-get "${options[@]}" download jargon-text) >"$log" 2>&1 ||
-    (cd "$work" && timeout 300 apt-get "${options[@]}" "${lists[@]}" update &&
-      timeout 120 apt-get "${options[@]}" "${lists[@]}" download jargon-text) >>"$log" 2>&1 ||
-    return 1
-  dpkg-deb -x "$work"/jargon-text_*.deb "$work/tree" &&
-    unpack "$work/tree/usr/share/doc/jargon-text/jargon.txt.gz" "$data/jargon.txt" &&
-    rm -rf "$work"
-}
-
 # For a machine without a network: the first of these collections that gives a megabyte, or the
 # largest.
 fallback_text() {
@@ -165,8 +145,8 @@ if [[ $text == *.gz ]]; then
 elif [[ ! $text ]]; then
   if [[ ! -s $data/jargon.txt ]]; then
     say 'fetching the default text (Debian package jargon-text, 0.7 MB)'
-    fetch_jargon || say "cannot get jargon-text here (details in ${log#"$root"/})"
-    rm -rf "$data/fetch"
+    bash "$root/examples/fetch_data.sh" "$data" jargon.txt >"$log" 2>&1 ||
+      say "cannot get jargon-text here (details in ${log#"$root"/})"
   fi
   if [[ -s $data/jargon.txt ]]; then text=$data/jargon.txt; else fallback_text; fi
 fi

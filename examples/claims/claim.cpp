@@ -3,13 +3,13 @@
 #include "support/options.h"
 
 #include <sluice/core/error.h>
+#include <sluice/core/text/file.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <sstream>
 
@@ -63,10 +63,6 @@ void check(const std::string& claim, const Result& r, const Run& run) {
     fail<ValueError>(claim, ": not visible, and no word on the size that would show it");
   if (!r.picture.empty() && !std::filesystem::exists(run.file(r.picture)))
     fail<ValueError>(claim, ": there is no picture ", run.file(r.picture));
-}
-void write(const std::string& path, const std::string& content) {
-  std::ofstream(path + ".part") << content << '\n';
-  std::filesystem::rename(path + ".part", path);
 }
 
 }  // namespace
@@ -185,7 +181,7 @@ int run_claims(const char* program, const std::vector<Claim>& claims, int argc, 
     j["command"] = str(program, " --only ", id, " --seed ", run.seed, " --seconds ", text(run.seconds),
                        run.text.empty() ? "" : " --text FILE");
     j["seconds"] = run.elapsed();
-    write(run.file(id + ".json"), to_text(j, 1));
+    write_file_atomically(run.file(id + ".json"), [&](FileWriter& w) { w.write(to_text(j, 1) + "\n"); });
     for (const Figure& f : result.figures)
       std::printf("%s  %s: %s %s\n", id.c_str(), f.name.c_str(), text(f.measured).c_str(), f.unit.c_str());
     std::printf("%s  %s: %s\n", id.c_str(), run.smoke ? "smoke" : name_of(result.verdict), result.why.c_str());

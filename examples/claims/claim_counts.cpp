@@ -2,12 +2,6 @@
 // reports, the memory of its allocator, and what a stream keeps. C8, C14, C15, C18, C20, C21 and C24.
 #include "claims/claim.h"
 
-#include <sluice/layers/attention/multi_head_attention.h>
-#include <sluice/layers/gau/flash.h>
-#include <sluice/layers/gau/gau.h>
-#include <sluice/layers/linear_attention/linear_attention.h>
-#include <sluice/layers/nn/mlp.h>
-#include <sluice/layers/report/cost.h>
 #include <sluice/sluice.h>
 
 #include <cmath>

@@ -4,8 +4,6 @@
 #include "claims/claim.h"
 #include "claims/training.h"
 
-#include <sluice/layers/attention/transformer_block.h>
-#include <sluice/layers/train/curve.h>
 #include <sluice/sluice.h>
 
 #include <algorithm>

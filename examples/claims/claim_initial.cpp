@@ -4,8 +4,6 @@
 #include "claims/claim.h"
 #include "claims/fit.h"
 
-#include <sluice/layers/gau/gau.h>
-#include <sluice/layers/gau/gau_moments.h>
 #include <sluice/sluice.h>
 
 #include <cmath>

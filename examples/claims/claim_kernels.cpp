@@ -3,8 +3,6 @@
 #include "claims/claim.h"
 #include "claims/fit.h"
 
-#include <sluice/layers/attention/sinkhorn.h>
-#include <sluice/layers/linear_attention/linear_attention.h>
 #include <sluice/sluice.h>
 
 #include <cmath>

@@ -3,11 +3,6 @@
 #include "claims/claim.h"
 #include "claims/fit.h"
 
-#include <sluice/layers/attention/transformer_block.h>
-#include <sluice/layers/gau/flash.h>
-#include <sluice/layers/gau/gau.h>
-#include <sluice/layers/linear_attention/linear_attention.h>
-#include <sluice/layers/report/cost.h>
 #include <sluice/sluice.h>
 
 #include <cmath>

@@ -3,7 +3,6 @@
 #include "claims/fit.h"
 #include "support/study.h"
 
-#include <sluice/layers/attention/sparse_masks.h>
 #include <sluice/sluice.h>
 
 #include <cmath>

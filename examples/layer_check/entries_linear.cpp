@@ -1,6 +1,5 @@
 // Feature maps, linear attention and scans as functions of given queries, keys and values.
 #include "linear_forms.h"
-#include "linear_options.h"
 #include "registry.h"
 
 #include <sluice/layers/linear_attention/linear_attention.h>

@@ -1,5 +1,5 @@
 // Linear attention, retention, gated linear attention and Mamba-2 as layers.
-#include "linear_options.h"
+#include "linear_forms.h"
 #include "registry.h"
 
 #include <sluice/layers/linear_attention/mamba2.h>

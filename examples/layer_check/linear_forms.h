@@ -1,4 +1,5 @@
-// The forms of linear attention that linear_attention() equals, of ops with gradients.
+// What the entries of linear attention share: the parameters of feature maps, and the forms that linear_attention()
+// equals, of ops with gradients.
 #pragma once
 
 #include "layer.h"
@@ -6,6 +7,10 @@
 #include <sluice/layers/linear_attention/linear_attention.h>
 
 namespace layer_check {
+
+/// The parameters of a FeatureMap called `path`, whose options begin with `prefix`, of inputs of width `d`.
+void feature_map_parameters(Layer& l, const std::string& path, const std::string& prefix, const std::string& d,
+                            const std::string& when);
 
 /// By the definition, with an n_q × n matrix of weights.
 Tensor quadratic_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& v,

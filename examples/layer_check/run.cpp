@@ -88,7 +88,7 @@ std::string output_name(const std::string& name) { return name.empty() ? "output
 
 void check_memory(const std::string& what, double numbers) {
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (numbers * 4 > memory)
+  if (numbers * 8 > memory)  // of f64, the default
     fail<ValueError>(what, ": these options make ", numbers, " numbers, more than this machine's memory of ",
                      memory / 1e9, " GB holds");
 }

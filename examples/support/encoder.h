@@ -2,7 +2,6 @@
 // Transformer.
 #pragma once
 
-#include <sluice/layers/attention/transformer_block.h>
 #include <sluice/sluice.h>
 
 #include <vector>

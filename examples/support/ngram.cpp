@@ -123,8 +123,4 @@ std::vector<double> witten_bell_table(std::string_view train, std::string_view t
   return bits;
 }
 
-double witten_bell_bits_per_byte(std::string_view train, std::string_view test, int order) {
-  return witten_bell_table(train, test, order).back();
-}
-
 }  // namespace sluice::examples

@@ -18,7 +18,4 @@ inline constexpr int kMaxNgramOrder = 8;
 /// Time and memory grow linearly with `train`: about 0.02 s per order and megabyte.
 std::vector<double> witten_bell_table(std::string_view train, std::string_view test, int max_order);
 
-/// The same figure for one order only.
-double witten_bell_bits_per_byte(std::string_view train, std::string_view test, int order);
-
 }  // namespace sluice::examples

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # The page that examples/report.sh writes, from tiny runs. Called by ctest: report.sh SOURCE FOLDER_OF_PROGRAMS OUT
 set -euo pipefail
-source=$1 programs=$2 out=$3
+source=$1 programs=$2 out="$3/with a space"
 bad() { printf '%s\n' "$*" >&2; exit 1; }
 
 rm -rf "$out"
 bash "$source/examples/report.sh" --smoke --programs "$programs" --out "$out"
+if bash "$source/examples/report.sh" --smoke --programs "$programs" --out "$out" --only fashion_vti 2>/dev/null; then
+  bad 'there is no fashion_vti'
+fi
 page=$out/report.html
 studies=$(sed -n '/^studies=(/,/^)/p' "$source/examples/report.sh" | grep -c '|')
 ((studies >= 7)) || bad "found only $studies studies: this test is broken"
