@@ -47,9 +47,8 @@ template <TakesPass M>
 Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng, const Pass& pass = {}) {
   Stream stream;
   const auto logits_of_last = [&](const Tensor& tokens, const Pass& p) {
-    if constexpr (requires {
-                    requires M::logits_of_hidden;
-                  })  // a vocabulary is large, and only the last row is drawn from
+    // A vocabulary is large, and only the last row is drawn from.
+    if constexpr (requires { requires M::logits_of_hidden; })
       return model.logits(narrow(model.hidden(tokens, p), 1, tokens.dim(1) - 1, 1));
     else return model(tokens, p);
   };

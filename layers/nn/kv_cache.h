@@ -14,10 +14,9 @@ namespace sluice {
 struct KvCache {
   /// keys, values, …: [batch, heads, capacity, width], each with its own heads and width.
   std::vector<Tensor> rings;
-  int64_t length = 0;  // tokens seen
-  int64_t window = 0;  // W; 0 keeps everything
-  int64_t reserved =
-      0;  // rows of the rings from the first on, set by a layer that knows how many (Flash); 0: they grow
+  int64_t length = 0;    // tokens seen
+  int64_t window = 0;    // W; 0 keeps everything
+  int64_t reserved = 0;  // rows of the rings from the first on, where a layer knows how many (Flash); 0: they grow
   /// Of the last append(): the rows that it overwrote in each ring.
   std::vector<Tensor> overwritten = {};
 
