@@ -47,7 +47,7 @@ class MappedFile : private NoCopy {
   uint64_t size_ = 0;
 };
 
-/// The whole file.
+/// The whole file, as long as the system says that it is: nothing of the files in /proc. Errors begin with `op`.
 std::string read_file(const std::string& path, const char* op = "read_file");
 
 /// Buffered output, for the `body` of write_file_atomically.
