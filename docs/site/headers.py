@@ -58,11 +58,13 @@ def expanded(text):
     """With what SLUICE_PARTS stands for, on the same number of lines."""
 
     def visit(parts):
-        names = re.findall(r"\w+", parts.group(1))
+        names = re.findall(r"\w+", parts.group(2))
+        if parts.group(1):
+            names = names[1:]  # the base, whose members are described there
         calls = (f'f("{name}", self.{name});' if name != "heads" else "Heads::visit(self.heads, f);" for name in names)
         return f"  static void visit(auto& self, auto&& f) {{ {' '.join(calls)} }}" + "\n" * parts.group().count("\n")
 
-    return re.sub(r"(?m)^  SLUICE_PARTS\(([^)]*)\);", visit, text)
+    return re.sub(r"(?m)^  SLUICE_PARTS(_BEHIND)?\(([^)]*)\);", visit, text)
 
 
 @functools.cache

@@ -15,9 +15,10 @@
 namespace sluice {
 
 /// The memory of all layers of one model, in the order in which they run. A Stream is a value: a copy goes on by itself
-/// (beam search). It begins empty, and is empty again when it has been moved.
+/// (beam search). It begins empty.
 class Stream {
  public:
+  /// A stream that has been moved is empty again.
   Stream() = default;
   Stream(const Stream&) = default;
   Stream& operator=(const Stream&) = default;

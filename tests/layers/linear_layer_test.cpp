@@ -90,10 +90,10 @@ TEST_CASE("decays of layers in bf16 are not rounded, and files of rounded ones l
 
 TEST_CASE("convolutions of single channels are drawn for sums of `width` terms", "[linear][init]") {
   Rng rng(1);
-  for (const auto& [kind, std] :
+  for (const auto& [kind, want] :
        {std::pair(InitKind::lecun, 0.5), {InitKind::xavier, 0.5}, {InitKind::he, std::sqrt(0.5)}}) {
     const Tensor w = ShortConvolution({.dim = 4000, .width = 4, .init = {kind}}, rng).weight;
-    CHECK(std::sqrt(mean(square(w)).item()) == Approx(std).epsilon(0.02));
+    CHECK(std::sqrt(mean(square(w)).item()) == Approx(want).epsilon(0.02));
   }
 }
 
