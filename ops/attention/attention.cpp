@@ -284,8 +284,8 @@ bool heads_are_rows(const Tensor& q, const Tensor& k, const AttentionOptions& o)
   for (const Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale, &m.query_segments, &m.blocks, &m.dense})
     if (x->defined()) return false;
   const bool same_keys = !m.keys.defined() || m.keys.rank() == 2 || m.keys.dim(1) == 1;
-  return q.device() == cpu && q.dim(2) == 1 && q.dim(1) > k.dim(1) && k.dim(1) > 0 && o.dropout == 0 && same_keys &&
-         m.window == 0 && m.dilation == 1;
+  return q.device().kind != DeviceKind::cuda && q.dim(2) == 1 && q.dim(1) > k.dim(1) && k.dim(1) > 0 &&
+         o.dropout == 0 && same_keys && m.window == 0 && m.dilation == 1;
 }
 
 /// Forward pass and history. lse_out, if not null, receives lse: softmax only. With logits `gate`, *gates tells whether

@@ -195,8 +195,8 @@ OpCalls make_calls() {
   add_call("linspace", drawn(linspace)), add_call("one_hot", drawn(one_hot)), add_call("to", drawn(static_cast<Tensor (*)(T, DType)>(to)));
   add_call("to", drawn(static_cast<Tensor (*)(T, Device)>(to)));
   add_call("fill_", in_place([](Tensor& x, Draw& d) { fill_(x, d.get<double>()); }));
-  add_call("copy_", in_place([](Tensor& x, Draw& d) { copy_(x, d.chance(0.2) ? flip(x, {0}) : d.get<Tensor>()); }));
-  add_call("add_", in_place([](Tensor& x, Draw& d) { add_(x, d.chance(0.2) ? flip(x, {0}) : d.get<Tensor>(), d.get<double>()); }));
+  add_call("copy_", in_place([](Tensor& x, Draw& d) { copy_(x, x.defined() && d.chance(0.2) ? flip(x, {0}) : d.get<Tensor>()); }));
+  add_call("add_", in_place([](Tensor& x, Draw& d) { add_(x, x.defined() && d.chance(0.2) ? flip(x, {0}) : d.get<Tensor>(), d.get<double>()); }));
   add_call("scale_", in_place([](Tensor& x, Draw& d) { scale_(x, d.get<double>()); }));
   // views
   add_call("reshape", drawn(reshape)), add_call("flatten", drawn(flatten)), add_call("unflatten", drawn(unflatten));
