@@ -6,6 +6,7 @@
 #pragma once
 
 #include <sluice/core/dtype.h>
+#include <sluice/core/hook_handle.h>
 #include <sluice/core/layout.h>
 #include <sluice/core/memory/small_vector.h>
 #include <sluice/core/storage.h>
@@ -13,7 +14,6 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
-#include <memory>
 #include <vector>
 
 namespace sluice {
@@ -41,20 +41,6 @@ void dispose(TensorImpl*);
 struct TensorOptions {
   DType dtype = f32;    // of the elements
   Device device = cpu;  // where the elements lie
-};
-
-/// A hook of a tensor. The hook outlives its handle.
-class HookHandle {
- public:
-  using Hook = std::function<Tensor(const Tensor&)>;  // is called with a gradient
-  HookHandle() = default;
-  /// A handle of `hook`, for the library's own use.
-  explicit HookHandle(std::weak_ptr<Hook> hook) : hook_(std::move(hook)) {}
-  /// Takes the hook away: it is not called again. Does nothing the second time, or once the tensor is gone.
-  void remove();
-
- private:
-  std::weak_ptr<Hook> hook_;
 };
 
 /// An n-dimensional array: storage seen through a layout. A Tensor is a handle: copies share values and history. Its
