@@ -14,13 +14,19 @@
 
 namespace sluice::detail {
 
-void write_past_caches(const void* from, void* to, int64_t bytes) {
+void write_past_caches(const void* from, void* to, int64_t to_step, int64_t bytes, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto* const f = static_cast<const std::byte*>(from) + r * bytes;
+    auto* const t = static_cast<std::byte*>(to) + r * to_step;
 #if defined(__SSE2__)
-  for (int64_t i = 0; i < bytes / 16; ++i)
-    _mm_stream_si128(static_cast<__m128i*>(to) + i, _mm_loadu_si128(static_cast<const __m128i*>(from) + i));
+    for (int64_t at = 0; at < bytes; at += 64)
+#pragma GCC unroll 4
+      for (int64_t i = at; i < at + 64; i += 16)
+        _mm_stream_si128(reinterpret_cast<__m128i*>(t + i), _mm_load_si128(reinterpret_cast<const __m128i*>(f + i)));
 #else
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    std::memcpy(t, f, static_cast<std::size_t>(bytes));
 #endif
+  }
 }
 
 namespace {

@@ -11,8 +11,8 @@ namespace sluice::detail {
 
 /// Converts n neighbouring elements.
 using ConvertRun = void (*)(const void* from, int64_t n, void* out);
-/// Copies whole lines of 64 bytes to memory that the caches would not keep.
-void write_past_caches(const void* from, void* to, int64_t bytes);
+/// Copies rows of whole lines of 64 bytes to memory that the caches would not keep; `to_step` bytes lie between two.
+void write_past_caches(const void* from, void* to, int64_t to_step, int64_t bytes, int64_t rows);
 
 /// Interleaves the elements of a and b: lo from their first halves, hi from their second halves.
 template <class V, std::size_t... i>
@@ -67,10 +67,12 @@ template <class T> struct Transpose {
       for (int64_t c = some == n ? whole_cols : 0; c < cols; ++c)
         for (int64_t k = r; k < r + some; ++k) buffer[c * rows + k] = from[k * from_stride + c];
     }
+    const int64_t bytes = rows * static_cast<int64_t>(sizeof(T));
+    if (stream && bytes % 64 == 0) return write_past_caches(buffer, to, to_stride * to_size, bytes, cols);
     if (to_stride == rows) return write(buffer, to, cols * rows);
     for (int64_t c = 0; c < cols; ++c) {
       std::byte* const line = to + c * to_stride * to_size;
-      if (next && !stream)
+      if (next)
         for (int64_t at = 0; at < rows * to_size; at += 64)
           __builtin_prefetch(line + cols * to_stride * to_size + at, 1);
       write(buffer + c * rows, line, rows);
@@ -78,12 +80,9 @@ template <class T> struct Transpose {
   }
 
  private:
-  void write(const T* from, std::byte* to_bytes, int64_t n) const {
-    if (convert) return convert(from, n, to_bytes);
-    T* to = reinterpret_cast<T*>(to_bytes);
-    int64_t i = 0;
-    if (stream) i = n - n % kLine, write_past_caches(from, to, i * static_cast<int64_t>(sizeof(T)));
-    std::memcpy(to + i, from + i, static_cast<std::size_t>(n - i) * sizeof(T));
+  void write(const T* from, std::byte* to, int64_t n) const {
+    if (convert) return convert(from, n, to);
+    std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
   }
 };
 
