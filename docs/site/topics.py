@@ -6,7 +6,7 @@ import re
 # A line of page, title and one sentence; below it headers and folders in reading order.
 TABLE = """
 tensor | Tensor | Arrays, their shapes, dtypes and devices; printing; errors.
-  core/tensor.h core/shape.h core/dtype.h core/device.h core/text/print.h core/error.h core/version.h
+  core/tensor.h core/hook_handle.h core/shape.h core/dtype.h core/device.h core/text/print.h core/error.h core/version.h
 create | Making and reshaping | New tensors, views, copies, joining, repeating.
   ops/shape/create.h ops/shape/view.h ops/shape
 elementwise | Elementwise | Arithmetic, mathematics, comparisons, activations, gates.
