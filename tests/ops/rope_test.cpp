@@ -1,4 +1,4 @@
-// RoPE of heads where a projection left them: the numbers of a copy, in the memory of x.
+// RoPE of heads where a projection left them: the numbers of a copy, in the memory of x; and its angles.
 #include "support/approx.h"
 #include "support/catch.h"
 
@@ -7,6 +7,9 @@
 #include <sluice/ops/rows/rope.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
+
+#include <cmath>
+#include <vector>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -30,4 +33,21 @@ TEST_CASE("rope: heads are rotated where they lie, forward and backward", "[rope
         backward(y, transpose(contiguous(transpose(weight, 1, 2)), 1, 2)), backward(want, weight);
         CHECK(same_bits(contiguous(heads.grad()), copy.grad()));
       }
+}
+
+TEST_CASE("rope: angles at positions near and far", "[rope]") {
+  const std::vector<int64_t> at{0, 1, 1000, 1572863, 3000000, int64_t{1} << 40};
+  const int64_t n = std::ssize(at), half = 35;
+  const Tensor x = cat({ones({n, half}, {f64}), zeros({n, half}, {f64})}, 1);  // becomes cos | sin
+  const std::vector<double> y = rope_at(x, Tensor::from(at), {.base = 100}).to_vector<double>();
+  const std::vector<double> frequency = rope_frequencies(2 * half, 100);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t k = 0; k < half; ++k) {
+      const auto of = [&](int64_t c) { return y[static_cast<std::size_t>(i * 2 * half + c)]; };
+      const double angle =
+          static_cast<double>(at[static_cast<std::size_t>(i)]) * frequency[static_cast<std::size_t>(k)];
+      INFO("position " << at[static_cast<std::size_t>(i)] << " pair " << k);
+      CHECK(std::abs(of(k) - std::cos(angle)) < 2e-16);
+      CHECK(std::abs(of(half + k) - std::sin(angle)) < 2e-16);
+    }
 }
