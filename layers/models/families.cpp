@@ -115,7 +115,7 @@ std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::str
   std::replace(types.begin(), types.end(), std::string("mamba"), std::string("linear_attention"));  // older names
   std::replace(types.begin(), types.end(), std::string("attention"), std::string("full_attention"));
   if (static_cast<int64_t>(types.size()) != layers) config.refuse(name, str("need ", layers, " entries"));
-  others.insert(others.begin(), value);
+  std::erase(others, value), others.insert(others.begin(), value);
   for (const std::string& type : types)
     if (std::ranges::find(others, type) == others.end()) config.refuse(name, known(others));
   return where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == value; });

@@ -77,13 +77,13 @@ void read_lara_mini(FamilyReader& r) {
   r.plan.options.tied = c.get("tie_word_embeddings", true);
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true;
-  const std::vector<std::string> both = {"full_attention", "sliding_attention", "linear_attention"};
-  const auto recurrent = r.typed("layer_types", "linear_attention", both);
-  const auto sliding = r.typed("layer_types", "sliding_attention", both);
+  const std::vector<std::string> kinds = {"full_attention", "sliding_attention", "linear_attention"};
+  const auto recurrent = r.typed("layer_types", "linear_attention", kinds);
+  const auto sliding = r.typed("layer_types", "sliding_attention", kinds);
   r.mixers(sliding, o);
   r.windows(sliding);
   o.heads.use_rope = false;
-  r.mixers(r.typed("layer_types", "full_attention", both), o);
+  r.mixers(r.typed("layer_types", "full_attention", kinds), o);
   r.mixers(recurrent, GatedDeltaNetOptions{.heads = delta_sizes(c, r.plan.options)});
   r.usual_names(recurrent);
   delta_names(r);

@@ -2,9 +2,9 @@
 
 #include <sluice/core/operands.h>
 #include <sluice/ops/elementwise/tile_operand.h>
+#include <sluice/ops/shape/memory_order.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace sluice::detail {
 
@@ -92,28 +92,16 @@ void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* result
   });
 }
 
-/// The dims of x in the order in which they lie in memory.
-Shape order_in_memory(const Tensor& x) {
-  Shape order;
-  const auto step = [&](int64_t d) { return std::abs(x.strides()[static_cast<int>(d)]); };
-  for (int d = 0; d < x.rank(); ++d) {
-    int at = order.rank();
-    while (at > 0 && step(order[at - 1]) < step(d)) --at;
-    order.insert(at, d);
-  }
-  return order;
-}
-
 /// Operands that are all transposed alike, more of them than results: computed in the order of their memory, so that
 /// results are transposed instead of operands. False if operands are not so.
 bool run_transposed(const MapPlan& p, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
   std::size_t wanted = 0;
   for (std::size_t k = 0; k < n; ++k) wanted += results[k].defined();
   if (p.count <= wanted || !reads_across(p.operands[0]->layout())) return false;
-  const Shape order = order_in_memory(*p.operands[0]);
+  const Shape order = order_in_memory(p.operands[0]->layout());
   for (std::size_t k = 0; k < p.count; ++k) {
     const Tensor& x = *p.operands[k];
-    if (x.shape() != p.shape || !reads_across(x.layout()) || order_in_memory(x) != order) return false;
+    if (x.shape() != p.shape || !reads_across(x.layout()) || order_in_memory(x.layout()) != order) return false;
   }
   const auto permuted = [&](const Tensor& x, bool back) {
     Layout l = x.layout();

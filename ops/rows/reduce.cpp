@@ -8,6 +8,7 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
 #include <sluice/ops/rows/softmax.h>
+#include <sluice/ops/shape/memory_order.h>
 
 #include <algorithm>
 #include <cmath>
@@ -70,18 +71,12 @@ Shape places_of(const Shape& dims, const Shape& order) {
   for (int64_t d : dims) places.push_back(std::find(order.begin(), order.end(), d) - order.begin());
   return places;
 }
-/// The dims of x in the order in which they lie in memory, or none where that is no gain, or changes the order of a
-/// sum.
-Shape order_in_memory(ReduceKind kind, const Tensor& x, const Shape& dims) {
+/// order_in_memory() of x, or none where that is no gain, or changes the order of a sum.
+Shape useful_order(ReduceKind kind, const Tensor& x, const Shape& dims) {
   if (!as_on_cpu(x) || x.is_contiguous()) return {};
-  Shape order;
-  const auto step = [&](int64_t d) { return std::abs(x.strides()[static_cast<int>(d)]); };
-  for (int d = 0; d < x.rank(); ++d) {
-    if (x.shape()[d] > 1 && step(d) == 0) return {};
-    int at = order.rank();
-    while (at > 0 && step(order[at - 1]) < step(d)) --at;
-    order.insert(at, d);
-  }
+  for (int d = 0; d < x.rank(); ++d)
+    if (x.shape()[d] > 1 && x.strides()[d] == 0) return {};
+  const Shape order = detail::order_in_memory(x.layout());
   if (std::is_sorted(order.begin(), order.end())) return {};
   if (kind == ReduceKind::max || kind == ReduceKind::min) return order;
   const Shape places = places_of(dims, order);
@@ -94,7 +89,7 @@ Shape order_in_memory(ReduceKind kind, const Tensor& x, const Shape& dims) {
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
   if (dims.empty()) return kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach());  // a scalar; a new result
   Tensor y = x.detach();
-  if (const Shape order = order_in_memory(kind, x, dims); order.rank() > 0) {
+  if (const Shape order = useful_order(kind, x, dims); order.rank() > 0) {
     Shape places = places_of(dims, order), all;
     for (int d = 0; d < x.rank(); ++d) all.push_back(d);
     std::sort(places.begin(), places.end());
