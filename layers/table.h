@@ -20,6 +20,7 @@
 #include <sluice/layers/linear_attention/feature_map.h>
 #include <sluice/layers/linear_attention/gla.h>
 #include <sluice/layers/linear_attention/kda.h>
+#include <sluice/layers/linear_attention/lightning_attention.h>
 #include <sluice/layers/linear_attention/linear_attention.h>
 #include <sluice/layers/linear_attention/mamba2.h>
 #include <sluice/layers/linear_attention/retention.h>

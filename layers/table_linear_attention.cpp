@@ -40,6 +40,11 @@ void add_linear_attention_rows(RowList& rows) {
       {R"({"gate": "per_head", "output_gate": false, "norm": "none", "scale": 1, "dropout": 0.3})",
        R"({"expand_k": 1, "gate_rank": 3, "norm": "layer"})", R"({"kv_heads": 1, "short_conv": 3, "norm_eps": 0.1})",
        R"({"gate": "per_head", "kv_heads": 1, "short_conv": 2})"});
+  rows.add<LightningAttention>(
+          "lightning_attention", kDocuments, R"({"dim": 8, "heads": 2, "chunk": 3})",
+          {R"({"heads": 4, "kv_heads": 2, "head_dim": 3, "value_dim": 5, "norm_eps": 0.1, "dropout": 0.3})",
+           R"({"gamma": [0.3, 1]})"})
+      .bare = {{"heads", 2}};
   rows.add<DeltaNet>("delta_net", kDocuments, R"({"dim": 4, "heads": 2, "chunk": 3})",
                      {R"({"value_heads": 4, "key_dim": 3, "value_dim": 1, "beta_scale": 2, "output_gate": true})",
                       R"({"qk_activation": "elu1", "qk_norm": "sum", "short_conv": 0, "dropout": 0.3})",

@@ -92,6 +92,20 @@ void add_linear_layers(std::vector<Layer>& all) {
       .parameter("norm.weight [values // heads if shared_norm else values]", "", "group_norm != 'rms_plain'")
       .parameter("norm.bias [values // heads if shared_norm else values]", "", "group_norm == 'layer'")
       .output("[batch, n, dim]");
+  add(all, "lightning_attention", "linear attention",
+      "[q | k | v] = silu(x [Wq | Wk | Wv]); S_t = gamma_h S_{t-1} + k_t' v_t, o_t = q_t S_t; y = (sigmoid(x Wg) * "
+      "RMSNorm(o)) Wo, the norm over all heads together",
+      "Qin et al. 2024, MiniMax-01 2025")
+      .derive({{"g", "kv_heads or heads"}, {"d", "head_dim or dim // heads"}, {"dv", "value_dim or d"}})
+      .also(sequence)
+      .dense("q", "dim", "heads*d", "False")
+      .dense("k", "dim", "g*d", "False")
+      .dense("v", "dim", "g*dv", "False")
+      .dense("output_gate", "dim", "heads*dv", "False", "Wg")
+      .dense("out", "heads*dv", "dim", "False")
+      .also([](Layer& l) { log_gamma(l, "True"); })
+      .parameter("norm.weight [heads*dv]", "")
+      .output("[batch, n, dim]");
   add(all, "gla", "linear attention",
       "alpha_t = sigmoid(x_t W1 W2 + b)^(1/tau); S_t = diag(alpha_t) S_{t-1} + k_t' v_t, o_t = scale q_t S_t; y = "
       "(norm_h(o) * swish(x Wg)) Wo",

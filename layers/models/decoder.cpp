@@ -35,7 +35,7 @@ static bool absent(const auto& branch) { return std::holds_alternative<std::mono
 
 DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng)
     : residual_scale(o.residual_scale), mixer_factor(block.mixer_factor), beside_factor(block.beside_factor),
-      feed_factor(block.feed_factor) {
+      feed_factor(block.feed_factor), mixer_carried(block.mixer_norms.carried), feed_carried(block.feed_norms.carried) {
   if (absent(block.mixer) && !absent(block.beside)) fail<ValueError>("decoder: a block has `beside` without a mixer");
   const auto make = [&](auto& member, const auto& options) {
     if constexpr (requires { typename std::decay_t<decltype(options)>::Layer; }) {
@@ -69,17 +69,20 @@ Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass) const {
         },
         branch);
   };
-  const auto sum = [&](const Tensor& h, const Tensor& y, const Norm& after) {
-    return residual_scale == 1 ? h + after(y) : h + after(y) * residual_scale;
+  const auto sum = [&](const Tensor& h, const Tensor& normed, double carried, const Tensor& y, const Norm& after) {
+    const Tensor kept = carried == 0 ? h : carried == 1 ? normed : normed * carried;
+    return residual_scale == 1 ? kept + after(y) : kept + after(y) * residual_scale;
   };
   Tensor h = x;
   if (!absent(mixer)) {
     const Tensor u = mixer_norm(h);
     Tensor y = of(mixer, u, mixer_factor);
     if (!absent(beside)) y = y + of(beside, u, beside_factor);
-    h = sum(h, y, mixer_post_norm);
+    h = sum(h, u, mixer_carried, y, mixer_post_norm);
   }
-  return absent(feed) ? h : sum(h, of(feed, feed_norm(h), feed_factor), feed_post_norm);
+  if (absent(feed)) return h;
+  const Tensor u = feed_norm(h);
+  return sum(h, u, feed_carried, of(feed, u, feed_factor), feed_post_norm);
 }
 
 }  // namespace sluice

@@ -2,7 +2,8 @@
 //
 //   h = c·E[tokens]
 //   h ← h + r·N'(m·mixer(N(h)) + m'·beside(N(h)))            for each block; what stands beside the mixer, either
-//   h ← h + r·N'(f·feed(N(h)))                               branch, and each norm N, N' may be absent
+//   h ← h + r·N'(f·feed(N(h)))                               branch, and each norm N, N' may be absent; the branch may
+//                                                            be added to α·N(h) instead of h
 //   logits = cap(a·N(h)·W)                                   W = Eᵀ if tied; cap(s) = t·tanh(s/t)
 //
 //   Decoder model = load_model_files("Qwen3-0.6B");      // layers/models/load_model_files.h
@@ -13,6 +14,7 @@
 #include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/layers/linear_attention/kda.h>
+#include <sluice/layers/linear_attention/lightning_attention.h>
 #include <sluice/layers/linear_attention/mamba2.h>
 #include <sluice/layers/nn/gated_short_convolution.h>
 #include <sluice/layers/nn/mlp.h>
@@ -27,13 +29,15 @@ namespace sluice {
 struct DecoderNorms {
   bool before = true;  // the branch reads N(h)
   bool after = false;  // N' of the branch's output is added
+  double carried = 0;  // α: the sum begins with α·N(h) (MiniMax-01); 0: with h
 };
 
 /// The token mixers of a block, without residual and without a norm of their own before them. monostate: none.
-using DecoderMixerOptions = std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions,
-                                         Mamba2Options, GatedShortConvolutionOptions, std::monostate>;
-using DecoderMixer =
-    std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, GatedShortConvolution, std::monostate>;
+using DecoderMixerOptions =
+    std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options,
+                 LightningAttentionOptions, GatedShortConvolutionOptions, std::monostate>;
+using DecoderMixer = std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, LightningAttention,
+                                  GatedShortConvolution, std::monostate>;
 
 /// The layers of a block.
 struct DecoderBlockOptions {
@@ -60,11 +64,12 @@ struct DecoderOptions {
   DType dtype = f32;                        // of the embedding, the norms and the head; mixers and feeds have their own
 };
 
-/// One block: h + r·N'(m·mixer(N(h)) + m'·beside(N(h))), then the same with the feed.
+/// One block: h + r·N'(m·mixer(N(h)) + m'·beside(N(h))), or α·N(h) + …; then the same with the feed.
 struct DecoderBlock {
   static constexpr const char* type = "DecoderBlock";
   double residual_scale = 1;                                    // r
   double mixer_factor = 1, beside_factor = 1, feed_factor = 1;  // m, m', f
+  double mixer_carried = 0, feed_carried = 0;                   // α of DecoderNorms
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
   DecoderMixer mixer, beside = std::monostate{};
   std::variant<std::monostate, Glu, Moe, Mlp> feed;

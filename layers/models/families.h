@@ -93,6 +93,10 @@ struct FamilyReader {
   void two_ropes(MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local = 0);
   /// Softmax attention: heads, RoPE, biases.
   MultiHeadAttentionOptions attention() const;
+  /// rotary_dim as a share of head_dim; 1 without it.
+  double rotary_dim_share() const {
+    return config.has("rotary_dim") ? config.at<double>("rotary_dim") / config.at<double>("head_dim") : 1;
+  }
   /// Multi-head latent attention and its names.
   MlaOptions latent_attention();
   /// Its RoPE, of neighbouring channels, and the scale of the scores that belongs to it.
@@ -127,7 +131,7 @@ struct FamilyReader {
 };
 
 /// Llama and what is close to it; others whose mixer is softmax attention; those with latent attention, and GLM; those
-/// with the delta rule or short convolutions; those with Mamba-2, and Granite 3.
+/// with the delta rule, lightning attention or short convolutions; those with Mamba-2, and Granite 3.
 std::span<const ModelFamily> llama_families();
 std::span<const ModelFamily> attention_families();
 std::span<const ModelFamily> latent_families();

@@ -35,8 +35,7 @@ void read_mistral(FamilyReader& r) {
 /// MiniMax-M2: RoPE on a part of a head's channels, norms of all heads' q and k together, experts chosen by σ.
 void read_minimax_m2(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const double rotary = c.has("rotary_dim") ? c.at<double>("rotary_dim") / c.at<double>("head_dim") : 1;
-  r.rotary_share = c.get("rope_parameters.partial_rotary_factor", rotary);
+  r.rotary_share = c.get("rope_parameters.partial_rotary_factor", r.rotary_dim_share());
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true, o.qk_norm_over = QkNormOver::width;
   c.must_be("attention_bias", false);

@@ -1,5 +1,7 @@
-// Families with the delta rule or short convolutions in most of their blocks.
+// Families with the delta rule, lightning attention or short convolutions in most of their blocks.
 #include <sluice/layers/models/families.h>
+
+#include <tuple>
 
 namespace sluice::detail {
 
@@ -136,6 +138,65 @@ void read_olmo_hybrid(FamilyReader& r) {
   r.dense(r.all());
 }
 
+/// Blocks with lightning attention.
+std::vector<int64_t> lightning_layers(const FamilyReader& r, bool published) {
+  const ModelConfig& c = r.config;
+  if (!published && c.has("layer_types")) return r.typed("layer_types", "linear_attention");
+  if (!published) return r.where([](int64_t layer) { return layer % 2 == 1; });
+  const auto types = c.at<std::vector<int64_t>>("attn_type_list");
+  if (std::ssize(types) != r.layers) c.refuse("attn_type_list", str("need ", r.layers, " entries"));
+  for (const int64_t type : types)
+    if (type != 0 && type != 1) c.refuse("attn_type_list", "known: 0, lightning attention, and 1, softmax attention");
+  return r.where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == 0; });
+}
+
+/// MiniMax-01 and M1: lightning attention in most blocks, softmax attention in the others, experts in all. A branch is
+/// added to what it reads, the norm's output.
+void read_minimax(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const bool published = r.type != "minimax";  // else as transformers writes it, which turns all channels
+  if (published) r.rotary_share = r.rotary_dim_share();
+  const MultiHeadAttentionOptions full = r.attention();
+  const std::vector<int64_t> recurrent = lightning_layers(r, published);
+  r.mixers(full);
+  for (const int64_t layer : recurrent)
+    r.block(layer).mixer = LightningAttentionOptions{.dim = r.plan.options.dim,
+                                                     .heads = full.heads.heads,
+                                                     .head_dim = full.heads.head_dim,
+                                                     .gamma = lightning_gammas(full.heads.heads, layer, r.layers)};
+  // α of what is carried on and β of the branch, of blocks of either kind and of the feeds.
+  const auto factors = [&](const char* theirs, const char* transformers) {
+    const std::string at = published ? str("layernorm_", theirs) : transformers, end = published ? "" : "_factor";
+    const double carried = c.get(at + "_alpha" + end, 1.0);
+    if (!(carried > 0)) c.refuse(at + "_alpha" + end, "it must be positive");
+    return std::pair(carried, c.get(at + "_beta" + end, 1.0));
+  };
+  const auto softmax = factors("full_attention", "full_attn"), linear = factors("linear_attention", "linear_attn"),
+             feed = factors("mlp", "mlp");
+  for (const int64_t layer : r.all()) {
+    DecoderBlockOptions& block = r.block(layer);
+    const bool lightning = std::holds_alternative<LightningAttentionOptions>(block.mixer);
+    std::tie(block.mixer_norms.carried, block.mixer_factor) = lightning ? linear : softmax;
+    std::tie(block.feed_norms.carried, block.feed_factor) = feed;
+  }
+  c.must_be("postnorm", true);
+  c.must_be("shared_intermediate_size", int64_t{0});
+  c.must_be("attention_bias", false);
+  c.ignore("block_size router_jitter_noise shared_moe_mode");  // block_size changes rounding only
+  r.usual_names(recurrent);
+  const int64_t groups = full.heads.heads;  // q, k and v by head
+  r.members("linear_attn", {{"q", "qkv_proj", {.part = 0, .groups = groups}},
+                            {"k", "qkv_proj", {.part = 1, .groups = groups}},
+                            {"v", "qkv_proj", {.part = 2, .groups = groups}},
+                            {"out", "out_proj"}});
+  r.rename(".*linear_attn\\.log_gamma$", "");  // which config.json determines, as these
+  for (const char* buffer : {"slope_rate", "query_decay", "key_decay", "diagonal_decay"})
+    r.plan.ignore.push_back(str("self_attn\\.", buffer, "$"));
+  r.rename("linear_attn\\.", "self_attn.");
+  r.experts(r.all(), r.moe({"num_local_experts", "num_experts"}));
+  r.block_sparse_moe();
+}
+
 /// Width of LFM2's dense feeds: of intermediate_size two thirds, times a factor, rounded up to a multiple.
 int64_t lfm2_width(const ModelConfig& c) {
   c.must_be("block_use_swiglu", true);
@@ -223,6 +284,9 @@ std::span<const ModelFamily> hybrid_families() {
       {"qwen3_5_text", read_qwen3_next},
       {"qwen3_5_moe_text", read_qwen3_next},
       {"olmo_hybrid", read_olmo_hybrid},
+      {"minimax", read_minimax, R"({"rope_theta": 1000000})"},
+      {"minimax_text_01", read_minimax},
+      {"minimax_m1", read_minimax},
       {"lfm2", read_lfm2},
       {"lfm2_moe", read_lfm2},
       {"lfm3", read_lfm2},

@@ -123,3 +123,38 @@ TEST_CASE("model configs: the dtype is that of the words' embedding", "[models]"
   m.file.tensors["model.visual.pos_embed.weight"] = zeros({2, 2});  // the last name with "embed" in it, in f32
   CHECK(m.load().embedding.weight.dtype() == bf16);
 }
+
+TEST_CASE("model configs: MiniMax-01 by its own names and by those of transformers", "[models]") {
+  Changed m("minimax");
+  const Tensor tokens = reshape(Tensor::from(std::vector<int64_t>{3, 9, 4, 11, 7}), {1, 5});
+  const Decoder want = m.load();
+  const auto rename = [&](const char* from, const char* to) {
+    auto& fields = std::get<Json::Object>(m.config.value);
+    m.config[to] = m.config.at(from);
+    std::erase_if(fields, [&](const auto& field) { return field.first == from; });
+  };
+  for (const char* of : {"alpha", "beta"}) {
+    rename(str("full_attn_", of, "_factor").c_str(), str("layernorm_full_attention_", of).c_str());
+    rename(str("linear_attn_", of, "_factor").c_str(), str("layernorm_linear_attention_", of).c_str());
+    rename(str("mlp_", of, "_factor").c_str(), str("layernorm_mlp_", of).c_str());
+  }
+  rename("layer_types", "attn_type_list");
+  m.config["attn_type_list"] = parse_json("[0, 1, 0]");
+  m.config["postnorm"] = true, m.config["shared_intermediate_size"] = 0, m.config["rotary_dim"] = 8;
+  for (const char* type : {"minimax_text_01", "minimax_m1"}) {
+    m.config["model_type"] = type;
+    const Decoder model = m.load();
+    CHECK(max_abs_diff(model(tokens), want(tokens)) == 0);
+    CHECK(std::get<LightningAttention>(model.blocks[2].mixer).options.gamma == lightning_gammas(4, 2, 3));
+  }
+  m.config["rotary_dim"] = 4;
+  CHECK(std::get<MultiHeadAttentionOptions>(m.mixer(1)).heads.rope.rot_dim == 4);
+  m.config["layernorm_mlp_alpha"] = 0;
+  CHECK_THAT(m.refusal(), Contains("layernorm_mlp_alpha") && Contains("positive"));
+  m.config["layernorm_mlp_alpha"] = 1, m.config["attn_type_list"] = parse_json("[0, 2, 0]");
+  CHECK_THAT(m.refusal(), Contains("attn_type_list") && Contains("known: 0"));
+  m.config["attn_type_list"] = parse_json("[0, 1]");
+  CHECK_THAT(m.refusal(), Contains("attn_type_list") && Contains("3 entries"));
+  m.config["attn_type_list"] = parse_json("[0, 1, 0]"), m.config["sliding_window"] = 4;
+  CHECK_THAT(m.refusal(), Contains("sliding_window"));
+}

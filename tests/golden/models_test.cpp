@@ -40,7 +40,7 @@ const std::vector<std::string> kFamilies = {
     "nemotron_h",  "lfm2",         "lfm2_moe",   "falcon_h1",      "seed_oss",      "arcee",       "starcoder2",
     "nemotron",    "glm",          "glm4",       "ernie4_5_moe",   "helium",        "olmoe",       "flex_olmo",
     "exaone4",     "exaone_moe",   "gemma",      "vaultgemma",     "dots1",         "solar_open",  "laguna",
-    "lfm3",        "lara_mini"};
+    "lfm3",        "lara_mini",    "minimax"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 

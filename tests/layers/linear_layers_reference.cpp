@@ -222,6 +222,24 @@ Matrix gla(const LayerFacts& l, const LayerSequence& s) {
   return dense(l, "out", y);
 }
 
+Matrix lightning_attention(const LayerFacts& l, const LayerSequence& s) {
+  Matrix x = s.x;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (!s.real[i]) x[i].assign(x[i].size(), 0.0);
+  const auto rows = [&](const char* map, const char* heads) {
+    return heads_of(activated(dense(l, map, x), "silu"), l.size(heads));
+  };
+  const std::vector<Matrix> q = rows("q", "heads"), k = rows("k", "kv_heads"), v = rows("v", "kv_heads");
+  const std::vector<double> gamma = l.reals("gamma");
+  std::vector<Matrix> heads;
+  for (std::size_t h = 0, group = q.size() / k.size(); h < q.size(); ++h) {
+    const Pairs p{.q = q[h], .k = k[h / group], .v = v[h / group], .log_decay = Matrix(x.size(), {std::log(gamma[h])})};
+    heads.push_back(numerators(sums(p, s, true, false)));
+  }
+  const Matrix y = norm_of(l, "norm", "rms", l.real("norm_eps"), joined(heads));
+  return dense(l, "out", product(y, activated(dense(l, "output_gate", x), "sigmoid")));
+}
+
 const bool registered[] = {
     register_reference("feature_map",
                        [](const LayerFacts& l, const LayerSequence& s) { return features(l, "", l, s.x, 0); }),
@@ -232,6 +250,7 @@ const bool registered[] = {
                        }),
     register_reference("retention", retention),
     register_reference("gla", gla),
+    register_reference("lightning_attention", lightning_attention),
 };
 
 }  // namespace

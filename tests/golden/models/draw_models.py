@@ -29,6 +29,7 @@ def drawn(name, r):
     kind, options = make_models.FAMILIES[name]
     pick = r.choice
     heads, layers, head_dim = pick([1, 2, 3, 4, 6]), r.randint(1, 5), pick([4, 8, 10])
+    any_layers = lambda kinds: [pick(kinds) for _ in range(layers)]
     f = {**make_models.common, **options, "vocab_size": pick([40, 41, 53]), "hidden_size": pick([12, 16, 20, 24]),
          "num_hidden_layers": layers, "num_attention_heads": heads, "rms_norm_eps": pick([1e-6, 1e-5, 1e-3]),
          "num_key_value_heads": pick([d for d in range(1, heads + 1) if heads % d == 0]),
@@ -47,7 +48,7 @@ def drawn(name, r):
                 "ernie4_5_moe", "helium", "olmoe", "flex_olmo", "exaone4", "exaone_moe", "vaultgemma"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
-                "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5",
+                "ministral", "mixtral", "minimax", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5",
                 "bamba", "lfm2", "lfm2_moe", "falcon_h1", "seed_oss", "arcee", "starcoder2", "ernie4_5_moe", "helium",
                 "olmoe", "flex_olmo", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open"):
         rope = pick(list(ROPE))
@@ -165,6 +166,9 @@ def drawn(name, r):
     if name == "lfm2_moe":
         f.update(num_dense_layers=r.randint(0, layers), use_expert_bias=pick([True, False]),
                  routed_scaling_factor=pick([1.0, 2.5]), norm_topk_prob=pick([True, False]))
+    if name == "minimax":
+        f.update({field: pick([1, 0.7, 1.3]) for field in f if field.endswith("_factor")}, block_size=pick([2, 4, 256]),
+                 layer_types=pick([None, any_layers(["linear_attention", "full_attention"])]))
     if name == "minimax_m2":
         f["rotary_dim"] = pick([head_dim // 4 * 2, head_dim])
     if name == "glm4_moe":
@@ -231,7 +235,6 @@ def drawn(name, r):
         f.update(linear_num_heads=pick([1, 2, 3]), linear_head_dim=pick([4, 6]), tie_word_embeddings=False,
                  layer_types=[pick(["linear_attention", "full_attention"]) for _ in range(layers)],
                  mlp_layer_types=[pick(["dense", "sparse"]) for _ in range(layers)])
-    any_layers = lambda kinds: [pick(kinds) for _ in range(layers)]
     softmax = ["sliding_attention", "full_attention"]
     if name in ("laguna", "lfm3"):
         shares = {4: [0.5, 1.0], 8: [0.25, 0.5, 1.0], 10: [1.0]}[head_dim]

@@ -95,6 +95,11 @@ FAMILIES = {
     "mixtral": ("Mixtral", dict(intermediate_size=8, num_local_experts=5, sliding_window=None, rope_parameters=rope)),
     "minimax_m2": ("MiniMaxM2", dict(intermediate_size=8, num_local_experts=5, num_experts_per_tok=2, head_dim=8,
                                      rotary_dim=4, rope_parameters=rope)),
+    "minimax": ("MiniMax", dict(intermediate_size=8, num_local_experts=5, num_experts_per_tok=2, head_dim=8,
+                                num_hidden_layers=3, layer_types=types[2:] + types[:1],
+                                block_size=4, linear_attn_alpha_factor=1.5, linear_attn_beta_factor=0.7,
+                                full_attn_alpha_factor=0.8, full_attn_beta_factor=1.3, mlp_alpha_factor=1.2,
+                                rope_parameters=rope)),
     "qwen2_moe": ("Qwen2Moe", dict(intermediate_size=24, moe_intermediate_size=8, num_experts=5, num_experts_per_tok=2,
                                    shared_expert_intermediate_size=12, num_hidden_layers=3, mlp_only_layers=[1],
                                    rope_parameters=rope)),
@@ -203,7 +208,8 @@ def make(kind, fields, folder, seed):
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for key, x in list(model.named_parameters()) + list(model.named_buffers()):
-            if "inv_freq" in key or "mup_vector" in key or x.ndim == 0:  # computed from the configuration
+            computed = ("inv_freq", "mup_vector", "slope_rate", "_decay")  # from the configuration
+            if x.ndim == 0 or any(name in key for name in computed):
                 continue
             noise = torch.randn_like(x)
             if "A_log" in key or "dt_bias" in key:
