@@ -2,6 +2,7 @@
 
 #include <sluice/autograd/walk.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
@@ -97,6 +98,7 @@ void detail::backward(const Tensor& root, const Tensor& grad, BackwardOptions op
   if (final) watch.emplace(*root.impl().history);
   const Edge at = edge_of(root);
   std::vector<Edge> wanted;
+  check_defined("backward", options.inputs);
   for (const Tensor& x : options.inputs) {
     if (x.requires_grad() && !x.is_leaf())
       fail<AutogradError>("backward: input ", x, " is not a leaf; grad() gives its gradient");

@@ -4,7 +4,7 @@
 // leaf from several threads are all added, in the order of their arrival. Not safe at the same time: two walks through
 // one recorded node (other than a leaf), unless both retain the graph; a walk, and reading, setting or clearing .grad()
 // of a leaf that the walk reaches; a computation, and an in-place edit (an optimiser's step) of its operands;
-// registering hooks. AnomalyMode checks all threads; the thread that made a bad value gets the error.
+// registering and removing hooks. AnomalyMode checks all threads; the thread that made a bad value gets the error.
 #pragma once
 
 #include <sluice/core/node.h>
@@ -23,7 +23,8 @@ struct BackwardOptions {
   /// history that owns the leaf. This cycle is freed only by zero_grad(), set_grad(grad().detach()) or a backward()
   /// without create_graph. grad() below makes no cycle.
   bool create_graph = false;
-  /// The only leaves that get a gradient; empty: all. Those that the root does not depend on are left alone.
+  /// The only leaves that get a gradient; empty: all. Constants, and leaves that the root does not depend on, are left
+  /// alone.
   std::vector<Tensor> inputs = {};
 };
 

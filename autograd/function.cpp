@@ -3,6 +3,7 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/walk.h>
 #include <sluice/core/number/random.h>
+#include <sluice/core/operands.h>
 #include <sluice/core/scope.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/basic.h>
@@ -234,7 +235,16 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
 static void check_direction(const char* op, const std::function<Tensor(const Tensor&)>& f, const Tensor& x,
                             const Tensor& v) {
   if (!f) fail<ValueError>(op, ": the function is empty");
+  detail::check_defined(op, {{"x", x}, {"v", v}});
   if (v.shape() != x.shape()) fail(op, ": v=", v, " must have the shape of x=", x);
+  if (v.dtype() != x.dtype()) fail<DTypeError>(op, ": v is ", v.dtype(), ", x is ", x.dtype());
+}
+
+/// f(x), which must be defined.
+static Tensor value_of(const char* op, const std::function<Tensor(const Tensor&)>& f, const Tensor& x) {
+  Tensor y = f(x);
+  if (!y.defined()) fail<ValueError>(op, ": the function returned an undefined tensor");
+  return y;
 }
 
 /// The gradient of <g, v> by x for a gradient g that was recorded; zeros where g does not depend on x.
@@ -249,7 +259,7 @@ Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const
   // g(u) = Jᵀu is linear in u, and d/du <g(u), v> = J·v.
   Tensor in = x.detach().requires_grad_();
   GradMode on(true);
-  const Tensor y = f(in), u = zeros_like(y).requires_grad_();
+  const Tensor y = value_of("jvp", f, in), u = zeros_like(y).requires_grad_();
   Tensor g;
   if (y.requires_grad()) g = grad(y, in, {.create_graph = true, .allow_unused = true, .grad_outputs = {u}});
   return differentiated(g, u, v);
@@ -259,7 +269,7 @@ Tensor hvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const
   check_direction("hvp", f, x, v);
   Tensor in = x.detach().requires_grad_();
   GradMode on(true);
-  const Tensor y = f(in);
+  const Tensor y = value_of("hvp", f, in);
   if (y.numel() != 1) fail("hvp: needs a function with one element — got f(x)=", y, " for x=", x);
   Tensor g;
   if (y.requires_grad()) g = grad(y, in, {.create_graph = true, .allow_unused = true});
@@ -268,9 +278,10 @@ Tensor hvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const
 
 Tensor jacobian(const std::function<Tensor(const Tensor&)>& f, const Tensor& x) {
   if (!f) fail<ValueError>("jacobian: the function is empty");
+  detail::check_defined("jacobian", x);
   Tensor in = x.detach().requires_grad_();
   GradMode on(true);
-  const Tensor y = f(in);
+  const Tensor y = value_of("jacobian", f, in);
   detail::check_rank("jacobian", y.rank() + x.rank(), x);
   Shape shape = y.shape();
   for (int64_t size : x.shape()) shape.push_back(size);

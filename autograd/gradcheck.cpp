@@ -2,6 +2,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/number/random.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 
@@ -37,10 +38,12 @@ static double difference(const std::function<double()>& value, const Tensor& x, 
 
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
   if (!f) fail<ValueError>("gradcheck: the function is empty");
+  detail::check_defined("gradcheck", inputs);
   const GradMode on(true);
   Rng rng(o.seed);
   std::vector<Tensor> xs = fresh(inputs);
   Tensor y = f(xs);
+  if (!y.defined()) fail<ValueError>("gradcheck: the function returned an undefined tensor");
   if (y.dtype() != f64) fail<DTypeError>("gradcheck: the function must return f64 — got ", y.dtype());
   const Tensor sign = where(bernoulli(y.shape(), 0.5, rng, y.device()), like(y, 1), like(y, -1));
   const Tensor v = uniform(y.shape(), 0.5, 1.5, rng, y.options()) * sign;

@@ -123,7 +123,7 @@ class Leaf final : public Node {
   Tensor grad;
   bool frozen = false;       // takes no gradients: its tensor requires none for a while
   Tensor sum = {};           // bf16 leaves: the f32 sum over several walks; `grad` is this sum, rounded
-  uint32_t sum_version = 0;  // version of `grad` at that sum; another version: `grad` was written to since
+  uint32_t sum_version = 0;  // version of `grad` at that sum; another version: this tensor was edited since
   std::mutex adding;         // held while a backward walk adds to `grad`
 };
 

@@ -166,8 +166,8 @@ class Tensor {
   void zero_grad() { set_grad({}); }
   /// The same storage without history.
   Tensor detach() const;
-  /// Calls `hook` with each gradient that reaches this tensor; a defined result replaces the gradient. The handle's
-  /// remove() takes the hook away.
+  /// Calls `hook` with each gradient that reaches this tensor; a defined result replaces the gradient. A hook must not
+  /// edit the gradient in place, which others may receive, too. The handle's remove() takes the hook away.
   HookHandle register_hook(std::function<Tensor(const Tensor&)> hook);
 
   /// The implementation object, for the library's own use. Throws ValueError if undefined.

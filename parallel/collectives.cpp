@@ -273,6 +273,9 @@ void on_rank_0(const Communicator& group, const std::function<void()>& f) {
     } catch (const std::exception& e) {
       what = str(kind_of(e), e.what());
       error = std::current_exception();
+    } catch (...) {
+      what = "can exception that is no std::exception";  // of the kind c
+      error = std::current_exception();
     }
   }
   what = broadcast_text(what, 0, group);

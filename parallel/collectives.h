@@ -3,7 +3,8 @@
 // Gradients are those of the sum, over all ranks, of the losses on which the ranks call backward(). The adjoint of
 // all_reduce is all_reduce, of all_gather reduce_scatter, of broadcast reduce, of a shift the shift back. Each adjoint
 // is a collective itself, so gradients of any order work. If the operand of one rank has a history, the result has one
-// on every rank; every rank must then run the same backward pass, and its loss must depend on the result.
+// on every rank; every rank must then run the same backward pass, and its loss must depend on the result. NoGrad must
+// live on all ranks or on none.
 //
 // Values are f32, f64, bf16 or i64, of any layout. Results are contiguous and on the device of the operand. Tensors of
 // a GPU go through host memory unless the devices are linked (Communicator::device_link). On meta nothing is sent, and

@@ -26,8 +26,9 @@ const Sequence& sequence_of(int64_t n) {
     Group& group = s.communicator.group();
     std::vector<PeerCall> told;
     group.call([&] { told = group.agree({.op = "sequence", .text = "its lengths", .length = n}); });
-    s.starts.push_back(0);
-    for (const PeerCall& t : told) s.starts.push_back(checked_add("sequence", s.starts.back(), t.length));
+    std::vector<int64_t> starts{0};
+    for (const PeerCall& t : told) starts.push_back(checked_add("sequence", starts.back(), t.length));
+    s.starts = std::move(starts);  // all or nothing: what is refused is asked for again
   }
   if (s.starts[self + 1] - s.starts[self] != n)
     fail("sequence: a piece of ", n, " rows in the scope of a sequence of which this rank holds ",

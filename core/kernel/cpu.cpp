@@ -86,9 +86,15 @@ std::vector<Isa> find_all() { return {Isa::base}; }
 
 Isa find_wanted() {
   const char* name = std::getenv("SLUICE_ISA");
-  for (Isa i : isas())
-    if (name && !std::strcmp(name, isa_name(i))) return i;
-  return best_isa();
+  if (!name || !*name) return best_isa();
+  for (const Isa i : isas())
+    if (!std::strcmp(name, isa_name(i))) return i;
+  std::string known;
+  for (auto i = Isa::base; i <= Isa::amx; i = static_cast<Isa>(static_cast<int>(i) + 1)) {
+    if (!std::strcmp(name, isa_name(i))) return best_isa();
+    known += str(known.empty() ? "" : ", ", isa_name(i));
+  }
+  fail<ValueError>("SLUICE_ISA is \"", name, "\"; known: ", known);
 }
 
 std::atomic<Isa>& current() {

@@ -20,6 +20,7 @@ enum class Isa {
 
 /// The instruction set in use. At the start the best that processor and system have, or the one named by the
 /// environment variable SLUICE_ISA (base, neon, neon_bf16, avx2, avx512, avx512_bf16, amx) if this machine has it.
+/// Throws ValueError if the variable names none of these.
 Isa isa();
 /// The instruction sets of this machine, the weakest first.
 std::span<const Isa> isas();

@@ -175,7 +175,8 @@ namespace detail {
 /// The name of a choice, or its number if it has no name. choice_from(): the number of a name, or −1.
 Json choice_json(const char* choices, int64_t i);
 int64_t choice_from(const char* choices, const Json& name);
-/// A number that may be infinite, as JSON; JSON has no infinities and no NaN, so these are texts.
+/// A number that may be infinite, as JSON; JSON has no infinities and no NaN, so these are texts. number_from() refuses
+/// NaN.
 Json number_json(double x);
 bool number_from(const Json& j, double& x);
 

@@ -14,6 +14,8 @@ struct HelpShown {};
 
 /// What the text spells, if that is of the option's type, or else the text.
 Json value_of(const Option& o, const std::string& text) {
+  if (o.type == Option::yes_no && (text == "true" || text == "1")) return true;
+  if (o.type == Option::yes_no && (text == "false" || text == "0")) return false;
   int64_t i = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), i);
   if (o.type == Option::whole && error == std::errc() && end == text.data() + text.size()) return i;

@@ -26,7 +26,8 @@ struct LightningAttentionOptions {
 
   static void describe(auto& o, auto& f) {
     detail::describe_sizes(o, f);
-    detail::describe_gamma(o, f, "of each head, in (0, 1]; empty: exp(-2^(-8h/heads)), h from 1");
+    f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true},
+      "of each head, in (0, 1]; empty: those of lightning_gammas(heads)");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
     f.training("dropout", o.dropout, probability(), "on the output");
@@ -39,7 +40,7 @@ struct LightningAttentionOptions {
 /// Throws ValueError unless heads >= 0 and 0 <= layer < layers.
 std::vector<double> lightning_gammas(int64_t heads, int64_t layer = 0, int64_t layers = 1);
 
-/// Causal. No biases, no residual.
+/// Causal; decays are fixed. No biases, no residual.
 struct LightningAttention : LinearMixer {
   static constexpr const char* type = "LightningAttention";
   /// True for tensors that are f32 in a layer of bf16.

@@ -74,9 +74,10 @@ enum class LinearRope {
 constexpr const char* choices(LinearRope) { return "none inputs features"; }
 
 namespace detail {
-/// The option that all layers with fixed decays have; `meaning` tells their default.
-void describe_gamma(auto& o, auto& f, const char* meaning = "of each head, in (0, 1]; empty: 1 - 2^(-5-h)") {
-  f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true}, meaning);
+/// The option that LinearAttention and Retention describe alike.
+void describe_gamma(auto& o, auto& f) {
+  f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true},
+    "of each head, in (0, 1]; empty: 1 - 2^(-5-h)");
 }
 }  // namespace detail
 

@@ -179,13 +179,13 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
   const bool fresh = !under.empty() || c.has("rope_parameters.rope_theta");
   const std::string at = !under.empty() ? under + "." : fresh ? "rope_parameters." : "rope_scaling.";
   RopeOptions o{.base = fresh ? c.at<double>(at + "rope_theta") : c.get("rope_theta", 10000.0)};
-  const std::string partial =
-      c.has(at + "partial_rotary_factor") ? at + "partial_rotary_factor" : "partial_rotary_factor";
+  const std::string partial = (c.has(at + "partial_rotary_factor") ? at : "") + "partial_rotary_factor";
   const std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));
   const bool proportional = kind == "proportional";  // turns all pairs, but those behind the share by no angle
   if (!rotary_share && !proportional) c.must_be(partial, 1.0);
-  const auto turned = static_cast<int64_t>(static_cast<double>(head_dim) * c.get(partial, rotary_share.value_or(1)));
-  const int64_t dim = proportional ? head_dim : turned;
+  const double share = c.get(partial, rotary_share.value_or(1)), channels = static_cast<double>(head_dim) * share;
+  if (!(channels >= 1 && share <= 1)) c.refuse(partial, str("it must turn from 1 to all of ", head_dim, " channels"));
+  const int64_t turned = static_cast<int64_t>(channels), dim = proportional ? head_dim : turned;
   if (dim != head_dim) o.rot_dim = dim;
   if (kind == "default" || kind == "mrope") {
     c.ignore(at + "mrope_section " + at + "mrope_interleaved");  // three positions, which are one for text
@@ -196,7 +196,7 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
       std::fill(o.frequencies.begin() + std::clamp<int64_t>(turned / 2, 0, dim / 2), o.frequencies.end(), 0.0);
   } else if (kind == "llama3") {
     const double low = c.at<double>(at + "low_freq_factor"), high = c.at<double>(at + "high_freq_factor");
-    if (!(low < high)) c.refuse(at + "low_freq_factor", "it must be less than high_freq_factor");
+    if (!(low > 0 && low < high)) c.refuse(at + "low_freq_factor", "it must lie in (0, high_freq_factor)");
     o.frequencies = llama3_frequencies(dim, o.base, c.at<double>(at + "factor"), low, high,
                                        c.at<double>(at + "original_max_position_embeddings"));
   } else if (kind == "yarn") {

@@ -159,7 +159,7 @@ Mamba2Options granite_mamba(const FamilyReader& r) {
   if (o.heads < 1) c.refuse("mamba_n_heads", "it must be at least 1");
   o.head_dim = (c.has("mamba_d_ssm") ? c.at<int64_t>("mamba_d_ssm") : c.at<int64_t>("mamba_expand") * o.dim) / o.heads;
   o.state = c.at<int64_t>("mamba_d_state"), o.groups = c.at<int64_t>("mamba_n_groups");
-  o.short_conv = c.at<int64_t>("mamba_d_conv"), o.conv_bias = c.get("mamba_conv_bias", true);
+  o.short_conv = c.at<int64_t>("mamba_d_conv"), o.conv_bias = c.get("mamba_conv_bias", true, false);
   o.dt_limit = c.get("time_step_limit", o.dt_limit);
   o.norm_eps = r.plan.options.norm_eps;
   c.must_be("mamba_proj_bias", false);

@@ -49,7 +49,8 @@ ModelConfig::ModelConfig(const std::string& text, std::string at) : at_(std::mov
 }
 
 void ModelConfig::add(const std::string& prefix, const Json& value) {
-  if (const auto* object = value.as<Json::Object>())
+  const auto* const object = value.find("__float__") ? nullptr : value.as<Json::Object>();  // an infinity is a number
+  if (object)
     for (const auto& [name, member] : *object) add(prefix.empty() ? name : prefix + "." + name, member);
   else if (value.is_null()) nulls_.insert(prefix);
   else if (!fields_.emplace(prefix, value).second)

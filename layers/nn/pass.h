@@ -75,7 +75,7 @@ struct Pass {
   Given<Tensor> mask = {};              // bool, broadcasts to [batch, heads, n, keys]: true may attend
   Given<Tensor> bias = {};              // added to the scores; broadcasts to [batch, heads, n, keys]
   Given<Tensor> blocks = {};            // bool, whole blocks of queries × keys, see AttentionMask
-  int64_t block = 0;                    // rows and columns of a block
+  int64_t block = 0;                    // rows and columns of a block of `blocks`
   Given<std::vector<int64_t>> positions = {};  // global positions, see MultiHeadAttention
   Rng* rng = nullptr;                          // switches dropout on
   Stream* stream = nullptr;                    // x continues it; see step()

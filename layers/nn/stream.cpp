@@ -1,5 +1,6 @@
 #include <sluice/layers/nn/stream.h>
 
+#include <sluice/core/operands.h>
 #include <sluice/core/text/json.h>
 #include <sluice/core/text/safetensors.h>
 #include <sluice/core/scope.h>
@@ -89,8 +90,10 @@ void Stream::each_tensor(const std::function<void(const Tensor&)>& f) const {
   }
 }
 
+static constexpr int64_t kTokens = int64_t{1} << 56;  // more than any memory holds
+
 void Stream::reserve(int64_t tokens) {
-  if (tokens < 0) fail<ValueError>("stream: cannot reserve room for ", tokens, " tokens");
+  if (tokens < 0 || tokens > kTokens) fail<ValueError>("stream: cannot reserve room for ", tokens, " tokens");
   reserved_ = tokens;
 }
 
@@ -110,7 +113,12 @@ int64_t Stream::bytes() const {
   return sum;
 }
 
+void Stream::check_idle(const char* op) const {
+  if (running_.tokens >= 0) fail<ValueError>(op, ": a step of the stream runs");
+}
+
 void to(Stream& stream, Device device) {
+  stream.check_idle("to");
   for (Stream::Kept& k : stream.kept_)
     for (std::vector<Tensor>* list : {&k.tensors, &k.cache.rings})
       for (Tensor& t : *list)
@@ -118,7 +126,8 @@ void to(Stream& stream, Device device) {
 }
 
 Stream of_sequences(const Stream& stream, const Tensor& index) {
-  if (stream.running_.tokens >= 0) fail<ValueError>("of_sequences: a step of the stream runs");
+  stream.check_idle("of_sequences");
+  detail::check_defined("of_sequences", {{"index", index}});
   if (index.rank() != 1) fail("of_sequences: the index must be i64 [m] — got ", index);
   NoGrad guard;
   Stream chosen = stream;
@@ -142,6 +151,7 @@ std::string name_in_file(std::size_t place, const char* list, std::size_t i) { r
 }  // namespace
 
 void save(const Stream& stream, const std::string& path) {
+  stream.check_idle("save");
   SafeTensors file;
   Json::List places;
   for (std::size_t p = 0; p < stream.kept_.size(); ++p) {
@@ -174,7 +184,7 @@ Stream load_stream(const std::string& path) {
     if (n < 0 || n > most) refuse(name, " is ", n);
     return n;
   };
-  constexpr int64_t kTokens = int64_t{1} << 56, kTensors = 16;
+  constexpr int64_t kTensors = 16;
   Stream stream;
   try {
     const Json all = parse_json(described->second);

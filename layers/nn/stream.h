@@ -30,7 +30,7 @@ class Stream {
   /// all of the running step's: its positions would be others than in the full pass.
   int64_t position(int64_t tokens, const char* layer) const;
   /// Makes room for `tokens` tokens in all, counted from the first. A cache of all tokens takes this room at once when
-  /// it is next full, and copies nothing until then. Throws ValueError for a negative number.
+  /// it is next full, and copies nothing until then. Throws ValueError for a number below 0 or above 2⁵⁶.
   void reserve(int64_t tokens);
   int64_t reserved() const { return reserved_; }
   /// How many numbers the stream keeps, for all sequences of the batch together.
@@ -72,6 +72,9 @@ class Stream {
 
  private:
   friend class StreamStep;
+  /// ValueError, beginning with `op`, while a step runs.
+  void check_idle(const char* op) const;
+
   std::deque<Kept> kept_;  // a layer holds a reference to its place while others are made
   std::size_t next_ = 0;   // the place that comes next in this step
   std::size_t known_ = 0;  // places of earlier steps
@@ -87,12 +90,13 @@ class Stream {
   } running_;
 };
 
-/// Moves what the stream keeps to a device.
+/// Moves what the stream keeps to a device. ValueError while a step runs.
 void to(Stream& stream, Device device);
 /// The stream of the sequences `index` i64 [m] of the batch, in this order, some of them several times: beams that go
 /// on, or several answers to one prompt. ValueError for an index outside the batch, and while a step runs.
 Stream of_sequences(const Stream& stream, const Tensor& index);
-/// Writes a stream to a safetensors file; reads it again. Throws IOError for a file that holds no stream.
+/// Writes a stream to a safetensors file; reads it again. Throws IOError for a file that holds no stream, and
+/// ValueError while a step runs.
 void save(const Stream& stream, const std::string& path);
 Stream load_stream(const std::string& path);
 

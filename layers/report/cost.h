@@ -144,8 +144,8 @@ template <class M, class Run> Cost cost_of(M layer, Run&& run) {
 
 /// The cost of a layer for n tokens. `context` is the number of tokens of the context, for a layer that reads a
 /// context; for GlobalLocalAttention it is the number of global positions. A model with options whose first part is an
-/// Embedding reads tokens. Throws ValueError or ShapeError for sizes
-/// and options that the layer refuses, and for counts that leave the range of int64 (2^57 for one product or map).
+/// Embedding reads tokens. Throws ValueError or ShapeError for sizes and options that the layer refuses, and for
+/// counts that leave the range of int64 (2^57 for one product or map).
 template <class M>
 requires(!detail::LayerOptions<M>) Cost cost(M layer, int64_t n, int64_t context = 0) {
   NoGrad guard;

@@ -50,13 +50,14 @@ void update_average(const Members& average, const Members& model, double decay) 
   std::set<const TensorImpl*> done;  // update a tensor that two members share once
   for (std::size_t i = 0; i < sources.size(); ++i) {
     Tensor& mean = *average.slots[i].tensor;
-    if (!done.insert(mean.ref().get()).second) continue;
+    if (!done.insert(mean.ref().get()).second || (decay == 1 && sources[i].requires_grad())) continue;
     if (!sources[i].requires_grad() || decay == 0) {  // 0·NaN would stay
       copy_(mean, sources[i]);
       continue;
     }
     const Tensor now = sluice::to(sluice::to(sources[i].detach(), mean.dtype()), mean.device());
-    add_(mean, now - mean, 1 - decay);  // decay and 1 - decay, each rounded, would not add up to 1
+    // decay and 1 - decay, each rounded, need not add up to 1. Equal infinities have no difference.
+    add_(mean, where(now == mean, 0, now - mean), 1 - decay);
   }
 }
 

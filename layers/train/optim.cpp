@@ -170,6 +170,7 @@ void Optimizer::step() {
     update(due);
   } catch (...) {  // no memory: the step does not count, but what it has updated before stays so
     set_counts(before);
+    for (const Due& d : due) parameters_[d.index].tensor.bump_version();
     throw;
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {

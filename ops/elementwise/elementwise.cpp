@@ -57,6 +57,7 @@ Tensor add_scalar(const Tensor& x, double c) {
 }
 Tensor operator-(const Tensor& x, double c) {
   detail::check_whole("sub", x, c);
+  if (is_integer(x.dtype())) return sub(x, detail::beside("sub", x, c));  // −c may be out of their range
   return add_scalar(x, -c);
 }
 Tensor operator-(double c, const Tensor& x) {

@@ -155,7 +155,7 @@ static void write_places(const bool* hit, const Shape& shape, int64_t at, int64_
 
 Tensor nonzero(const Tensor& x) {
   detail::check_defined("nonzero", x);
-  const Tensor hit = contiguous(detail::on_cpu("nonzero", x.dtype() == boolean ? x : x != 0.0));
+  const Tensor hit = contiguous(detail::on_cpu("nonzero", to(x, boolean)));  // denormals are not 0
   const bool* p = hit.data<bool>();
   constexpr int64_t piece = 1 << 14;
   const int64_t n = hit.numel();

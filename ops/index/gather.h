@@ -26,7 +26,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index);
 
 // -- by value: these read the mask on the host, since the shape of the result depends on it -------------------
 
-/// The positions where x is not 0 (NaN is included): i64 [count, x.rank()], in row-major order.
+/// The positions where x is not 0 (NaN and denormals are included): i64 [count, x.rank()], in row-major order.
 Tensor nonzero(const Tensor& x);
 /// The elements of x where mask (bool) is true, in row-major order, as rank 1. The two broadcast.
 Tensor masked_select(const Tensor& x, const Tensor& mask);

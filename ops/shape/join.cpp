@@ -151,8 +151,8 @@ Tensor pad(const Tensor& x, int64_t dim, int64_t before, int64_t after, double v
   detail::check_defined("pad", x);
   int d = dim_of("pad", dim, x);
   if (before < 0 || after < 0) fail<ValueError>("pad: negative padding ", before, ", ", after, "; use slice to remove");
-  if (is_integer(x.dtype()) && value != std::floor(value))
-    fail<DTypeError>("pad: an ", x.dtype(), " tensor ", x, " and the fraction ", value, "; convert with to(x, f32)");
+  if ((is_integer(x.dtype()) && value != std::floor(value)) || (x.dtype() == boolean && value != 0 && value != 1))
+    fail<DTypeError>("pad: an ", x.dtype(), " tensor ", x, " and the number ", value, "; convert with to(x, f32)");
   detail::check_exact("pad", x.dtype(), value);
   if (before == 0 && after == 0) return clone(x);
   Shape full_shape = x.shape(), starts = Shape::filled(x.rank(), 0);

@@ -88,6 +88,14 @@ TEST_CASE("requires_grad_: leaves of floats only", "[engine]") {
   CHECK_FALSE((x * x).requires_grad());
 }
 
+TEST_CASE("backward: an undefined input is refused, a constant left alone", "[engine]") {
+  const Tensor w = ones({2}).requires_grad_(), constant = ones({2});
+  CHECK_THROWS_WITH(backward(sum(w * w), {.inputs = {w, Tensor()}}), Contains("backward") && Contains("operand 1"));
+  CHECK(!w.grad().defined());
+  backward(sum(w * w * constant), {.inputs = {constant}});
+  CHECK(!w.grad().defined());
+}
+
 TEST_CASE("set_grad: only fitting gradients of leaves", "[engine]") {
   Tensor x = leaf({1, 2});
   refused<ShapeError>([&] { x.set_grad(ones({3}, {f64})); }, "[3]", "[2]");

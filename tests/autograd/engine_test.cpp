@@ -109,6 +109,24 @@ TEST_CASE("backward: many gradients of a bf16 leaf add up; what was written to .
   CHECK(!w.grad().requires_grad());
 }
 
+TEST_CASE("backward: of a bf16 leaf whose gradients somebody holds, what took .grad()'s place counts",
+          "[engine][bf16]") {
+  std::vector<Tensor> held;  // so that each .grad() is another tensor, of the same version
+  Tensor w = full({1}, 1, {bf16}).requires_grad_();
+  const auto walk = [&](double slope, bool create_graph = false) {
+    backward(sum(w * slope), {}, {.create_graph = create_graph});
+    held.push_back(w.grad());
+  };
+  walk(64), walk(64);
+  w.set_grad(full({1}, 5, {bf16}));
+  walk(1);
+  CHECK(values(w.grad()) == Doubles{6});
+  w.zero_grad();
+  walk(64), walk(64), walk(64, true), walk(1), walk(1);
+  CHECK(values(w.grad()) == Doubles{194});
+  w.zero_grad(), held.clear();
+}
+
 TEST_CASE("backward: a long and a short path to the same node arrive together", "[engine]") {
   Tensor x = leaf(0.5), h = x * 3.0, deep = h;
   for (int i = 0; i < 20; ++i) deep = sin(deep);

@@ -205,6 +205,15 @@ TEST_CASE("jvp: constants, the identity and misfit directions", "[function]") {
   CHECK(jvp([](const Tensor& in) { return sign(in); }, x, v).to_vector<double>() == Doubles{0, 0, 0});
   CHECK_THROWS_WITH(jvp([](const Tensor& in) { return in; }, x, ones({2}, {f64})), Contains("jvp") && Contains("[2]"));
   CHECK_FALSE(x.grad().defined());
+  const auto identity = [](const Tensor& in) { return in; };
+  const auto nothing = [](const Tensor&) { return Tensor(); };
+  CHECK_THROWS_WITH(jvp(identity, x, {}), Contains("jvp") && Contains("v is undefined"));
+  CHECK_THROWS_WITH(hvp(identity, {}, v), Contains("hvp") && Contains("x is undefined"));
+  CHECK_THROWS_WITH(jacobian(identity, {}), Contains("jacobian") && Contains("x is undefined"));
+  CHECK_THROWS_WITH(jvp(identity, x, ones({3})), "jvp: v is f32, x is f64");
+  CHECK_THROWS_WITH(jvp(nothing, x, v), "jvp: the function returned an undefined tensor");
+  CHECK_THROWS_WITH(hvp(nothing, x, v), "hvp: the function returned an undefined tensor");
+  CHECK_THROWS_WITH(jacobian(nothing, x), "jacobian: the function returned an undefined tensor");
   NoGrad guard;  // works here as well, and leaves the mode
   CHECK(testing::max_abs_diff(jvp([](const Tensor& in) { return in * in; }, x, v), x.detach() * v * 2.0) < 1e-15);
   CHECK_FALSE(grad_enabled());

@@ -142,6 +142,8 @@ TEST_CASE("gradcheck: f32 is refused, constants are passed through", "[gradcheck
   CHECK_THROWS_AS(gradcheck(f, {f32_leaf, f32_leaf}), DTypeError);
   CHECK_THROWS_AS(gradgradcheck(f, {f32_leaf, f32_leaf}), DTypeError);
   CHECK_THROWS_AS(gradcheck([](const Inputs& in) { return to(in[0], f32); }, {a}), DTypeError);
+  CHECK_THROWS_WITH(gradcheck(f, {a, Tensor()}), Contains("gradcheck") && Contains("operand 1"));
+  CHECK_THROWS_WITH(gradcheck([](const Inputs&) { return Tensor(); }, {a}), Contains("returned an undefined tensor"));
   CHECK(gradcheck(f, {a, ones({2}, {f64})}).ok);
   CHECK_THROWS_AS(gradcheck(f, {a.detach(), a.detach()}), AutogradError);
   // A constant of another type, an index say, is no obstacle.

@@ -59,6 +59,8 @@ TEST_CASE("examples: options that lead nowhere are refused before anything is tr
           "hidden must be above dim / 3 — got hidden 32, dim 96");
   refused("hybrid_lm", "--smoke --only delta,sofmax",
           "--only names \"sofmax\", which is no model — did you mean \"softmax\"?");
+  refused("gated_lm", text + "--smoke=no", "option \"smoke\" must be of type bool");
+  refused("gated_lm", text + "--smoke=false --hidden 32", "hidden must be above dim / 3 — got hidden 32, dim 96");
   refused("chat", "--model '" + chat_data + "' --sequences 2", "--sequences above 1 needs --prompt");
 }
 

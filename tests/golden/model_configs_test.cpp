@@ -1,4 +1,5 @@
-// Configurations that differ from a family's tiny model in one field: refused where they cannot be followed.
+// Configurations that differ from a family's tiny model in some fields: refused where they cannot be followed. What
+// config.json may hold.
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/folders.h"
@@ -124,6 +125,17 @@ TEST_CASE("model configs: the dtype is that of the words' embedding", "[models]"
   CHECK(m.load().embedding.weight.dtype() == bf16);
 }
 
+TEST_CASE("model configs: RoPE turns at least a pair of channels, and at most all", "[models]") {
+  Changed m("glm");
+  for (const double share : {0.0, 0.1, -0.5, 1.5, 1e300}) {
+    INFO(share);
+    m.config["rope_parameters"]["partial_rotary_factor"] = share;
+    CHECK_THAT(m.refusal(), Contains("\"rope_parameters.partial_rotary_factor\""));
+  }
+  m.config["rope_parameters"]["partial_rotary_factor"] = 0.25;
+  CHECK(m.refusal() == "");
+}
+
 TEST_CASE("model configs: MiniMax-01 by its own names and by those of transformers", "[models]") {
   Changed m("minimax");
   const Tensor tokens = reshape(Tensor::from(std::vector<int64_t>{3, 9, 4, 11, 7}), {1, 5});
@@ -157,4 +169,29 @@ TEST_CASE("model configs: MiniMax-01 by its own names and by those of transforme
   CHECK_THAT(m.refusal(), Contains("attn_type_list") && Contains("3 entries"));
   m.config["attn_type_list"] = parse_json("[0, 1, 0]"), m.config["sliding_window"] = 4;
   CHECK_THAT(m.refusal(), Contains("sliding_window"));
+}
+
+TEST_CASE("model_config: names with dots, escaped quotes and numbers beyond a size", "[models]") {
+  const ModelConfig dots(R"({"a.b": 1, "c.d": {"e": 2, "f": {"g": 3}}})", "config.json");
+  CHECK_THROWS_WITH(dots.check_read({}), Contains("\"a.b\": 1") && Contains("\"c.d.f.g\": 3"));
+  CHECK_THROWS_WITH(dots.check_read({"c.d"}), Contains("\"a.b\": 1") && !Contains("\"c.d"));
+  CHECK_NOTHROW(dots.check_read({"a.b", "c.d"}));
+  CHECK_NOTHROW(dots.check_read({"a.b", "c.d.e", "c.d.f"}));
+
+  const ModelConfig quotes(R"({"text": "x\"Infinity\\", "limits": [0.5, Infinity], "low": -Infinity,
+    "high": Infinity, "newer": {"__float__": "Infinity"}})",
+                           "config.json");
+  CHECK(quotes.at<std::string>("text") == "x\"Infinity\\");
+  CHECK(quotes.at<std::vector<double>>("limits") == std::vector<double>{0.5, INFINITY});
+  CHECK(quotes.get("high", 7.0) == INFINITY);
+  CHECK(quotes.get("newer", 7.0) == INFINITY);
+  CHECK_THROWS_WITH(quotes.check_read({}), Contains("\"low\"") && Contains("-Infinity") && !Contains("newer"));
+  CHECK_THROWS_WITH(quotes.at<double>("low"), Contains("it has another type"));
+  CHECK_THROWS_AS(ModelConfig("{\"a\": \"\\", "config.json"), IOError);
+
+  const ModelConfig sizes(R"({"eight": 8.0, "vast": 1e14, "part": 8.5, "list": [1, 1e14]})", "config.json");
+  CHECK(sizes.at<int64_t>("eight") == 8);
+  CHECK_THROWS_WITH(sizes.at<int64_t>("vast"), Contains("it is no size of a model"));
+  CHECK_THROWS_WITH(sizes.at<int64_t>("part"), Contains("it has another type"));
+  CHECK_THROWS_WITH(sizes.at<std::vector<int64_t>>("list"), Contains("it is no size of a model"));
 }

@@ -359,26 +359,6 @@ TEST_CASE("load_model_files: a head in the file is used where it is not the embe
   }
 }
 
-TEST_CASE("model_config: names with dots, escaped quotes and numbers beyond a size", "[models]") {
-  const ModelConfig dots(R"({"a.b": 1, "c.d": {"e": 2, "f": {"g": 3}}})", "config.json");
-  CHECK_THROWS_WITH(dots.check_read({}), Contains("\"a.b\": 1") && Contains("\"c.d.f.g\": 3"));
-  CHECK_THROWS_WITH(dots.check_read({"c.d"}), Contains("\"a.b\": 1") && !Contains("\"c.d"));
-  CHECK_NOTHROW(dots.check_read({"a.b", "c.d"}));
-  CHECK_NOTHROW(dots.check_read({"a.b", "c.d.e", "c.d.f"}));
-
-  const ModelConfig quotes(R"({"text": "x\"Infinity\\", "limits": [0.5, Infinity], "low": -Infinity})", "config.json");
-  CHECK(quotes.at<std::string>("text") == "x\"Infinity\\");
-  CHECK(quotes.at<std::vector<double>>("limits") == std::vector<double>{0.5, INFINITY});
-  CHECK_THROWS_WITH(quotes.check_read({}), Contains("\"low.__float__\": \"-Infinity\""));
-  CHECK_THROWS_AS(ModelConfig("{\"a\": \"\\", "config.json"), IOError);
-
-  const ModelConfig sizes(R"({"eight": 8.0, "vast": 1e14, "part": 8.5, "list": [1, 1e14]})", "config.json");
-  CHECK(sizes.at<int64_t>("eight") == 8);
-  CHECK_THROWS_WITH(sizes.at<int64_t>("vast"), Contains("it is no size of a model"));
-  CHECK_THROWS_WITH(sizes.at<int64_t>("part"), Contains("it has another type"));
-  CHECK_THROWS_WITH(sizes.at<std::vector<int64_t>>("list"), Contains("it is no size of a model"));
-}
-
 TEST_CASE("load_model_files: an index that names a file which is not there, or in another folder", "[models]") {
   TempFolder folder;
   const auto put = [&](const std::string& name, const std::string& text) {

@@ -113,6 +113,15 @@ TEST_CASE("models: an average moves by 1 - decay, buffers are copied", "[models]
   for (int i = 0; i < 1000; ++i) update_average(mean, still, 0.9999);
   CHECK(values(mean) == values(still));
 
+  Net infinite(1);  // a mask that is trained, say
+  fill_(infinite.in.weight, -INFINITY);
+  Net also = clone(infinite);
+  update_average(also, infinite, 0.5);
+  CHECK(values(also) == values(infinite));
+  fill_(infinite.in.weight, NAN);
+  update_average(also, infinite, 1);
+  CHECK(also.in.weight.to_vector<double>() == Doubles(also.in.weight.to_vector<double>().size(), -INFINITY));
+
   const auto before = values(average);
   CHECK_THROWS_WITH(update_average(average, model, 1.5), "update_average: decay 1.5 is outside [0, 1]");
   CHECK_THROWS_AS(update_average(average, model, NAN), ValueError);

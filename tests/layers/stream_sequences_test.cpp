@@ -57,6 +57,18 @@ TEST_CASE("stream: what of_sequences refuses", "[streaming]") {
     return layer(y, pass);
   };
   CHECK_THROWS_AS(step(within, x, stream), ValueError);
+  const auto saves = [&](const Tensor& y, const Pass& pass) {
+    save(*pass.stream, "never.safetensors");
+    return layer(y, pass);
+  };
+  CHECK_THROWS_WITH(step(saves, x, stream), Contains("save: a step of the stream runs"));
+  const auto moves = [&](const Tensor& y, const Pass& pass) {
+    to(*pass.stream, meta);
+    return layer(y, pass);
+  };
+  CHECK_THROWS_WITH(step(moves, x, stream), Contains("to: a step of the stream runs"));
+  CHECK_THROWS_WITH(of_sequences(stream, Tensor()), Contains("of_sequences") && Contains("index is undefined"));
+  CHECK_THROWS_WITH(stream.reserve(int64_t{1} << 62), Contains("cannot reserve"));
   Stream empty = of_sequences(Stream(), Tensor::from<int64_t>({0}));
   CHECK(empty.length() == 0);
 }

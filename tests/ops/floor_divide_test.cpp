@@ -40,6 +40,17 @@ TEST_CASE("whole numbers: floor_divide is what remainder leaves, also at the end
   CHECK(grad(sum(remainder(Tensor({-1, 1, 1}), far)), far).to_vector<double>() == Doubles{1, 1, 0});
 }
 
+TEST_CASE("whole numbers: the lowest one is a number like others", "[numbers]") {
+  for (const DType t : {i32, i64}) {
+    const int64_t lowest = t == i64 ? INT64_MIN : INT32_MIN;
+    const double c = static_cast<double>(lowest);
+    const Tensor x = to(Tensor::from<int64_t>({-5, 7}), t);
+    CHECK(to(x - c, i64).to_vector<int64_t>() == Whole{-5 - lowest, lowest + 7});
+    CHECK(to(c - x, i64).to_vector<int64_t>() == Whole{lowest + 5, -(lowest + 1) - 6});
+    CHECK(to(x + c, i64).to_vector<int64_t>() == Whole{-(lowest + 5), lowest + 7});
+  }
+}
+
 TEST_CASE("whole numbers: powers wrap around, and are never fractions", "[numbers]") {
   const Tensor x = Tensor::from<int64_t>({0, -3, 2, INT64_MIN, 3'037'000'500});
   CHECK(pow(x, 0).to_vector<int64_t>() == Whole{1, 1, 1, 1, 1});

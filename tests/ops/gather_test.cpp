@@ -141,6 +141,7 @@ TEST_CASE("nonzero, masked_select: places in order, in pieces and in rows of eve
     CHECK(nonzero(mask).shape() == Shape{static_cast<int64_t>(chosen.size()), shape.rank()});
     CHECK(nonzero(mask).to_vector<int64_t>() == places);
     CHECK(nonzero(to(mask, f32)).to_vector<int64_t>() == places);
+    CHECK(nonzero(to(mask, f32) * 1e-40).to_vector<int64_t>() == places);  // denormals
     CHECK(masked_select(x, mask).to_vector<double>() == chosen);
   }
 }

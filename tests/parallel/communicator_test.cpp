@@ -257,6 +257,13 @@ TEST_CASE("communicator: what rank 0 throws, all throw, with its type", "[parall
     told(all, std::type_identity<ValueError>());
     told(all, std::type_identity<MemoryError>());
     told(all, std::type_identity<CommunicationError>());
+    std::string heard;
+    try {
+      on_rank_0(all, [] { throw 7; });
+    } catch (int) { heard = "7"; } catch (const CommunicationError& e) {
+      heard = e.what();
+    }
+    expect(heard == (all.rank() == 0 ? "7" : "an exception that is no std::exception"), "any exception on every rank");
     on_rank_0(all, [] {});
     all.set_timeout(77);
     expect(all.timeout() == 77, "the timeout is the one that was set");

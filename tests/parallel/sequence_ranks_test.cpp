@@ -109,3 +109,17 @@ TEST_CASE("sequence: cut sequences and DataParallel go together", "[sequence]") 
       }
   });
 }
+
+TEST_CASE("sequence: lengths whose sum is too large are refused as often as they come", "[parallel]") {
+  run_ranks(3, [](const Communicator& all) {
+    const SequenceScope scope(all);
+    for (int i = 0; i < 3; ++i) {
+      std::string said;
+      try {
+        sequence_piece(int64_t{1} << 55);
+      } catch (const Error& e) { said = e.what(); }
+      expect(said.find("sizes are too large") != std::string::npos, said.c_str());
+    }
+    expect(sequence_piece(2).first == 2 * all.rank(), "and lengths that fit are taken");
+  });
+}
