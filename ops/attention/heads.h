@@ -94,14 +94,4 @@ void sparse_product(Trans ta, int64_t n, int64_t m, int64_t k, T alpha, const T*
     }
 }
 
-/// c [n, m] = a · b, or aᵀ · b; with `add`, c += it. `a` is 0 for the pairs of steps that do not count; what is not
-/// finite in the row of b of such a pair, a later step's, stays out of c.
-template <class T>
-void masked_product(Trans ta, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
-                    bool add, T* c, int64_t ldc, Precision precision) {
-  if (all_finite(b, k, m, ldb)) return gemm(ta, Trans::no, n, m, k, T(1), a, lda, b, ldb, T(add), c, ldc, precision);
-  for (int64_t i = 0; !add && i < n; ++i) std::fill_n(c + i * ldc, m, T(0));
-  sparse_product(ta, n, m, k, T(1), a, lda, b, ldb, c, ldc);
-}
-
 }  // namespace sluice::detail

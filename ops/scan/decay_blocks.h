@@ -47,6 +47,13 @@ template <class T> void each_piece(const TotalDecays<T>& total, int64_t begin, i
     }
 }
 
+/// How many of `rows` rows, from the first on, pass the test fit(first, count) of count rows. Usually all do.
+int64_t fitting(int64_t rows, auto fit) {
+  int64_t count = fit(int64_t{0}, rows) ? rows : 0;
+  while (count < rows && fit(count, int64_t{1})) ++count;
+  return count;
+}
+
 /// What a chunk's steps leave of each other, in `columns` channels. Rows lie behind each other, without gaps.
 template <class T> struct DecayBuffers {
   T* step;       // g [chunk, columns]
@@ -79,36 +86,40 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
 
   /// False after the last block.
   bool enter() {
-    constexpr double most = 4096;  // of E and 1 / E: so much range is lost
-    begin = mild = end, end = std::min(begin + kDecayBlock, count);
+    constexpr double most = 1 << 24;  // of E and 1 / E: so much range is lost
+    begin = end, end = std::min(begin + kDecayBlock, count);
     vectorised([&, width = columns] {
       const double* start = sums + (begin - 1) * width;
       for (int64_t i = begin; i < end; ++i) {
         const double* here = sums + i * width;
         T *e = factor + (i - begin) * width, *y = carried + i * width;
-        for (int64_t c = 0; c < width; ++c) e[c] = math::exp(T(here[c] - start[c]));
-        int outside = 0;
-        for (int64_t c = 0; c < width; ++c) outside |= (e[c] < T(1 / most)) | (e[c] > T(most));
-        if (mild == i && !outside) {
-          for (int64_t c = 0; c < width; ++c) y[c] = x[i * width + c] / e[c];
-          if (all_finite(y, 1, width, width)) ++mild;
+        for (int64_t c = 0; c < width; ++c) {
+          const double sum = here[c] - start[c];
+          e[c] = math::exp(T(sum)), e[c] += e[c] * T(sum - double(T(sum)));  // a sum of 16 in f32 is off by 1e-6
         }
-        if (mild <= i) std::fill_n(y, width, T(0));
+        for (int64_t c = 0; c < width; ++c) y[c] = x[i * width + c] / e[c];
       }
+      mild = begin + fitting(end - begin, [&](int64_t first, int64_t rows) {
+               int outside = 0;
+               for (int64_t i = first * width; i < (first + rows) * width; ++i)
+                 outside |= (factor[i] < T(1 / most)) | (factor[i] > T(most));
+               return !outside && all_finite(carried + (begin + first) * width, rows, width, width);
+             });
+      std::fill(carried + mild * width, carried + end * width, T(0));
     });
     return begin < end;
   }
 
   /// Calls f(j, t, x_j ∘ e^{L_t − L_j}) for the block's pairs of steps j <= t with t >= from.
   void each_pair(int64_t from, auto f) const {
-    T *weight = part, *alpha = part + columns;
-    for (int64_t j = begin; from < end && j < end; ++j) {
+    if (from >= end) return;
+    T *weight = part, *kept = part + columns;  // e^g of the second step and on
+    const T* const steps = step + (begin + 1) * columns;
+    for (int64_t i = 0; i < (end - begin - 1) * columns; ++i) kept[i] = math::exp(steps[i]);
+    for (int64_t j = begin; j < end; ++j) {
       std::copy_n(x + j * columns, columns, weight);
       for (int64_t t = j; t < end; ++t) {
-        if (t > j) {
-          for (int64_t c = 0; c < columns; ++c) alpha[c] = math::exp(step[t * columns + c]);
-          for (int64_t c = 0; c < columns; ++c) weight[c] *= alpha[c];
-        }
+        for (int64_t c = 0; t > j && c < columns; ++c) weight[c] *= kept[(t - begin - 1) * columns + c];
         if (t >= from) f(j, t, static_cast<const T*>(weight));
       }
     }
@@ -165,34 +176,42 @@ void weights_by_keys(DecayBuffers<T>& w, std::span<const DecayQueries<T>> querie
   }
 }
 
-/// o_t ← e^{L_t} ∘ o_t + Σ_{j <= t} a_tj v_j ∘ e^{L_t − L_j}, for v and o [count, columns]. w.carried becomes
-/// v ∘ e^{L_end − L}.
+/// The weights a [count, count] of a sum over pairs of steps, and the rows [count, columns] that it is added to.
+template <class T> struct DecayedSum {
+  const T* a;
+  T* o;
+};
+
+/// o_t ← e^{L_t} ∘ o_t + Σ_{j <= t} a_tj v_j ∘ e^{L_t − L_j} of each of `sums`, for v [count, columns]. w.carried
+/// becomes v ∘ e^{L_end − L}.
 template <class T>
-void sum_by_values(DecayBuffers<T>& w, const T* a, const T* v, int64_t columns, int64_t count, T* o,
+void sum_by_values(DecayBuffers<T>& w, std::span<const DecayedSum<T>> sums, const T* v, int64_t columns, int64_t count,
                    Precision precision) {
-  int64_t done = 0;
-  for (DecayBlocks<T> b(w, v, columns, count); b.enter(); b.leave(done)) {
-    const auto multiply = [&](int64_t from, int64_t keys) {  // rows from … of Σ_{j < keys} a_tj carried_j
-      gemm(Trans::no, Trans::no, b.end - from, columns, keys, T(1), a + from * count, count, b.carried, columns, T(0),
-           b.part + (from - b.begin) * columns, columns, precision);
-    };
-    multiply(b.begin, b.end);
-    for (done = b.begin; done < b.mild; ++done)  // a sum may overflow before it is multiplied by E
-      if (!all_finite(b.part + (done - b.begin) * columns, 1, columns, columns)) break;
-    if (done < b.end) multiply(done, b.begin);  // earlier blocks alone
-    vectorised([&b, a, o, columns, count, done] {
-      for (int64_t t = b.begin; t < b.end; ++t) {
-        const T *e = b.factor + (t - b.begin) * columns, *part = b.part + (t - b.begin) * columns;
-        T* y = o + t * columns;
-        for (int64_t c = 0; c < columns; ++c) y[c] = (y[c] * b.border[c] + part[c]) * e[c];
-      }
-      b.each_pair(done, [=](int64_t j, int64_t t, const T* value) {
-        const T score = a[t * count + j];
-        T* y = o + t * columns;
-        for (int64_t c = 0; c < columns; ++c) y[c] += score * value[c];
+  for (DecayBlocks<T> b(w, v, columns, count); b.enter(); b.leave(b.mild))
+    for (const DecayedSum<T>& of : sums) {
+      const auto multiply = [&](int64_t from, int64_t keys) {  // rows from … of Σ_{j < keys} a_tj carried_j
+        gemm(Trans::no, Trans::no, b.end - from, columns, keys, T(1), of.a + from * count, count, b.carried, columns,
+             T(0), b.part + (from - b.begin) * columns, columns, precision);
+      };
+      multiply(b.begin, b.end);
+      // A sum may overflow before it is multiplied by E.
+      const int64_t done = b.begin + fitting(b.mild - b.begin, [&](int64_t first, int64_t rows) {
+                             return all_finite(b.part + first * columns, rows, columns, columns);
+                           });
+      if (done < b.end) multiply(done, b.begin);  // earlier blocks alone
+      vectorised([&b, a = of.a, o = of.o, columns, count, done] {
+        for (int64_t t = b.begin; t < b.end; ++t) {
+          const T *e = b.factor + (t - b.begin) * columns, *part = b.part + (t - b.begin) * columns;
+          T* y = o + t * columns;
+          for (int64_t c = 0; c < columns; ++c) y[c] = (y[c] * b.border[c] + part[c]) * e[c];
+        }
+        b.each_pair(done, [=](int64_t j, int64_t t, const T* value) {
+          const T score = a[t * count + j];
+          T* y = o + t * columns;
+          for (int64_t c = 0; c < columns; ++c) y[c] += score * value[c];
+        });
       });
-    });
-  }
+    }
 }
 
 }  // namespace sluice::detail

@@ -15,6 +15,7 @@
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/rows/rows.h>
 #include <sluice/ops/scan/decay_blocks.h>
+#include <sluice/ops/scan/triangle.h>
 #include <sluice/ops/scan/unit_lower.h>
 
 #include <algorithm>
@@ -58,6 +59,7 @@ template <class T> struct DeltaOperands {
     T* left;    // [c], e^{L_end − L_t}
     T* u;       // [c, value_width]
     T* r;       // [2c, value_width]
+    T* inverses;
     T* solver;
     T* end;  // [key_width], e^{L_end}; decays by channel only
     explicit Memory(const DeltaOperands& o)
@@ -71,7 +73,8 @@ template <class T> struct DeltaOperands {
                   {u, o.chunk * o.value_width},
                   {r, 2 * o.chunk * o.value_width},
                   {end, o.key_width},
-                  {solver, unit_lower_scratch(o.value_width)},
+                  {inverses, corner_inverses(o.chunk)},
+                  {solver, kUnitBlock * o.value_width},
                   {this->step, o.chunk * o.key_width},
                   {this->carried, o.chunk * o.key_width},
                   {this->factor, kDecayBlock * o.key_width},
@@ -105,8 +108,9 @@ template <class T> struct DeltaOperands {
       weights_by_keys<T>(m, std::span(both, static_cast<std::size_t>(sides)), m.keys, key_width, count, precision);
       std::copy_n(m.border, key_width, m.end);
     } else {
-      gemm(Trans::no, Trans::yes, sides * count, count, key_width, T(1), m.x, key_width, m.keys, key_width, T(0),
-           m.pairs, count, precision);
+      for (int64_t side = 0; side < sides; ++side)
+        pair_products(Pairs::earlier, count, key_width, m.x + side * count * key_width, key_width, m.keys, key_width,
+                      m.pairs + side * count * count, precision);
       if (g) vectorised([&] { weigh(m, count); });
     }
     for (int64_t side = 0; side < sides; ++side) {  // pairs that do not count; 0·NaN of a later step would not be 0
@@ -165,6 +169,12 @@ template <class T> struct DeltaOperands {
     });
   }
 
+  /// c [rows, columns] = a · state, or a · stateᵀ, for a [rows, k]; null is a state of zeros.
+  void product(Trans trans, int64_t rows, int64_t columns, int64_t k, const T* a, const T* state, T* c) const {
+    if (!state) std::fill_n(c, rows * columns, T(0));
+    else gemm(Trans::no, trans, rows, columns, k, T(1), a, k, state, value_width, T(0), c, columns, precision);
+  }
+
   /// S ← e^{L_end} ∘ S + aᵀ b, for a [rows, key_width] and b [rows, value_width].
   void next_state(const Memory& m, T* state, int64_t count, int64_t rows, const T* a, const T* b) const {
     const T whole = m.here[count - 1];  // a product that adds to S multiplies it too, except by 0, as 0·NaN is NaN
@@ -180,10 +190,10 @@ template <class T> struct DeltaOperands {
          state, value_width, precision);
   }
 
-  /// `rows` of r, which is (x ∘ e^L) S without the factors `here`, then u = (I + A)⁻¹ (w − here ∘ r of e).
+  /// `rows` of r, for a state that may be null as in product(), which is (x ∘ e^L) S without the factors `here`, then u
+  /// = (I + A)⁻¹ (w − here ∘ r of e).
   void solve(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, int64_t rows) const {
-    gemm(Trans::no, Trans::no, rows, value_width, key_width, T(1), far_rows(m), key_width, state, value_width, T(0),
-         m.r, value_width, precision);
+    product(Trans::no, rows, value_width, key_width, far_rows(m), state, m.r);
     vectorised([&] {
       for (int64_t t = 0; t < count; ++t) {
         const T *written = write.at(b, h, first + t), *known = m.r + t * value_width, kept = m.here[t];
@@ -191,7 +201,8 @@ template <class T> struct DeltaOperands {
         for (int64_t c = 0; c < value_width; ++c) u[c] = written[c] - kept * known[c];
       }
     });
-    solve_unit_lower(Trans::no, count, m.pairs, count, m.u, value_width, value_width, m.solver);
+    invert_corners(count, m.pairs, m.inverses);
+    solve_unit_lower(Trans::no, count, m.pairs, m.inverses, m.u, value_width, value_width, m.solver);
   }
 };
 

@@ -31,18 +31,23 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
           if (states)
             std::copy_n(state, key_width * value_width, states + (task * chunks + i) * key_width * value_width);
           each_piece(total, first, first + count, false, [&](int64_t at, int64_t some) {
-            if (total(at)) std::fill_n(state, key_width * value_width, T(0));
+            const bool anew = total(at) || (at == 0 && std::all_of(state, state + key_width * value_width, is_zero));
+            if (anew) std::fill_n(state, key_width * value_width, T(0));
             if (some <= Base::kFewSteps) vectorised([&] { steps(m, b, h, at, some, state, out); });
-            else one_chunk(m, b, h, at, some, state, out);
+            else one_chunk(m, b, h, at, some, anew, state, out);
           });
         }
       }
     });
   }
 
-  void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, T* state, HeadView<T>& out) const {
+  static bool is_zero(T x) { return x == T(0); }
+
+  /// anew: the state is zeros.
+  void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, bool anew, T* state,
+                 HeadView<T>& out) const {
     this->enter(m, b, h, first, count);
-    this->solve(m, b, h, first, count, state, sides * count);
+    this->solve(m, b, h, first, count, anew ? nullptr : state, sides * count);
     T* const o = out.at(b, h, first);
     const T* const known = sides == 2 ? m.r + count * value_width : m.u;
     vectorised([&] {
@@ -52,10 +57,9 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
         for (int64_t c = 0; c < value_width; ++c) to[c] = kept * from[c];
       }
     });
-    if (sides == 2) {
-      masked_product(Trans::no, count, value_width, count, m.pairs + count * count, count, m.u, value_width, true, o,
+    if (sides == 2)
+      masked_product(Trans::no, Pairs::earlier, count, value_width, m.pairs + count * count, m.u, value_width, true, o,
                      out.row, precision);
-    }
     this->scale_rows(m.left, m.u, count, value_width);
     this->next_state(m, state, count, count, this->carried_rows(m), m.u);
   }

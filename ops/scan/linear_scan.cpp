@@ -63,15 +63,15 @@ struct LinearScan final : Op<"linear_scan"> {
   }
 
  private:
-  /// True if linear_scan_backward serves this call, and pays. Its rows are copies: without a gradient of the decay
-  /// three scans, which read rows where they lie, are faster. A thread holds the states between all chunks of a head:
-  /// they must not outgrow its rows by far. States of one row or column have a kernel of their own, in f64.
+  /// True if linear_scan_backward serves this call, and pays. It makes all gradients: three scans make some of them
+  /// faster. A thread holds the states between all chunks of a head: they must not outgrow its rows by far. States of
+  /// one row or column have a kernel of their own, in f64.
   bool one_pass(const Tensor& gy) const {
     const Tensor q = saved(0), g = saved(3);
     const int64_t m = q.dim(3), e = gy.dim(3);
     return !grad_enabled() && gy.numel() > 0 && kernel::linear_scan_backward.installed(gy.device()) && !o.reverse &&
            !o.exclusive && m > 1 && e > 1 && !(o.decay_on_values && g.defined() && g.rank() == 4) &&
-           (needs(3) || q.dim(1) < gy.dim(1)) && m * e / (m + e) / 4 <= o.chunk;
+           (needs(3) || q.dim(1) < gy.dim(1) || (needs(0) && needs(1) && needs(2))) && m * e / (m + e) / 4 <= o.chunk;
   }
 
   Tensors fused_vjp(const Tensor& gy) const {

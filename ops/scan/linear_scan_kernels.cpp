@@ -15,6 +15,7 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/rows.h>
 #include <sluice/ops/scan/decay_blocks.h>
+#include <sluice/ops/scan/triangle.h>
 
 #include <algorithm>
 #include <cmath>
@@ -115,13 +116,13 @@ template <class T> struct Scan {
     const int64_t local = local_channels(cols), at = decay == Decay::values ? col : 0;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = row_of(first, count, i) + (o.reverse ? 1 : 0);
-      double* sum = w.sums + i * local;
-      T* steps = w.step + i * local;
-      for (int64_t c = 0; c < local; ++c) {
-        const T step = row >= n ? T(0) : std::max(g[((b * heads + h) * n + row) * channels + at + c], T(kForgotten));
-        sum[c] = sum[c - local] + static_cast<double>(step);
-        steps[c] = step;
-      }
+      const T* const given = g + ((b * heads + h) * n + row) * channels + at;
+      double *const sum = w.sums + i * local, *const before = sum - local;
+      T* const steps = w.step + i * local;
+      if (row >= n) std::fill_n(steps, local, T(0));
+      else
+        for (int64_t c = 0; c < local; ++c) steps[c] = std::max(given[c], T(kForgotten));
+      for (int64_t c = 0; c < local; ++c) sum[c] = before[c] + double(steps[c]);
     }
   }
   int64_t local_channels(int64_t cols) const { return decay == Decay::keys ? m : cols; }
@@ -159,7 +160,7 @@ template <class T> struct Scan {
 
   /// a_tj = q_t·k_j for the pairs that count, j <= t; in the order of the tensors, in reverse, j >= t.
   void weights(Memory& w, const T* queries, int64_t q_row, const T* keys, int64_t k_row, int64_t count, bool reverse) {
-    gemm(Trans::no, Trans::yes, count, count, m, T(1), queries, q_row, keys, k_row, T(0), w.a, count, precision);
+    pair_products(reverse ? Pairs::later : Pairs::earlier, count, m, queries, q_row, keys, k_row, w.a, precision);
     for (int64_t t = 0; t < count; ++t) {
       T* line = w.a + t * count;
       std::fill(line, line + (reverse ? t : 0), T(0)), std::fill(line + (reverse ? count : t + 1), line + count, T(0));
@@ -185,10 +186,10 @@ template <class T> struct Scan {
     }
     // to_i = x_i e^{sums_i}; without up_to, x_i e^{whole − sums_i}.
     const auto scaled = [&](const T* x, int64_t ld, T* to, bool up_to) {
-      for (int64_t i = 0; i < count; ++i) {
-        const T factor = math::exp(T(up_to ? sums[i] : whole - sums[i]));
-        for (int64_t c = 0; c < m; ++c) to[i * m + c] = x[i * ld + c] * factor;
-      }
+      T* const factor = w.step;
+      for (int64_t i = 0; i < count; ++i) factor[i] = math::exp(T(up_to ? sums[i] : whole - sums[i]));
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t c = 0; c < m; ++c) to[i * m + c] = x[i * ld + c] * factor[i];
       return to;
     };
     const bool weighted = decay == Decay::scalar;
@@ -196,12 +197,14 @@ template <class T> struct Scan {
       gemm(Trans::no, Trans::no, count, cols, m, T(1), weighted ? scaled(queries, q.row, w.q, !o.reverse) : queries,
            weighted ? m : q.row, w.state, cols, T(0), y, out.row, precision);
     weights(w, queries, q.row, keys, k.row, count, o.reverse);
-    for (int64_t t = 0; weighted && t < count; ++t) {
+    for (int64_t t = 0; weighted && t < count; ++t) {  // in whole vectors: those of the pairs that count, and some more
       const double here = sums[t], sign = o.reverse ? -1 : 1;
-      const int64_t begin = o.reverse ? t : 0, end = o.reverse ? count : t + 1;
-      for (int64_t j = begin; j < end; ++j) w.a[t * count + j] *= math::exp(T(sign * (here - sums[j])));
+      const int64_t begin = o.reverse ? t / 16 * 16 : 0, end = o.reverse ? count : std::min((t + 16) / 16 * 16, count);
+      for (int64_t j = begin; j < end; ++j)
+        w.a[t * count + j] *= (o.reverse ? j >= t : j <= t) ? math::exp(T(sign * (here - sums[j]))) : T(0);
     }
-    masked_product(Trans::no, count, cols, count, w.a, count, values, v.row, !start, y, out.row, precision);
+    masked_product(Trans::no, o.reverse ? Pairs::later : Pairs::earlier, count, cols, w.a, values, v.row, !start, y,
+                   out.row, precision);
     if (last) return;
     if (weighted && !start) {
       const T factor = math::exp(T(whole));
@@ -216,14 +219,15 @@ template <class T> struct Scan {
     load(w, b, h, first, count, col, cols);
     const bool by_keys = decay == Decay::keys;
     const DecayQueries<T> queries{w.q, w.a, w.queries};
+    const DecayedSum<T> sums{w.a, w.o};
     if (by_keys) weights_by_keys<T>(w, std::span(&queries, 1), w.k, m, count, precision), drop_own(w, count);
     else weights(w, w.q, m, w.k, m, count, false);
     std::fill_n(w.o, count * cols, T(0));
     if (!start)
       gemm(Trans::no, Trans::no, count, cols, m, T(1), by_keys ? w.queries : w.q, m, w.state, cols, T(0), w.o, cols,
            precision);
-    if (by_keys) masked_product(Trans::no, count, cols, count, w.a, count, w.v, cols, true, w.o, cols, precision);
-    else sum_by_values(w, w.a, w.v, cols, count, w.o, precision);
+    if (by_keys) masked_product(Trans::no, Pairs::earlier, count, cols, w.a, w.v, cols, true, w.o, cols, precision);
+    else sum_by_values<T>(w, std::span(&sums, 1), w.v, cols, count, precision);
     for (int64_t i = 0; i < count; ++i) std::copy_n(w.o + i * cols, cols, out.at(b, h, row_of(first, count, i)) + col);
     to_state(w, count, cols);
   }

@@ -37,15 +37,14 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
   };
   struct Memory : Base::Memory {
     Scratch<T> more;
-    T* rows;     // [2c, value_width], G
-    T* du;       // [c, value_width], then dw
-    T* dx;       // [2c, key_width]; this and dk without the pairs of a step with itself
-    T* dk;       // [c, key_width]
-    T* d;        // [2c, c], dA and dP
-    T* own;      // [c], dP_tt
-    T* turned;   // [c, c + 2 key_width]: decays by channel read backwards
-    T* nothing;  // [key_width, value_width], a state of zeros
-    T* states;   // [chunks, key_width, value_width], and X; linear_scan only
+    T* rows;    // [2c, value_width], G
+    T* du;      // [c, value_width], then dw
+    T* dx;      // [2c, key_width]; this and dk without the pairs of a step with itself
+    T* dk;      // [c, key_width]
+    T* d;       // [2c, c], dA and dP
+    T* own;     // [c], dP_tt
+    T* turned;  // [c, c + 2 key_width]: decays by channel read backwards
+    T* states;  // [chunks, key_width, value_width], and X; linear_scan only
     explicit Memory(const DeltaBackward& o)
         : Base::Memory(o), more({{rows, 2 * o.chunk * o.value_width},
                                  {du, o.chunk * o.value_width},
@@ -54,10 +53,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
                                  {d, 2 * o.chunk * o.chunk},
                                  {own, o.chunk},
                                  {turned, o.chunk * (o.chunk + 2 * o.key_width)},
-                                 {nothing, o.key_width * o.value_width},
-                                 {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {
-      std::fill_n(nothing, o.key_width * o.value_width, T(0));
-    }
+                                 {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {}
   };
 
   /// With the states of delta_scan's forward call, the one after it, and its gradient; all null for linear_scan.
@@ -71,18 +67,26 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
         T* const x_state = dstate ? dstate + task * size : m.states + chunks * size;
         if (!dstate) std::fill_n(x_state, size, T(0));
         const TotalDecays<T> total = this->total_decays(b, h);
+        bool nothing_later = is_zero(x_state, size);
         for (int64_t i = chunks - 1; i >= 0; --i) {
           const int64_t begin_of = i * chunk, end_of = std::min(n, begin_of + chunk);
           each_piece(total, begin_of, end_of, true, [&](int64_t first, int64_t count) {
             const bool anew = total(first), kept = first + count == end_of && !(end_of < n && total(end_of));
             const T* const after = i + 1 < chunks ? here + (i + 1) * size : last ? last + task * size : nullptr;
-            one_chunk(m, b, h, first, count, anew ? m.nothing : here + i * size, kept ? after : nullptr, dout, x_state,
+            const bool nothing = anew || (first == 0 && is_zero(here, size));
+            one_chunk(m, b, h, first, count,
+                      {nothing ? nullptr : here + i * size, kept ? after : nullptr, nothing_later}, dout, x_state,
                       results);
             if (anew) std::fill_n(x_state, size, T(0));
+            nothing_later = anew;
           });
         }
       }
     });
+  }
+
+  static bool is_zero(const T* x, int64_t size) {
+    return std::all_of(x, x + size, [](T value) { return value == T(0); });
   }
 
   /// S before each chunk, of linear_scan.
@@ -95,7 +99,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
       int64_t first = (i + 1) * chunk - 1;  // of the chunk's last piece
       while (first > i * chunk && !total(first)) --first;
       const int64_t count = (i + 1) * chunk - first;
-      std::copy_n(total(first) ? m.nothing : next - size, size, next);
+      if (total(first)) std::fill_n(next, size, T(0));
+      else std::copy_n(next - size, size, next);
       this->load(m.keys, this->k, key_width, b, h / group, first, count);
       this->load(m.u, this->write, value_width, b, h, first, count);
       this->load_decays(m, b, h, first, count);
@@ -115,48 +120,52 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
         m.carried[t * key_width + c] = m.keys[t * key_width + c] * math::exp(T(whole[c] - m.sums[t * key_width + c]));
   }
 
+  /// The states beside a chunk. Products with a state of zeros are left out.
+  struct States {
+    const T* before;     // null: zeros
+    const T* after;      // null: nothing passes the chunk's end
+    bool nothing_later;  // X after the chunk is zeros
+  };
   /// Stores the gradients of a chunk. x_state is X after the chunk, and becomes X before it.
-  void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, const T* after,
-                 HeadView<const T>& dout, T* x_state, Results& results) const {
+  void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const States& states,
+                 const HeadView<const T>& dout, T* x_state, Results& results) const {
     this->enter(m, b, h, first, count);
-    if (erases) this->solve(m, b, h, first, count, state, count);
+    if (erases) this->solve(m, b, h, first, count, states.before, count);
     else this->load(m.u, this->write, value_width, b, h, first, count);
-    pair_gradients(m, b, h, first, count, dout, x_state, results.write);
+    const T* const later = states.nothing_later ? nullptr : x_state;
+    pair_gradients(m, b, h, first, count, dout, later, results.write);
     // A decay of whole states multiplies G and u before their products; by_channels() multiplies the products.
     for (int64_t side = 0; side < sides; ++side)
       this->scale_rows(m.here, m.rows + side * count * value_width, count, value_width);
     this->scale_rows(m.left, m.u, count, value_width);
     // dx = e^L ∘ (G Sᵀ)
-    gemm(Trans::no, Trans::yes, sides * count, key_width, value_width, T(1), m.rows, value_width, state, value_width,
-         T(0), m.dx, key_width, precision);
+    this->product(Trans::yes, sides * count, key_width, value_width, m.rows, states.before, m.dx);
     // dk = e^{L_end − L} ∘ (u Xᵀ)
-    gemm(Trans::no, Trans::yes, count, key_width, value_width, T(1), m.u, value_width, x_state, value_width, T(0), m.dk,
-         key_width, precision);
+    this->product(Trans::yes, count, key_width, value_width, m.u, later, m.dk);
     // dx += Σ_j [dA | dP]_tj e^{L_t − L_j} k_j, dk += Σ_t [dA | dP]_tj e^{L_t − L_j} x_t
     if (decay == DeltaDecay::channels) by_channels(m, count);
     else by_scalar(m, count);
     vectorised([&] {
       store(m, b, h, first, count, results);
-      if (results.g) store_decay(m, b, h, first, count, after, x_state, results.g);
+      if (results.g) store_decay(m, b, h, first, count, later ? states.after : nullptr, x_state, results.g);
     });
     // X ← e^{L_end} ∘ X + (x ∘ e^L)ᵀ G
-    this->next_state(m, x_state, count, sides * count, this->far_rows(m), m.rows);
+    if (erases || first > 0) this->next_state(m, x_state, count, sides * count, this->far_rows(m), m.rows);
   }
 
   /// Makes G and, of G uᵀ, dA, dP and dP_tt; stores dw.
   void pair_gradients(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const HeadView<const T>& dout,
-                      const T* x_state, const HeadView<T>& dwrite) const {
+                      const T* later, const HeadView<T>& dwrite) const {
     const int64_t q_rows = (sides - 1) * count;  // rows of x before those of q
     T *const minus_dw = m.rows, *const out = m.rows + q_rows * value_width;
     this->load(out, dout, value_width, b, h, first, count);
     // du = Pᵀ do + (k ∘ e^{L_end − L}) X
-    gemm(Trans::no, Trans::no, count, value_width, key_width, T(1), this->carried_rows(m), key_width, x_state,
-         value_width, T(0), m.du, value_width, precision);
+    this->product(Trans::no, count, value_width, key_width, this->carried_rows(m), later, m.du);
     this->scale_rows(m.left, m.du, count, value_width);
-    masked_product(Trans::yes, count, value_width, count, m.pairs + q_rows * count, count, out, value_width, true, m.du,
-                   value_width, precision);
+    masked_product(Trans::yes, Pairs::earlier, count, value_width, m.pairs + q_rows * count, out, value_width, true,
+                   m.du, value_width, precision);
     // dw = (I + A)⁻ᵀ du
-    if (erases) solve_unit_lower(Trans::yes, count, m.pairs, count, m.du, value_width, value_width, m.solver);
+    if (erases) solve_unit_lower(Trans::yes, count, m.pairs, m.inverses, m.du, value_width, value_width, m.solver);
     for (int64_t t = 0; t < count; ++t) std::copy_n(m.du + t * value_width, value_width, dwrite.at(b, h, first + t));
     if (erases)
       vectorised(
@@ -165,8 +174,9 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
           },
           count * value_width);
     // [dA | dP] = G uᵀ for j < t
-    gemm(Trans::no, Trans::yes, sides * count, count, value_width, T(1), m.rows, value_width, m.u, value_width, T(0),
-         m.d, count, precision);
+    for (int64_t side = 0; side < sides; ++side)
+      pair_products(Pairs::earlier, count, value_width, m.rows + side * count * value_width, value_width, m.u,
+                    value_width, m.d + side * count * count, precision);
     for (int64_t t = 0; t < count; ++t) {
       T* const line = m.d + (q_rows + t) * count;
       m.own[t] = line[t];
@@ -183,16 +193,19 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
             for (int64_t j = 0; j < Base::whole_vectors(t + 1, count); ++j)
               m.d[(side * count + t) * count + j] *= m.weight[t * count + j];
       });
-    masked_product(Trans::no, sides * count, key_width, count, m.d, count, m.keys, key_width, true, m.dx, key_width,
-                   precision);
-    masked_product(Trans::yes, count, key_width, sides * count, m.d, count, m.x, key_width, true, m.dk, key_width,
-                   precision);
+    for (int64_t side = 0; side < sides; ++side) {
+      const T* const d = m.d + side * count * count;
+      const int64_t rows = side * count * key_width;
+      masked_product(Trans::no, Pairs::earlier, count, key_width, d, m.keys, key_width, true, m.dx + rows, key_width,
+                     precision);
+      masked_product(Trans::yes, Pairs::earlier, count, key_width, d, m.x + rows, key_width, true, m.dk, key_width,
+                     precision);
+    }
   }
 
   void by_channels(Memory& m, int64_t count) const {
-    for (int64_t side = 0; side < sides; ++side)
-      sum_by_values<T>(m, m.d + side * count * count, m.keys, key_width, count, m.dx + side * count * key_width,
-                       precision);
+    const DecayedSum<T> both[] = {{m.d, m.dx}, {m.d + count * count, m.dx + count * key_width}};
+    sum_by_values<T>(m, std::span(both, static_cast<std::size_t>(sides)), m.keys, key_width, count, precision);
     // The sums over later steps are the same, read backwards: from t to j < t the decays g_{j+1} … g_t pass.
     T *const pairs = m.turned, *const rows = pairs + count * count, *const sum = rows + count * key_width;
     vectorised([&m, count, width = key_width] {
@@ -214,7 +227,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
         if (side == 0) std::copy_n(m.dk + (count - 1 - t) * key_width, key_width, sum + t * key_width);
         else std::fill_n(sum + t * key_width, key_width, T(0));
       }
-      sum_by_values<T>(m, pairs, rows, key_width, count, sum, precision);
+      const DecayedSum<T> turned{pairs, sum};
+      sum_by_values<T>(m, std::span(&turned, 1), rows, key_width, count, precision);
       vectorised([dk = m.dk, sum, side, count, width = key_width] {
         for (int64_t t = 0; t < count; ++t) {
           T* const to = dk + (count - 1 - t) * width;

@@ -13,47 +13,53 @@ namespace sluice::detail {
 
 constexpr int64_t kUnitBlock = 16;  // rows
 
-/// Numbers of scratch memory that solve_unit_lower() needs for m right-hand sides.
-constexpr int64_t unit_lower_scratch(int64_t m) { return kUnitBlock * (kUnitBlock + m); }
+/// Numbers of the inverses of blocks on the diagonal, of n rows.
+constexpr int64_t corner_inverses(int64_t n) { return ceil_div(n, kUnitBlock) * kUnitBlock * kUnitBlock; }
 
-/// x ← (I + A)⁻¹ x, or (I + A)⁻ᵀ x, for x [n, m] and the part of a [n, n] below its diagonal.
+/// The inverses of the blocks on the diagonal of I + A, one behind the other, for the part of a [n, n] below its
+/// diagonal. A row depends on those before it: the blocks' rows take turns, so that none waits for the one before.
+template <class T> void invert_corners(int64_t n, const T* a, T* inverses) {
+  vectorised([=] {
+    for (int64_t r = 0; r < std::min(kUnitBlock, n); ++r)
+      for (int64_t first = 0; first + r < n; first += kUnitBlock) {
+        const T* const weights = a + (first + r) * n + first;
+        T* const inverse = inverses + first * kUnitBlock;
+        T line[kUnitBlock] = {};
+        line[r] = T(1);
+        for (int64_t j = 0; j < r; ++j)
+          for (int64_t c = 0; c < kUnitBlock; ++c) line[c] -= weights[j] * inverse[j * kUnitBlock + c];
+        std::copy_n(line, kUnitBlock, inverse + r * kUnitBlock);
+      }
+  });
+}
+
+/// x ← (I + A)⁻¹ x, or (I + A)⁻ᵀ x, for x [n, m], the part of a [n, n] below its diagonal, and what invert_corners()
+/// made of it. scratch: kUnitBlock · m numbers.
 template <class T>
-void solve_unit_lower(Trans trans, int64_t n, const T* a, int64_t lda, T* x, int64_t m, int64_t ldx, T* scratch) {
-  T *const inverse = scratch, *const before = scratch + kUnitBlock * kUnitBlock;
+void solve_unit_lower(Trans trans, int64_t n, const T* a, const T* inverses, T* x, int64_t m, int64_t ldx, T* scratch) {
   const int64_t blocks = ceil_div(n, kUnitBlock);
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t first = (trans == Trans::no ? i : blocks - 1 - i) * kUnitBlock,
                   rows = std::min(kUnitBlock, n - first), behind = first + rows;
     T* const here = x + first * ldx;
     if (trans == Trans::no && first > 0)
-      gemm(Trans::no, Trans::no, rows, m, first, T(-1), a + first * lda, lda, x, ldx, T(1), here, ldx);
+      gemm(Trans::no, Trans::no, rows, m, first, T(-1), a + first * n, n, x, ldx, T(1), here, ldx);
     if (trans == Trans::yes && behind < n)
-      gemm(Trans::yes, Trans::no, rows, m, n - behind, T(-1), a + behind * lda + first, lda, x + behind * ldx, ldx,
-           T(1), here, ldx);
+      gemm(Trans::yes, Trans::no, rows, m, n - behind, T(-1), a + behind * n + first, n, x + behind * ldx, ldx, T(1),
+           here, ldx);
     if (rows == 1) continue;
-    const T* const corner = a + first * lda + first;
     if (!all_finite(here, rows, m, ldx)) {  // 0·NaN of a later row would reach earlier ones
+      const T* const corner = a + first * n + first;
       for (int64_t r = 1; r < rows; ++r)
         for (int64_t j = 0; j < r; ++j) {
           const int64_t to = trans == Trans::no ? r : rows - 1 - r, from = trans == Trans::no ? j : rows - 1 - j;
-          const T weight = corner[std::max(to, from) * lda + std::min(to, from)];
+          const T weight = corner[std::max(to, from) * n + std::min(to, from)];
           for (int64_t c = 0; c < m; ++c) here[to * ldx + c] -= weight * here[from * ldx + c];
         }
       continue;
     }
-    vectorised([=] {
-      for (int64_t r = 0; r < rows; ++r) {
-        T line[kUnitBlock] = {};
-        line[r] = T(1);
-        for (int64_t j = 0; j < r; ++j) {
-          const T weight = corner[r * lda + j];
-          for (int64_t c = 0; c < kUnitBlock; ++c) line[c] -= weight * inverse[j * kUnitBlock + c];
-        }
-        std::copy_n(line, kUnitBlock, inverse + r * kUnitBlock);
-      }
-    });
-    for (int64_t r = 0; r < rows; ++r) std::copy_n(here + r * ldx, m, before + r * m);
-    gemm(trans, Trans::no, rows, m, rows, T(1), inverse, kUnitBlock, before, m, T(0), here, ldx);
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(here + r * ldx, m, scratch + r * m);
+    gemm(trans, Trans::no, rows, m, rows, T(1), inverses + first * kUnitBlock, kUnitBlock, scratch, m, T(0), here, ldx);
   }
 }
 

@@ -1,0 +1,53 @@
+// Products of the pairs of steps (t, j) of a chunk, of which half do not count: those with j > t, or in a reverse scan
+// j < t. They are left out by blocks: 5/8 of a product of 64 steps remain.
+#pragma once
+
+#include <sluice/ops/attention/heads.h>
+#include <sluice/ops/gemm/gemm.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace sluice::detail {
+
+/// The steps j whose pairs with t count: j <= t, or j >= t.
+enum class Pairs : bool { earlier, later };
+
+/// Steps of a block. Products of bf16 pack their operands anew for each block, so that one block is faster.
+inline int64_t pair_block(int64_t n, int64_t steps, Precision precision) {
+  return precision == Precision::f32 ? steps : std::max<int64_t>(n, 1);
+}
+
+/// a_tj = x_t·k_j for the pairs that count, and for some more; x, k [n, m], a [n, n].
+template <class T>
+void pair_products(Pairs pairs, int64_t n, int64_t m, const T* x, int64_t ldx, const T* k, int64_t ldk, T* a,
+                   Precision precision) {
+  const int64_t block = pair_block(n, 32, precision);
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t steps = std::min(block, n - first), from = pairs == Pairs::earlier ? first : 0,
+                  rows = (pairs == Pairs::earlier ? n : first + steps) - from;
+    gemm(Trans::no, Trans::yes, rows, steps, m, T(1), x + from * ldx, ldx, k + first * ldk, ldk, T(0),
+         a + from * n + first, n, precision);
+  }
+}
+
+/// c [n, m] = a · b, or aᵀ · b; with `add`, c += it. a [n, n] is 0 for the pairs of steps that do not count; what is
+/// not finite in the row of b of such a pair stays out of c.
+template <class T>
+void masked_product(Trans ta, Pairs pairs, int64_t n, int64_t m, const T* a, const T* b, int64_t ldb, bool add, T* c,
+                    int64_t ldc, Precision precision) {
+  if (!all_finite(b, n, m, ldb)) {
+    for (int64_t i = 0; !add && i < n; ++i) std::fill_n(c + i * ldc, m, T(0));
+    return sparse_product(ta, n, m, n, T(1), a, n, b, ldb, c, ldc);
+  }
+  const int64_t block = pair_block(n, 16, precision);
+  const bool from_first = (ta == Trans::yes) == (pairs == Pairs::earlier);  // of the block on, not up to its last step
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t rows = std::min(block, n - first), from = from_first ? first : 0,
+                  steps = (from_first ? n : first + rows) - from;
+    gemm(ta, Trans::no, rows, m, steps, T(1), a + (ta == Trans::no ? first * n + from : from * n + first), n,
+         b + from * ldb, ldb, T(add), c + first * ldc, ldc, precision);
+  }
+}
+
+}  // namespace sluice::detail
