@@ -59,7 +59,7 @@ template <class T> struct DecayBuffers {
   T* step;       // g [chunk, columns]
   double* sums;  // L = g_0 + … + g_t [chunk, columns], behind a row of zeros
   T* border;     // [columns], e^{L_border}: what is left of the chunk's start
-  T* factor;     // [block, columns], E
+  T* factor;     // [chunk, columns], E
   T* carried;    // [chunk, columns], see DecayBlocks
   T* part;       // [block, columns], of whoever goes through the blocks; each_pair() overwrites it
 };
@@ -84,15 +84,22 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
     std::fill_n(border, columns, T(1));
   }
 
+  /// Whether E and 1 / E are not too large: so much range is lost.
+  static bool in_range(const T* e, int64_t numbers) {
+    constexpr double most = 1 << 24;
+    int outside = 0;
+    for (int64_t i = 0; i < numbers; ++i) outside |= (e[i] < T(1 / most)) | (e[i] > T(most));
+    return !outside;
+  }
+
   /// False after the last block.
   bool enter() {
-    constexpr double most = 1 << 24;  // of E and 1 / E: so much range is lost
     begin = end, end = std::min(begin + kDecayBlock, count);
     vectorised([&, width = columns] {
       const double* start = sums + (begin - 1) * width;
       for (int64_t i = begin; i < end; ++i) {
         const double* here = sums + i * width;
-        T *e = factor + (i - begin) * width, *y = carried + i * width;
+        T *e = factor + i * width, *y = carried + i * width;
         for (int64_t c = 0; c < width; ++c) {
           const double sum = here[c] - start[c];
           e[c] = math::exp(T(sum)), e[c] += e[c] * T(sum - double(T(sum)));  // a sum of 16 in f32 is off by 1e-6
@@ -100,10 +107,8 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
         for (int64_t c = 0; c < width; ++c) y[c] = x[i * width + c] / e[c];
       }
       mild = begin + fitting(end - begin, [&](int64_t first, int64_t rows) {
-               int outside = 0;
-               for (int64_t i = first * width; i < (first + rows) * width; ++i)
-                 outside |= (factor[i] < T(1 / most)) | (factor[i] > T(most));
-               return !outside && all_finite(carried + (begin + first) * width, rows, width, width);
+               const int64_t at = (begin + first) * width;
+               return in_range(factor + at, rows * width) && all_finite(carried + at, rows, width, width);
              });
       std::fill(carried + mild * width, carried + end * width, T(0));
     });
@@ -127,7 +132,7 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
 
   /// Carries x on to the border behind the block. Rows before step `done` take what enter() left, the others x itself.
   void leave(int64_t done) {
-    const T* last = factor + (end - begin - 1) * columns;
+    const T* last = factor + (end - 1) * columns;
     const double* there = sums + (end - 1) * columns;
     vectorised([&, width = columns] {
       for (int64_t i = 0; i < end; ++i) {
@@ -159,7 +164,7 @@ void weights_by_keys(DecayBuffers<T>& w, std::span<const DecayQueries<T>> querie
     for (const DecayQueries<T>& of : queries) {
       vectorised([&b, q = of.q, decayed = of.decayed, m] {
         for (int64_t t = b.begin; t < b.end; ++t) {
-          const T *query = q + t * m, *e = b.factor + (t - b.begin) * m;
+          const T *query = q + t * m, *e = b.factor + t * m;
           T *near = b.part + (t - b.begin) * m, *far = decayed + t * m;
           for (int64_t c = 0; c < m; ++c) near[c] = query[c] * e[c], far[c] = near[c] * b.border[c];
         }
@@ -201,7 +206,7 @@ void sum_by_values(DecayBuffers<T>& w, std::span<const DecayedSum<T>> sums, cons
       if (done < b.end) multiply(done, b.begin);  // earlier blocks alone
       vectorised([&b, a = of.a, o = of.o, columns, count, done] {
         for (int64_t t = b.begin; t < b.end; ++t) {
-          const T *e = b.factor + (t - b.begin) * columns, *part = b.part + (t - b.begin) * columns;
+          const T *e = b.factor + t * columns, *part = b.part + (t - b.begin) * columns;
           T* y = o + t * columns;
           for (int64_t c = 0; c < columns; ++c) y[c] = (y[c] * b.border[c] + part[c]) * e[c];
         }
@@ -212,6 +217,73 @@ void sum_by_values(DecayBuffers<T>& w, std::span<const DecayedSum<T>> sums, cons
         });
       });
     }
+}
+
+/// Weights a [count, count] and rows x [count, columns] of a sum over pairs, and memory [count, columns].
+template <class T> struct LaterRows {
+  const T *a, *x;
+  T* carried;
+};
+
+/// o_j ← e^{L_end − L_j} ∘ o_j + Σ_{t >= j} a_tj x_t ∘ e^{L_t − L_j}, summed over `rows`, for o [count, columns]. From
+/// the last block to the first, with the E that weights_by_keys() or sum_by_values() left of the same decays:
+///
+///   the own block:  x_t ∘ E_t, and 1 / E_j; from the first step on where E is small, running products of e^g
+///   later blocks:   x_t ∘ e^{L_t − L_end}, carried on, and E_end / E_j
+template <class T>
+void sum_by_keys(DecayBuffers<T>& w, std::span<const LaterRows<T>> rows, int64_t columns, int64_t count, T* o,
+                 Precision precision) {
+  std::fill_n(w.border, columns, T(1));  // what is left at the block's end of a row at the chunk's end
+  for (int64_t end = count, begin; end > 0; end = begin) {
+    begin = (end - 1) / kDecayBlock * kDecayBlock;
+    const int64_t steps = end - begin, at = begin * columns;
+    const T *const e = w.factor + at, *const last = e + (steps - 1) * columns;
+    T* const y = o + at;
+    const auto multiply = [&](int64_t keys, int64_t first, int64_t later) {  // w.part = Σ_t a_tj carried_t
+      for (const LaterRows<T>& r : rows)
+        gemm(Trans::yes, Trans::no, keys, columns, later, T(1), r.a + first * count + begin, count,
+             r.carried + first * columns, columns, T(&r != rows.data()), w.part, columns, precision);
+    };
+    multiply(steps, end, count - end);
+    vectorised([&, border = w.border, part = w.part] {
+      for (int64_t i = 0; i < steps; ++i)
+        for (int64_t c = 0; c < columns; ++c)
+          y[i * columns + c] = y[i * columns + c] * border[c] + part[i * columns + c];
+      for (const auto& [a, x, carried] : rows) {
+        for (int64_t i = at; i < end * columns; ++i) carried[i] = x[i] * w.factor[i];
+        for (int64_t t = end; t < count; ++t)
+          for (int64_t c = 0; c < columns; ++c) carried[t * columns + c] *= last[c];
+      }
+      for (int64_t c = 0; c < columns; ++c) border[c] *= last[c];
+    });
+    const bool finite = std::all_of(rows.begin(), rows.end(), [&](const LaterRows<T>& r) {
+      return all_finite(r.carried + at, steps, columns, columns);
+    });
+    const int64_t mild = !finite ? 0 : fitting(steps, [&](int64_t first, int64_t some) {
+      return DecayBlocks<T>::in_range(e + first * columns, some * columns);
+    });
+    multiply(mild, begin, steps);
+    vectorised([&, part = w.part] {
+      for (int64_t i = 0; i < mild; ++i)
+        for (int64_t c = 0; c < columns; ++c) {
+          T& to = y[i * columns + c];
+          to = (to * last[c] + part[i * columns + c]) / e[i * columns + c];
+        }
+      if (mild == steps) return;
+      const T* const decays = w.step + at + columns;  // of the second step and on
+      for (int64_t i = 0; i < (steps - 1) * columns; ++i) part[i] = math::exp(decays[i]);
+      for (int64_t j = mild; j < steps; ++j) {
+        T* const to = y + j * columns;
+        for (int64_t t = steps - 1; t >= j; --t) {
+          for (const auto& [a, x, carried] : rows) {
+            const T weight = a[(begin + t) * count + begin + j];
+            for (int64_t c = 0; c < columns; ++c) to[c] += weight * x[at + t * columns + c];
+          }
+          for (int64_t c = 0; t > j && c < columns; ++c) to[c] *= part[(t - 1) * columns + c];
+        }
+      }
+    });
+  }
 }
 
 }  // namespace sluice::detail

@@ -77,7 +77,7 @@ template <class T> struct DeltaOperands {
                   {solver, kUnitBlock * o.value_width},
                   {this->step, o.chunk * o.key_width},
                   {this->carried, o.chunk * o.key_width},
-                  {this->factor, kDecayBlock * o.key_width},
+                  {this->factor, o.chunk * o.key_width},
                   {this->part, kDecayBlock * o.key_width},
                   {this->border, o.key_width}}),
           doubles((o.chunk + 1) * o.key_width) {

@@ -71,7 +71,7 @@ template <class T> struct Scan {
                   {queries, c * m},
                   {this->step, c * most},
                   {this->carried, c * most},
-                  {this->factor, kDecayBlock * most},
+                  {this->factor, c * most},
                   {this->part, kDecayBlock * most},
                   {this->border, most}}),
           doubles((c + 1) * most) {

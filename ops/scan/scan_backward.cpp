@@ -43,7 +43,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     T* dk;      // [c, key_width]
     T* d;       // [2c, c], dA and dP
     T* own;     // [c], dP_tt
-    T* turned;  // [c, c + 2 key_width]: decays by channel read backwards
+    T* later;   // [2c, key_width]: decays by channel only
     T* states;  // [chunks, key_width, value_width], and X; linear_scan only
     explicit Memory(const DeltaBackward& o)
         : Base::Memory(o), more({{rows, 2 * o.chunk * o.value_width},
@@ -52,7 +52,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
                                  {dk, o.chunk * o.key_width},
                                  {d, 2 * o.chunk * o.chunk},
                                  {own, o.chunk},
-                                 {turned, o.chunk * (o.chunk + 2 * o.key_width)},
+                                 {later, 2 * o.chunk * o.key_width},
                                  {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {}
   };
 
@@ -206,39 +206,9 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
   void by_channels(Memory& m, int64_t count) const {
     const DecayedSum<T> both[] = {{m.d, m.dx}, {m.d + count * count, m.dx + count * key_width}};
     sum_by_values<T>(m, std::span(both, static_cast<std::size_t>(sides)), m.keys, key_width, count, precision);
-    // The sums over later steps are the same, read backwards: from t to j < t the decays g_{j+1} … g_t pass.
-    T *const pairs = m.turned, *const rows = pairs + count * count, *const sum = rows + count * key_width;
-    vectorised([&m, count, width = key_width] {
-      for (int64_t t = 0; t < count / 2; ++t)
-        std::swap_ranges(m.step + t * width, m.step + (t + 1) * width, m.step + (count - 1 - t) * width);
-      std::copy_backward(m.step, m.step + (count - 1) * width, m.step + count * width);
-      std::fill_n(m.step, width, T(0));
-      for (int64_t t = 0; t < count; ++t) {
-        const T* const step = m.step + t * width;
-        double *const here = m.sums + t * width, *const before = here - width;
-        for (int64_t c = 0; c < width; ++c) here[c] = before[c] + double(step[c]);
-      }
-    });
-    for (int64_t side = 0; side < sides; ++side) {
-      const T *d = m.d + side * count * count, *x = m.x + side * count * key_width;
-      for (int64_t t = 0; t < count; ++t) {
-        for (int64_t j = 0; j < count; ++j) pairs[t * count + j] = d[(count - 1 - j) * count + count - 1 - t];
-        std::copy_n(x + (count - 1 - t) * key_width, key_width, rows + t * key_width);
-        if (side == 0) std::copy_n(m.dk + (count - 1 - t) * key_width, key_width, sum + t * key_width);
-        else std::fill_n(sum + t * key_width, key_width, T(0));
-      }
-      const DecayedSum<T> turned{pairs, sum};
-      sum_by_values<T>(m, std::span(&turned, 1), rows, key_width, count, precision);
-      vectorised([dk = m.dk, sum, side, count, width = key_width] {
-        for (int64_t t = 0; t < count; ++t) {
-          T* const to = dk + (count - 1 - t) * width;
-          const T* const from = sum + t * width;
-          if (side == 0) std::copy_n(from, width, to);
-          else
-            for (int64_t c = 0; c < width; ++c) to[c] += from[c];
-        }
-      });
-    }
+    const LaterRows<T> later[] = {{m.d, m.x, m.later},
+                                  {m.d + count * count, m.x + count * key_width, m.later + count * key_width}};
+    sum_by_keys<T>(m, std::span(later, static_cast<std::size_t>(sides)), key_width, count, m.dk, precision);
   }
 
   /// Stores dx and dk, with the pairs of a step with itself.
