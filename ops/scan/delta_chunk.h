@@ -149,7 +149,7 @@ template <class T> struct DeltaOperands {
     for (int64_t t = 0; t < count; ++t) {
       T* const weight = m.weight + t * count;
       const int64_t end = whole_vectors(t + 1, count);
-      for (int64_t j = 0; j < end; ++j) weight[j] = j <= t ? math::exp(T(m.sums[t] - m.sums[j])) : T(0);
+      for (int64_t j = 0; j < end; ++j) weight[j] = j <= t ? math::exp_low(T(m.sums[t] - m.sums[j])) : T(0);
       for (int64_t side = 0; side < sides; ++side)
         for (int64_t j = 0; j < end; ++j) m.pairs[(side * count + t) * count + j] *= weight[j];
     }

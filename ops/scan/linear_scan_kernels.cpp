@@ -201,7 +201,7 @@ template <class T> struct Scan {
       const double here = sums[t], sign = o.reverse ? -1 : 1;
       const int64_t begin = o.reverse ? t / 16 * 16 : 0, end = o.reverse ? count : std::min((t + 16) / 16 * 16, count);
       for (int64_t j = begin; j < end; ++j)
-        w.a[t * count + j] *= (o.reverse ? j >= t : j <= t) ? math::exp(T(sign * (here - sums[j]))) : T(0);
+        w.a[t * count + j] *= (o.reverse ? j >= t : j <= t) ? math::exp_low(T(sign * (here - sums[j]))) : T(0);
     }
     masked_product(Trans::no, o.reverse ? Pairs::later : Pairs::earlier, count, cols, w.a, values, v.row, !start, y,
                    out.row, precision);

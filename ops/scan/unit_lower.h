@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 namespace sluice::detail {
 
@@ -19,16 +20,19 @@ constexpr int64_t corner_inverses(int64_t n) { return ceil_div(n, kUnitBlock) * 
 /// The inverses of the blocks on the diagonal of I + A, one behind the other, for the part of a [n, n] below its
 /// diagonal. A row depends on those before it: the blocks' rows take turns, so that none waits for the one before.
 template <class T> void invert_corners(int64_t n, const T* a, T* inverses) {
+  using Line [[gnu::vector_size(kUnitBlock * sizeof(T))]] = T;  // compilers keep a loop of so few numbers scalar
   vectorised([=] {
     for (int64_t r = 0; r < std::min(kUnitBlock, n); ++r)
       for (int64_t first = 0; first + r < n; first += kUnitBlock) {
         const T* const weights = a + (first + r) * n + first;
         T* const inverse = inverses + first * kUnitBlock;
-        T line[kUnitBlock] = {};
+        Line line = {}, earlier;
         line[r] = T(1);
-        for (int64_t j = 0; j < r; ++j)
-          for (int64_t c = 0; c < kUnitBlock; ++c) line[c] -= weights[j] * inverse[j * kUnitBlock + c];
-        std::copy_n(line, kUnitBlock, inverse + r * kUnitBlock);
+        for (int64_t j = 0; j < r; ++j) {
+          std::memcpy(&earlier, inverse + j * kUnitBlock, sizeof earlier);
+          line -= weights[j] * earlier;
+        }
+        std::memcpy(inverse + r * kUnitBlock, &line, sizeof line);
       }
   });
 }
