@@ -95,6 +95,7 @@ template <class T> void read_range(const StridedRange& w, const T* from, int64_t
 /// convert<T>(x), of floats to integers in the type of the float and without branches.
 template <class T, class S> SLUICE_FN T converted(S x) {
   if constexpr (std::is_same_v<S, BFloat16>) return converted<T>(static_cast<float>(x));
+  else if constexpr (std::is_same_v<T, BFloat16>) return rounded_to_bf16(static_cast<float>(x));
   else if constexpr (std::is_floating_point_v<S> && std::is_integral_v<T> && !std::is_same_v<T, bool>) {
     constexpr S lo = static_cast<S>(std::numeric_limits<T>::min()), hi = -lo;  // powers of two
     const T inside = static_cast<T>(math::select((x > lo) & (x < hi), x, S(0)));

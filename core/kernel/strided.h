@@ -36,6 +36,16 @@ template <class T, class S> SLUICE_FN T convert(S x) {
   } else return static_cast<T>(x);
 }
 
+/// BFloat16(x) in long loops: in halves of 16 bits, of which a vector holds twice as many as of x.
+SLUICE_FN BFloat16 rounded_to_bf16(float x) {
+  const auto u = std::bit_cast<uint32_t>(x);
+  const auto high = static_cast<uint16_t>(u >> 16), low = static_cast<uint16_t>(u);
+  const auto magnitude = static_cast<uint16_t>((high & 0x7fff) + uint16_t{low != 0});  // rounded up
+  const uint16_t up = low > static_cast<uint16_t>(0x8000 - (high & 1));
+  const auto rounded = static_cast<uint16_t>(high + up), nan = static_cast<uint16_t>(high | 0x40);
+  return std::bit_cast<BFloat16>(magnitude > 0x7f80 ? nan : rounded);
+}
+
 /// A layout with neighbouring dims merged wherever they form one evenly strided run.
 struct StridedRange {
   int rank = 0;

@@ -144,15 +144,15 @@ SLUICE_DUAL_ROW(abs, detail::slope_sign(x))
 #undef SLUICE_DUAL_ROW
 // clang-format on
 
-/// The standard normal distribution function. Slope e^(−x²/2)/√2π; in f32 the value needs e^(−x²/2) anyway.
+/// The standard normal distribution function. Slope e^(−x²/2)/√2π, which the value needs anyway.
 template <class T, std::size_t N> SLUICE_FN Dual<T, N> normal_cdf(const Dual<T, N>& dual) {
   using math::normal_cdf;
   const T& x = dual.v;
   if constexpr (N == 0) {
     return {normal_cdf(x), {}};
   } else if constexpr (std::is_arithmetic_v<T>) {
-    T bell, y = normal_cdf(x, bell);
-    return detail::chain(dual, y, T(bell * T(0.3989422804014327)));
+    T density, y = normal_cdf(x, density);
+    return detail::chain(dual, y, density);
   } else {
     return detail::chain(dual, normal_cdf(x), T(detail::slope_exp(T(x * x * -0.5)) * 0.3989422804014327));
   }

@@ -165,36 +165,40 @@ SLUICE_FN float erf(float x) {
   return std::copysign(y, x);
 }
 
-// tail(a) = Phi(-a) = e^(-a^2/2) g(a). (a + k) g(a) is a polynomial in u = a / (a + k) for 0 <= a <= 15, so one
-// division serves both. Unlike (a - k) / (a + k), u loses nothing near 0. The absolute error of a^2/2 counts, so a
-// splits into h + (a - h), with 12 bits in h: h^2/2 is exact, and the rest goes into the reduced argument.
+// tail(a) = Phi(-a) = phi(a) P(a) / (a P(a) + R(a)), where phi is the density and P begins with a^4. phi(a) = 2^k E(r),
+// r = 2 (a^2/2 + k ln 2). The absolute error of a^2 counts, so a splits into h + (a - h), with 12 bits in h: h^2 is
+// exact. E has the scale 2^-48, so that 2^(k + 48) is a float even where the tail is denormal.
 struct Normal {
-  float cdf, bell;
-};  // bell = e^(-x^2/2), for the derivative
+  float cdf, density;
+};  // density = e^(-x^2/2) / sqrt(2 pi), for the derivative
 SLUICE_FN Normal normal(float x) {
-  constexpr float shift = 12582912.0f;
+  constexpr float shift = 12582912.0f, low = 0x1p-48f;
   float a = at_most(std::fabs(x), 15.0f);
-  float v = 1.0f / (a + 2.5f), u = a * v;
-  float p = -0.022188032f;
-  p = p * u + 0.015000402f;
-  p = p * u + 0.10768903f;
-  p = p * u - 0.140733793f;
-  p = p * u + 0.033603739f;
-  p = p * u - 0.110876322f;
-  p = p * u + 0.0473175123f;
-  p = p * u + 0.292964071f;
-  p = p * u + 0.169541389f;
-  p = p * u - 1.24339104f;
-  p = p * u + 1.25f;
-  float g = p * v;
+  float p = a + 8.87702656f;
+  p = p * a + 37.0700531f;
+  p = p * a + 82.9880142f;
+  p = p * a + 87.0487442f;
+  float q = 0.999145389f * a + 8.90863895f;
+  q = q * a + 34.5832443f;
+  q = q * a + 69.4548492f;
+  q = p * a + q;
   float h = from_bits(bits(a) & 0xfffff000u);
-  float s = -0.5f * h * h;
-  float t = s * 1.44269502f + shift;
+  float s = h * h;
+  float t = s * -0.721347511f + shift;
   float n = t - shift;
-  float r = ((s - n * 0.693145752f) - n * 1.42860677e-06f) - 0.5f * (a - h) * (a + h);
-  ExpParts e = exp_rest(r, t, shift);
-  float tail = scale_low(g * e.p + g, e.k);
-  return {select(x < 0.0f, tail, 1.0f - tail), scale_low(1.0f + e.p, e.k)};
+  float r = ((s + n * 1.3862915f) + n * 2.85721354e-06f) + (a - h) * (a + h);
+  float e = 8.62337311e-06f * low;
+  e = e * r - 0.000104436724f * low;
+  e = e * r + 0.00103895552f * low;
+  e = e * r - 0.00831116084f * low;
+  e = e * r + 0.0498677753f * low;
+  e = e * r - 0.199471146f * low;
+  e = e * r + 0.398942292f * low;
+  float scale = pow2(static_cast<std::int32_t>(bits(t) - bits(shift)) + 48);
+  float tail = p * e * scale / q;
+  // tail, or 1 - tail
+  std::uint32_t right = ~static_cast<std::uint32_t>(static_cast<std::int32_t>(bits(x)) >> 31);
+  return {from_bits(right & bits(1.0f)) + from_bits(bits(tail) ^ (right & 0x80000000u)), e * scale};
 }
 
 // x = n pi/2 + r, |r| <= pi/4. In double, because a float r has no correct digit left when x is near a multiple of

@@ -181,11 +181,11 @@ SLUICE_FN Tail tail(double a) {
   return {scale_low(g * y + g, e.t), scale_low(1.0 + y, e.t)};
 }
 struct Normal {
-  double cdf, bell;
+  double cdf, density;
 };
 SLUICE_FN Normal normal(double x) {
   Tail y = tail(at_most(std::fabs(x), 39.0));
-  return {select(x < 0.0, y.tail, 1.0 - y.tail), y.bell};
+  return {select(x < 0.0, y.tail, 1.0 - y.tail), y.bell * 0.3989422804014327};
 }
 
 // |x| < 1: x + x P(x^2). Above: 1 - 2 Phi(-sqrt(2) |x|), whose last term is below 0.16.

@@ -1,4 +1,5 @@
-// How map.h compiles its loops over formulas, and the formulas that have one without calls of the C library.
+// How map.h compiles its loops over formulas, and the formulas that have loops of their own: without calls of the C
+// library, or over bf16.
 #pragma once
 
 #include <sluice/ops/elementwise/formulas.h>
@@ -42,6 +43,35 @@ template <std::floating_point T> SLUICE_FN bool quick(const FloorDivide&, T a, T
   const bool right = detail::quick_fmod(a, b, r);
   y = detail::floor_quotient_from(a, b, r);
   return right;
+}
+
+/// quick_slopes(f, x…, d): d[k] = ∂f/∂x_k, as quick() gives y.
+SLUICE_FN bool quick_slopes(const Sin&, double x, std::array<double, 1>& d) { return quick(Cos(), x, d[0]); }
+SLUICE_FN bool quick_slopes(const Cos&, double x, std::array<double, 1>& d) {
+  const bool right = quick(Sin(), x, d[0]);
+  d[0] = -d[0];
+  return right;
+}
+template <std::floating_point T> SLUICE_FN bool quick_slopes(const Remainder&, T a, T b, std::array<T, 2>& d) {
+  const bool right = quick(FloorDivide(), a, b, d[1]);
+  d[0] = T(1), d[1] = T(0) - d[1];
+  return right;
+}
+
+template <class F, class... Fs> constexpr bool is_one_of = (std::same_as<F, Fs> || ...);
+/// Formulas that make a bf16 of operands of bf16: nothing is rounded.
+template <class F> constexpr bool is_exact_in_bf16 = is_one_of<F, Relu, Maximum, Minimum, Floor, Ceil, Round, Trunc>;
+/// Formulas so short that buffers of f32 would take longer: their loops read and write bf16.
+template <class F>
+constexpr bool is_short =
+    is_exact_in_bf16<F> ||
+    is_one_of<F, Add, Sub, Mul, Div, Scale, AddScalar, SubFrom, DivBy, Square, Sqrt, Rsqrt, LeakyRelu, Clamp, Neg, Abs>;
+/// f(x) where only the sign changes.
+SLUICE_FN BFloat16 on_bits(const Neg&, BFloat16 x) {
+  return std::bit_cast<BFloat16>(static_cast<uint16_t>(x.bits ^ 0x8000));
+}
+SLUICE_FN BFloat16 on_bits(const Abs&, BFloat16 x) {
+  return std::bit_cast<BFloat16>(static_cast<uint16_t>(x.bits & 0x7fff));
 }
 
 }  // namespace sluice::formula

@@ -34,7 +34,7 @@ DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool 
 /// too, and are rounded while it is in cache.
 template <class T>
 void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, T* const* out, std::size_t n_results) {
-  const bool narrow = p.dtype == bf16;
+  const bool narrow = p.dtype != dtype_of<T>();  // bf16 in f32
   constexpr int64_t kLength = TileOperand<T>::kLength, kLine = 64 / sizeof(T);
   TileOperand<T> operands[kMapOperands];
   for (std::size_t k = 0; k < p.count; ++k) operands[k] = TileOperand<T>(*p.operands[k], p.shape);
@@ -60,7 +60,7 @@ void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, T* const
       if constexpr (std::is_same_v<T, float>)
         for (std::size_t k = 0; narrow && k < n_results; ++k) {
           BFloat16* rounded = reinterpret_cast<BFloat16*>(out[k]) + i;
-          for (int64_t j = 0; out[k] && j < n; ++j) rounded[j] = BFloat16(unwanted[k][j]);
+          for (int64_t j = 0; out[k] && j < n; ++j) rounded[j] = rounded_to_bf16(unwanted[k][j]);
         }
     }
   });
@@ -79,7 +79,7 @@ void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* result
     out[k] = results[k].defined() ? reinterpret_cast<T*>(results[k].raw()) : nullptr;
     whole = whole && out[k];
   }
-  whole = whole && p.dtype != bf16;
+  whole = whole && p.dtype == dtype_of<T>();
   if (!whole) return run_tiles(p, loop, formula, out, n_results);
   const int64_t n = p.shape.numel();
   if (n <= kMapGrain) return n > 0 ? loop(formula, base, out, n) : void();
@@ -167,6 +167,7 @@ Tensors pulled_back(const Node& node, std::span<const Tensor> slopes, const Tens
 
 void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
   if (run_transposed(plan, loops, formula, results, n)) return;
+  if (plan.dtype == bf16 && loops.bf16) return run<BFloat16>(plan, loops.bf16, formula, results, n);
   switch (plan.dtype) {
     case f32:
     case bf16: return run<float>(plan, loops.f32, formula, results, n);

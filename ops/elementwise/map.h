@@ -65,6 +65,7 @@ struct TileLoops {
   TileLoop<double> f64;
   TileLoop<int64_t> i64 = nullptr;
   TileLoop<int32_t> i32 = nullptr;
+  TileLoop<BFloat16> bf16 = nullptr;  // null: by way of f32
 };
 /// Runs a plan on the CPU, in parallel. Operands that cannot be read in place are gathered tile by tile. Undefined
 /// results go into a buffer that is discarded.
@@ -75,21 +76,46 @@ void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, T
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
+/// quick(i) for all i < n, and exact(i) where it is false. `Word` is as wide as the numbers, for the vectoriser.
+template <class Word> SLUICE_LOOP void quick_loop(int64_t n, auto quick, auto exact) {
+  for (int64_t b = 0; b < n; b += kTile) {
+    const int64_t end = std::min(n, b + kTile);
+    Word wrong = 0;
+    SLUICE_VECTORIZE
+    for (int64_t i = b; i < end; ++i) wrong |= quick(i) ? 0u : 1u;
+    for (int64_t i = b; wrong && i < end; ++i)
+      if (!quick(i)) exact(i);
+  }
+}
+template <class T> using WordOf = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+
+/// f of numbers of bf16, computed in f32 and rounded.
+template <class F, class... X> SLUICE_FN BFloat16 narrow_call(const F& f, X... x) {
+  if constexpr (requires { on_bits(f, x...); }) {
+    return on_bits(f, x...);
+  } else {
+    const float y = call(f, Value<float>{static_cast<float>(x), {}}...).v;
+    if constexpr (formula::is_exact_in_bf16<F>)
+      return std::bit_cast<BFloat16>(static_cast<uint16_t>(std::bit_cast<uint32_t>(y) >> 16));
+    else return rounded_to_bf16(y);
+  }
+}
+
 /// The forward loop: y_i = f(x_0i, …). `in` holds x_0, ….
 template <class F, class T, std::size_t... I>
 SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
   const F f = *static_cast<const F*>(formula);
   const T* const x[] = {in[I]...};
   T* SLUICE_RESTRICT y = out[0];
-  if constexpr (requires { quick(f, x[I][0]..., y[0]); }) {
-    for (int64_t b = 0; b < n; b += kTile) {
-      const int64_t end = std::min(n, b + kTile);
-      std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t> wrong = 0;  // as wide as T, for the vectoriser
-      SLUICE_VECTORIZE
-      for (int64_t i = b; i < end; ++i) wrong |= quick(f, x[I][i]..., y[i]) ? 0u : 1u;
-      for (int64_t i = b; wrong && i < end; ++i)
-        if (!quick(f, x[I][i]..., y[i])) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
-    }
+  if constexpr (std::same_as<T, BFloat16>) {
+    SLUICE_VECTORIZE
+    for (int64_t i = 0; i < n; ++i) y[i] = narrow_call(f, x[I][i]...);
+  } else if constexpr (requires { quick(f, x[I][0]..., y[0]); }) {
+    quick_loop<WordOf<T>>(
+        n, [=](int64_t i) { return quick(f, x[I][i]..., y[i]); },
+        [=](int64_t i) {
+          y[i] = call(f, Value<T>{x[I][i], {}}...).v;
+        });
   } else {
     SLUICE_VECTORIZE
     for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
@@ -111,10 +137,24 @@ SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* co
   const T* const x[] = {in[I]...};
   T* const dx[] = {out[I]...};
   const T* g = in[N];
-  SLUICE_VECTORIZE
-  for (int64_t i = 0; i < n; ++i) {
-    auto y = call(f, Dual<T, N>::variable(x[I][i], I, T(1))...);
-    ((dx[I][i] = pulled_back<F>(g[i], y.d[I])), ...);
+  if constexpr (std::array<T, N> d; requires { quick_slopes(f, x[I][0]..., d); }) {
+    const auto pull_back = [=](int64_t i, const std::array<T, N>& d) {
+      ((dx[I][i] = pulled_back<F>(g[i], d[I])), ...);
+    };
+    const auto by_quick_slopes = [=](int64_t i) {
+      std::array<T, N> d;
+      const bool right = quick_slopes(f, x[I][i]..., d);
+      pull_back(i, d);
+      return right;
+    };
+    quick_loop<WordOf<T>>(n, by_quick_slopes,
+                          [=](int64_t i) { pull_back(i, call(f, Dual<T, N>::variable(x[I][i], I, T(1))...).d); });
+  } else {
+    SLUICE_VECTORIZE
+    for (int64_t i = 0; i < n; ++i) {
+      auto y = call(f, Dual<T, N>::variable(x[I][i], I, T(1))...);
+      ((dx[I][i] = pulled_back<F>(g[i], y.d[I])), ...);
+    }
   }
 }
 
@@ -146,6 +186,7 @@ template <class F, std::size_t... I> struct MapKernels<F, std::index_sequence<I.
     TileLoops loops{apply_formula<F, float, I...>, apply_formula<F, double, I...>};
     if constexpr (is_integral<F>)
       loops.i64 = apply_formula<F, int64_t, I...>, loops.i32 = apply_formula<F, int32_t, I...>;
+    if constexpr (formula::is_short<F>) loops.bf16 = apply_formula<F, BFloat16, I...>;
     run_map(plan, loops, &f, &y, 1);
   }
   static void backward_cpu(const F& f, const MapPlan& plan, Tensors& grads) {

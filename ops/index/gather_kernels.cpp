@@ -284,7 +284,7 @@ void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   if (src.numel() == 0) return;
   const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const auto add = [&]<class T, class Sum>() {
-    const bool numbers = s.inner == 1 && s.outer >= 8 && size <= 4 * s.n;
+    const bool numbers = s.inner == 1 && size <= 4 * s.n;
     const auto run = ascends(at, s.n) ? add_each<Sum, T> : numbers ? add_numbers<Sum, T> : add_groups<Sum, T>;
     run(s, size, at, src.data<T>(), y.mutable_data<T>());
   };

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
 #include <vector>
 
 namespace sluice {
@@ -44,7 +45,59 @@ void order_row(const T* x, int64_t n, int64_t k, bool descending, std::vector<En
     if (x[i] != x[i]) order[at++] = i;
 }
 
-constexpr int64_t kFew = 64, kBlock = 32;
+/// A whole number that orders as x does: −0 as 0, and denormals as 0 where they are flushed.
+template <class T> auto radix_key(T x, bool descending) {
+  using Key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+  constexpr Key top = Key(1) << (8 * sizeof(Key) - 1);
+  Key key;
+  if constexpr (std::is_floating_point_v<T>) {
+    key = std::bit_cast<Key>(x + T(0));
+    key = key & top ? ~key : key | top;
+  } else {
+    key = static_cast<Key>(x) ^ top;
+  }
+  return descending ? static_cast<Key>(~key) : key;
+}
+/// Sorts the keys of `numbers` of the n values of x, less `least`, by their bytes, the lowest first; each pass keeps
+/// the order of equal bytes. `most` is the highest: bytes above its own take no pass.
+template <class Key, class T>
+void order_keys(const T* x, int64_t n, int64_t numbers, bool descending, uint64_t least, uint64_t most,
+                int64_t* order) {
+  struct Entry {
+    Key key;
+    uint32_t index;
+  };
+  const auto entries = std::make_unique_for_overwrite<Entry[]>(2 * static_cast<std::size_t>(numbers));
+  Entry *from = entries.get(), *to = from + numbers;
+  for (int64_t i = 0, at = 0; i < n; ++i)
+    if (x[i] == x[i]) from[at++] = {static_cast<Key>(radix_key(x[i], descending) - least), static_cast<uint32_t>(i)};
+  for (int shift = 0; shift < 64 && most >> shift != 0; shift += 8) {
+    const auto byte = [=](const Entry& e) { return static_cast<std::size_t>(e.key >> shift & 255); };
+    uint32_t place[257] = {};
+    for (int64_t i = 0; i < numbers; ++i) ++place[byte(from[i]) + 1];
+    for (int b = 1; b < 256; ++b) place[b] += place[b - 1];
+    for (int64_t i = 0; i < numbers; ++i) to[place[byte(from[i])]++] = from[i];
+    std::swap(from, to);
+  }
+  for (int64_t i = 0; i < numbers; ++i) order[i] = from[i].index;
+}
+/// order_row() for all n < 2^32 values.
+template <class T> void order_by_radix(const T* x, int64_t n, bool descending, int64_t* order) {
+  uint64_t least = ~uint64_t{0}, most = 0;
+  int64_t numbers = 0, nans = n;
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] != x[i]) continue;
+    const uint64_t key = radix_key(x[i], descending);
+    least = std::min(least, key), most = std::max(most, key), ++numbers;
+  }
+  for (int64_t i = n; numbers < nans && i-- > 0;)
+    if (x[i] != x[i]) order[--nans] = i;
+  if (numbers == 0) return;
+  const bool narrow = (most - least) >> 32 == 0;
+  (narrow ? order_keys<uint32_t, T> : order_keys<uint64_t, T>)(x, n, numbers, descending, least, most - least, order);
+}
+
+constexpr int64_t kFew = 64, kBlock = 32, kRadix = 256;
 
 /// order_row for k of at most kFew. The first k so far are kept sorted; few later values come before the last of them,
 /// and whole blocks of x are compared with it at a time. An equal value stays behind, for its index is higher. False if
@@ -78,19 +131,23 @@ template <class T, class Before> bool order_few(const T* x, int64_t n, int64_t k
 void argsort_cpu(const Tensor& x, Tensor& index, bool descending) {
   const int64_t n = x.dim(-1), k = index.dim(-1);
   const auto levels = static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(n)));
-  const bool few = k <= kFew && k * k <= 4 * n;
+  const bool few = k <= kFew && k * k <= 4 * n, radix = k == n && n >= kRadix && n >> 32 == 0;
   int64_t* out = index.mutable_data<int64_t>();
   dispatch_all(x.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, BFloat16>) {  // widened (core/kernel/kernel.h)
       const T* in = x.data<T>();
       parallel_for(x.numel() / n, std::max<int64_t>(1, (1 << 14) / (n * levels)), [&](int64_t begin, int64_t end) {
         std::vector<Entry<T>> entries;
-        if (!few) entries.reserve(static_cast<std::size_t>(n));
+        if (!few && !radix) entries.reserve(static_cast<std::size_t>(n));
         const auto higher = [](T a, T b) { return a > b; };
         const auto lower = [](T a, T b) { return a < b; };
         for (int64_t r = begin; r < end; ++r) {
           const T* row = in + r * n;
           int64_t* to = out + r * k;
+          if (radix) {
+            order_by_radix(row, n, descending, to);
+            continue;
+          }
           const bool done = few && (descending ? order_few(row, n, k, higher, to) : order_few(row, n, k, lower, to));
           if (!done) order_row(row, n, k, descending, entries, to);
         }

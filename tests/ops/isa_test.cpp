@@ -145,6 +145,10 @@ struct Function {
   double lo, hi, ulps;
 };
 template <class F> Tensor mine(const Tensor& x) { return map(Mine<F>{}, x); }
+template <class F> Tensor slope(const Tensor& x) {
+  const Tensor leaf = x.detach().requires_grad_();
+  return grad(mine<F>(leaf), leaf, {.grad_outputs = {ones(x.shape(), x.options())}});
+}
 
 const Function kFunctions[] = {
     {"exp", mine<fm::Exp>, std::exp, -750, 710, 1.1},
@@ -153,6 +157,8 @@ const Function kFunctions[] = {
     {"log1p", mine<fm::Log1p>, std::log1p, -1, 20, 1},
     {"sin", mine<fm::Sin>, std::sin, -2e6, 2e6, 0.8},
     {"cos", mine<fm::Cos>, std::cos, -2e6, 2e6, 0.8},
+    {"slope of sin", slope<fm::Sin>, std::cos, -2e6, 2e6, 0.8},
+    {"slope of cos", slope<fm::Cos>, [](long double x) { return -std::sin(x); }, -2e6, 2e6, 0.8},
     {"tanh", mine<fm::Tanh>, std::tanh, -20, 20, 1.4},
     {"erf", mine<fm::Erf>, std::erf, -6, 6, 1.6},
     {"sigmoid", mine<fm::Sigmoid>,
@@ -246,8 +252,11 @@ template <class T> void check_divisions(bool extremes) {
     auto [a, b] = divisions<T>(n, rand);
     if (!extremes)  // one alone in its tile must not spoil the others
       for (int64_t i = 0; i < n; i += 5) a[static_cast<std::size_t>(i)] = 7, b[static_cast<std::size_t>(i)] = T(-2.1);
-    const Tensor x = Tensor::from<T>(a, {n}), y = Tensor::from<T>(b, {n});
-    const auto left = map(Mine<fm::Remainder>{}, x, y).template to_vector<T>();
+    const Tensor x = Tensor::from<T>(a, {n}).requires_grad_(), y = Tensor::from<T>(b, {n}).requires_grad_();
+    const Tensor remainders = map(Mine<fm::Remainder>{}, x, y);
+    const auto left = remainders.template to_vector<T>();
+    const std::vector<Tensor> slopes = grad({remainders}, {x, y}, {.grad_outputs = {ones({n}, x.options())}});
+    const auto down = slopes[1].template to_vector<T>();
     const auto quotients = map(Mine<fm::FloorDivide>{}, x, y).template to_vector<T>();
     int64_t wrong = 0;
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -256,8 +265,9 @@ template <class T> void check_divisions(bool extremes) {
       T q = std::rint((a[i] - r) / b[i]) - T(differ);
       if (b[i] == 0) q = a[i] / b[i];
       else if (q == 0) q = std::copysign(T(0), a[i] / b[i]);
-      wrong += !same(left[i], differ ? r + b[i] : r) + !same(quotients[i], q);
+      wrong += !same(left[i], differ ? r + b[i] : r) + !same(quotients[i], q) + !same(down[i], T(0) - q);
     }
+    CHECK(slopes[0].template to_vector<T>() == std::vector<T>(a.size(), T(1)));
     INFO(n << " elements of " << sizeof(T) << " bytes");
     CHECK(wrong == 0);
   }

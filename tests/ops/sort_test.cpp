@@ -1,6 +1,8 @@
 #include <sluice/ops/index/sort.h>
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/kernel/parallel.h>
+#include <sluice/core/number/random.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 
@@ -62,6 +64,58 @@ TEST_CASE("sort, argsort, topk: every dim, dtype and layout against a stable sor
       CHECK(top.values.to_vector<double>() == gather(x, dim, top.indices).to_vector<double>());
     }
   }
+}
+
+// Long rows are sorted by the bytes of their numbers.
+TEST_CASE("sort: long rows against a stable sort", "[sort]") {
+  const bool descending = GENERATE(false, true);
+  const DType dtype = GENERATE(f64, f32, bf16, i64, i32, boolean);
+  const double scale = GENERATE(1.0, 1e3, 1e9);
+  Rng rng(3);
+  for (int64_t n : {255, 256, 3000}) {
+    const Tensor x = to(round(normal({2, n}, 0, scale, rng, {f64})), dtype);
+    const Indices got = argsort(x, 1, descending).to_vector<int64_t>();
+    for (int64_t row = 0; row < 2; ++row)
+      CHECK(Indices(got.begin() + row * n, got.begin() + (row + 1) * n) ==
+            naive_order(select(x, 0, row).to_vector<double>(), descending));
+  }
+}
+
+TEST_CASE("sort: a long row of special numbers", "[sort]") {
+  const bool flush = flush_denormals();
+  for (DType dtype : {f32, f64})
+    for (bool flushed : {true, false}) {
+      set_flush_denormals(flushed);
+      std::vector<double> v;
+      for (int i = 0; i < 300; ++i) {
+        const double tiny = dtype == f32 ? 1e-40 : 1e-310;
+        const double some[] = {0.0, -0.0, kInf, -kInf, kNan, tiny, -tiny, 1.0, -1.0, -kNan, 1e-300, -1e300};
+        v.push_back(some[i * 7 % 12]);
+      }
+      const Tensor x = to(Tensor::from(v), dtype);
+      for (bool descending : {false, true}) {
+        // What a comparison takes for equal is equal: -0 and 0, and denormals where they are flushed.
+        Indices order(v.size());
+        std::iota(order.begin(), order.end(), 0);
+        const std::vector<double> wide = x.to_vector<double>();
+        const double least = !flushed ? 0 : dtype == f32 ? 0x1p-126 : 0x1p-1022;
+        std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) {
+          double a = wide[static_cast<std::size_t>(i)], b = wide[static_cast<std::size_t>(j)];
+          if (std::abs(a) < least) a = 0;
+          if (std::abs(b) < least) b = 0;
+          if (std::isnan(a) || std::isnan(b)) return !std::isnan(a) && std::isnan(b);
+          return descending ? a > b : a < b;
+        });
+        INFO(str(dtype) << (descending ? " descending" : "") << (flushed ? " flushed" : ""));
+        CHECK(argsort(x, 0, descending).to_vector<int64_t>() == order);
+      }
+    }
+  set_flush_denormals(flush);
+  const Tensor ends = Tensor::from<int64_t>({INT64_MAX, 0, INT64_MIN, -1});
+  const Tensor many = reshape(expand(unsqueeze(ends, 0), {100, 4}), {400});
+  CHECK(narrow(sort(many).values, 0, 99, 2).to_vector<int64_t>() == Indices{INT64_MIN, -1});
+  CHECK(narrow(argsort(many, 0, true), 0, 0, 3).to_vector<int64_t>() == Indices{0, 4, 8});
+  CHECK(argsort(full({300}, kNan)).to_vector<int64_t>() == arange(0, 300, 1, {i64}).to_vector<int64_t>());
 }
 
 TEST_CASE("sort: ties keep their order and NaN comes last", "[sort]") {
