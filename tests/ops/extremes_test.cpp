@@ -37,16 +37,16 @@ long double cdf(long double x) { return std::erfc(-x / std::sqrt(2.0L)) / 2; }
 }  // namespace
 
 TEST_CASE("normal_cdf and gelu keep the left tail", "[ops][formulas]") {
-  double worst = 0, worst_gelu = 0, worst_wide = 0;
-  for (float x = -14.0f; x < 6; x += 0.00137f) {
-    worst = std::max(worst, in_ulps(math::normal_cdf(x), cdf(x)));
+  double worst = 0, worst_gelu = 0, worst_wide = 0, worst_density = 0;
+  for (float x = -14.0f, density; x < 6; x += 0.00137f) {
+    worst = std::max(worst, in_ulps(math::normal_cdf(x, density), cdf(x)));
+    if (x > -13)
+      worst_density = std::max(worst_density, in_ulps(density, std::exp(-0.5L * x * x) / std::sqrt(2 * M_PI)));
     if (x > -12.5f && std::abs(x) > 0.01f)  // later the result is denormal
       worst_gelu = std::max(worst_gelu, in_ulps(formula::Gelu{}(Value<float>{x, {}}).v, x * cdf(x)));
     worst_wide = std::max(worst_wide, static_cast<double>(std::abs(math::normal_cdf(double{x}) / cdf(x) - 1)));
   }
-  CHECK(worst < 5);
-  CHECK(worst_gelu < 6);
-  CHECK(worst_wide < 1e-13);
+  CHECK((worst < 5 && worst_gelu < 6 && worst_density < 1.7 && worst_wide < 1e-13));
   const float inf = std::numeric_limits<float>::infinity();
   CHECK(math::normal_cdf(-inf) == 0);
   CHECK(math::normal_cdf(inf) == 1);
