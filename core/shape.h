@@ -120,6 +120,8 @@ int64_t checked_add(std::string_view op, int64_t a, int64_t b);
 int64_t checked_numel(std::string_view op, const Shape& shape);
 /// ⌈a/b⌉ for a >= 0 and b > 0.
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+/// The least multiple of b that is not below a, for a >= 0 and b > 0.
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 /// NumPy broadcasting: sizes are aligned at the right; 1 stretches. Throws ShapeError naming `op`.
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b);

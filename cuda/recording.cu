@@ -255,7 +255,7 @@ StepValue step_value(const void* value, std::size_t bytes, const UpdatedTensors&
 void record_index_check(const int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead) {
   Graph& g = *current;
   if (g.checks.size() == kMostChecks) fail<DeviceError>("cuda: a graph has at most ", kMostChecks, " indexed ops");
-  const auto threads = static_cast<unsigned>(std::clamp<int64_t>(ceil_div(n, kWarp) * kWarp, kWarp, kMostCheckers));
+  const auto threads = static_cast<unsigned>(std::clamp<int64_t>(round_up(n, kWarp), kWarp, kMostCheckers));
   launch(check_indices_kernel, dim3(1), dim3(threads), 0, const_cast<int64_t*>(index), n, low, limit, instead,
          g.found() + 2 * g.checks.size(), g.refused());
   g.checks.push_back({n, low, limit});

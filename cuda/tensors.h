@@ -75,7 +75,7 @@ template <class Body> __global__ void __launch_bounds__(kThreads) for_each_kerne
 /// body(i) for 0 ≤ i < n, in any order; body is a __device__ lambda that captures by value.
 template <class Body> void for_each(int64_t n, Body body) {
   if (n == 0) return;
-  const int64_t threads = std::min<int64_t>(kThreads, ceil_div(n, kWarp) * kWarp);
+  const int64_t threads = std::min<int64_t>(kThreads, round_up(n, kWarp));
   const int64_t blocks = std::min(ceil_div(n, threads), kMostBlocks);
   launch(for_each_kernel<Body>, grid_of(blocks), dim3(static_cast<unsigned>(threads)), 0, body, n);
 }

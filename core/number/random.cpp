@@ -23,7 +23,7 @@ constexpr int64_t kBatch = kPhiloxBatch;
 /// batch. The first block is `start`.
 template <int PerBlock, class T, class Emit> void fill(Tensor& y, uint64_t seed, uint64_t start, Emit emit) {
   constexpr int64_t kValues = kBatch * PerBlock;
-  const int64_t n = y.numel(), blocks = (n + PerBlock - 1) / PerBlock;
+  const int64_t n = y.numel(), blocks = ceil_div(n, PerBlock);
   T* out = y.mutable_data<T>();
   parallel_for(blocks, 64 * kBatch, [&](int64_t begin, int64_t end) {
     uint32_t words[4 * kBatch];
@@ -113,7 +113,7 @@ void random_cpu(const RandomFill& f, Tensor& y) {
 Tensor filled(const char* op, const Shape& shape, TensorOptions options, Rng& rng, RandomFill f) {
   Tensor y = empty(shape, options, op);
   const int64_t per_block = 16 / std::max<int64_t>(4, size_of(options.dtype));  // bool, bf16: one word, as f32
-  f.from = rng.draw(static_cast<uint64_t>((y.numel() + per_block - 1) / per_block), options.device);
+  f.from = rng.draw(static_cast<uint64_t>(ceil_div(y.numel(), per_block)), options.device);
   kernel::random(f, y);
   return y;
 }

@@ -280,7 +280,7 @@ template <class T, Pass pass, class In = T> void run(const AttentionView<T>& a, 
   std::optional<Scratch<T>> found;
   if (pass == Pass::forward) {
     const int64_t parts = std::clamp<int64_t>(kEnoughBlocks / out.blocks, 1, std::max<int64_t>(1, a.n / kLeastPart));
-    out.part_cols = ceil_div(ceil_div(a.n, parts), kCols) * kCols;
+    out.part_cols = round_up(ceil_div(a.n, parts), kCols);
     out.parts = a.n == 0 ? 1 : ceil_div(a.n, out.part_cols);
     out.blocks *= out.parts;
     if (out.parts > 1)

@@ -223,7 +223,7 @@ Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& r
   const detail::Sequence& cut = detail::sequence_of(x.v.dim(2));
   const Communicator ranks = cut.communicator;
   const int64_t total = cut.total(), s = x.q_quad.dim(3);
-  const auto begin_of_chunk = [&](int64_t row) { return std::min(total, ceil_div(row, o.chunk) * o.chunk); };
+  const auto begin_of_chunk = [&](int64_t row) { return std::min(total, round_up(row, o.chunk)); };
   const auto whole_chunks = [&](int r) {
     return RowRange{begin_of_chunk(cut.piece(r).begin), begin_of_chunk(cut.piece(r).end)};
   };

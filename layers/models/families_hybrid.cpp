@@ -108,14 +108,10 @@ void read_olmo_hybrid(FamilyReader& r) {
   c.ignore("linear_a_log_min linear_a_log_max linear_dt_min linear_dt_max linear_dt_init_floor");
   c.must_be("linear_use_gate", true);
   const std::vector<int64_t> recurrent = r.typed("layer_types", "linear_attention");
-  for (DecoderBlockOptions& block : r.plan.options.blocks) {
-    block.mixer = full;
-    block.mixer_norms = block.feed_norms = {.before = false, .after = true};
-  }
-  for (const int64_t layer : recurrent) {
-    r.block(layer).mixer = linear;
-    r.block(layer).mixer_norms = r.block(layer).feed_norms = {};
-  }
+  r.mixers(full);
+  r.mixers(recurrent, linear);
+  for (const int64_t layer : r.others_than(recurrent))
+    r.block(layer).mixer_norms = r.block(layer).feed_norms = {.before = false, .after = true};
   r.rename_in(recurrent, "mixer_norm\\.", r.has("attention_layer_norm") ? "attention_layer_norm." : "input_layernorm.");
   const std::string feed = r.has("feedforward_layer_norm") ? "feedforward_layer_norm." : "post_attention_layernorm.";
   r.rename_in(recurrent, "feed_norm\\.", feed);
@@ -206,8 +202,7 @@ int64_t lfm2_width(const ModelConfig& c) {
   const double factor = c.get("block_ffn_dim_multiplier", 1.0);
   if (!(factor > 0 && factor < 1000)) c.refuse("block_ffn_dim_multiplier", "it must be positive, and below 1000");
   if (!c.get("block_auto_adjust_ff_dim", true)) return given;
-  const auto width = static_cast<int64_t>(factor * static_cast<double>(2 * given / 3));
-  return (width + multiple - 1) / multiple * multiple;
+  return round_up(static_cast<int64_t>(factor * static_cast<double>(2 * given / 3)), multiple);
 }
 
 /// LFM2's experts, chosen by σ.

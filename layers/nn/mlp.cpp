@@ -51,7 +51,7 @@ Tensor gated_by(Act act, const Tensor& x, const Tensor& g) {
 
 Glu::Glu(GluOptions o, Rng& rng) : options(o) {
   check_options("glu", o);
-  if (o.hidden == 0) o.hidden = options.hidden = (o.dim * 8 / 3 + 7) / 8 * 8;
+  if (o.hidden == 0) o.hidden = options.hidden = round_up(o.dim * 8 / 3, 8);
   value = Linear({o.dim, o.hidden, o.bias, o.init, o.dtype}, rng);
   gate = Linear({o.dim, o.hidden, o.bias, o.init, o.dtype}, rng);
   out = Linear({o.hidden, o.dim, o.bias, o.init, o.dtype}, rng);

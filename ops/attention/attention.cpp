@@ -81,7 +81,7 @@ Tensor restore_rank(const Tensor& x, int rank) {
 
 uint64_t keep_mask_blocks(const Shape& shape) {
   const int64_t n = shape[shape.rank() - 1];
-  return n == 0 ? 0 : static_cast<uint64_t>(shape.numel() / n * ((n + 3) / 4));
+  return n == 0 ? 0 : static_cast<uint64_t>(shape.numel() / n * ceil_div(n, 4));
 }
 
 Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorOptions options) {
@@ -91,7 +91,7 @@ Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorO
 }
 
 static void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
-  const int64_t n = y.dim(-1), per_row = (n + 3) / 4;
+  const int64_t n = y.dim(-1), per_row = ceil_div(n, 4);
   dispatch_float("attention", y.dtype(), [&]<class T>() {
     T* out = y.mutable_data<T>();
     const Dropping<T> drop(s.p);

@@ -27,7 +27,7 @@
 namespace sluice::detail {
 
 /// Rounds the size of a piece of memory up, so that the next piece begins on a cache line.
-inline int64_t lines(int64_t numbers) { return (numbers + 15) / 16 * 16; }
+inline int64_t lines(int64_t numbers) { return round_up(numbers, 16); }
 
 /// Whether |x| < 2⁵⁶: sums of 2¹⁵ products of such numbers are finite, in parts too.
 template <class T> bool fits_bf16x3(T x) { return std::abs(x) < T(0x1p56); }

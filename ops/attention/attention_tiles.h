@@ -72,7 +72,7 @@ template <class T> struct ScoreTiles {
     int64_t begin = std::clamp<int64_t>(seen.begin - first, 0, width);
     int64_t end = std::clamp<int64_t>(seen.end - first, begin, width);
     if (begin == end) return std::nullopt;
-    if (in_parts) begin = begin / 32 * 32, end = std::min((end + 31) / 32 * 32, width);
+    if (in_parts) begin = begin / 32 * 32, end = std::min(round_up(end, 32), width);
     const int64_t cols = end - begin;
     const auto kind = visibility.classify(b, h, row, rows, first + begin, cols);
     if (kind == Visibility::Sees::none) return std::nullopt;
@@ -158,7 +158,7 @@ template <class T> struct ScoreTiles {
   void drop(const Tile& t, int64_t r, T* line) const {
     const Dropping<T> drop(o.dropout);
     const int64_t row = (t.batch * heads + t.head) * m + t.at(r);
-    const uint64_t first = from.first + static_cast<uint64_t>(row * ((n + 3) / 4));
+    const uint64_t first = from.first + static_cast<uint64_t>(row * ceil_div(n, 4));
     for_philox_words(from.seed, first, t.col, t.cols, [=](int64_t j, const uint32_t* word, int64_t count) {
       for (int64_t e = 0; e < count; ++e) line[j + e] *= drop(word[e]);
     });

@@ -17,7 +17,7 @@ void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
     T* out = y.mutable_data<T>();
     const detail::Dropping<T> drop(s.p);
     const int64_t n = x.numel();
-    parallel_for((n + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
+    parallel_for(ceil_div(n, 4), 4096, [&](int64_t begin, int64_t end) {
       const T* from = in + 4 * begin;
       T* to = out + 4 * begin;
       detail::for_philox_words(s.from.seed, s.from.first + static_cast<uint64_t>(begin), 0,
@@ -42,7 +42,7 @@ Tensor dropout(const Tensor& x, double p, Rng& rng) {
   if (!(p >= 0 && p <= 1)) fail<ValueError>("dropout: p=", p, " is outside [0, 1]");
   detail::check_float("dropout", x);
   if (p == 0) return x;
-  const uint64_t blocks = static_cast<uint64_t>((x.numel() + 3) / 4);
+  const uint64_t blocks = static_cast<uint64_t>(ceil_div(x.numel(), 4));
   return apply(x, {p, rng.draw(blocks, x.device())});
 }
 

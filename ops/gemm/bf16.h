@@ -30,7 +30,7 @@ constexpr int64_t kAmxPart = 1024, kSplitTile = 3 * kAmxPart;  // bytes of a til
 /// Panels of b, of depth k and in tiles of `parts` parts, that stay in half of L2, which has 2 MiB beside AMX, else 1.
 inline int64_t amx_near_panels(int64_t k, int64_t parts) {
   const int64_t bytes = int64_t{1} << (isa() == Isa::amx ? 20 : 19);
-  return std::clamp<int64_t>(bytes / ((k + kAmxStep - 1) / kAmxStep * parts * 2048), 4, 16);
+  return std::clamp<int64_t>(bytes / (ceil_div(k, kAmxStep) * parts * 2048), 4, 16);
 }
 
 /// Packs one block of k as tiles: `count` columns of b as panels, of 16 · kAmxCols floats for each kAmxStep of k; or

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <sluice/core/dtype.h>
+#include <sluice/core/shape.h>
 #include <sluice/ops/gemm/plan.h>
 
 #include <cstdint>
@@ -78,7 +79,7 @@ template <class T> class PackedB {
   PackedB(int64_t k, int64_t m, T* memory, Packing packing);
 
   /// Number of panels. Each has panel_columns() columns; the last one may have fewer.
-  int64_t panels() const { return (m_ + cols_ - 1) / cols_; }
+  int64_t panels() const { return ceil_div(m_, cols_); }
   int64_t panel_columns() const { return cols_; }
   /// Rows of a block of k; the last block may have fewer. Blocks are summed one after the other: operands of one block
   /// each, multiplied in turn with beta 1, give the same bits.

@@ -178,7 +178,7 @@ void copy_and_multiply(const Micro<T>& micro, Trans trans, const T* a, int64_t l
     const int64_t rows = std::min(block, n - first), height = RowBlocks(rows, micro.rows).height;
     group_rows(micro, trans, a + first * (trans == Trans::no ? lda : 1), lda, rows, height, k, memory);
     if constexpr (sizeof(T) == 4)
-      if (round) round_to_bf16(memory, (rows + height - 1) / height * height * k);
+      if (round) round_to_bf16(memory, round_up(rows, height) * k);
     multiply_block<T>(micro, {memory, 0, 0, true}, b, to.rows(first, rows));
   }
 }

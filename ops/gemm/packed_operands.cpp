@@ -15,7 +15,7 @@ namespace {
 /// Tiles of bf16 for each tile of an operand: 3 for f32 in three parts, 0 for packings without tiles.
 int64_t parts(Packing packing) { return packing == Packing::tiles ? 1 : packing == Packing::split ? 3 : 0; }
 
-int64_t tiled(int64_t k) { return (k + kAmxStep - 1) / kAmxStep * kAmxStep; }
+int64_t tiled(int64_t k) { return round_up(k, kAmxStep); }
 
 int64_t block_depth(Packing packing, int64_t k) {
   if (packing == Packing::plain) return k;
@@ -25,22 +25,22 @@ int64_t block_depth(Packing packing, int64_t k) {
 }  // namespace
 
 template <class T> int64_t PackedB<T>::size(int64_t k, int64_t m) {
-  const int64_t cols = micro<T>(isa()).cols, panels = k * ((m + cols - 1) / cols * cols);
+  const int64_t cols = micro<T>(isa()).cols, panels = k * round_up(m, cols);
   if (sizeof(T) == 8 || !has_bf16_tiles()) return panels;
-  return std::max(panels, tiled(k) * ((m + kAmxCols - 1) / kAmxCols * kAmxCols) / 2);
+  return std::max(panels, tiled(k) * round_up(m, kAmxCols) / 2);
 }
 template <class T> int64_t PackedA<T>::size(int64_t n, int64_t k) {
   const Cut depth(k, kDepth);
   const int64_t rows = n * std::max(k, depth.count * copied_row(depth.length));
   if (sizeof(T) == 8 || !has_bf16_tiles()) return rows;
-  return std::max(rows, (n + kAmxTile - 1) / kAmxTile * kAmxTile * tiled(k) / 2);
+  return std::max(rows, round_up(n, kAmxTile) * tiled(k) / 2);
 }
 
 template <class T> int64_t PackedB<T>::size(int64_t k, int64_t m, Packing packing) {
-  return packing == Packing::split ? tiled(k) * ((m + kAmxCols - 1) / kAmxCols * kAmxCols) * 3 / 2 : size(k, m);
+  return packing == Packing::split ? tiled(k) * round_up(m, kAmxCols) * 3 / 2 : size(k, m);
 }
 template <class T> int64_t PackedA<T>::size(int64_t n, int64_t k, Packing packing) {
-  return packing == Packing::split ? (n + kAmxTile - 1) / kAmxTile * kAmxTile * tiled(k) * 3 / 2 : size(n, k);
+  return packing == Packing::split ? round_up(n, kAmxTile) * tiled(k) * 3 / 2 : size(n, k);
 }
 
 template <class T>
@@ -97,8 +97,7 @@ void pack(Packing packing, bool left, Trans trans, const X* x, int64_t ld, int64
     if (left) copy_rows(u, trans, x, ld, count, k, to, copied_row(k));
     else pack_panels(u, trans, x, ld, k, count, to);
     if constexpr (sizeof(T) == 4)
-      if (packing == Packing::rounded)
-        round_to_bf16(to, left ? count * copied_row(k) : k * ((count + u.cols - 1) / u.cols * u.cols));
+      if (packing == Packing::rounded) round_to_bf16(to, left ? count * copied_row(k) : k * round_up(count, u.cols));
   }
 }
 
@@ -135,7 +134,7 @@ template <class T> T* PackedB<T>::block(int64_t l, int64_t k, int64_t panel) con
 template <class T> T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const {
   if (packing_ == Packing::plain) return data_ + row * k_ + l;
   if (!parts(packing_)) return data_ + (l > 0 ? l / depth_ : 0) * n_ * copied_row(depth_) + row * copied_row(k);
-  return data_ + (l * ((n_ + kAmxTile - 1) / kAmxTile * kAmxTile) + row * tiled(k)) * parts(packing_) / 2;
+  return data_ + (l * round_up(n_, kAmxTile) + row * tiled(k)) * parts(packing_) / 2;
 }
 
 /// Calls f(l, right, to) for each block of k, which begins at row l.

@@ -22,7 +22,7 @@ constexpr int64_t kWidth = 4096;
 struct Cut {
   int64_t count, length;
   Cut(int64_t size, int64_t most)
-      : count(size > 0 ? (size + most - 1) / most : 0), length(count ? (size + count - 1) / count : 0) {}
+      : count(size > 0 ? ceil_div(size, most) : 0), length(count ? ceil_div(size, count) : 0) {}
 };
 
 /// Rows of the left operand in one block of k: a_p of row i at data[i · row + p · k]. grouped: in groups of a tile's
@@ -46,7 +46,7 @@ template <class T>
 void pack_panels(const Micro<T>& micro, Trans trans, const T* b, int64_t ldb, int64_t k, int64_t cols, T* to);
 
 /// Numbers from one copied row of a to the next, padded so that rows of 2ⁿ numbers do not share a set of the cache.
-inline int64_t copied_row(int64_t k) { return (k + 15) / 16 * 16 + 16; }
+inline int64_t copied_row(int64_t k) { return round_up(k, 16) + 16; }
 /// Copies n rows of k, `ld` numbers from one to the next.
 template <class T>
 void copy_rows(const Micro<T>& micro, Trans trans, const T* a, int64_t lda, int64_t n, int64_t k, T* to, int64_t ld);
@@ -70,9 +70,9 @@ template <class T> T* pack_memory(int which, int64_t numbers);
 /// numbers a row in `parts` parts. These fit beside the panels of b in L2: 768 KiB of 2 MiB beside AMX, else 256 of 1.
 template <class F> void by_packed_rows(int64_t n, int64_t k, int64_t parts, F f) {
   constexpr int64_t kSide = 2 * kAmxTile;
-  const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep * parts / 2;  // of floats
-  const int64_t near = int64_t{isa() == Isa::amx ? 3 : 1} << 16;             // floats
-  const int64_t block = (Cut(n, std::max(kSide, near / row / kSide * kSide)).length + kSide - 1) / kSide * kSide;
+  const int64_t row = round_up(k, kAmxStep) * parts / 2;          // of floats
+  const int64_t near = int64_t{isa() == Isa::amx ? 3 : 1} << 16;  // floats
+  const int64_t block = round_up(Cut(n, std::max(kSide, near / row / kSide * kSide)).length, kSide);
   float* const tiles = pack_memory<float>(0, block * row);
   for (int64_t first = 0; first < n; first += block) f(first, std::min(block, n - first), tiles);
 }

@@ -30,7 +30,6 @@ using detail::kRounded;
 using detail::Plan;
 using detail::Tiling;
 using detail::Trans;
-using detail::up;
 
 constexpr int64_t kFew = 32;                    // multiply-adds of a product that take less time than calls of gemm
 constexpr int64_t kGroup = 32;                  // rows of a that are packed at a time
@@ -167,9 +166,9 @@ template <class T, class X> struct Matmul {
     const Tiling t = kRounds ? Tiling::pieces(n, m, 2 * kRounded, 1)
                              : Tiling(batch, n, m, k, kGroup, 32, isa() == Isa::base ? 8 : num_threads());
     const bool packed = kRounds || plan.packing == Packing::split;
-    const int64_t tiles = t.row_tiles * t.col_tiles, most_rows = std::min(t.rows, up(n, kGroup));
-    const int64_t for_b = packed ? up(PackedB<T>::size(k, std::min(t.cols, m), plan.packing), 16) : 0;
-    const int64_t for_a = kRounds ? up(PackedA<T>::size(most_rows, k), 16) : 0;
+    const int64_t tiles = t.row_tiles * t.col_tiles, most_rows = std::min(t.rows, round_up(n, kGroup));
+    const int64_t for_b = packed ? round_up(PackedB<T>::size(k, std::min(t.cols, m), plan.packing), 16) : 0;
+    const int64_t for_a = kRounds ? round_up(PackedA<T>::size(most_rows, k), 16) : 0;
     const bool vectors = plan.packing == Packing::plain && isa() != Isa::base && !short_dots();
     const int64_t memory = for_b + for_a + (kRounds ? most_rows * kRoundedRow : vectors ? k : 0);
     const int64_t grain = std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k));
@@ -234,9 +233,9 @@ template <class T, class X> struct Matmul {
     const int64_t fitting = std::max<int64_t>(kRounds ? 8 : 4, most / PackedB<T>::size(depth, columns, packing));
     const int64_t width = std::min(fitting, ceil_div(m, columns)) * columns;
     const int64_t groups_fitting = std::max<int64_t>(kRounds ? 8 : 1, most / PackedA<T>::size(kGroup, depth, packing));
-    const int64_t blocks = pack_a ? n / (groups_fitting * kGroup) + 1 : 1, tall = up(ceil_div(n, blocks), kGroup);
+    const int64_t blocks = pack_a ? n / (groups_fitting * kGroup) + 1 : 1, tall = round_up(ceil_div(n, blocks), kGroup);
     const int64_t for_a = PackedA<T>::size(std::min(tall, n), depth, packing);
-    const int64_t for_b = up(PackedB<T>::size(depth, std::min(width, m), packing), 16);
+    const int64_t for_b = round_up(PackedB<T>::size(depth, std::min(width, m), packing), 16);
     const bool short_a = !pack_a && for_a <= most && n < all.row_block() * num_threads();
     const Tensor memory = empty({for_b + (short_a || pack_a ? for_a : 0)}, {.dtype = dtype_of<T>()});
     T* const place = reinterpret_cast<T*>(memory.raw());

@@ -11,8 +11,6 @@ namespace sluice::detail {
 
 inline constexpr int64_t kRounded = 256;  // rows and columns of a piece of c that is rounded to bf16
 
-inline int64_t up(int64_t x, int64_t multiple) { return ceil_div(x, multiple) * multiple; }
-
 /// Tiles of c. There are several tasks per thread for balance, each of at least some 20 µs. A task reads rows of a and
 /// columns of b from memory: the traffic is least for square tasks, unless b's panels are in cache. More than 336 rows
 /// gain nothing; with fewer than 56, loading b's panels limits the speed.
@@ -21,7 +19,7 @@ struct Tiling {
   Tiling() = default;
 
   /// Equal blocks of whole rows, at most `block` (packed at a time); the number of blocks is a multiple of the threads.
-  Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols(up(m, columns)) {
+  Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols(round_up(m, columns)) {
     row_tiles = ceil_div(ceil_div(n, rows), threads) * threads, col_tiles = 1;
     rows = ceil_div(n, row_tiles), row_tiles = ceil_div(n, rows);
   }
@@ -33,10 +31,10 @@ struct Tiling {
     const int64_t enough = std::min<int64_t>(wanted, 2 * threads);
     Tiling t(n, m, n, 32, 1);
     t.col_tiles = std::clamp<int64_t>(ceil_div(m, near_columns), 1, wanted);
-    t.cols = up(ceil_div(m, t.col_tiles), 32), t.col_tiles = ceil_div(m, t.cols);
+    t.cols = round_up(ceil_div(m, t.col_tiles), 32), t.col_tiles = ceil_div(m, t.cols);
     t.row_tiles = std::clamp<int64_t>(ceil_div(wanted, t.col_tiles), 1, std::max<int64_t>(1, n / 256));
     t.row_tiles = std::max(t.row_tiles, std::min(ceil_div(enough, t.col_tiles), n / 64));
-    t.rows = up(ceil_div(n, t.row_tiles), 32), t.row_tiles = ceil_div(n, t.rows);
+    t.rows = round_up(ceil_div(n, t.row_tiles), 32), t.row_tiles = ceil_div(n, t.rows);
     return t;
   }
 
@@ -50,15 +48,15 @@ struct Tiling {
 
   /// rows is a multiple of `height`, cols of `columns`.
   Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns, int threads) {
-    const int64_t wanted = (std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads) + batch - 1) / batch;
+    const int64_t wanted = ceil_div(std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads), batch);
     const bool near = m * k <= 3 << 17;  // b in L2
     const double square = near ? 1e9 : std::sqrt(double(wanted) * double(n) / double(m));
-    const int64_t least = (n + 335) / 336;
+    const int64_t least = ceil_div(n, 336);
     row_tiles = std::clamp(static_cast<int64_t>(square), least, std::max(least, n / 56));
     row_tiles = std::min(row_tiles, std::max(least, wanted));
-    rows = up(ceil_div(n, row_tiles), height), row_tiles = ceil_div(n, rows);
+    rows = round_up(ceil_div(n, row_tiles), height), row_tiles = ceil_div(n, rows);
     const int64_t panels = ceil_div(m, columns);
-    col_tiles = std::clamp<int64_t>(ceil_div(wanted, row_tiles), 1, (panels + 3) / 4);
+    col_tiles = std::clamp<int64_t>(ceil_div(wanted, row_tiles), 1, ceil_div(panels, 4));
     cols = ceil_div(panels, col_tiles) * columns, col_tiles = ceil_div(m, cols);
   }
 };

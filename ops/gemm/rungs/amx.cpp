@@ -72,7 +72,7 @@ namespace {
 template <class X>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void pack_tiles(const X* x, int64_t ld, bool along, bool turned,
                                                                         int64_t count, int64_t k, char* to) {
-  const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
+  const int64_t steps = ceil_div(k, kAmxStep);
   each_tile(
       x, ld, along, count, k,
       [&](const X* at, int64_t i, int64_t p)

@@ -56,7 +56,7 @@ template <bool pairs>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] void split_tiles(const float* x, int64_t ld, bool along,
                                                                          bool turned, int64_t count, int64_t k,
                                                                          char* to) {
-  const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
+  const int64_t steps = ceil_div(k, kAmxStep);
   const auto turn = [&](char* tile) __attribute__((target("avx512f"), always_inline)) {
     for (int part = 0; part < 3; ++part, tile += kAmxPart) {
       Tile t;

@@ -70,7 +70,7 @@ template <int C>
 /// 16 rows of a, over all k, stay in L1 while the columns of b that fit in L2 go past.
 void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& to_c) {
   const auto [n, m, k, alpha, beta, c, ldc, bias] = to_c;
-  const int64_t steps = (k + kAmxStep - 1) / kAmxStep, bytes = steps * kAmxPart;  // of 16 rows or columns
+  const int64_t steps = ceil_div(k, kAmxStep), bytes = steps * kAmxPart;  // of 16 rows or columns
   const int64_t width = amx_near_panels(k, 1) * kAmxCols;
   const char *const left = reinterpret_cast<const char*>(a), *const right = reinterpret_cast<const char*>(b);
   for (int64_t first = 0; first < m; first += width)

@@ -12,11 +12,9 @@
 
 namespace sluice::detail {
 
-static int64_t steps_of(int64_t k) { return (k + kAmxStep - 1) / kAmxStep; }
+static int64_t steps_of(int64_t k) { return ceil_div(k, kAmxStep); }
 
-int64_t Bf16x3::size(int64_t count, int64_t k) {
-  return (count + kAmxTile - 1) / kAmxTile * steps_of(k) * kSplitTile / 4;
-}
+int64_t Bf16x3::size(int64_t count, int64_t k) { return ceil_div(count, kAmxTile) * steps_of(k) * kSplitTile / 4; }
 
 #if defined(__x86_64__)
 namespace {
@@ -48,7 +46,7 @@ template <bool along, bool turned>
 [[gnu::target("avx512f")]] bool split(const float* x, int64_t ld, int64_t count, int64_t k, char* to) {
   const int64_t steps = steps_of(k);
   __m512i most = _mm512_setzero_si512();
-  const int64_t tiles = (count + kAmxTile - 1) / kAmxTile;
+  const int64_t tiles = ceil_div(count, kAmxTile);
   for (int64_t n = 0; n < tiles * steps; ++n) {  // in the order in which x lies in memory
     const int64_t i = (along ? n / steps : n % tiles) * kAmxTile, p = (along ? n % steps : n / tiles) * kAmxStep;
     char* const tile = to + (i / kAmxTile * steps + p / kAmxStep) * kSplitTile;
@@ -99,7 +97,7 @@ bool Bf16x3::fill_parts(const float* x, int64_t ld, bool along, bool turned) con
   for (int64_t i = 0; i < n; i += kSide)
     for (int64_t step = 0; step < steps; step += near)
       for (int64_t j = 0; j < m; j += kSide) {
-        const int64_t count = std::min(near, steps - step), share = (kSide + count - 1) / count;
+        const int64_t count = std::min(near, steps - step), share = ceil_div(kSide, count);
         const char *const left = a.data_ + i / kAmxTile * next_a + step * kSplitTile, *const right =
                                                                                           b + j / kAmxTile * next_b +
                                                                                           step * kSplitTile;

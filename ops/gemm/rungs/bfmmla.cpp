@@ -47,7 +47,7 @@ template <class X> void pack_tile(const X* x, int64_t ld, bool along, uint16_t* 
 /// Packs `count` rows of a or columns of b as tiles, padded with zeros: all k of the first 16, then of the next 16.
 template <class X> void pack_tiles(const X* x, int64_t ld, bool along, int64_t count, int64_t k, float* to) {
   constexpr int64_t kNumbers = kAmxTile * kAmxStep;
-  const int64_t steps = (k + kAmxStep - 1) / kAmxStep;
+  const int64_t steps = ceil_div(k, kAmxStep);
   for (int64_t i = 0; i < count; i += kAmxTile)
     for (int64_t p = 0; p < k; p += kAmxStep) {
       uint16_t* const tile = reinterpret_cast<uint16_t*>(to) + (i / kAmxTile * steps + p / kAmxStep) * kNumbers;
@@ -108,8 +108,8 @@ template void bf16_pack(const BFloat16*, int64_t, bool, bool, int64_t, int64_t, 
 /// 16 columns of b, over all k, stay in L1 while the rows of a go past from L2.
 void bfmmla_multiply(const float* a, const float* b, const Block<float>& to_c) {
   const auto [n, m, k, alpha, beta, c, ldc, bias] = to_c;
-  const int64_t row = (k + kAmxStep - 1) / kAmxStep * kAmxStep;  // numbers of a row in tiles
-  const int64_t quads = (k + kQuad - 1) / kQuad;
+  const int64_t row = round_up(k, kAmxStep);  // numbers of a row in tiles
+  const int64_t quads = ceil_div(k, kQuad);
   const auto *left = reinterpret_cast<const uint16_t*>(a), *right = reinterpret_cast<const uint16_t*>(b);
   // Where row i of a or column i of b begins.
   const auto at = [row](int64_t i) { return i / kAmxTile * kAmxTile * row + i % kAmxTile * kQuad; };
