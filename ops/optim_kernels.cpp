@@ -10,13 +10,12 @@
 
 namespace sluice {
 
-using detail::AdamStep, detail::LambStep, detail::lamb_rate, detail::limited, detail::LionStep, detail::RmsPropStep,
-    detail::SgdStep;
+using detail::AdamStep, detail::kTile, detail::LambStep, detail::lamb_rate, detail::limited, detail::LionStep,
+    detail::RmsPropStep, detail::SgdStep;
 
 namespace {
 
 constexpr int64_t kGrain = 1 << 14;  // elements per task
-constexpr int64_t kTile = 512;       // elements of a buffer on the stack
 
 template <class T> double sum_squares(const T* x, int64_t n) {
   return detail::row_total<double>(n, [x](int64_t i) {

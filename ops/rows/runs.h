@@ -1,13 +1,25 @@
-// Runs of a dim, of which scans go through several at a time.
+// Runs of a dim that lie side by side or one behind the other, several at a time: for scans, and for softmax of
+// columns.
 #pragma once
 
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/rows/rows.h>
 
 #include <algorithm>
 #include <type_traits>
 
 namespace sluice::detail {
+
+/// f(at, width) for blocks of `width` neighbouring columns, at most `most`, of x [outer, n, inner], in parallel. The
+/// first element of a block is `at`.
+template <class F> void for_each_columns(ReduceShape s, int64_t most, F f) {
+  const int64_t blocks = ceil_div(s.inner, most);
+  for_each_row(s.outer * blocks, s.n * std::min(s.inner, most), [=](int64_t i) {
+    const int64_t first = i % blocks * most;
+    f(i / blocks * s.n * s.inner + first, std::min(most, s.inner - first));
+  });
+}
 
 inline constexpr int64_t kRuns = 64;
 template <int64_t k> using Fixed = std::integral_constant<int64_t, k>;
@@ -16,20 +28,18 @@ template <int64_t k> using Fixed = std::integral_constant<int64_t, k>;
 /// in parallel. The first run of a block begins at `at`. With `rows` they lie one behind the other, else side by side.
 /// Few are counted by the compiler, which keeps their totals in registers.
 template <class F> void for_each_block(ReduceShape s, F f) {
-  const int64_t blocks = ceil_div(s.inner, kRuns), work = std::max<int64_t>(1, s.n * std::min(s.inner, kRuns));
-  parallel_for(s.outer * blocks, std::max<int64_t>(1, (1 << 14) / work), [&](int64_t begin, int64_t end) {
-    int64_t task = begin;
-    for (; s.inner == 1 && task + 4 <= end; task += 4) f(task * s.n, Fixed<4>(), std::true_type());
-    for (; s.inner == 1 && task < end; ++task) f(task * s.n, Fixed<1>(), std::true_type());
-    for (; task < end; ++task) {
-      const int64_t first = task % blocks * kRuns, at = task / blocks * s.n * s.inner + first;
-      const int64_t width = std::min(kRuns, s.inner - first);
+  if (s.inner != 1)
+    return for_each_columns(s, kRuns, [=](int64_t at, int64_t width) {
       if (width == 1) f(at, Fixed<1>(), std::false_type());
       else if (width == 2) f(at, Fixed<2>(), std::false_type());
       else if (width == 3) f(at, Fixed<3>(), std::false_type());
       else if (width == 4) f(at, Fixed<4>(), std::false_type());
       else f(at, width, std::false_type());
-    }
+    });
+  parallel_for(s.outer, std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, s.n)), [&](int64_t begin, int64_t end) {
+    int64_t row = begin;
+    for (; row + 4 <= end; row += 4) f(row * s.n, Fixed<4>(), std::true_type());
+    for (; row < end; ++row) f(row * s.n, Fixed<1>(), std::true_type());
   });
 }
 

@@ -9,6 +9,7 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/rows.h>
+#include <sluice/ops/rows/runs.h>
 
 namespace sluice {
 
@@ -42,15 +43,6 @@ constexpr int64_t kWidth = 128;
 /// vector, would take longer than the rest.
 template <class T> constexpr int64_t kShort = 256 / sizeof(T);
 template <class T> bool short_rows(int64_t rows, int64_t n) { return n < kShort<T> && rows >= kWidth / 4; }
-
-/// f(at, m) for blocks of m neighbouring columns of [outer, n, inner], whose first element is `at`, in parallel.
-template <class F> void for_each_block(ReduceShape s, F f) {
-  const int64_t blocks = ceil_div(s.inner, kWidth);
-  detail::for_each_row(s.outer * blocks, s.n * std::min(s.inner, kWidth), [=](int64_t i) {
-    const int64_t first = i % blocks * kWidth;
-    f(i / blocks * s.n * s.inner + first, std::min(kWidth, s.inner - first));
-  });
-}
 
 /// total[k] = Σ_r term(r·inner + k, k), k < m. Sums of 128 rows are added, so that long columns lose no more digits
 /// than rows. term may also store what it computes.
@@ -126,7 +118,7 @@ void softmax_of_columns(const T* __restrict__ p, T* __restrict__ q, ReduceShape 
 /// As softmax_cpu(), a block of columns at a time.
 void softmax_columns_cpu(const Tensor& x, Tensor& y, ReduceShape s, bool log) {
   dispatch_float("softmax", x.dtype(), [&]<class T>() {
-    for_each_block(s, [=, x0 = x.data<T>(), y0 = y.mutable_data<T>()](int64_t at, int64_t m) {
+    detail::for_each_columns(s, kWidth, [=, x0 = x.data<T>(), y0 = y.mutable_data<T>()](int64_t at, int64_t m) {
       softmax_of_columns<false>(x0 + at, y0 + at, s, m, log);
     });
   });
@@ -182,7 +174,8 @@ void softmax_cpu(const Tensor& x, Tensor& y, bool log) {
 
 void softmax_columns_backward_cpu(const Tensor& y, const Tensor& g, Tensor& dx, ReduceShape s, bool log) {
   dispatch_float("softmax", y.dtype(), [&]<class T>() {
-    for_each_block(s, [=, y0 = y.data<T>(), g0 = g.data<T>(), dx0 = dx.mutable_data<T>()](int64_t at, int64_t m) {
+    const T *y0 = y.data<T>(), *g0 = g.data<T>();
+    detail::for_each_columns(s, kWidth, [=, dx0 = dx.mutable_data<T>()](int64_t at, int64_t m) {
       const T *a = y0 + at, *b = g0 + at;
       T* __restrict__ q = dx0 + at;
       T total[kWidth];
