@@ -3,6 +3,7 @@
 #include <sluice/core/kernel/graph.h>
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/parallel/raw.h>
 
@@ -85,7 +86,8 @@ Tensor shift(const Tensor& x, int64_t by, const Communicator& group, bool cyclic
       });
 }
 
-void check_background(const char* op, const Tensor& x) {
+void check_background(const char* op, const char* name, const Tensor& x) {
+  check_defined(op, {{name, x}});
   check_reducible(op, x.dtype());
   if (x.device() == meta) fail<DeviceError>(op, ": a tensor on meta has nothing to send");
   if (!x.is_contiguous()) fail(op, ": needs a contiguous tensor — got strides ", x.strides());
@@ -114,6 +116,7 @@ const char* name_of(ReduceOp op) { return op == ReduceOp::sum ? "(sum) " : op ==
 }  // namespace
 
 Tensor all_reduce(const Tensor& x, const Communicator& group, ReduceOp op) {
+  check_defined("all_reduce", x);
   if (group.size() == 1) return x;
   const Call call{"all_reduce", "all_reduce" + (name_of(op) + signature(x.dtype(), x.shape()))};
   Adjoint adjoint = [group](const Tensor& g) { return all_reduce(g, group); };
@@ -127,7 +130,7 @@ Tensor all_reduce(const Tensor& x, const Communicator& group, ReduceOp op) {
 }
 
 Tensor reduce(const Tensor& x, int root, const Communicator& group) {
-  check_root("reduce", root, group);
+  check_defined("reduce", x), check_root("reduce", root, group);
   if (group.size() == 1) return x;
   const Call call{"reduce", str("reduce(root ", root, ") ", signature(x.dtype(), x.shape()))};
   return collective(
@@ -143,7 +146,7 @@ Tensor reduce(const Tensor& x, int root, const Communicator& group) {
 }
 
 Tensor broadcast(const Tensor& x, int root, const Communicator& group) {
-  check_root("broadcast", root, group);
+  check_defined("broadcast", x), check_root("broadcast", root, group);
   if (group.size() == 1) return x;
   const Call call{"broadcast", str("broadcast(root ", root, ") ", signature(x.dtype(), x.shape()))};
   const bool as_i64 = x.dtype() == i32 || x.dtype() == boolean;  // how it travels
@@ -186,12 +189,14 @@ static Tensor gathered(const Tensor& x, int d, const Communicator& group, const 
 }
 
 Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
+  check_defined("all_gather", x);
   const int d = wrap_dim("all_gather", dim, x.rank());
   if (x.rank() == 0) fail("all_gather: a scalar has no dims; use unsqueeze");
   return group.size() == 1 ? x : gathered(x, d, group, "");
 }
 
 Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, const std::vector<int64_t>& wanted) {
+  check_defined("reduce_scatter", x);
   const int d = wrap_dim("reduce_scatter", dim, x.rank());
   if (x.rank() == 0) fail("reduce_scatter: a scalar has no dims");
   const std::vector<int64_t> lengths = wanted.empty() ? even_pieces(x.shape()[d], group.size()) : wanted;
@@ -219,6 +224,7 @@ Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, c
 }
 
 Tensor ring_shift(const Tensor& x, int by, const Communicator& group, ShiftOptions options) {
+  check_defined("ring_shift", x);
   const int d = x.rank() ? wrap_dim("ring_shift", options.dim, x.rank()) : 0;
   if (by == 0 || (options.cyclic && by % group.size() == 0)) return x;
   if (group.size() == 1)
@@ -245,9 +251,13 @@ static Tensor scanned(const Tensor& decay, const Tensor& state, const Communicat
   return to(s, state.dtype());
 }
 
-Tensor exclusive_scan(const Tensor& x, const Communicator& group) { return scanned({}, x, group); }
+Tensor exclusive_scan(const Tensor& x, const Communicator& group) {
+  check_defined("exclusive_scan", x);
+  return scanned({}, x, group);
+}
 
 Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicator& group) {
+  check_defined("exclusive_scan", {{"decay", decay}, {"state", state}});
   if (decay.dtype() != state.dtype())
     fail<DTypeError>("exclusive_scan: decay is ", decay.dtype(), ", state ", state.dtype());
   if (!stretches_to(decay.shape(), state.shape()))
@@ -258,7 +268,7 @@ Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicat
 std::string broadcast_text(const std::string& text, int root, const Communicator& group) {
   if (group.size() == 1) return text;
   const auto size = broadcast(Tensor::from<int64_t>({static_cast<int64_t>(text.size())}), root, group).item<int64_t>();
-  Tensor bytes = zeros({(size + 7) / 8}, {i64});
+  Tensor bytes = zeros({ceil_div(size, 8)}, {i64});
   if (group.rank() == root) std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.raw()));
   bytes = broadcast(bytes, root, group);
   return {reinterpret_cast<const char*>(bytes.raw()), static_cast<std::size_t>(size)};
@@ -303,7 +313,7 @@ void Pending::wait() {
 }
 
 Pending start_all_reduce(Tensor& x, const Communicator& group, ReduceOp op) {
-  check_background("start_all_reduce", x);
+  check_background("start_all_reduce", "x", x);
   Pending p;
   if (group.size() == 1) return p;
   refuse_in_recording("start_all_reduce", x);
@@ -319,8 +329,8 @@ Pending start_all_reduce(Tensor& x, const Communicator& group, ReduceOp op) {
 }
 
 Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group) {
-  check_background("start_all_gather", x);
-  check_background("start_all_gather", y);
+  check_background("start_all_gather", "x", x);
+  check_background("start_all_gather", "y", y);
   if (x.rank() == 0 || y.rank() != x.rank() || resized(y.shape(), 0, x.shape()[0]) != x.shape() ||
       y.dtype() != x.dtype())
     fail("start_all_gather: y=", y, " cannot hold pieces like x=", x);

@@ -1,6 +1,7 @@
 #include <sluice/parallel/sequence.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
@@ -66,6 +67,7 @@ SequencePiece sequence_piece(int64_t n) {
 }
 
 Tensor sequence_rows(const Tensor& x, int64_t dim, RowRange rows) {
+  detail::check_defined("sequence_rows", x);
   if (!in_sequence()) return narrow(x, dim, rows.begin, rows.length());
   const detail::Sequence& s = detail::sequence_of(x.dim(dim));
   if (rows.begin < 0 || rows.end < rows.begin || rows.end > s.total())
@@ -83,6 +85,7 @@ Tensor sequence_rows(const Tensor& x, int64_t dim, RowRange rows) {
 }
 
 Tensor sequence_shift(const Tensor& x, int64_t dim) {
+  detail::check_defined("sequence_shift", x);
   const int64_t n = x.dim(dim);
   if (!in_sequence()) return n == 0 ? x : pad(narrow(x, dim, 0, n - 1), dim, 1, 0);
   const detail::Sequence& s = detail::sequence_of(n);
@@ -96,10 +99,12 @@ Tensor sequence_shift(const Tensor& x, int64_t dim) {
 }
 
 Tensor sequence_sum(const Tensor& x) {
+  detail::check_defined("sequence_sum", x);
   return in_sequence() ? to(sum(detail::of_ranks(x, 0, detail::this_sequence()->size()), {0}), x.dtype()) : x;
 }
 
 Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
+  detail::check_defined("sequence_cumsum", x);
   if (in_sequence() && x.dtype() == bf16)  // 256 + 1 would be 256
     return to(sequence_cumsum(detail::widened(x), dim, o), bf16);
   const Tensor here = cumsum(x, dim, o);
@@ -112,6 +117,7 @@ Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
 // count.
 Tensor sequence_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Tensor& log_decay,
                      const LinearScanOptions& o) {
+  detail::check_defined("sequence_scan", {{"q", q_in}, {"k", k_in}, {"v", v}});
   if (!in_sequence()) return linear_scan(q_in, k_in, v, log_decay, o);
   if (v.dtype() == bf16)  // decays of whole pieces would be rounded, and states
     return to(
@@ -142,6 +148,7 @@ Tensor sequence_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, co
 // if nothing is written.
 Tensor sequence_delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
                            const Tensor& log_decay, const DeltaScanOptions& o) {
+  detail::check_defined("sequence_delta_scan", {{"q", q}, {"k", k}, {"erase", erase}, {"write", write}});
   const DeltaScanResult here = delta_scan(q, k, erase, write, log_decay, {}, o);
   if (!in_sequence()) return here.out;
   const int64_t dk = k.dim(3), dv = write.dim(3);
@@ -158,6 +165,7 @@ Tensor sequence_delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase
 }
 
 Tensor sequence_mean(const Tensor& losses, const Tensor& counted) {
+  detail::check_defined("sequence_mean", {{"losses", losses}});
   const Tensor wide = detail::widened(losses),
                tokens = counted.defined() ? where(counted, wide, zeros({}, wide.options())) : wide;
   Tensor count = full({}, static_cast<double>(losses.numel()), {f64, losses.device()});

@@ -1,5 +1,6 @@
 #include <sluice/parallel/sequence_attention.h>
 
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 
@@ -155,6 +156,7 @@ Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, con
 
 Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                           Rng* rng) {
+  detail::check_defined("sequence_attention", {{"q", q}, {"k", k}, {"v", v}});
   if (!in_sequence()) return attention(q, k, v, options, rng);
   if (q.rank() < 2 || q.rank() > 4 || k.rank() != q.rank() || v.rank() != q.rank() || k.dim(-2) != q.dim(-2) ||
       v.dim(-2) != q.dim(-2))

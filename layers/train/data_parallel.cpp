@@ -2,6 +2,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/parallel/sequence.h>
 
@@ -263,6 +264,7 @@ Traffic DataParallel::take_traffic() {
 }
 
 Tensor rows_of(const Tensor& batch, const Communicator& ranks, int64_t dim) {
+  detail::check_defined("rows_of", {{"batch", batch}});
   const int d = wrap_dim("rows_of", dim, batch.rank());
   if (batch.rank() == 0) fail("rows_of: a scalar has no rows");
   if (ranks.size() == 1) return batch;

@@ -8,10 +8,12 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/collectives.h>
+#include <sluice/parallel/sequence_attention.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 #include <type_traits>
 #include <typeinfo>
@@ -327,4 +329,45 @@ TEST_CASE("communicator: arguments out of range", "[parallel][threads]") {
     expect_throw<ValueError>([&] { all.world_rank(2); });
     all.barrier();
   }));
+}
+
+TEST_CASE("collectives: an undefined operand is named beside the call, on one rank as on two", "[parallel]") {
+  const Tensor x = ones({1, 1, 4, 2}), none;
+  Tensor y = ones({4}), empty;
+  using Calls = std::vector<std::pair<std::string, std::function<void(const Communicator&)>>>;
+  const auto all_named = [](const Calls& calls, bool sequence) {
+    for (int ranks : {1, 2})
+      for (const auto& [words, call] : calls)
+        for (const std::string& what : errors_on_ranks(ranks, [&, f = &call](const Communicator& all) {
+               std::optional<SequenceScope> scope;
+               if (sequence) scope.emplace(all);
+               (*f)(all);
+             }))
+          CHECK(what == words + " is undefined (default-constructed or moved from)");
+  };
+  all_named({{"all_reduce: x", [&](const Communicator& all) { all_reduce(none, all); }},
+             {"reduce: x", [&](const Communicator& all) { reduce(none, 0, all); }},
+             {"broadcast: x", [&](const Communicator& all) { broadcast(none, 0, all); }},
+             {"all_gather: x", [&](const Communicator& all) { all_gather(none, 0, all); }},
+             {"reduce_scatter: x", [&](const Communicator& all) { reduce_scatter(none, 0, all); }},
+             {"ring_shift: x", [&](const Communicator& all) { ring_shift(none, 0, all); }},
+             {"exclusive_scan: x", [&](const Communicator& all) { exclusive_scan(none, all); }},
+             {"exclusive_scan: decay", [&](const Communicator& all) { exclusive_scan(none, x, all); }},
+             {"exclusive_scan: state", [&](const Communicator& all) { exclusive_scan(x, none, all); }},
+             {"start_all_reduce: x", [&](const Communicator& all) { start_all_reduce(empty, all); }},
+             {"start_all_gather: x", [&](const Communicator& all) { start_all_gather(none, y, all); }},
+             {"start_all_gather: y", [&](const Communicator& all) { start_all_gather(y, empty, all); }}},
+            false);
+  all_named({{"sequence_rows: x",
+              [&](const Communicator&) {
+                sequence_rows(none, 0, {0, 1});
+              }},
+             {"sequence_shift: x", [&](const Communicator&) { sequence_shift(none, 0); }},
+             {"sequence_sum: x", [&](const Communicator&) { sequence_sum(none); }},
+             {"sequence_cumsum: x", [&](const Communicator&) { sequence_cumsum(none, 0); }},
+             {"sequence_scan: k", [&](const Communicator&) { sequence_scan(x, none, x); }},
+             {"sequence_delta_scan: write", [&](const Communicator&) { sequence_delta_scan(x, x, x, none); }},
+             {"sequence_mean: losses", [&](const Communicator&) { sequence_mean(none); }},
+             {"sequence_attention: v", [&](const Communicator&) { sequence_attention(x, x, none); }}},
+            true);
 }
