@@ -164,12 +164,10 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
     call.check_causal(options.heads.causal);
     const int64_t position = call.first(options.heads.use_rope);
     const int64_t window = Call::rows_seen(options.window, options.dilation, options.global);
-    const bool ordered = call.x.dim(1) > 1 || options.position_bias != PositionBias::none || options.dilation > 1;
     p.q = queries(p.from, position), p.k = keys(call, p.from.x, position), p.v = values(call, p.from.x);
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(options.heads.head_dim)));
     if (options.forget.gate != ForgetGate::none) detail::add_forget_columns(call, forget, p.from.x, scale, p.q, p.k);
-    const std::vector<Tensor> rows =
-        call.rows({p.k, p.v}, window, ordered ? KvCache::Order::position : KvCache::Order::any);
+    const std::vector<Tensor> rows = call.rows({p.k, p.v}, window);
     p.k = rows[0], p.v = rows[1];
     const auto [m, n] = call.extent(p.k);
     p.attention = attention_options(m, n, call.mask());

@@ -97,9 +97,7 @@ Tensor Gau::operator()(const Tensor& given, const Pass& pass) const {
   call.check_causal(*o.length != GauLength::n,
                     "only length visible or constant can be streamed; with L = n every earlier output would change");
   const auto [gate, q, k, v] = project(call.x, call.first(o.use_rope));
-  const bool ordered = call.x.dim(1) > 1 || o.bias != GauBias::none || o.top_k > 0;
-  const std::vector<Tensor> rows =
-      call.rows({k, v}, o.window, ordered ? KvCache::Order::position : KvCache::Order::any);
+  const std::vector<Tensor> rows = call.rows({k, v}, o.window);
   const auto [m, n] = call.extent(rows[0]);
   GauAttentionOptions a{.kind = o.kind,
                         .length = *o.length,

@@ -90,9 +90,9 @@ void Call::check_causal(bool causal, const char* why) const {
   if (streams() && !causal) fail<ValueError>(layer_, ": ", why);
 }
 
-std::vector<Tensor> Call::rows(const std::vector<Tensor>& fresh, int64_t window, KvCache::Order order) {
+std::vector<Tensor> Call::rows(const std::vector<Tensor>& fresh, int64_t window) {
   if (!streams()) return fresh;
-  return kept("rows").cache.append(fresh, window, order, pass_.stream->reserved());
+  return kept("rows").cache.append(fresh, window, pass_.stream->reserved());
 }
 
 std::pair<int64_t, int64_t> Call::extent(const Tensor& keys) const {
@@ -116,7 +116,7 @@ Tensor Call::attend(const Tensor& q, const Tensor& k, const Tensor& v, Attention
 
 Stream::Kept& Call::kept(const char* what) {
   Stream::Kept& k = pass_.stream->next(layer_, what);
-  for (const std::vector<Tensor>* list : {&k.tensors, &k.cache.rings}) {
+  for (const std::vector<Tensor>* list : {&k.tensors, &k.cache.buffers}) {
     if (list->empty() || !list->front().defined()) continue;
     const Tensor& kept = list->front();
     if (kept.dim(0) != x.dim(0)) fail(layer_, ": a stream of batch ", kept.dim(0), " does not continue with x=", x);

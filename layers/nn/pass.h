@@ -10,6 +10,7 @@
 #pragma once
 
 #include <sluice/core/number/random.h>
+#include <sluice/core/operands.h>
 #include <sluice/core/scope.h>
 #include <sluice/layers/nn/stream.h>
 #include <sluice/ops/attention/attention.h>
@@ -102,6 +103,7 @@ concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
 /// ShapeError for another batch. After an error the stream is as it was.
 template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
   static_assert(TakesPass<M>, "what streams takes a pass: Tensor operator()(const Tensor& x, const Pass& = {}) const");
+  detail::check_defined("step", x);
   StreamStep running(stream, x.dim(1));
   const Pass next = pass.of_stream(stream);
   Tensor y = model(x, next);
@@ -164,8 +166,7 @@ class Call {
 
   /// Rows [batch, heads, n, ·] by token: in a stream those of earlier tokens (with `window` > 0 the last W − 1), then
   /// `fresh`, see KvCache::append(). Otherwise `fresh` itself.
-  std::vector<Tensor> rows(const std::vector<Tensor>& fresh, int64_t window = 0,
-                           KvCache::Order order = KvCache::Order::position);
+  std::vector<Tensor> rows(const std::vector<Tensor>& fresh, int64_t window = 0);
   /// Queries and keys that a table of relative positions must cover, where `keys` are among what rows() gave.
   std::pair<int64_t, int64_t> extent(const Tensor& keys) const;
   /// How many of the last rows() later queries see with these rules, (window − 1)·dilation + 1; 0 for all.

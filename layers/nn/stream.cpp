@@ -18,8 +18,6 @@ StreamStep::StreamStep(Stream& stream, int64_t tokens) : stream_(stream) {
   detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
   if (stream.running_.tokens >= 0)
     fail<ValueError>("step: a step of this stream runs already; a model calls its layers with its pass");
-  if (stream.lost_)
-    fail<ValueError>("step: an earlier step of this stream failed, and there was no memory to take it back");
   stream.next_ = 0, stream.known_ = stream.kept_.size(), stream.running_.tokens = tokens;
 }
 
@@ -30,11 +28,9 @@ StreamStep::~StreamStep() {
     if (k.before_ && !ended_) {
       k.tensors = std::move(k.before_->tensors);
       if (k.before_->cleared) k.cache = std::move(*k.before_->cleared);
-      try {
-        k.cache.take_back(k.before_->rows);
-      } catch (...) { stream_.lost_ = true; }  // without memory
+      k.cache.take_back(k.before_->rows);
     }
-    k.before_.reset(), k.cache.overwritten.clear();
+    k.before_.reset();
   }
   stream_.running_.tokens = -1;
 }
@@ -45,6 +41,8 @@ void StreamStep::end() {
     fail<ValueError>("step: a stream of another model: this one ends before the ", k.what, " of a layer ", k.layer);
   }
   stream_.length_ += stream_.running_.tokens, ended_ = true;
+  for (Stream::Kept& k : stream_.kept_)  // of a long prompt only the window stays
+    if (k.cache.window > 0 && k.cache.window < stream_.running_.tokens) k.cache.trim();
 }
 
 Stream& Stream::operator=(Stream&& other) {
@@ -52,7 +50,6 @@ Stream& Stream::operator=(Stream&& other) {
   kept_ = std::exchange(other.kept_, {});
   next_ = std::exchange(other.next_, 0), known_ = std::exchange(other.known_, 0);
   length_ = std::exchange(other.length_, 0), reserved_ = std::exchange(other.reserved_, 0);
-  lost_ = std::exchange(other.lost_, false);
   return *this;
 }
 
@@ -86,7 +83,8 @@ void Stream::each_tensor(const std::function<void(const Tensor&)>& f) const {
   for (const Kept& k : kept_) {
     for (const Tensor& t : k.tensors)
       if (t.defined()) f(t);
-    for (const Tensor& ring : k.cache.rings) f(k.cache.reserved > 0 ? ring : narrow(ring, 2, 0, k.cache.stored()));
+    const bool whole = k.cache.reserved > 0 || k.cache.buffers.empty();
+    for (const Tensor& t : whole ? k.cache.buffers : k.cache.rows()) f(t);
   }
 }
 
@@ -120,7 +118,7 @@ void Stream::check_idle(const char* op) const {
 void to(Stream& stream, Device device) {
   stream.check_idle("to");
   for (Stream::Kept& k : stream.kept_)
-    for (std::vector<Tensor>* list : {&k.tensors, &k.cache.rings})
+    for (std::vector<Tensor>* list : {&k.tensors, &k.cache.buffers})
       for (Tensor& t : *list)
         if (t.defined()) t = to(t, device);
 }
@@ -135,7 +133,8 @@ Stream of_sequences(const Stream& stream, const Tensor& index) {
   for (Stream::Kept& k : chosen.kept_) {
     for (Tensor& t : k.tensors)
       if (t.defined()) choose(t);
-    for (Tensor& ring : k.cache.rings) ring = narrow(ring, 2, 0, k.cache.stored()), choose(ring);
+    if (!k.cache.buffers.empty()) k.cache.buffers = k.cache.rows(), k.cache.first = k.cache.length - k.cache.stored();
+    for (Tensor& t : k.cache.buffers) choose(t);
   }
   return chosen;
 }
@@ -148,6 +147,11 @@ constexpr const char* kFormat = "sluice stream 1";
 
 std::string name_in_file(std::size_t place, const char* list, std::size_t i) { return str(place, '.', list, '.', i); }
 
+/// How many places the rows of a cache are turned in a file: there the row of position p of a full window W is p mod W.
+int64_t turn_in_file(const KvCache& cache) {
+  return cache.window > 0 ? (cache.length - cache.stored()) % cache.window : 0;
+}
+
 }  // namespace
 
 void save(const Stream& stream, const std::string& path) {
@@ -158,12 +162,12 @@ void save(const Stream& stream, const std::string& path) {
     const Stream::Kept& k = stream.kept_[p];
     for (std::size_t i = 0; i < k.tensors.size(); ++i)
       if (k.tensors[i].defined()) file.tensors[name_in_file(p, "tensor", i)] = contiguous(to(k.tensors[i], cpu));
-    for (std::size_t i = 0; i < k.cache.rings.size(); ++i)
-      file.tensors[name_in_file(p, "ring", i)] = contiguous(to(narrow(k.cache.rings[i], 2, 0, k.cache.stored()), cpu));
+    for (std::size_t i = 0; i < k.cache.buffers.size(); ++i)
+      file.tensors[name_in_file(p, "ring", i)] = roll(to(k.cache.rows()[i], cpu), turn_in_file(k.cache), 2);
     places.push_back(Json::Object{{"layer", k.layer},
                                   {"what", k.what},
                                   {"tensors", static_cast<int64_t>(k.tensors.size())},
-                                  {"rings", static_cast<int64_t>(k.cache.rings.size())},
+                                  {"rings", static_cast<int64_t>(k.cache.buffers.size())},
                                   {"rows", k.cache.length},
                                   {"window", k.cache.window},
                                   {"reserved", k.cache.reserved}});
@@ -201,14 +205,16 @@ Stream load_stream(const std::string& path) {
         }
         return read;
       };
-      k.tensors = tensors("tensor", "tensors"), k.cache.rings = tensors("ring", "rings");
+      k.tensors = tensors("tensor", "tensors"), k.cache.buffers = tensors("ring", "rings");
       k.cache.length = number(place, "rows", kTokens), k.cache.window = number(place, "window", kTokens);
       k.cache.reserved = number(place, "reserved", kTokens);
-      if (k.cache.rings.empty() && k.cache.length > 0) refuse("place ", p, " has no rows");
-      for (const Tensor& ring : k.cache.rings)
-        if (!ring.defined() || ring.rank() != 4 || ring.dim(2) != k.cache.stored() ||
-            ring.dim(0) != k.cache.rings[0].dim(0))
+      k.cache.first = k.cache.length - k.cache.stored();
+      if (k.cache.buffers.empty() && k.cache.length > 0) refuse("place ", p, " has no rows");
+      for (Tensor& t : k.cache.buffers) {
+        if (!t.defined() || t.rank() != 4 || t.dim(2) != k.cache.stored() || t.dim(0) != k.cache.buffers[0].dim(0))
           refuse("place ", p, ": needs rows [batch, heads, ", k.cache.stored(), ", width]");
+        if (const int64_t turn = turn_in_file(k.cache)) t = roll(t, -turn, 2);
+      }
       stream.kept_.push_back(std::move(k));
     }
   } catch (const ValueError& e) { refuse(e.what()); }

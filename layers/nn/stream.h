@@ -80,7 +80,6 @@ class Stream {
   std::size_t known_ = 0;  // places of earlier steps
   int64_t length_ = 0;
   int64_t reserved_ = 0;
-  bool lost_ = false;  // a step that failed could not be taken back
   /// Tokens of the step that runs; −1: none. A copy that is made meanwhile runs none.
   struct Running {
     int64_t tokens = -1;
@@ -103,7 +102,7 @@ Stream load_stream(const std::string& path);
 /// One step of a stream while its forward pass runs; see step(). A step that does not come to its end changes nothing.
 class StreamStep : private NoCopy {
  public:
-  /// ValueError while another step of the stream runs, and if one failed that could not be taken back.
+  /// ValueError while another step of the stream runs.
   StreamStep(Stream& stream, int64_t tokens);
   ~StreamStep();
   /// ValueError if layers of earlier steps did not run in this one.

@@ -123,7 +123,7 @@ Out stream_through_cache(Draw& draw) {
     const int64_t n = draw.size();
     const Tensor k = draw.tensor({b, 2, n, 3}, f32), v = draw.tensor({b, 2, n, 2}, f32);
     if (draw.chance(0.05)) window = draw.get<int64_t>();
-    out = cache.append({k, v}, window, draw.chance(0.5) ? KvCache::Order::any : KvCache::Order::position);
+    out = cache.append({k, v}, window);
   }
   return out;
 }

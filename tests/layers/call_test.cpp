@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <memory>
 #include <new>
 #include <stdexcept>
 
@@ -74,7 +73,7 @@ TEST_CASE("call: what it gives a layer of one's own in a stream is that of the f
   CHECK_THROWS_WITH(step(Own{scanning({.reverse = true})}, x, stream), Contains("only a causal layer can be streamed"));
 }
 
-TEST_CASE("call: a step that fails, and cannot be taken back, ends its stream", "[streaming]") {
+TEST_CASE("call: a step that fails is taken back without memory", "[streaming]") {
   struct Full final : detail::Observer {  // memory ends
     Full() : Observer(Of::this_thread) {}
     void on_call(const detail::KernelCall&) override {
@@ -92,8 +91,8 @@ TEST_CASE("call: a step that fails, and cannot be taken back, ends its stream", 
   };
   Stream stream;
   step(model, narrow(x, 1, 0, 6), stream);
+  Stream untouched = stream;
   CHECK_THROWS_AS(step(model, narrow(x, 1, 6, 2), stream), std::runtime_error);
   full.now = false;
-  CHECK_THROWS_WITH(step(model, narrow(x, 1, 6, 1), stream), Contains("no memory to take it back"));
-  CHECK_THROWS_AS(step(model, narrow(x, 1, 6, 1), *std::make_unique<Stream>(stream)), ValueError);
+  CHECK(same_bits(step(model, narrow(x, 1, 6, 1), stream), step(model, narrow(x, 1, 6, 1), untouched)));
 }

@@ -16,9 +16,10 @@
 #include <sluice/layers/nn/generate.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
-#include <sluice/layers/nn/stream.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/layers/port/pytorch.h>
 #include <sluice/layers/port/tokenizer.h>
+#include <sluice/layers/train/data_parallel.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/training.h>
 #include <sluice/ops/index/gather.h>
@@ -49,6 +50,10 @@ TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
                     Contains("sample_tokens: row 0 of the logits has a NaN"));
   CHECK_THROWS_WITH(generate([](const Tensor& t) { return t; }, Tensor(), {}, rng),
                     Contains("generate: prompt is undefined"));
+  Stream stream;
+  CHECK_THROWS_WITH(step(gau, Tensor(), stream), StartsWith("step: x is undefined"));
+  CHECK_THROWS_WITH(of_sequences(stream, Tensor()), StartsWith("of_sequences: index is undefined"));
+  CHECK_THROWS_WITH(rows_of(Tensor(), Communicator()), StartsWith("rows_of: batch is undefined"));
   CHECK_THROWS_WITH(sample_tokens(ones({1, 5}), {.temperature = -1}, rng), Contains("sample_tokens: temperature"));
 }
 
