@@ -2,9 +2,9 @@
 # usage: on_gpu.sh [--emulated] [--smoke] [--limit SECONDS] [--out FOLDER] PART… BUILD
 #
 # Runs parts of the tests and benchmarks of BUILD on a real GPU (--emulated: on the emulated one), and tells in a table what
-# became of them. `all` are all of them, in about nine minutes: each kernel of tensor cores in a process of its own, sanitizers
-# on those of rung 4, tests four at a time, then measurements one after the other. What fails or hangs takes nothing from the
-# others. FOLDER (default: $OUT from the environment, else BUILD/gpu) gets table.txt and log.txt, to which each part adds its
+# became of them. `all` are all of them, in seven to nine minutes if nothing hangs: each kernel of tensor cores in a process of
+# its own, tests four at a time, one that takes most of the memory, sanitizers on the kernels of rung 4, then measurements one
+# after the other. What fails or hangs takes nothing from the others. FOLDER (default: $OUT from the environment, else BUILD/gpu) gets table.txt and log.txt, to which each part adds its
 # rows as it ends: a run that is stopped keeps them. --limit: no part takes longer. --smoke: so little of each that the
 # emulated device does it in seconds.
 #
@@ -148,13 +148,13 @@ command_of() {
   if [[ $most ]] && ((most < limit)); then limit=$most; fi
 }
 
-first=() alone=() together=() last=() # rungs; sanitizers; tests; what is measured, one after the other
+first=() together=() alone=() last=() # rungs; tests; what runs by itself; what is measured, one after the other
 take() {
   case $1 in
-    all) for part in rungs "${sanitizers[@]}" "${tests[@]}" "${measurements[@]}"; do take "$part"; done ;;
+    all) for part in rungs "${tests[@]}" "${sanitizers[@]}" "${measurements[@]}"; do take "$part"; done ;;
     rungs) while read -r part; do first+=("$part"); done < <(all_rungs) ;;
     ladder) for part in "${measurements[@]}"; do [[ $part != ladder-* ]] || take "$part"; done ;;
-    memcheck | racecheck | synccheck) alone+=("$1") ;;
+    memcheck | racecheck | synccheck | beyond) alone+=("$1") ;; # beyond: 69 GB of the GPU's memory
     products | memory | training | profile | ladder-*) command_of "$1"; last+=("$1") ;;
     *) command_of "$1"; together+=("$1") ;;
   esac
@@ -220,12 +220,11 @@ four_at_a_time() {
 }
 
 four_at_a_time "${first[@]}"
-for part in "${alone[@]}"; do run "$part"; done
 four_at_a_time "${together[@]}"
-for part in "${last[@]}"; do run "$part"; done
+for part in "${alone[@]}" "${last[@]}"; do run "$part"; done
 
 failed=0
-for part in "${first[@]}" "${alone[@]}" "${together[@]}" "${last[@]}"; do
+for part in "${first[@]}" "${together[@]}" "${alone[@]}" "${last[@]}"; do
   grep -qE ' (ok|not there) ' "$work/$part.end" || failed=1
 done
 if ((${#words[@]} == 1)) && [[ ${words[0]} != all && ${words[0]} != rungs && ${words[0]} != ladder ]]; then cat "$work/${words[0]}.log"; fi

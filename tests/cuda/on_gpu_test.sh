@@ -73,6 +73,8 @@ check 'with the lines above its rows' grep -qF '12.00 ms in kernels' out/table.t
 check 'a part whose program is not built fails' status 1 --out out ladder-1024 memory gpu
 check 'and the program is named' grep -qE 'there is no .*bench_ladder$' out/table.txt
 check 'the next part runs' grep -qE '^memory +ok' out/table.txt
+run --out out memcheck layers gpu
+check 'sanitizers run after tests' test "$(grep -oE '^(memcheck|layers)' out/table.txt | xargs)" = 'layers memcheck'
 OUT=$folder/kept bash "$script" memory training gpu >said 2>&1 &
 for ((i = 0; i < 100; ++i)); do
   if grep -qs 'GB/s' kept/table.txt; then break; fi
