@@ -26,6 +26,7 @@ struct AttentionBackwardProblem {
   int batch, heads, kv_heads, m, n;
   float scale;
   const uint8_t* keys = nullptr;  // [batch, n]: 0 hides a key from all queries
+  int64_t cache = kCacheOfKeys;   // bytes; see work_order.h
 };
 
 /// Stores factor·x, a warp's sixteen rows, as rows first to first + 15 of a head; if `narrow`, as bf16. Skips rows from

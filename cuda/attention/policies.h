@@ -9,6 +9,8 @@
 
 namespace sluice::cuda {
 
+constexpr int64_t kCacheOfKeys = int64_t{32} << 20;  // the part of Hopper's L2 cache (50 MiB) for keys and values
+
 /// q [batch, heads, m, D], k [batch, kv_heads, n, D], v [batch, kv_heads, n, DV] → out [batch, heads, m, DV]. q, k, v
 /// and the rows of out must be contiguous. kv_heads must divide heads. Only n may be 0. The scores are scale·q·k; on
 /// tensor cores scale must be above 0.
@@ -23,6 +25,7 @@ template <class T, class Out = T> struct AttentionProblem {
   const T* gate = nullptr;        // of the shape of out, or [batch, heads, m]
   std::ptrdiff_t out_batch = 0, out_head = 0, out_row = 0;  // strides of out; all 0: it is contiguous
   int columns = 1 << 30;                                    // columns of out that rungs on tensor cores write; even
+  int64_t cache = kCacheOfKeys;                             // bytes; see work_order.h
 };
 
 /// One query head of a problem.
@@ -76,9 +79,11 @@ struct KeySpan {
   int begin, end;
 };
 struct Full {
+  static constexpr bool causal = false;
   __device__ KeySpan of(int, int n) const { return {0, n}; }
 };
 struct Causal {
+  static constexpr bool causal = true;
   __device__ KeySpan of(int position, int n) const { return {0, position + 1 < n ? position + 1 : n}; }
 };
 /// |p − j| < width, which is at most 2^30; with `causal` only j <= p.

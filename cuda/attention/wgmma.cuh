@@ -10,6 +10,7 @@
 #pragma once
 
 #include <sluice/cuda/attention/mma_tiles.cuh>
+#include <sluice/cuda/attention/work_order.h>
 #include <sluice/cuda/warpgroup.h>
 
 namespace sluice::cuda {
@@ -99,7 +100,7 @@ struct WgmmaWork {
 /// Tile::rows and Tile::cols rows.
 template <int D, class Weighting, class Mask, class Gate, class Out>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
-    attention_wgmma(AttentionProblem<BFloat16, Out> p, Mask mask, int* next, SLUICE_TENSOR_MAP queries,
+    attention_wgmma(AttentionProblem<BFloat16, Out> p, Mask mask, WorkOrder order, int* next, SLUICE_TENSOR_MAP queries,
                     SLUICE_TENSOR_MAP keys, SLUICE_TENSOR_MAP values) {
   using Tile = WgmmaTile<D>;
   using Work = WgmmaWork;
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   // at read_q of the turn between, so no warp still reads them.
   const Shared<int> taken = dynamic_shared<int>() + static_cast<int>(Tile::taken / sizeof(int));
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
-  const int blocks = (p.m + rows - 1) / rows, total = blocks * p.heads * p.batch;
+  const int total = order.works();
 
   if (thread == 0) {
     mbarrier_init(barrier + Tile::has_q, 1), mbarrier_init(barrier + Tile::read_q, kConsumers);
@@ -136,9 +137,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         work[Work::tiles] = -1;
         return mbarrier_arrive(barrier + Tile::has_q);
       }
-      // Those with the most keys come first: causal work then ends everywhere at about one time.
-      const int first = (blocks - 1 - index % blocks) * rows, head = index / blocks % p.heads,
-                batch = index / blocks / p.heads, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
+      const auto [block, head, batch] = order(index);
+      const int first = (order.blocks - 1 - block) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
       const KeySpan low = mask.of(position_of(p, first), p.n), high = mask.of(position_of(p, last), p.n);
       const int begin = low.begin / cols * cols, tiles = high.end > begin ? (high.end - begin + cols - 1) / cols : 0;
       const int kv_head = head / (p.heads / p.kv_heads);
@@ -280,10 +280,10 @@ template <int D, class Weighting, class Mask, class Gate, class Out>
 void run_attention_wgmma(const AttentionProblem<BFloat16, Out>& p, Mask mask, const HeadRows<const BFloat16>& q,
                          const HeadRows<const BFloat16>& k, const HeadRows<const BFloat16>& v) {
   using Tile = WgmmaTile<D>;
-  const int64_t work = ceil_div(p.m, Tile::rows) * p.heads * p.batch;
-  launch(attention_wgmma<D, Weighting, Mask, Gate, Out>, grid_of(std::min<int64_t>(work, multiprocessors())),
-         dim3(kWgmmaThreads), Tile::bytes, p, mask, work_counter(), tensor_map(q, p.batch, p.heads, p.m, D, Tile::rows),
-         tensor_map(k, p.batch, p.kv_heads, p.n, D, Tile::cols),
+  const WorkOrder order = work_order<false, Tile::rows, D>(p, mask);
+  launch(attention_wgmma<D, Weighting, Mask, Gate, Out>, grid_of(std::min(order.works(), multiprocessors())),
+         dim3(kWgmmaThreads), Tile::bytes, p, mask, order, work_counter(),
+         tensor_map(q, p.batch, p.heads, p.m, D, Tile::rows), tensor_map(k, p.batch, p.kv_heads, p.n, D, Tile::cols),
          tensor_map(v, p.batch, p.kv_heads, p.n, D, Tile::cols));
 }
 template <int D, class Weighting, class Mask, class Gate, class Out>

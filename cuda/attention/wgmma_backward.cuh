@@ -41,11 +41,11 @@ template <int D, bool by_keys> struct WgmmaBackwardTile {
   static constexpr std::size_t bytes = (barriers + read + stages) * sizeof(uint64_t);
 };
 
-/// grid (⌈m / 128⌉, heads, batch), by_keys (⌈n / 128⌉, kv_heads, batch); blocks of 384 threads;
-/// WgmmaBackwardTile::bytes. The maps are of X, X', Y, Y', with boxes of Tile::rows and Tile::cols rows.
+/// A grid of order.works() blocks of 384 threads; WgmmaBackwardTile::bytes. The maps are of X, X', Y, Y', with boxes of
+/// Tile::rows and Tile::cols rows.
 template <int D, class Weighting, class Mask, bool by_keys>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
-    attention_wgmma_backward(AttentionBackwardProblem p, Mask mask, SLUICE_TENSOR_MAP own_map,
+    attention_wgmma_backward(AttentionBackwardProblem p, Mask mask, WorkOrder order, SLUICE_TENSOR_MAP own_map,
                              SLUICE_TENSOR_MAP own2_map, SLUICE_TENSOR_MAP other_map, SLUICE_TENSOR_MAP other2_map) {
   using Tile = WgmmaBackwardTile<D, by_keys>;
   constexpr int rows = Tile::rows, cols = Tile::cols, stages = Tile::stages, size = Tile::size;
@@ -55,11 +55,12 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + Tile::barriers;
   const int thread = static_cast<int>(threadIdx.x), warpgroup = warpgroup_of(thread);
   const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4, t = lane % 4;
-  // Blocks with the most columns begin first: with causality, those of the last queries or of the first keys.
   const int length = by_keys ? p.n : p.m, group = p.heads / p.kv_heads;
-  const int first = static_cast<int>(by_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * rows;
+  const WorkPlace place = order(static_cast<int>(blockIdx.x));
+  const int head = place.head, batch = place.batch;
+  // With causality the longest blocks are those of the last queries or of the first keys.
+  const int first = (by_keys ? place.block : order.blocks - 1 - place.block) * rows;
   const int last = first + rows < length ? first + rows - 1 : length - 1;
-  const int batch = static_cast<int>(blockIdx.z), head = static_cast<int>(blockIdx.y);
   const int query_head = by_keys ? head * group : head, kv_head = by_keys ? head : head / group;  // the first one
   const int query_slab = batch * p.heads + query_head;  // counted over all heads
   const uint8_t* keys = p.keys ? p.keys + std::ptrdiff_t{batch} * p.n : nullptr;
@@ -295,10 +296,10 @@ void run_attention_wgmma_backward(const AttentionBackwardProblem& p, Mask mask, 
     return tensor_map(at, p.batch, of_keys ? p.kv_heads : p.heads, of_keys ? p.n : p.m, D,
                       of_keys == by_keys ? Tile::rows : Tile::cols);
   };
-  const int length = by_keys ? p.n : p.m, heads = by_keys ? p.kv_heads : p.heads;
-  launch(attention_wgmma_backward<D, Weighting, Mask, by_keys>, grid_of(ceil_div(length, Tile::rows), heads, p.batch),
-         dim3(kWgmmaThreads), Tile::bytes, p, mask, map(by_keys ? x.k : x.q, by_keys),
-         map(by_keys ? x.v : x.g, by_keys), map(by_keys ? x.q : x.k, !by_keys), map(by_keys ? x.g : x.v, !by_keys));
+  const WorkOrder order = work_order<by_keys, Tile::rows, D>(p, mask);
+  launch(attention_wgmma_backward<D, Weighting, Mask, by_keys>, grid_of(order.works()), dim3(kWgmmaThreads),
+         Tile::bytes, p, mask, order, map(by_keys ? x.k : x.q, by_keys), map(by_keys ? x.v : x.g, by_keys),
+         map(by_keys ? x.q : x.k, !by_keys), map(by_keys ? x.g : x.v, !by_keys));
 }
 template <bool by_keys, int D, class Weighting, class Mask>
 void run_attention_wgmma_backward(const AttentionBackwardProblem& p, Mask mask) {

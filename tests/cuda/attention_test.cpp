@@ -97,6 +97,7 @@ template <class T> struct Buffer {
 struct Sizes {
   int batch, heads, kv_heads, m, n;
   bool keys = false, sink = false;
+  int64_t cache = kCacheOfKeys;
 };
 
 template <class Rung, class W, class G, class M> void check(Sizes z, M mask, uint64_t seed = 1) {
@@ -138,6 +139,7 @@ template <class Rung, class W, class G, class M> void check(Sizes z, M mask, uin
                         .m = z.m,
                         .n = z.n,
                         .scale = 0.25f};
+  p.cache = z.cache;
   if (z.keys) p.keys = keys.data();
   if (z.sink) p.sink = sink.data();
   if (G::any) p.gate = gate.data();
@@ -261,6 +263,12 @@ TEST_CASE("cuda attention: mma", "[cuda]") {
   check_no_keys<Mma<64>>();
   check<Mma<128>, Softmax, SigmoidGate<false>>({1, 1, 1, 65, 129}, Causal{});
   check<Mma<128>, Relu2, NoGate>({1, 1, 1, 129, 65}, Window{30, false});
+}
+
+TEST_CASE("cuda attention: sets of heads that do not divide them", "[cuda]") {
+  constexpr int64_t head = 70 * 64 * 4;  // bytes of the keys and values of one
+  check<Wgmma<64>, Softmax, NoGate>({1, 5, 5, 129, 70, false, true, 2 * head}, Causal{}, 15);  // 1 + 2 + 2
+  check<Wgmma<64>, Relu2, NoGate>({2, 2, 1, 129, 70, true, false, head}, Window{40, true}, 16);
 }
 
 TEST_CASE("cuda attention: a tile with one number that is not finite", "[cuda]") {
