@@ -113,11 +113,17 @@ char kind_of(const std::exception& e) {
 
 const char* name_of(ReduceOp op) { return op == ReduceOp::sum ? "(sum) " : op == ReduceOp::max ? "(max) " : "(min) "; }
 
+/// What one rank refuses as several do.
+void check_operand(const char* op, const Tensor& x) {
+  check_defined(op, x);
+  check_reducible(op, x.dtype());
+}
+
 }  // namespace
 
 Tensor all_reduce(const Tensor& x, const Communicator& group, ReduceOp op) {
-  check_defined("all_reduce", x);
-  if (group.size() == 1) return x;
+  check_operand("all_reduce", x);
+  if (group.size() == 1) return op == ReduceOp::sum ? x : x.detach();
   const Call call{"all_reduce", "all_reduce" + (name_of(op) + signature(x.dtype(), x.shape()))};
   Adjoint adjoint = [group](const Tensor& g) { return all_reduce(g, group); };
   if (op != ReduceOp::sum) adjoint = nullptr;
@@ -130,7 +136,7 @@ Tensor all_reduce(const Tensor& x, const Communicator& group, ReduceOp op) {
 }
 
 Tensor reduce(const Tensor& x, int root, const Communicator& group) {
-  check_defined("reduce", x), check_root("reduce", root, group);
+  check_operand("reduce", x), check_root("reduce", root, group);
   if (group.size() == 1) return x;
   const Call call{"reduce", str("reduce(root ", root, ") ", signature(x.dtype(), x.shape()))};
   return collective(
@@ -189,14 +195,14 @@ static Tensor gathered(const Tensor& x, int d, const Communicator& group, const 
 }
 
 Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group) {
-  check_defined("all_gather", x);
+  check_operand("all_gather", x);
   const int d = wrap_dim("all_gather", dim, x.rank());
   if (x.rank() == 0) fail("all_gather: a scalar has no dims; use unsqueeze");
   return group.size() == 1 ? x : gathered(x, d, group, "");
 }
 
 Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, const std::vector<int64_t>& wanted) {
-  check_defined("reduce_scatter", x);
+  check_operand("reduce_scatter", x);
   const int d = wrap_dim("reduce_scatter", dim, x.rank());
   if (x.rank() == 0) fail("reduce_scatter: a scalar has no dims");
   const std::vector<int64_t> lengths = wanted.empty() ? even_pieces(x.shape()[d], group.size()) : wanted;
@@ -224,7 +230,7 @@ Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, c
 }
 
 Tensor ring_shift(const Tensor& x, int by, const Communicator& group, ShiftOptions options) {
-  check_defined("ring_shift", x);
+  check_operand("ring_shift", x);
   const int d = x.rank() ? wrap_dim("ring_shift", options.dim, x.rank()) : 0;
   if (by == 0 || (options.cyclic && by % group.size() == 0)) return x;
   if (group.size() == 1)
@@ -252,7 +258,7 @@ static Tensor scanned(const Tensor& decay, const Tensor& state, const Communicat
 }
 
 Tensor exclusive_scan(const Tensor& x, const Communicator& group) {
-  check_defined("exclusive_scan", x);
+  check_operand("exclusive_scan", x);
   return scanned({}, x, group);
 }
 

@@ -123,3 +123,23 @@ TEST_CASE("sequence: lengths whose sum is too large are refused as often as they
     expect(sequence_piece(2).first == 2 * all.rank(), "and lengths that fit are taken");
   });
 }
+
+TEST_CASE("collectives: one rank refuses what several refuse, and has gradients where they have", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    Tensor w = ones({2}).requires_grad_();
+    expect(!all_reduce(w * w, all, ReduceOp::max).requires_grad(), "no gradient of a maximum");
+    expect(all_reduce(w * w, all).requires_grad(), "a gradient of a sum");
+    const Tensor x = zeros({2}, {i32});
+    const std::function<void()> calls[] = {[&] { all_reduce(x, all); },     [&] { reduce(x, 0, all); },
+                                           [&] { all_gather(x, 0, all); },  [&] { ring_shift(x, 1, all); },
+                                           [&] { exclusive_scan(x, all); }, [&] { reduce_scatter(x, 0, all, {2}); }};
+    for (std::size_t i = 0; i < std::size(calls); ++i) {
+      if (i == 5 && all.size() > 1) continue;  // whose lengths are refused first
+      std::string said;
+      try {
+        calls[i]();
+      } catch (const DTypeError& e) { said = e.what(); }
+      expect(said.find("needs f32, f64, bf16 or i64 — got i32") != std::string::npos, "other dtypes are refused");
+    }
+  }));
+}
