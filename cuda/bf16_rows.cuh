@@ -5,10 +5,12 @@
 
 #include <sluice/cuda/rows/rows.cuh>
 
+#include <optional>
+
 namespace sluice::cuda {
 
 /// The length of rows of bf16 that all begin at multiples of 16 bytes.
-constexpr int64_t padded_to_8(int64_t n) { return ceil_div(n, 8) * 8; }
+constexpr int64_t padded_to_8(int64_t n) { return round_up(n, 8); }
 
 /// What RoundRow does with rounded pairs before it stores them: nothing. `found` is kept for a row, thread by thread.
 struct NoMark {
@@ -74,20 +76,42 @@ template <class T> void round_rows(int64_t batch, const RoundRow<T>& rows) {
   else for_each_row(count, rows.ld, rows);
 }
 
-/// A contiguous copy of x [batch, heads, rows, width] of f32 or bf16, rounded, in rows of `ld` numbers.
-class RoundedRows {
+/// The strides of batch, heads and rows at which a kernel reads bf16 in place: those of contiguous rows, or multiples
+/// of 16 bytes, for TMA above 0.
+enum class InPlace { contiguous, above_0, any };
+
+/// An operand [batch, heads, rows, width] of f32 or bf16 in rows of `ld` numbers of bf16: x itself if it is bf16, `ld`
+/// wide, 16-byte aligned, and at strides that the kernel reads; else a contiguous copy, rounded and filled up.
+class Bf16Rows {
  public:
-  RoundedRows(const Tensor& x, int64_t ld) : copy_(static_cast<std::size_t>(x.dim(0) * x.dim(1) * x.dim(2) * ld)) {
-    x.dtype() == bf16 ? round<BFloat16>(x, ld) : round<float>(x, ld);
+  Bf16Rows(const Tensor& x, int64_t ld, InPlace strides) : rows_(nullptr, x.dim(1) * x.dim(2) * ld, x.dim(2) * ld, ld) {
+    if (x.dtype() == bf16 && x.dim(3) == ld && reads_in_place(x, strides)) return;
+    rows_.base = copy_.emplace(static_cast<std::size_t>(x.dim(0) * x.dim(1) * x.dim(2) * ld)).get();
+    x.dtype() == bf16 ? round<BFloat16>(x) : round<float>(x);
   }
-  BFloat16* get() const { return copy_.get(); }
+  const HeadRows<const BFloat16>& rows() const { return rows_; }
+  /// The first number, for kernels that read contiguous rows.
+  const BFloat16* get() const { return rows_.base; }
 
  private:
-  template <class T> void round(const Tensor& x, int64_t ld) {
-    round_rows(x.dim(0), RoundRow<T>{HeadRows<const T>(x), x.dim(1), x.dim(2), x.dim(3), get(), ld});
+  bool reads_in_place(const Tensor& x, InPlace strides) {
+    HeadRows<const BFloat16> there(x);
+    if (x.dim(0) == 1) there.batch = rows_.batch;  // the stride of a dim of size 1 is never used
+    if (x.dim(1) == 1) there.head = rows_.head;
+    if (x.dim(2) == 1) there.row = rows_.row;
+    const bool contiguous = there.batch == rows_.batch && there.head == rows_.head && there.row == rows_.row;
+    bool fits = (contiguous || strides != InPlace::contiguous) && is_aligned_16(there.base);
+    for (const int64_t stride : {there.batch, there.head, there.row})
+      fits &= stride % 8 == 0 && (stride > 0 || strides == InPlace::any);
+    if (fits) rows_ = there;
+    return fits;
+  }
+  template <class T> void round(const Tensor& x) {
+    round_rows(x.dim(0), RoundRow<T>{HeadRows<const T>(x), x.dim(1), x.dim(2), x.dim(3), copy_->get(), rows_.row});
   }
 
-  Scratch<BFloat16> copy_;
+  std::optional<Scratch<BFloat16>> copy_;
+  HeadRows<const BFloat16> rows_;
 };
 
 }  // namespace sluice::cuda

@@ -188,7 +188,7 @@ template <class T> struct LambPiece {
   }
 };
 
-template <class T> struct Squares {
+template <class T> struct SquaresOfPiece {
   double* part;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int piece) const {
     const T* const p = x.of<const T>(kOnly, k);
@@ -282,7 +282,7 @@ void sum_squares(const std::vector<Tensor>& x, Tensor& total) {
     in_launches({&of_type}, [&](const Together& some) {
       const int pieces = some.first_piece[some.count];
       const Scratch<double> part(static_cast<std::size_t>(pieces));
-      for_each_piece(some, Squares<T>{part.get()});
+      for_each_piece(some, SquaresOfPiece<T>{part.get()});
       reduce_to<SumOf<double>>({1, pieces, 1}, LoadPart<double>{part.get()}, AddTotal{data_of<double>(total)});
     });
   });

@@ -50,36 +50,6 @@ bool gates(const sluice::detail::AttentionCall& c) {
          (c.options.weighting == Weighting::softmax || c.options.weighting == Weighting::relu2);
 }
 
-/// An operand [batch, heads, rows, width]. Read in place if it is bf16, `width` wide, at 16-byte strides, and
-/// contiguous or `strided`; else a contiguous rounded copy.
-class Operand {
- public:
-  Operand(const Tensor& x, int64_t width, bool strided) {
-    rows_ = HeadRows<const BFloat16>(nullptr, x.dim(1) * x.dim(2) * width, x.dim(2) * width, width);
-    if (x.dtype() == bf16 && x.dim(3) == width) {
-      HeadRows<const BFloat16> there(x);
-      if (x.dim(0) == 1) there.batch = rows_.batch;  // the stride of a dim of size 1 is never used
-      if (x.dim(1) == 1) there.head = rows_.head;
-      if (x.dim(2) == 1) there.row = rows_.row;
-      const bool packed = there.batch == rows_.batch && there.head == rows_.head && there.row == rows_.row;
-      bool readable = reinterpret_cast<std::uintptr_t>(there.base) % 16 == 0;
-      for (const int64_t stride : {there.batch, there.head, there.row}) readable &= stride > 0 && stride % 8 == 0;
-      if (readable && (packed || strided)) {
-        rows_ = there;
-        return;
-      }
-    }
-    rows_.base = copy_.emplace(x, width).get();
-  }
-  const HeadRows<const BFloat16>& rows() const { return rows_; }
-  /// For kernels that need contiguous operands: only if they were not allowed to be strided.
-  const BFloat16* packed() const { return rows_.base; }
-
- private:
-  std::optional<RoundedRows> copy_;
-  HeadRows<const BFloat16> rows_;
-};
-
 /// Writes a key mask for all heads as [batch, n].
 void spread(const MaskTensor<bool, 3>& keys, int64_t batch, int64_t n, uint8_t* to) {
   for_each(batch * n,
@@ -87,14 +57,14 @@ void spread(const MaskTensor<bool, 3>& keys, int64_t batch, int64_t n, uint8_t* 
 }
 
 /// The operands and the mask of a call, converted for the rungs.
-struct Operands {
-  Operand q, k, v;
+struct RungOperands {
+  Bf16Rows q, k, v;
   Tensor sink;
   std::optional<Scratch<uint8_t>> keys;
   Window mask;
 
-  Operands(const sluice::detail::AttentionCall& c, bool strided)
-      : q(c.q, width_of(c), strided), k(c.k, width_of(c), strided), v(c.v, width_of(c), strided), sink(c.options.sink) {
+  RungOperands(const sluice::detail::AttentionCall& c, InPlace strides)
+      : q(c.q, width_of(c), strides), k(c.k, width_of(c), strides), v(c.v, width_of(c), strides), sink(c.options.sink) {
     if (sink.defined()) sink = sluice::to(sink, f32);
     const AttentionMask& rules = c.options.mask;
     mask = {static_cast<int>(rules.window == 0 || rules.window > kLongest ? kLongest : rules.window), rules.causal};
@@ -149,7 +119,7 @@ void run_backward(const AttentionBackwardProblem& p, Window mask, const Backward
 template <class T>
 void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloat16* to,
                   sluice::detail::AttentionGradients& out) {
-  const RoundedRows gate(c.gate, c.gate.dim(3));
+  const Bf16Rows gate(c.gate, c.gate.dim(3), InPlace::contiguous);
   const GateBackwardProblem<T> p{.g = HeadRows<const T>(g),
                                  .y = HeadRows<const T>(c.gated),
                                  .gate = gate.get(),
@@ -177,13 +147,13 @@ bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor&
   }
   count(AttentionServer::rungs);
   const bool by_rung_4 = all_by_rung_4(c, false);
-  const Operands x(c, by_rung_4);
-  std::optional<RoundedRows> gate;
-  if (gates(c)) gate.emplace(c.gate, c.gate.dim(3)), *c.gates = true;
+  const RungOperands x(c, by_rung_4 ? InPlace::above_0 : InPlace::contiguous);
+  std::optional<Bf16Rows> gate;
+  if (gates(c)) gate.emplace(c.gate, c.gate.dim(3), InPlace::contiguous), *c.gates = true;
   const auto run = [&]<class Out>() {
-    AttentionProblem<BFloat16, Out> p{.q = x.q.packed(),
-                                      .k = x.k.packed(),
-                                      .v = x.v.packed(),
+    AttentionProblem<BFloat16, Out> p{.q = x.q.get(),
+                                      .k = x.k.get(),
+                                      .v = x.v.get(),
                                       .out = data_of<Out>(out),
                                       .batch = static_cast<int>(c.q.dim(0)),
                                       .heads = static_cast<int>(c.q.dim(1)),
@@ -215,9 +185,9 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
     return (by_products || c.q.dtype() != bf16) && count(by_products);
   }
   count(AttentionServer::rungs);
-  const bool strided = all_by_rung_4(c, true);
-  const Operands x(c, strided);
-  std::optional<Operand> gradient;
+  const InPlace strides = all_by_rung_4(c, true) ? InPlace::above_0 : InPlace::contiguous;
+  const RungOperands x(c, strides);
+  std::optional<Bf16Rows> gradient;
   std::optional<Scratch<BFloat16>> ungated;
   HeadRows<const BFloat16> rows_of_g;
   if (gates(c)) {
@@ -226,11 +196,11 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
     rows_of_g = packed_heads(ungated->get(), static_cast<int>(g.dim(1)), static_cast<int>(g.dim(2)),
                              static_cast<int>(g.dim(3)));
   } else {
-    rows_of_g = gradient.emplace(g, width_of(c), strided).rows();
+    rows_of_g = gradient.emplace(g, width_of(c), strides).rows();
   }
-  AttentionBackwardProblem p{.q = x.q.packed(),
-                             .k = x.k.packed(),
-                             .v = x.v.packed(),
+  AttentionBackwardProblem p{.q = x.q.get(),
+                             .k = x.k.get(),
+                             .v = x.v.get(),
                              .g = rows_of_g.base,
                              .lse = data_or_null<float>(lse),
                              .delta = data_or_null<float>(gates(c) ? out.delta : delta),

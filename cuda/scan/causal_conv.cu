@@ -53,7 +53,7 @@ template <class S, int channels> __device__ void store(S* at, const Neighbours<C
 }
 
 /// The last `width` rows.
-template <class Row, int width> struct Window {
+template <class Row, int width> struct LastRows {
   Row last[width] = {};
   __device__ void push(const Row& x) {
 #pragma unroll
@@ -75,7 +75,7 @@ template <class S, int width, int channels> struct Walk {
   int64_t c, k, piece, i, from, first;  // first: where its first number stands in x
   int rows, behind;                     // behind: rows after it that need its last ones
   Row weights[width], start;
-  Window<Row, width> last;  // before the walk those before `from`
+  LastRows<Row, width> last;  // before the walk those before `from`
 
   __device__ Walk(const Convolution<S, width>& o, int64_t index)
       : c(o.c), k(index % (c / channels) * channels), piece(index / (c / channels)), i(piece / o.pieces),
@@ -155,7 +155,7 @@ template <class S, int width, int channels> struct ConvolutionBackward {
   double* part;    // null if not wanted
   __device__ void operator()(int64_t index) const {
     Walk<S, width, channels> walk(o, index);
-    Window<Row, width> h;
+    LastRows<Row, width> h;
     Row sums[width + 1];
     // Where row 0 of the gradients of the walk's rows would stand, and of those before them.
     S* const own = dx ? dx + walk.first : nullptr;

@@ -89,29 +89,15 @@ bool on_tensor_cores(const Tensor& q, const Tensor& v, const Tensor& g) {
          q.dim(3) >= 16 && q.dim(3) <= 128 && v.dim(3) >= 16 && std::max(q.dim(2), v.dim(3)) < INT32_MAX;
 }
 
-/// An operand in bf16, with rows 16-byte aligned and a multiple of 8 long: in place if possible, else a copy that is
-/// rounded and padded with zeros.
-struct Bf16Rows {
-  std::optional<RoundedRows> copy;
-  HeadRows<const BFloat16> rows;
-
-  explicit Bf16Rows(const Tensor& x) {
-    const int64_t heads = x.dim(1), n = x.dim(2), width = x.dim(3), padded = padded_to_8(width);
-    bool there = x.dtype() == bf16 && width == padded && reinterpret_cast<std::uintptr_t>(address_of(x)) % 16 == 0;
-    for (int d = 0; d < 3; ++d) there = there && (x.dim(d) == 1 || x.strides()[d] % 8 == 0);
-    if (there) rows = HeadRows<const BFloat16>(x);
-    else rows = {copy.emplace(x, padded).get(), heads * n * padded, n * padded, padded};
-  }
-};
-
 template <int M, int halves, bool weighted, class Out>
 void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
              Tensor& y) {
   using Tile = ScanMmaTile<M, halves>;
   using View = ScanView<BFloat16, Out, float>;
-  const Bf16Rows queries(q), keys(k), values(v);
+  const auto rows = [](const Tensor& x) { return Bf16Rows(x, padded_to_8(x.dim(3)), InPlace::any); };
+  const Bf16Rows queries = rows(q), keys = rows(k), values = rows(v);
   View s = view_of<View, float>(q, v, g, o, Tile::columns, Tile::steps);
-  set_rows<BFloat16, Out>(s, queries.rows, keys.rows, values.rows, HeadRows<Out>(y), o.reverse);
+  set_rows<BFloat16, Out>(s, queries.rows(), keys.rows(), values.rows(), HeadRows<Out>(y), o.reverse);
   const bool pairs = in_pairs(s.y);
   scan_in_pieces(s, weighted ? ScanDecay::scalar : ScanDecay::none, [&](const View& x) {
     launch(scan_mma<M, halves, weighted, Out>, grid_of(x.blocks), dim3(Tile::threads), Tile::bytes, x, pairs);
