@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sluice/cuda/attention/policies.h>
+#include <sluice/cuda/vectors.cuh>
 
 namespace sluice::cuda {
 
@@ -242,11 +243,30 @@ __device__ inline void store_pair(float* to, float x, float y) {
   *reinterpret_cast<Pair*>(to) = {x, y};
 }
 
+/// w[j] of lane t of each four becomes w[t] of lane j.
+__device__ inline void transpose_quads(uint32_t (&w)[4]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j & step) continue;
+      const bool odd = t & step;
+      const uint32_t got = __shfl_xor_sync(kAllLanes, odd ? w[j] : w[j + step], step);
+      w[j] = odd ? got : w[j], w[j + step] = odd ? w[j + step] : got;
+    }
+}
+
 /// Divides, gates and writes the rows of queries first + g and first + g + 8, if they exist.
 template <class Weighting, class Gate, int D, class Out>
 __device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const AttentionHead<BFloat16, D, D, Out>& h,
                            int first, const float (&acc)[D / 8][4], const MmaStatistics& rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+  // Stores of 16 bytes in place of four of 4. At D = 64 ptxas would put more between the products of rung 4.
+  constexpr bool may_be_whole = std::is_same_v<Out, BFloat16> && (D > 64);
+  [[maybe_unused]] const bool whole =
+      p.columns >= D &&
+      (reinterpret_cast<std::uintptr_t>(h.out) | static_cast<std::uintptr_t>(h.out_row) * 2) % 16 == 0;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = first + 8 * r + g;
@@ -257,19 +277,30 @@ __device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const Atten
       if (p.lse && t == 0 && i < p.m)
         p.lse[h.row + i] = total == 0 ? kMinusInfinity : rows.largest[r] * kLn2 + math::log(total);
     }
-    if (i >= p.m) continue;
     [[maybe_unused]] uint32_t z[D / 8];
-    if constexpr (Gate::any) Gate::load(z, p.gate, h.row + i, t);
+    if constexpr (Gate::any) Gate::load(z, p.gate, h.row + (i < p.m ? i : p.m - 1), t);
+    const auto number = [&](int d, int e) {
+      float y = acc[d][2 * r + e] * norm;
+      if constexpr (Gate::any) y *= Gate::factor(z, d, e);
+      return y;
+    };
+    Out* const to = h.out + i * h.out_row;
+    if constexpr (may_be_whole)
+      if (whole) {  // the same for all lanes, which exchange their words, also those without a row
 #pragma unroll
-    for (int d = 0; d < D / 8; ++d) {
-      float y[2];
+        for (int d = 0; d < D / 8; d += 4) {  // lane t gets columns 8(d + t) to 8(d + t) + 7
+          uint32_t w[4];
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        y[e] = acc[d][2 * r + e] * norm;
-        if constexpr (Gate::any) y[e] *= Gate::factor(z, d, e);
+          for (int j = 0; j < 4; ++j) w[j] = pack_bf16(number(d + j, 0), number(d + j, 1));
+          transpose_quads(w);
+          if (i < p.m) *reinterpret_cast<Bytes16<uint32_t>*>(to + 8 * (d + t)) = {w[0], w[1], w[2], w[3]};
+        }
+        continue;
       }
-      if (8 * d + 2 * t < p.columns) store_pair(h.out + i * h.out_row + 8 * d + 2 * t, y[0], y[1]);
-    }
+    if (i >= p.m) continue;
+#pragma unroll
+    for (int d = 0; d < D / 8; ++d)
+      if (8 * d + 2 * t < p.columns) store_pair(to + 8 * d + 2 * t, number(d, 0), number(d, 1));
   }
 }
 

@@ -205,6 +205,45 @@ template <class Rung> void check_no_keys() {
   check<Rung, Softmax, SigmoidGate<false>>({1, 2, 1, 3, 0, false, true}, Causal{}, 11);
 }
 
+/// Results that cannot be stored 16 bytes at once have the same bits as others, and nothing beside them is written.
+template <class Rung> void check_outputs() {
+  constexpr int D = Rung::d, m = Rung::rows + 3, heads = 2;
+  INFO(Rung::name);
+  Rand rand(19);
+  Buffer<BFloat16> q({1, heads, m, D}, &rand, 3), k({1, heads, 70, D}, &rand, 1), v({1, heads, 70, D}, &rand, 1),
+      gate({1, heads, m, D}, &rand, 2);
+  AttentionProblem<BFloat16> p{.q = q.data(),
+                               .k = k.data(),
+                               .v = v.data(),
+                               .out = nullptr,
+                               .batch = 1,
+                               .heads = heads,
+                               .kv_heads = heads,
+                               .m = m,
+                               .n = 70,
+                               .scale = 0.25f,
+                               .gate = gate.data()};
+  std::vector<uint16_t> want;
+  for (const auto& [shift, row, columns] : std::vector<std::array<int, 3>>{
+           {0, D, 1 << 30}, {2, D, D}, {0, D + 2, D}, {8, D + 8, D}, {0, D, D - 2}, {0, 2 * D, D}}) {
+    INFO("from " << shift << ", rows of " << row << ", " << columns << " columns");
+    Buffer<BFloat16> out({shift + heads * m * row}, nullptr, 0);
+    p.out = out.data() + shift, p.out_head = m * row, p.out_row = row, p.columns = columns;
+    Rung::template run<Softmax, SigmoidGate<false>>(p, Causal{});
+    CHECK(out.guards_whole());
+    int wrong = 0;
+    for (int i = 0; i < shift; ++i) wrong += float(out.data()[i]) == float(out.data()[i]);
+    for (int i = 0; i < heads * m * row; ++i) {
+      const int line = i / row, column = i % row;
+      const BFloat16 got = p.out[i];
+      if (want.size() < static_cast<std::size_t>(heads * m * D)) want.push_back(got.bits);
+      const bool written = column < D && column < columns;
+      wrong += written ? got.bits != want[static_cast<std::size_t>(line * D + column)] : float(got) == float(got);
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 /// out[warp]: whether the warp finds `cols` rows of x finite.
 template <int D, int cols> __global__ void ask_finite(const BFloat16* x, uint8_t* out) {
   const Shared<BFloat16> tile = dynamic_shared<BFloat16>();
@@ -269,6 +308,12 @@ TEST_CASE("cuda attention: sets of heads that do not divide them", "[cuda]") {
   constexpr int64_t head = 70 * 64 * 4;  // bytes of the keys and values of one
   check<Wgmma<64>, Softmax, NoGate>({1, 5, 5, 129, 70, false, true, 2 * head}, Causal{}, 15);  // 1 + 2 + 2
   check<Wgmma<64>, Relu2, NoGate>({2, 2, 1, 129, 70, true, false, head}, Window{40, true}, 16);
+}
+
+TEST_CASE("cuda attention: results at every alignment and stride", "[cuda]") {
+  check_outputs<Mma<64>>();
+  check_outputs<Mma<128>>();
+  check_outputs<Wgmma<128>>();
 }
 
 TEST_CASE("cuda attention: a tile with one number that is not finite", "[cuda]") {
