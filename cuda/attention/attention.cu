@@ -28,7 +28,7 @@ enum class Pass { forward, dq, dk, dv };
 
 template <class T> constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the registers of a thread
 
-constexpr int64_t kEnoughBlocks = 512;  // about four for each multiprocessor
+constexpr int64_t kEnoughWarps = 2048;  // about sixteen for each multiprocessor, a fourth of what can be there
 constexpr int64_t kLeastPart = 256;     // keys of the smallest part
 
 /// The result of a pass: its rows are split into tiles, and its `width` columns into pieces. In the forward pass the
@@ -279,7 +279,8 @@ template <class T, Pass pass, class In = T> void run(const AttentionView<T>& a, 
   if (out.blocks == 0) return;
   std::optional<Scratch<T>> found;
   if (pass == Pass::forward) {
-    const int64_t parts = std::clamp<int64_t>(kEnoughBlocks / out.blocks, 1, std::max<int64_t>(1, a.n / kLeastPart));
+    const int64_t parts =
+        std::clamp<int64_t>(kEnoughWarps / (out.blocks * warps), 1, std::max<int64_t>(1, a.n / kLeastPart));
     out.part_cols = round_up(ceil_div(a.n, parts), kCols);
     out.parts = a.n == 0 ? 1 : ceil_div(a.n, out.part_cols);
     out.blocks *= out.parts;

@@ -242,16 +242,36 @@ template <class T> SLUICE_FN int piece_stride(int64_t width) {
 /// The place of `row` in a tile: rows that neighbouring threads read at once lie side by side.
 __device__ inline int place_of(int row, int quarter) { return row % kEach * quarter + row / kEach; }
 
-/// Copies `rows` rows of x, columns [col, col + width) and zeros up to whole vectors, to shared memory, a warp for each
-/// row. quarter: a fourth of the rows, to place them by place_of; 0 keeps their order.
+/// Copies `rows` rows of x, columns [col, col + width) and zeros up to whole vectors, to shared memory. quarter: a
+/// fourth of the rows, to place them by place_of; 0 keeps their order. Rows of whole vectors at multiples of 16 bytes
+/// are read in these, four loads of a thread at once, since a step of decoding waits for memory; others number by
+/// number, a warp for each row. (For f64 the registers of attention_tiles do not suffice.)
 template <class T, class In>
 __device__ void load(const TileThread& t, Shared<T> to, int ld, const Lines<In>& x, int rows, int64_t col, int width,
                      int quarter = 0) {
+  const In* const from = x.at + col;
+  const auto bytes = reinterpret_cast<std::uintptr_t>(from) | static_cast<std::uintptr_t>(x.stride) * sizeof(In);
+  if (sizeof(In) <= 4 && width % kVector<In> == 0 && bytes % 16 == 0) {
+    const int pieces = width / kVector<In>;
+#pragma unroll 4
+    for (int e = t.thread; e < rows * pieces; e += t.threads) {
+      const int r = e / pieces, c = e % pieces * kVector<In>, place = quarter ? place_of(r, quarter) : r;
+      Bytes16<In> y{};
+      if (x.real.holds(r)) y = *reinterpret_cast<const Bytes16<In>*>(from + r * x.stride + c);
+#pragma unroll
+      for (int i = 0; i < kVector<In>; i += kVector<T>) {
+        T z[kVector<T>];
+#pragma unroll
+        for (int k = 0; k < kVector<T>; ++k) z[k] = sluice::detail::convert<T>(y.x[i + k]);
+        store_16(to + (place * ld + c + i), z);
+      }
+    }
+    return;
+  }
   for (int r = t.warp; r < rows; r += t.warps) {
     const int place = quarter ? place_of(r, quarter) : r;
     for (int c = t.lane; c < padded<T>(width); c += kWarp)
-      to[place * ld + c] =
-          x.real.holds(r) && c < width ? sluice::detail::convert<T>(x.at[r * x.stride + col + c]) : T(0);
+      to[place * ld + c] = x.real.holds(r) && c < width ? sluice::detail::convert<T>(from[r * x.stride + c]) : T(0);
   }
 }
 

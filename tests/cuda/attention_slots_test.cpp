@@ -1,5 +1,6 @@
 // The slots of attention on the device against those of the CPU: random calls with every option, forward and backward.
 #include "attention_slots.h"
+#include "support/approx.h"
 #include "support/catch.h"
 
 #include <sluice/cuda/emulator/emulator.h>
@@ -101,6 +102,47 @@ TEST_CASE("cuda attention: few queries or keys of bf16 are read as they lie", "[
     if (n == 900) CHECK(sluice::detail::backend(gpu).memory_stats(0).peak - before < 2 * k.numel());
     CHECK(same_bits(to(got, cpu), want));
   }
+}
+
+TEST_CASE("cuda attention: the same bits wherever rows begin, in whole vectors of 16 bytes or not", "[cuda]") {
+  const Device gpu = Device::cuda();
+  Rng rng(8);
+  for (const DType dtype : {f32, bf16})
+    for (const int64_t d : {20, 24, 72}) {  // 20: whole vectors of f32, not of bf16
+      INFO("d " << d);
+      const auto laid = [&](const Tensor& x, int64_t before, int64_t behind) {  // NaN around each row
+        return narrow(to(pad(x, 3, before, behind, NAN), gpu), 3, before, d);
+      };
+      const auto numbers = [&](int64_t heads, int64_t n) { return to(normal({2, heads, n, d}, 0, 1, rng), dtype); };
+      const Tensor q = numbers(4, 3), k = numbers(2, 70), v = numbers(2, 70);
+      const NoGrad guard;
+      const auto result = [&](int64_t before, int64_t behind) {
+        return to(attention(laid(q, before, behind), laid(k, before, behind), laid(v, before, behind),
+                            {.scale = 0.3, .mask = {.causal = true}}),
+                  cpu);
+      };
+      const Tensor want = result(0, 1);  // number by number
+      for (const auto& [before, behind] :
+           std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {8, 8}, {1, 7}, {4, 4}, {2, 0}, {0, 4}})
+        CHECK(same_bits(result(before, behind), want));
+      CHECK(all(isfinite(to(want, f32))).item() != 0);
+    }
+}
+
+TEST_CASE("cuda attention: heads of one query that share keys, as rows of one tile and each by itself", "[cuda]") {
+  const Device gpu = Device::cuda();
+  Rng rng(9);
+  for (const int64_t heads : {2, 6, 32})  // 1, 3 and 16 of a key head
+    for (const bool masked : {false, true}) {
+      INFO(heads << " heads, masked " << masked);
+      const Tensor q = normal({2, heads, 1, 24}, 0, 1, rng), k = normal({2, 2, 600, 24}, 0, 1, rng),
+                   v = normal({2, 2, 600, 40}, 0, 1, rng);
+      AttentionOptions o{.scale = 0.3, .mask = {.causal = true}}, there = o;
+      if (masked) o.mask.keys = normal({2, 600}, 0, 1, rng) > 0.0, there.mask.keys = to(o.mask.keys, gpu);
+      const NoGrad guard;
+      const Tensor want = attention(q, k, v, o), got = attention(to(q, gpu), to(k, gpu), to(v, gpu), there);
+      CHECK(max_abs(to(got, cpu) - want) < 1e-5);
+    }
 }
 
 TEST_CASE("cuda attention: sizes of 0", "[cuda]") {
