@@ -59,8 +59,13 @@ template <class T> struct CopySlice {
   int64_t n, inner, along;
   template <int threads> __device__ void operator()(int64_t row) const {
     const T* from = x + offset_at(outer, row / n) + index[row % n] * along;
-#pragma unroll 4
-    for (int64_t i = rank_in_team<threads>(); i < inner; i += threads) y[row * inner + i] = from[i];
+    T* const to = y + row * inner;
+    int64_t i = rank_in_team<threads>();
+    for (; i + 3 * threads < inner; i += 4 * threads) {  // y might be x, so a compiler loads nothing before a store
+      const T a = from[i], b = from[i + threads], c = from[i + 2 * threads], d = from[i + 3 * threads];
+      to[i] = a, to[i + threads] = b, to[i + 2 * threads] = c, to[i + 3 * threads] = d;
+    }
+    for (; i < inner; i += threads) to[i] = from[i];
   }
 };
 /// False if slices are short, not contiguous, or not aligned to T.

@@ -138,6 +138,13 @@ TEST_CASE("cuda: rows by eights and one by one", "[cuda]") {
       }
 }
 
+TEST_CASE("cuda: slices are copied by four pieces and one by one", "[cuda]") {
+  for (const int64_t pieces : {32, 33, 127, 128, 129, 260, 2049, 3100})  // of 16 bytes; a warp's slices, a block's
+    for (const DType dtype : {f32, bf16})
+      same_there(str(pieces, " pieces"), {numbers({7, pieces * 16 / size_of(dtype)}, dtype, 15), remainder_of_7(9)},
+                 [](const auto& t) { return index_select(t[0], 0, t[1]); });
+}
+
 TEST_CASE("cuda: softmax of columns, alone, in blocks and in pieces", "[cuda]") {
   // One thread's columns, a block's, and those that are cut into pieces; with and without eights, tiles of 32 columns.
   for (const DType dtype : {f32, bf16, f64})
