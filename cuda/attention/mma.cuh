@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2) attention_mma(AttentionProblem
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4;
-  // Blocks with the most keys begin first, so that causal work ends at about the same time on all multiprocessors.
+  // Of the blocks of a head those with the most keys begin first.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * rows,
             last = first + rows < p.m ? first + rows - 1 : p.m - 1;
   const int head = static_cast<int>(blockIdx.y);

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(128) attention_mma_backward(AttentionBackwardP
   const Shared<float> statistics = dynamic_shared<float>() + static_cast<int>(Tile::statistics / sizeof(float));
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, g = lane / 4,
             t = lane % 4;
-  // Blocks with the most columns begin first: with causality, those of the last queries or of the first keys.
+  // Of the blocks of a head those with the most columns begin first: with causality, of the last queries or first keys.
   const int length = by_keys ? p.n : p.m, group = p.heads / p.kv_heads;
   const int first = static_cast<int>(by_keys ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * rows;
   const int last = first + rows < length ? first + rows - 1 : length - 1;
