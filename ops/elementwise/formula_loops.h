@@ -2,7 +2,12 @@
 // library, or over bf16.
 #pragma once
 
+#include <sluice/core/dtype.h>
 #include <sluice/ops/elementwise/formulas.h>
+
+#include <array>
+#include <bit>
+#include <concepts>
 
 #if defined(__clang__)
 #define SLUICE_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
