@@ -63,6 +63,7 @@ template <std::floating_point T> SLUICE_FN bool quick_slopes(const Remainder&, T
   return right;
 }
 
+/// True if F is in the list.
 template <class F, class... Fs> constexpr bool is_one_of = (std::same_as<F, Fs> || ...);
 /// Formulas that make a bf16 of operands of bf16: nothing is rounded.
 template <class F> constexpr bool is_exact_in_bf16 = is_one_of<F, Relu, Maximum, Minimum, Floor, Ceil, Round, Trunc>;

@@ -138,13 +138,13 @@ SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* co
   T* const dx[] = {out[I]...};
   const T* g = in[N];
   if constexpr (std::array<T, N> d; requires { quick_slopes(f, x[I][0]..., d); }) {
-    const auto pull_back = [=](int64_t i, const std::array<T, N>& d) {
-      ((dx[I][i] = pulled_back<F>(g[i], d[I])), ...);
+    const auto pull_back = [=](int64_t i, const std::array<T, N>& slopes) {
+      ((dx[I][i] = pulled_back<F>(g[i], slopes[I])), ...);
     };
     const auto by_quick_slopes = [=](int64_t i) {
-      std::array<T, N> d;
-      const bool right = quick_slopes(f, x[I][i]..., d);
-      pull_back(i, d);
+      std::array<T, N> slopes;
+      const bool right = quick_slopes(f, x[I][i]..., slopes);
+      pull_back(i, slopes);
       return right;
     };
     quick_loop<WordOf<T>>(n, by_quick_slopes,

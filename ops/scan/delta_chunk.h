@@ -169,10 +169,10 @@ template <class T> struct DeltaOperands {
     });
   }
 
-  /// c [rows, columns] = a · state, or a · stateᵀ, for a [rows, k]; null is a state of zeros.
-  void product(Trans trans, int64_t rows, int64_t columns, int64_t k, const T* a, const T* state, T* c) const {
+  /// c [rows, columns] = a · state, or a · stateᵀ, for a [rows, depth]; null is a state of zeros.
+  void product(Trans trans, int64_t rows, int64_t columns, int64_t depth, const T* a, const T* state, T* c) const {
     if (!state) std::fill_n(c, rows * columns, T(0));
-    else gemm(Trans::no, trans, rows, columns, k, T(1), a, k, state, value_width, T(0), c, columns, precision);
+    else gemm(Trans::no, trans, rows, columns, depth, T(1), a, depth, state, value_width, T(0), c, columns, precision);
   }
 
   /// S ← e^{L_end} ∘ S + aᵀ b, for a [rows, key_width] and b [rows, value_width].
