@@ -76,31 +76,6 @@ void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, T
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
-/// quick(i) for all i < n, and exact(i) where it is false. `Word` is as wide as the numbers, for the vectoriser.
-template <class Word> SLUICE_LOOP void quick_loop(int64_t n, auto quick, auto exact) {
-  for (int64_t b = 0; b < n; b += kTile) {
-    const int64_t end = std::min(n, b + kTile);
-    Word wrong = 0;
-    SLUICE_VECTORIZE
-    for (int64_t i = b; i < end; ++i) wrong |= quick(i) ? 0u : 1u;
-    for (int64_t i = b; wrong && i < end; ++i)
-      if (!quick(i)) exact(i);
-  }
-}
-template <class T> using WordOf = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-
-/// f of numbers of bf16, computed in f32 and rounded.
-template <class F, class... X> SLUICE_FN BFloat16 narrow_call(const F& f, X... x) {
-  if constexpr (requires { on_bits(f, x...); }) {
-    return on_bits(f, x...);
-  } else {
-    const float y = call(f, Value<float>{static_cast<float>(x), {}}...).v;
-    if constexpr (formula::is_exact_in_bf16<F>)
-      return std::bit_cast<BFloat16>(static_cast<uint16_t>(std::bit_cast<uint32_t>(y) >> 16));
-    else return rounded_to_bf16(y);
-  }
-}
-
 /// The forward loop: y_i = f(x_0i, …). `in` holds x_0, ….
 template <class F, class T, std::size_t... I>
 SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
@@ -120,13 +95,6 @@ SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const*
     SLUICE_VECTORIZE
     for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
   }
-}
-
-template <class F> constexpr bool is_selecting = requires { requires F::selects; };
-/// g · slope; 0 where a formula that `selects` has slope 0, even if g is infinite.
-template <class F, class T> SLUICE_FN T pulled_back(const T& g, const T& slope) {
-  if constexpr (is_selecting<F>) return math::select(slope == T(0), T(0), g * slope);
-  else return g * slope;
 }
 
 /// The generated backward loop: dx_k = g · ∂f/∂x_k. `in` holds x_0, …, g.
