@@ -143,7 +143,7 @@ static void write_places(const bool* hit, const Shape& shape, int64_t at, int64_
   for (int64_t n; at < end; at += n) {
     int64_t steps[256], count = 0;
     n = std::min({end - at, shape[last] - place[last], int64_t{256}});
-    for (int64_t i = 0; i < n; ++i) steps[count] = i, count += hit[at + i];  // no branch that could be foreseen wrongly
+    for (int64_t i = 0; i < n; ++i) steps[count] = i, count += hit[at + i];  // a branch would be mispredicted
     for (int64_t k = 0; k < count; ++k, out += rank) {
       for (int d = 0; d < last; ++d) out[d] = place[d];
       out[last] = place[last] + steps[k];

@@ -272,7 +272,8 @@ void add_numbers(const ReduceShape& s, int64_t size, const int64_t* at, const T*
       T* to = y + o * size;
       for (int64_t i = 0; i < size; ++i) sums[i] = detail::convert<Sum>(to[i]);
       for (int64_t k = 0; k < s.n; ++k) sums[at[k]] = detail::sum_of(sums[at[k]], detail::convert<Sum>(from[k]));
-      for (int64_t k = 0; k < s.n; ++k) to[at[k]] = detail::convert<T>(sums[at[k]]);  // the others keep their bits
+      for (int64_t k = 0; k < s.n; ++k)
+        to[at[k]] = detail::convert<T>(sums[at[k]]);  // places that no index names keep their bits
     }
   });
 }

@@ -100,8 +100,8 @@ template <class T> void order_by_radix(const T* x, int64_t n, bool descending, i
 constexpr int64_t kFew = 64, kBlock = 32, kRadix = 256;
 
 /// order_row for k of at most kFew. The first k so far are kept sorted; few later values come before the last of them,
-/// and whole blocks of x are compared with it at a time. An equal value stays behind, for its index is higher. False if
-/// order is unfinished because too many values do come before, as in a row that is sorted the other way round.
+/// and whole blocks of x are compared with it at a time. A later equal value displaces none, as its index is higher.
+/// False if order is unfinished because too many values do come before, as in a row that is sorted the other way round.
 template <class T, class Before> bool order_few(const T* x, int64_t n, int64_t k, Before before, int64_t* order) {
   using Mask = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;  // as wide as T, so that the loop vectorises
   T best[kFew];

@@ -156,7 +156,7 @@ template <class T> struct DeltaOperands {
   }
   /// `used` numbers of a line of `count`, and those that fill the last vector: a loop over the rest of a vector would
   /// take them one by one.
-  static int64_t whole_vectors(int64_t used, int64_t count) { return std::min((used + 15) / 16 * 16, count); }
+  static int64_t whole_vectors(int64_t used, int64_t count) { return std::min(round_up(used, 16), count); }
 
   /// Multiplies rows of y [count, width] by their factors.
   void scale_rows(const T* factor, T* y, int64_t count, int64_t width) const {

@@ -48,13 +48,11 @@ template <class T> struct Scan {
               : options.decay_on_values ? Decay::values
                                         : Decay::keys),
         heads(v_.dim(1)), group(heads / q_.dim(1)), n(q_.dim(2)), m(q_.dim(3)), e(v_.dim(3)),
-        chunk(std::min(options.chunk, n)), channels(decay == Decay::scalar ? 1
-                                                    : decay == Decay::keys ? m
-                                                                           : e) {
+        chunk(std::min(options.chunk, n)) {
+    channels = decay == Decay::scalar ? 1 : decay == Decay::keys ? m : e;
     const int64_t wanted =
         std::clamp<int64_t>(16 / std::max<int64_t>(1, q_.dim(0) * heads), 1, std::max<int64_t>(1, e / 64));
-    width = (ceil_div(e, wanted) + 15) / 16 * 16;
-    blocks = ceil_div(e, width);
+    width = round_up(ceil_div(e, wanted), 16), blocks = ceil_div(e, width);
   }
 
   struct Memory : DecayBuffers<T> {
@@ -199,17 +197,15 @@ template <class T> struct Scan {
     weights(w, queries, q.row, keys, k.row, count, o.reverse);
     for (int64_t t = 0; weighted && t < count; ++t) {  // in whole vectors: those of the pairs that count, and some more
       const double here = sums[t], sign = o.reverse ? -1 : 1;
-      const int64_t begin = o.reverse ? t / 16 * 16 : 0, end = o.reverse ? count : std::min((t + 16) / 16 * 16, count);
+      const int64_t begin = o.reverse ? t / 16 * 16 : 0, end = o.reverse ? count : std::min(round_up(t + 1, 16), count);
       for (int64_t j = begin; j < end; ++j)
         w.a[t * count + j] *= (o.reverse ? j >= t : j <= t) ? math::exp_low(T(sign * (here - sums[j]))) : T(0);
     }
     masked_product(Trans::no, o.reverse ? Pairs::later : Pairs::earlier, count, cols, w.a, values, v.row, !start, y,
                    out.row, precision);
     if (last) return;
-    if (weighted && !start) {
-      const T factor = math::exp(T(whole));
-      for (int64_t i = 0; i < m * cols; ++i) w.state[i] *= factor;
-    }
+    const T factor = math::exp(T(whole));
+    for (int64_t i = 0; weighted && !start && i < m * cols; ++i) w.state[i] *= factor;
     gemm(Trans::yes, Trans::no, m, cols, count, T(1), weighted ? scaled(keys, k.row, w.k, o.reverse) : keys,
          weighted ? m : k.row, values, v.row, T(!start), w.state, cols, precision);
   }
