@@ -8,21 +8,10 @@
 
 namespace sluice {
 
-static HeadsOptions heads_of(const LightningAttentionOptions& o) {
-  return {.dim = o.dim,
-          .heads = o.heads,
-          .kv_heads = o.kv_heads,
-          .head_dim = o.head_dim,
-          .value_dim = o.value_dim,
-          .dropout = o.dropout,
-          .init = o.init,
-          .dtype = o.dtype};
-}
-
 LightningAttention::LightningAttention(LightningAttentionOptions given, Rng& rng) : options(given) {
   LightningAttentionOptions& o = options;
   check_options("lightning_attention", o);
-  const HeadsOptions h = checked_heads("lightning_attention", heads_of(o));
+  const HeadsOptions h = checked_heads("lightning_attention", detail::sized_heads(o));
   o.kv_heads = h.kv_heads, o.head_dim = h.head_dim, o.value_dim = h.value_dim;
   draw_heads("lightning_attention", h, rng);
   draw_gate(h, rng);
@@ -33,7 +22,7 @@ LightningAttention::LightningAttention(LightningAttentionOptions given, Rng& rng
 
 Tensor LightningAttention::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "lightning_attention", given, options.dim, pass);
-  const HeadsOptions h = heads_of(options);
+  const HeadsOptions h = detail::sized_heads(options);
   const Heads::Projected p = Heads::arranged(h, silu(heads.q(call.x)), silu(heads.k(call.x)), silu(heads.v(call.x)));
   const Heads::Projected x = {p.q, detail::spread_heads(p.k, h.heads), detail::spread_heads(p.v, h.heads)};
   const Tensor o = decayed(call, x, reshape(log_gamma, {1, h.heads, 1}), options.chunk, 1);

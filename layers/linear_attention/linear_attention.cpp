@@ -139,9 +139,7 @@ Tensor detail::log_gammas(const char* op, const std::vector<double>& gamma, int6
 
 static LinearAttentionOptions checked(LinearAttentionOptions o) {
   check_options("linear_attention", o);
-  const HeadsOptions h = checked_heads(
-      "linear_attention",
-      {.dim = o.dim, .heads = o.heads, .kv_heads = o.kv_heads, .head_dim = o.head_dim, .value_dim = o.value_dim});
+  const HeadsOptions h = checked_heads("linear_attention", detail::sized_heads(o));
   o.kv_heads = h.kv_heads, o.head_dim = h.head_dim, o.value_dim = h.value_dim;
   FeatureMapOptions& m = o.feature_map;
   if (m.dim != 0 && m.dim != o.head_dim)
@@ -198,19 +196,10 @@ Tensor LinearAttention::log_decay() const {
 }
 
 HeadsOptions LinearAttention::head_options() const {
-  const LinearAttentionOptions& o = options;
-  return {.dim = o.dim,
-          .heads = o.heads,
-          .kv_heads = o.kv_heads,
-          .head_dim = o.head_dim,
-          .value_dim = o.value_dim,
-          .use_rope = o.use_rope == LinearRope::inputs,
-          .rope = o.rope,
-          .qkv_bias = o.qkv_bias,
-          .out_bias = o.out_bias,
-          .dropout = o.dropout,
-          .init = o.init,
-          .dtype = o.dtype};
+  HeadsOptions h = detail::sized_heads(options);
+  h.use_rope = options.use_rope == LinearRope::inputs, h.rope = options.rope;
+  h.qkv_bias = options.qkv_bias, h.out_bias = options.out_bias;
+  return h;
 }
 
 Tensor LinearAttention::operator()(const Tensor& given, const Pass& pass) const {

@@ -65,6 +65,18 @@ void describe_rest(auto& o, auto& f) {
 /// Returns expansion·dim / heads. Throws ValueError naming `layer` and `what` unless this is a whole number.
 int64_t expanded_width(const char* layer, const char* what, double expansion, int64_t dim, int64_t heads);
 
+/// The heads of options with head_dim and value_dim.
+HeadsOptions sized_heads(const auto& o) {
+  return {.dim = o.dim,
+          .heads = o.heads,
+          .kv_heads = o.kv_heads,
+          .head_dim = o.head_dim,
+          .value_dim = o.value_dim,
+          .dropout = o.dropout,
+          .init = o.init,
+          .dtype = o.dtype};
+}
+
 /// The heads of options with expand_k and expand_v.
 HeadsOptions expanded_heads(const char* layer, const auto& o) {
   HeadsOptions h{.dim = o.dim,

@@ -196,7 +196,9 @@ void read_minimax(FamilyReader& r) {
 /// Width of LFM2's dense feeds: of intermediate_size two thirds, times a factor, rounded up to a multiple.
 int64_t lfm2_width(const ModelConfig& c) {
   c.must_be("block_use_swiglu", true);
-  const int64_t given = c.any_of<int64_t>({"block_ff_dim", "intermediate_size"});
+  const char* const width = c.has("block_ff_dim") ? "block_ff_dim" : "intermediate_size";
+  const auto given = c.at<int64_t>(width);
+  if (given < 1) c.refuse(width, "it must be positive");
   const auto multiple = c.get<int64_t>("block_multiple_of", 256);
   if (multiple < 1) c.refuse("block_multiple_of", "it must be positive");
   const double factor = c.get("block_ffn_dim_multiplier", 1.0);

@@ -136,6 +136,14 @@ TEST_CASE("model configs: RoPE turns at least a pair of channels, and at most al
   CHECK(m.refusal() == "");
 }
 
+TEST_CASE("model configs: LFM2's feeds have a width", "[models]") {
+  Changed m("lfm2");
+  for (const int64_t width : {int64_t{-5}, int64_t{0}}) {
+    m.config["block_ff_dim"] = width;
+    CHECK_THAT(m.refusal(), Contains("\"block_ff_dim\"") && Contains("positive"));
+  }
+}
+
 TEST_CASE("model configs: MiniMax-01 by its own names and by those of transformers", "[models]") {
   Changed m("minimax");
   const Tensor tokens = reshape(Tensor::from(std::vector<int64_t>{3, 9, 4, 11, 7}), {1, 5});
