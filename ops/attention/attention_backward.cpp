@@ -77,8 +77,9 @@ template <class T> struct Backward {
     if (dq.size() > 1) add_dq();
   }
 
-  /// One part of the keys, with the queries of one turn.
-  void keys(Memory& w, int64_t b, int64_t kv, int64_t key_part, int64_t turn) {
+  /// One part of the keys, with the queries of one turn. Not inlined: parallel_for() would compile all of it for each
+  /// instruction set; its loops are.
+  [[gnu::noinline]] void keys(Memory& w, int64_t b, int64_t kv, int64_t key_part, int64_t turn) {
     for (int64_t col = key_part * tile_cols; col < tiles.n; col += key_parts * tile_cols) {
       const int64_t cols = std::min(tile_cols, tiles.n - col);
       std::fill_n(w.dk, cols * key_width, T(0));
@@ -105,20 +106,22 @@ template <class T> struct Backward {
           else std::copy_n(from, width, line);
         }
       };
-      store(w.dk, grads.dk, key_width), store(w.dv, grads.dv, value_width);
+      vectorised([&] { store(w.dk, grads.dk, key_width), store(w.dv, grads.dv, value_width); });
     }
   }
 
   /// Adds the part of a tile of queries and keys to dV, dK, dQ and dbias. keys: its keys and values, packed or not.
   void tile(Memory& w, const Tile& t, const KeyTile<T>& keys, int64_t key_part) {
-    w.products.scores(t, keys, w.p);                            // S = scale·Q Kᵀ
-    w.products.weight_gradients(t, keys, g, w.ds);              // dP = G Vᵀ
-    tiles.dots_to_scores(t, w.p, w.slope);                      // S ← ρ (cap(S) + bias)
-    if (o.weighting == Weighting::softmax) softmax_rows(t, w);  // P = e^{S − lse}, dS = P ⊙ (dP − δ)
-    else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });  // P = φ(S), dS = φ'(S) ⊙ dP
-    add_to_biases(t, w.ds, key_part);                                            // dbias = ρ dS, which stands in ds
-    for (int64_t i = 0; w.slope && i < t.rows * t.cols; ++i)  // ⊙ cap', which may be NaN for a forbidden pair
-      w.ds[i] = w.ds[i] == T(0) ? T(0) : w.ds[i] * w.slope[i];
+    w.products.scores(t, keys, w.p);                // S = scale·Q Kᵀ
+    w.products.weight_gradients(t, keys, g, w.ds);  // dP = G Vᵀ
+    vectorised([&] {
+      tiles.dots_to_scores(t, w.p, w.slope);                      // S ← ρ (cap(S) + bias)
+      if (o.weighting == Weighting::softmax) softmax_rows(t, w);  // P = e^{S − lse}, dS = P ⊙ (dP − δ)
+      else with_formula(o.weighting, [&](auto phi) { formula_rows(t, w, phi); });  // P = φ(S), dS = φ'(S) ⊙ dP
+      add_to_biases(t, w.ds, key_part);                                            // dbias = ρ dS, which stands in ds
+      for (int64_t i = 0; w.slope && i < t.rows * t.cols; ++i)  // ⊙ cap', which may be NaN for a forbidden pair
+        w.ds[i] = w.ds[i] == T(0) ? T(0) : w.ds[i] * w.slope[i];
+    });
     if (grads.dv.defined())  // dV += (P ⊙ Z)ᵀ G
       w.products.add_value_gradients(t, w.p, g, w.dv + t.first * value_width);
     if (grads.dk.defined())  // dK += scale·dSᵀ Q

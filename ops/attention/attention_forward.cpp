@@ -133,9 +133,10 @@ template <class T> struct Forward {
     }
   }
 
-  /// Fills f with the state of rows [row, row + rows) of head h after the keys of `range`.
-  void attend(Memory& w, const PackedHeads<T>* packed, int64_t b, int64_t h, int64_t row, int64_t rows,
-              Visibility::Span range, const RowState<T>& f) const {
+  /// Fills f with the state of rows [row, row + rows) of head h after the keys of `range`. Not inlined: parallel_for()
+  /// would compile all of it for each instruction set; its loops are.
+  [[gnu::noinline]] void attend(Memory& w, const PackedHeads<T>* packed, int64_t b, int64_t h, int64_t row,
+                                int64_t rows, Visibility::Span range, const RowState<T>& f) const {
     std::fill_n(f.acc, rows * dv, T(0));
     std::fill_n(f.max, rows, -inf);
     std::fill_n(f.sum, rows, T(0));
@@ -147,10 +148,12 @@ template <class T> struct Forward {
       const bool ready = packed && (tiles.in_parts || t->whole);
       const KeyTile<T>& keys = ready ? packed->at(b * tiles.kv_heads + tiles.kv_head(h), col) : unpacked;
       w.products.scores(*t, keys, w.scores);  // S = scale·Q Kᵀ
-      tiles.dots_to_scores(*t, w.scores);     // S ← ρ (cap(S) + bias)
-      if (softmax) softmax_rows(*t, w, f);    // μ', P = e^{S − μ'}, l and O ← O e^{μ − μ'}
-      else with_formula(o.weighting, [&](auto phi) { formula_rows(*t, w, phi); });  // P = φ(S)
-      w.products.add_values(*t, keys, w.scores, f.acc);                             // O ← O + P V
+      vectorised([&] {
+        tiles.dots_to_scores(*t, w.scores);   // S ← ρ (cap(S) + bias)
+        if (softmax) softmax_rows(*t, w, f);  // μ', P = e^{S − μ'}, l and O ← O e^{μ − μ'}
+        else with_formula(o.weighting, [&](auto phi) { formula_rows(*t, w, phi); });  // P = φ(S)
+      });
+      w.products.add_values(*t, keys, w.scores, f.acc);  // O ← O + P V
     }
   }
 

@@ -142,7 +142,8 @@ template <class T> class TileProducts {
   void scores(const Tile& t, Keys keys, T* s) {
     const Matrix q = queries(t), k = keys_of(t);
     const T scale = T(*t_.o.scale);
-    if (few_) return skinny_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols);
+    if (few_)
+      return vectorised([&] { skinny_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols); });
     const std::pair rows(q.data, t.rows);
     if (keys.keys_t && (std::exchange(packed_, rows) != rows || t.list)) pack_queries(q, scale);
     multiply(t, scale, q, keys.keys_t ? queries_.data() : nullptr, k.transposed(), keys.keys_t, s, t.cols);
@@ -150,7 +151,8 @@ template <class T> class TileProducts {
   /// o [rows, dv] += P V.
   void add_values(const Tile& t, Keys keys, const T* p, T* o) {
     const Matrix v = values_of(t);
-    if (few_ && !hides(t, v)) return skinny_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv);
+    if (few_ && !hides(t, v))
+      return vectorised([&] { skinny_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv); });
     add_rows(t, t_.dv, o, t_.dv,
              [&](T* c, int64_t ldc) { multiply(t, T(1), weights(t, p), nullptr, v, keys.values, c, ldc); });
   }
@@ -207,12 +209,14 @@ template <class T> class TileProducts {
   void pack_queries(const Matrix& q, T scale) {
     if (!in_parts()) return PackedA<T>(q.count, q.width, queries_.data(), t_.precision).fill(Trans::no, q.data, q.ld);
     queries_fit_ = true;
-    for (int64_t i = 0; i < q.count; ++i) {
-      const T* from = q.data + i * q.ld;
-      T* to = right_.data() + i * q.width;
-      const T size = row_total<T>(q.width, [=](int64_t j) { return to[j] = from[j] * scale, std::abs(from[j]); });
-      queries_fit_ &= fits_bf16x3(size);
-    }
+    vectorised([&] {
+      for (int64_t i = 0; i < q.count; ++i) {
+        const T* from = q.data + i * q.ld;
+        T* to = right_.data() + i * q.width;
+        const T size = row_total<T>(q.width, [=](int64_t j) { return to[j] = from[j] * scale, std::abs(from[j]); });
+        queries_fit_ &= fits_bf16x3(size);
+      }
+    });
     queries_fit_ &= Bf16x3(q.count, q.width, queries_.data()).fill_a(Trans::no, right_.data(), q.width);
   }
 
@@ -226,8 +230,10 @@ template <class T> class TileProducts {
     T* const sums = gathered_.data() + 2 * size_;
     std::fill_n(sums, t.rows * width, T(0));
     add(sums, width);
-    for (int64_t r = 0; r < t.rows; ++r)
-      for (int64_t c = 0; c < width; ++c) to[(t.list[r] - t.row) * ld + c] += sums[r * width + c];
+    vectorised([=, list = t.list, rows = t.rows, first = t.row] {
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < width; ++c) to[(list[r] - first) * ld + c] += sums[r * width + c];
+    });
   }
 
   Matrix weights(const Tile& t, const T* p) const { return {p, t.cols, t.rows, t.cols}; }
