@@ -1,15 +1,19 @@
-// The race of Efraimidis & Spirakis (2006): category i arrives at time E_i / w_i, E_i exponential. The first n are the
-// sample.
+// Without replacement, and for one draw, the race of Efraimidis & Spirakis (2006): category i arrives at time E_i /
+// w_i, E_i exponential. The first n are the sample. With replacement, inversion of the distribution function.
 #include <sluice/ops/index/sampling.h>
 
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/index/gather.h>
 #include <sluice/ops/index/sort.h>
+#include <sluice/ops/scan/scan.h>
 
 #include <algorithm>
 
 namespace sluice {
+
+static Tensor inverted(const Tensor& sums, const Tensor& chances);
 
 Tensor multinomial(const Tensor& weights, int64_t n, Rng& rng, bool replacement) {
   detail::check_float("multinomial", weights);
@@ -26,24 +30,30 @@ Tensor multinomial(const Tensor& weights, int64_t n, Rng& rng, bool replacement)
   if (w.device() != meta && choices.numel() > 0 && needed > 0 && min(choices).item<int64_t>() < needed)
     fail<ValueError>("multinomial: each row needs at least ", needed, " positive weights — got one with ",
                      min(choices).item<int64_t>(), " in weights ", weights);
-  if (replacement) detail::check_rank("multinomial", w.rank() + 1, weights);
   Shape draws = w.shape();
-  if (replacement) draws.insert(draws.rank() - 1, n);
+  draws[draws.rank() - 1] = n;
   checked_numel("multinomial", draws);
-  if (needed == 0) {
-    draws = w.shape(), draws[draws.rank() - 1] = n;
-    return zeros(draws, {i64, w.device()});
-  }
-  // Weights of a row that are all vast or all tiny are taken in units of the largest. A weight above 0 has a speed
-  // above 0, however far below the others it is.
+  const TensorOptions on{f64, w.device()};
+  if (needed == 0) return zeros(draws, {i64, w.device()});
+  // Weights of a row that are all vast or all tiny are taken in units of the largest.
   const Tensor unit = masked_fill(most, (most > 1e-200) & (most < 1e200), 1);
+  if (replacement && n > 1) return inverted(cumsum(w / unit, -1), uniform(draws, 0, 1, rng, on));
+  // A weight above 0 has a speed above 0, however far below the others it is.
   const auto race = [](auto weight, auto chance, auto one) {
     const auto arrival = max(-log1p(-chance), 1e-300);
     return select(weight > 0.0, max(weight / one / arrival, 0x1p-1022), 0.0);
   };
-  const Tensor speed = map(race, replacement ? unsqueeze(w, -2) : w, uniform(draws, 0, 1, rng, {f64, w.device()}),
-                           replacement ? unsqueeze(unit, -2) : unit);
-  return replacement || n == 1 ? argmax(speed, -1, !replacement) : topk(speed, n).indices;
+  const Tensor speed = map(race, w, uniform(w.shape(), 0, 1, rng, on), unit);
+  return n == 1 ? argmax(speed, -1, keep) : topk(speed, n).indices;
+}
+
+/// For each chance in [0, 1), the first category whose sum of weights so far is above this share of the last sum.
+/// sums [..., C], chances [..., n]. One sort merges both: what stands before a chance says which sums are at most it.
+static Tensor inverted(const Tensor& sums, const Tensor& chances) {
+  const int64_t categories = sums.dim(-1);
+  const Tensor order = argsort(cat({sums, chances * narrow(sums, -1, categories - 1, 1)}, -1));  // equal: sums first
+  const Tensor sums_before = cumsum(order < static_cast<double>(categories), -1);
+  return narrow(scatter(order, -1, order, sums_before), -1, categories, chances.dim(-1));
 }
 
 }  // namespace sluice

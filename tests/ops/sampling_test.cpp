@@ -4,6 +4,7 @@
 #include "support/catch.h"
 
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/memory/allocator.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/softmax.h>
 #include <sluice/ops/shape/view.h>
@@ -58,6 +59,25 @@ TEST_CASE("multinomial: without replacement, the second is drawn from the rest",
   }
   CHECK(near(after_6 / n, 0.6, n));
   CHECK(near(of_those_3 / after_6, 0.75, after_6));
+}
+
+TEST_CASE("multinomial: many draws with replacement need memory for the weights and the draws, not for each pair",
+          "[sampling]") {
+  constexpr int64_t categories = 2048, n = 4096;
+  Rng rng(5);
+  std::vector<double> weights(categories);  // 0, 1, 2, 0, 1, 2, …
+  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<double>(i % 3);
+  const Tensor w = Tensor::from(weights);
+  release_cached_memory();
+  reset_peak_memory();
+  const auto before = memory_stats().peak;
+  const Tensor drawn = multinomial(w, n, rng, true);
+  CHECK(memory_stats().peak - before < 100 * (categories + n));
+  std::vector<double> of_weight(3);
+  for (int64_t c : drawn.to_vector<int64_t>()) of_weight.at(static_cast<std::size_t>(c % 3)) += 1.0 / n;
+  CHECK(of_weight[0] == 0);
+  CHECK(near(of_weight[2], 2.0 / 3, n));
+  CHECK(multinomial(ones(Shape::filled(kMaxRank, 1)), 3, rng, true).dim(-1) == 3);
 }
 
 TEST_CASE("multinomial: weights at the ends of f64", "[sampling]") {
