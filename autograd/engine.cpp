@@ -185,8 +185,8 @@ namespace {
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
   if (!root.defined()) fail<AutogradError>(op, ": the output is undefined (default-constructed or moved from)");
   if (!root.requires_grad())
-    fail<AutogradError>(op, ": the output ", root, " has no history; no input required a gradient, or it was made ",
-                        "under NoGrad");
+    fail<AutogradError>(op, ": the output ", root, " has no history; no input required a gradient, it was made under ",
+                        "NoGrad, or it is a gradient taken without {.create_graph = true}");
   if (!grad.defined()) {
     if (root.numel() != 1)
       fail<AutogradError>(op, ": an output of shape ", root,

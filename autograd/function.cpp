@@ -236,14 +236,16 @@ static void check_direction(const char* op, const std::function<Tensor(const Ten
                             const Tensor& v) {
   if (!f) fail<ValueError>(op, ": the function is empty");
   detail::check_defined(op, {{"x", x}, {"v", v}});
+  detail::check_float(op, x);
   if (v.shape() != x.shape()) fail(op, ": v=", v, " must have the shape of x=", x);
   if (v.dtype() != x.dtype()) fail<DTypeError>(op, ": v is ", v.dtype(), ", x is ", x.dtype());
 }
 
-/// f(x), which must be defined.
+/// f(x), which must have gradients.
 static Tensor value_of(const char* op, const std::function<Tensor(const Tensor&)>& f, const Tensor& x) {
   Tensor y = f(x);
   if (!y.defined()) fail<ValueError>(op, ": the function returned an undefined tensor");
+  if (!is_float(y.dtype())) fail<DTypeError>(op, ": the function must return f32, f64 or bf16 — got ", y.dtype(), y);
   return y;
 }
 
@@ -278,7 +280,7 @@ Tensor hvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const
 
 Tensor jacobian(const std::function<Tensor(const Tensor&)>& f, const Tensor& x) {
   if (!f) fail<ValueError>("jacobian: the function is empty");
-  detail::check_defined("jacobian", x);
+  detail::check_defined("jacobian", x), detail::check_float("jacobian", x);
   Tensor in = x.detach().requires_grad_();
   GradMode on(true);
   const Tensor y = value_of("jacobian", f, in);

@@ -44,6 +44,7 @@ int64_t first_position(int64_t tokens, const Pass& pass, const char* layer) {
 Call::Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
     : x(checked_input(layer, given, dim, pass.key_mask)), scope_(module, type), layer_(layer), pass_(pass),
       others_read_(pass.segments.mark(false)) {
+  detail::check_rows(layer, "segments", pass.segments.peek(), i64, "x", x);
   if (!streams()) return;
   each_field(pass, [&](std::string_view name, const auto& field) {
     if (field.defined() && !name.starts_with("context"))
@@ -60,10 +61,7 @@ Call::~Call() noexcept(false) {
 
 Tensor Call::padding() const { return key_mask().defined() ? logical_not(key_mask()) : Tensor(); }
 
-const Tensor& Call::segments() const {
-  detail::check_rows(layer_, "segments", pass_.segments, i64, "x", x);
-  return pass_.segments;
-}
+const Tensor& Call::segments() const { return pass_.segments; }
 
 Tensor Call::starts() const {
   const Tensor& s = segments();

@@ -26,9 +26,11 @@ void ModuleMeter::on_op(const char*, const Tensor& y, Node*) {
 
 std::string summary_of(const std::vector<ModuleCost>& rows) {
   std::vector<std::vector<std::string>> cells{{"path", "type", "output", "parameters", "FLOPs", "bytes"}};
-  for (const ModuleCost& r : rows)
+  for (const ModuleCost& r : rows) {
+    if (!r.output && r.parameters == 0 && !r.path.empty()) continue;  // an optional layer that this model has not
     cells.push_back({r.path.empty() ? "(model)" : r.path, r.type, r.output ? str(*r.output) : "-", str(r.parameters),
                      str(r.work.flops), str(r.work.bytes)});
+  }
   return aligned(cells, "lllrrr");
 }
 

@@ -61,7 +61,8 @@ void compare_cpu(Compare kind, const Tensor& a, const Tensor& b, Tensor& y) {
 Tensor compare(const char* op, const Tensor& a, const Tensor& b, Compare kind) {
   detail::check_defined(op, {{"a", a}, {"b", b}});
   if (a.dtype() != b.dtype() && a.rank() > 0 && b.rank() > 0 && is_float(a.dtype()) != is_float(b.dtype()))
-    fail<DTypeError>(op, ": dtypes differ — got a=", a.dtype(), ", b=", b.dtype(), " for shapes ", a, " and ", b);
+    fail<DTypeError>(op, ": dtypes differ — got a=", a.dtype(), ", b=", b.dtype(), " for shapes ", a, " and ", b,
+                     "; convert with to(x, dtype)");
   Tensor y = empty(broadcast(op, a.shape(), b.shape()), {boolean, a.device()}, op);
   kernel::compare(kind, a, b, y);
   return y;
@@ -127,7 +128,7 @@ bool allclose(const Tensor& a_in, const Tensor& b_in, double rtol, double atol, 
   detail::check_defined("allclose", {{"a", a_in}, {"b", b_in}});
   if (is_float(a_in.dtype()) != is_float(b_in.dtype()))
     fail<DTypeError>("allclose: dtypes differ — got a=", a_in.dtype(), ", b=", b_in.dtype(), " for shapes ", a_in,
-                     " and ", b_in);
+                     " and ", b_in, "; convert with to(x, dtype)");
   broadcast("allclose", a_in.shape(), b_in.shape());
   NoGrad guard;
   const bool wide = a_in.dtype() == f64 || b_in.dtype() == f64 || !is_float(a_in.dtype());

@@ -214,6 +214,14 @@ TEST_CASE("jvp: constants, the identity and misfit directions", "[function]") {
   CHECK_THROWS_WITH(jvp(nothing, x, v), "jvp: the function returned an undefined tensor");
   CHECK_THROWS_WITH(hvp(nothing, x, v), "hvp: the function returned an undefined tensor");
   CHECK_THROWS_WITH(jacobian(nothing, x), "jacobian: the function returned an undefined tensor");
+  const Tensor whole = arange(3);
+  const auto rounded = [](const Tensor& in) { return to(in, i64); };
+  CHECK_THROWS_WITH(jvp(identity, whole, whole), "jvp: needs f32, f64 or bf16 — got i64 of shape [3]");
+  CHECK_THROWS_WITH(hvp(identity, whole, whole), Contains("hvp: needs f32"));
+  CHECK_THROWS_WITH(jacobian(identity, whole), Contains("jacobian: needs f32"));
+  CHECK_THROWS_WITH(jvp(rounded, x, v), "jvp: the function must return f32, f64 or bf16 — got i64[3]");
+  CHECK_THROWS_WITH(hvp(rounded, x, v), Contains("hvp: the function must return f32"));
+  CHECK_THROWS_WITH(jacobian(rounded, x), Contains("jacobian: the function must return f32"));
   NoGrad guard;  // works here as well, and leaves the mode
   CHECK(testing::max_abs_diff(jvp([](const Tensor& in) { return in * in; }, x, v), x.detach() * v * 2.0) < 1e-15);
   CHECK_FALSE(grad_enabled());

@@ -113,6 +113,10 @@ TEST_CASE("messages: whatever is thrown while modules run ends with them, once",
       {"tensor: this Tensor is undefined", [&] { Tensor().shape(); }},
       {"requires_grad_: only f32", [&] { Tensor(i).requires_grad_(); }},
       {"backward: the output [2,3] has no history", [&] { backward(x); }},
+      {"grad: the output [] has no history; no input required a gradient, it was made under NoGrad, or it is a "
+       "gradient taken without {.create_graph = true}",
+       [&] { grad(sum(grad(sum(square(leaf)), leaf)), leaf); }},
+      {"eq: dtypes differ — got a=i64, b=f32 for shapes [4] and [2,3]; convert with to(x, dtype)", [&] { i == x; }},
       {"item: needs exactly one element", [&] { to(x, meta).item(); }},
       {"read_text: cannot open '/no/file'", [&] { read_text("/no/file"); }},
   };

@@ -8,10 +8,12 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/core/memory/allocator.h>
 #include <sluice/core/text/safetensors.h>
+#include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/norm.h>
+#include <sluice/layers/report/summary.h>
 #include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/ops/shape/create.h>
@@ -347,6 +349,15 @@ TEST_CASE("module: the summary lists every module with its tensors", "[module]")
     CHECK_THAT(text, Contains(part));
   CHECK_THAT(text, Contains(std::to_string(count(m))));
   CHECK_THAT(summary(m.blocks[1]), Contains("(model)") && Contains("extra"));
+}
+
+TEST_CASE("module: the summary leaves out the layers that options have left out", "[module]") {
+  Rng rng(1);
+  const MultiHeadAttention attention({.dim = 8, .heads = 2}, rng);  // without norms, forget gate, global maps
+  for (const std::string& text : {summary(attention), summary(attention, zeros({1, 3, 8}))}) {
+    INFO(text);
+    CHECK(std::count(text.begin(), text.end(), '\n') == 6);  // a header, the model, q, k, v and out
+  }
 }
 
 TEST_CASE("module: the summary counts tied weights once", "[module]") {

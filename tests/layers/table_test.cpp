@@ -160,8 +160,12 @@ TEST_CASE("table: inputs that do not fit are errors that show them", "[table]") 
       refused([&](LayerInputs& in) { in.context = ones({3, 5, width}, in.x.options()); }, str(Shape{3, 5, width}));
     }
     if (s.row.segments && !s.cross()) {
-      refused([](LayerInputs& in) { in.segments = zeros({2, 4}, {i64, test_device()}); }, "segments=[2,4]");
-      refused([](LayerInputs& in) { in.segments = zeros({2, 5}, {f64, test_device()}); }, "i64");
+      refused(
+          [](LayerInputs& in) {
+            in.segments = zeros({2, 4}, {i64, test_device()});
+          },
+          ": segments=[2,4] does not fit x=" + (is_float(fits.x.dtype()) ? str(fits.x.shape()) : "[2,5,"));
+      refused([](LayerInputs& in) { in.segments = zeros({2, 5}, {f64, test_device()}); }, ": segments must be i64");
     }
   });
   CHECK(enough(refusals, 500));
