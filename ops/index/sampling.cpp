@@ -10,6 +10,7 @@
 #include <sluice/ops/scan/scan.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace sluice {
 
@@ -47,13 +48,17 @@ Tensor multinomial(const Tensor& weights, int64_t n, Rng& rng, bool replacement)
   return n == 1 ? argmax(speed, -1, keep) : topk(speed, n).indices;
 }
 
-/// For each chance in [0, 1), the first category whose sum of weights so far is above this share of the last sum.
-/// sums [..., C], chances [..., n]. One sort merges both: what stands before a chance says which sums are at most it.
+/// For each chance in [0, 1), the first category whose sum of weights so far is above this share of the last sum, by
+/// bisection. sums [..., C], chances [..., n] → i64 [..., n].
 static Tensor inverted(const Tensor& sums, const Tensor& chances) {
-  const int64_t categories = sums.dim(-1);
-  const Tensor order = argsort(cat({sums, chances * narrow(sums, -1, categories - 1, 1)}, -1));  // equal: sums first
-  const Tensor sums_before = cumsum(order < static_cast<double>(categories), -1);
-  return narrow(scatter(order, -1, order, sums_before), -1, categories, chances.dim(-1));
+  const int64_t last = sums.dim(-1) - 1;
+  const Tensor shares = chances * narrow(sums, -1, last, 1);
+  Tensor passed = zeros(chances.shape(), {i64, sums.device()});  // number of sums that are at most the share
+  for (uint64_t step = std::bit_floor(static_cast<uint64_t>(last) + 1); step > 0; step /= 2) {
+    const Tensor probe = minimum(passed + static_cast<double>(step - 1), static_cast<double>(last));
+    passed = where(gather(sums, -1, probe) <= shares, passed + static_cast<double>(step), passed);
+  }
+  return passed;
 }
 
 }  // namespace sluice
