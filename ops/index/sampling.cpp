@@ -2,19 +2,19 @@
 // w_i, E_i exponential. The first n are the sample. With replacement, inversion of the distribution function.
 #include <sluice/ops/index/sampling.h>
 
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/core/node.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/index/gather.h>
 #include <sluice/ops/index/sort.h>
-#include <sluice/ops/scan/scan.h>
 
 #include <algorithm>
-#include <bit>
+#include <numeric>
+#include <vector>
 
 namespace sluice {
 
-static Tensor inverted(const Tensor& sums, const Tensor& chances);
+static Tensor inverted(const Tensor& weights, const Tensor& chances);
 
 Tensor multinomial(const Tensor& weights, int64_t n, Rng& rng, bool replacement) {
   detail::check_float("multinomial", weights);
@@ -38,7 +38,7 @@ Tensor multinomial(const Tensor& weights, int64_t n, Rng& rng, bool replacement)
   if (needed == 0) return zeros(draws, {i64, w.device()});
   // Weights of a row that are all vast or all tiny are taken in units of the largest.
   const Tensor unit = masked_fill(most, (most > 1e-200) & (most < 1e200), 1);
-  if (replacement && n > 1) return inverted(cumsum(w / unit, -1), uniform(draws, 0, 1, rng, on));
+  if (replacement && n > 1) return inverted(w / unit, uniform(draws, 0, 1, rng, on));
   // A weight above 0 has a speed above 0, however far below the others it is.
   const auto race = [](auto weight, auto chance, auto one) {
     const auto arrival = max(-log1p(-chance), 1e-300);
@@ -48,17 +48,25 @@ Tensor multinomial(const Tensor& weights, int64_t n, Rng& rng, bool replacement)
   return n == 1 ? argmax(speed, -1, keep) : topk(speed, n).indices;
 }
 
-/// For each chance in [0, 1), the first category whose sum of weights so far is above this share of the last sum, by
-/// bisection. sums [..., C], chances [..., n] → i64 [..., n].
-static Tensor inverted(const Tensor& sums, const Tensor& chances) {
-  const int64_t last = sums.dim(-1) - 1;
-  const Tensor shares = chances * narrow(sums, -1, last, 1);
-  Tensor passed = zeros(chances.shape(), {i64, sums.device()});  // number of sums that are at most the share
-  for (uint64_t step = std::bit_floor(static_cast<uint64_t>(last) + 1); step > 0; step /= 2) {
-    const Tensor probe = minimum(passed + static_cast<double>(step - 1), static_cast<double>(last));
-    passed = where(gather(sums, -1, probe) <= shares, passed + static_cast<double>(step), passed);
-  }
-  return passed;
+/// For each chance in [0, 1), the first category whose sum of weights so far is above this share of the last sum. Sums
+/// one after the other never fall, so a weight of 0 is never drawn. weights [..., C], chances [..., n] → i64 [..., n].
+static Tensor inverted(const Tensor& weights, const Tensor& chances) {
+  const Device device = weights.device();
+  if (device == meta) return empty(chances.shape(), {i64, meta});
+  const Tensor w = contiguous(detail::on_cpu("multinomial", weights)), u = detail::on_cpu("multinomial", chances);
+  Tensor drawn = empty(u.shape(), {i64});
+  const int64_t categories = w.dim(-1), n = u.dim(-1);
+  parallel_for(
+      u.numel() / n, 1,
+      [&, w = w.data<double>(), u = u.data<double>(), out = drawn.mutable_data<int64_t>()](int64_t begin, int64_t end) {
+        std::vector<double> sums(static_cast<std::size_t>(categories));
+        for (int64_t row = begin; row < end; ++row) {
+          std::partial_sum(w + row * categories, w + (row + 1) * categories, sums.begin());
+          for (int64_t i = row * n; i < (row + 1) * n; ++i)
+            out[i] = std::upper_bound(sums.begin(), sums.end(), u[i] * sums.back()) - sums.begin();
+        }
+      });
+  return to(drawn, device);
 }
 
 }  // namespace sluice
