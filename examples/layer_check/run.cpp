@@ -116,7 +116,7 @@ Prepared prepare(const std::string& name, const Json& config) {
   Draft draft = layer.draft();
   detail::from_json(name, config, draft.options);
   Prepared p{&layer, detail::to_json(draft.options), std::move(draft.build), {}};
-  sluice::detail::MetaInit shapes_only;
+  MetaInit shapes_only;
   p.state = p.build(f64).state;
   double numbers = 0;
   for (const NamedTensor& s : p.state) numbers += static_cast<double>(s.tensor.numel());

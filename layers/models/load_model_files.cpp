@@ -83,7 +83,7 @@ ModelPlan plan_of(const char* op, const std::string& folder, const ModelConfig& 
 
 /// Its tensors are on meta.
 Decoder shapes_of(const DecoderOptions& options) {
-  detail::MetaInit shapes_only;
+  MetaInit shapes_only;
   Rng rng(0);
   return Decoder(options, rng);
 }

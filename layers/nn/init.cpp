@@ -15,7 +15,7 @@ thread_local bool on_meta = false;
 TensorOptions detail::initial(DType dtype) { return {dtype, on_meta ? meta : cpu}; }
 using detail::initial;
 
-detail::MetaInit::MetaInit() : Restored(on_meta, true) {}
+MetaInit::MetaInit() : Restored(on_meta, true) {}
 
 Init Init::deepnorm(int64_t layers) {
   if (layers < 1) fail<ValueError>("init: deepnorm needs at least one layer — got ", layers);

@@ -3,12 +3,19 @@
 
 #include <sluice/core/memory/no_copy.h>
 
-namespace sluice::detail {
+namespace sluice {
 
-/// While it lives, init_weight(), init_vector() and init_normal() of this thread, and whatever else asks initial(),
-/// create tensors on meta and draw no numbers. Single numbers stay on their device until to(layer, meta).
-struct MetaInit : Restored<bool> {
+/// While it lives, the weights of layers that this thread makes are on meta: they have shapes and no memory, and no
+/// numbers are drawn. For the cost of a model larger than memory, and for a model that load_pytorch() fills:
+///
+///   const MetaInit shapes_only;
+///   const Model model(rng);
+///   const Cost c = cost_of(model, [&](const Model& m) { m(zeros({1, n}, {i64, meta})); });
+///
+/// Holds for the layers of the library, and in others for init_weight(), init_vector() and init_normal(). Single
+/// numbers, and what a layer makes by zeros() and such, stay where they are until to(layer, meta).
+struct [[nodiscard]] MetaInit : detail::Restored<bool> {
   MetaInit();
 };
 
-}  // namespace sluice::detail
+}  // namespace sluice

@@ -204,7 +204,7 @@ requires detail::HasOptions<M> M load_model(const std::string& path) {
   Rng rng(0);
   try {
     {
-      detail::MetaInit shapes_only;  // wrong sizes in the options cost no memory
+      MetaInit shapes_only;  // wrong sizes in the options cost no memory
       M shapes = detail::build<M>(options, rng);
       detail::take_former_names(detail::members(shapes), state);
       detail::check_model(detail::members(shapes), state);

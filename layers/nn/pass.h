@@ -103,8 +103,7 @@ concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
 /// ShapeError for another batch. After an error the stream is as it was.
 template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
   static_assert(TakesPass<M>, "what streams takes a pass: Tensor operator()(const Tensor& x, const Pass& = {}) const");
-  detail::check_defined("step", x);
-  StreamStep running(stream, x.dim(1));
+  StreamStep running(stream, detail::step_tokens(x));
   const Pass next = pass.of_stream(stream);
   Tensor y = model(x, next);
   next.check_read();

@@ -14,6 +14,12 @@ namespace sluice {
 
 // -- one step -------------------------------------------------------------------------------------------------
 
+int64_t detail::step_tokens(const Tensor& x) {
+  detail::check_defined("step", x);
+  if (x.rank() < 2) fail("step: got x=", x, "; need the next tokens of each sequence, [batch, m, …]");
+  return x.dim(1);
+}
+
 StreamStep::StreamStep(Stream& stream, int64_t tokens) : stream_(stream) {
   detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
   if (stream.running_.tokens >= 0)

@@ -99,6 +99,11 @@ Stream of_sequences(const Stream& stream, const Tensor& index);
 void save(const Stream& stream, const std::string& path);
 Stream load_stream(const std::string& path);
 
+namespace detail {
+/// m of the x [batch, m, …] that step() is given. Throws ShapeError for fewer dims, ValueError if it is undefined.
+int64_t step_tokens(const Tensor& x);
+}  // namespace detail
+
 /// One step of a stream while its forward pass runs; see step(). A step that does not come to its end changes nothing.
 class StreamStep : private NoCopy {
  public:

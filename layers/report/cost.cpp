@@ -30,7 +30,7 @@ Cost operator*(int64_t layers, const Cost& c) {
 }
 
 Cost cost(const AttentionGateOptions& o, int64_t dim, int64_t heads, int64_t head_dim, int64_t n) {
-  detail::MetaInit shapes_only;
+  MetaInit shapes_only;
   Rng rng(0);
   return cost(AttentionGate(o, dim, heads, head_dim, rng), n);
 }

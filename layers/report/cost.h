@@ -130,7 +130,8 @@ concept LayerOptions = requires {
 
 }  // namespace detail
 
-/// The cost of run(layer) on meta, for any `run`: a model, a training step, other inputs.
+/// The cost of run(layer) on meta, for any `run`: a model, a training step, other inputs. Make a model that is larger
+/// than memory while a MetaInit lives (layers/nn/meta_init.h).
 ///
 ///     cost_of(model, [&](const Model& m) { m(zeros({1, n, d}, {f32, meta})); })
 template <class M, class Run> Cost cost_of(M layer, Run&& run) {
@@ -159,7 +160,7 @@ requires(!detail::LayerOptions<M>) Cost cost(M layer, int64_t n, int64_t context
 }
 /// The cost of the layer O::Layer with these options, of any size: the weights are on meta, too.
 template <detail::LayerOptions O> Cost cost(const O& options, int64_t n, int64_t context = 0) {
-  detail::MetaInit shapes_only;
+  MetaInit shapes_only;
   Rng rng(0);
   return cost(detail::build<typename O::Layer>(options, rng), n, context);
 }

@@ -52,6 +52,8 @@ TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
                     Contains("generate: prompt is undefined"));
   Stream stream;
   CHECK_THROWS_WITH(step(gau, Tensor(), stream), StartsWith("step: x is undefined"));
+  CHECK_THROWS_WITH(step(gau, ones({4}), stream),
+                    "step: got x=[4]; need the next tokens of each sequence, [batch, m, …]");
   CHECK_THROWS_WITH(of_sequences(stream, Tensor()), StartsWith("of_sequences: index is undefined"));
   CHECK_THROWS_WITH(rows_of(Tensor(), Communicator()), StartsWith("rows_of: batch is undefined"));
   CHECK_THROWS_WITH(sample_tokens(ones({1, 5}), {.temperature = -1}, rng), Contains("sample_tokens: temperature"));

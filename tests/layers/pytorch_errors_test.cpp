@@ -146,7 +146,7 @@ TEST_CASE("load_pytorch: of a tensor on meta, pieces that the file lacks become 
   TempFolder folder;
   save_safetensors(folder / "m", {{{"row0", counted({1, 3}, 1)}}, {}});
   Linear m = [] {
-    detail::MetaInit shapes_only;
+    MetaInit shapes_only;
     Rng rng(1);
     return Linear({3, 2, false}, rng);
   }();
