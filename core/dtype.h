@@ -62,7 +62,9 @@ template <class T> constexpr DType dtype_of() {
   else if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, long long>) return i64;
   else if constexpr (std::is_same_v<T, int32_t>) return i32;
   else {
-    static_assert(std::is_same_v<T, bool>, "no dtype for this C++ type");
+    static_assert(std::is_same_v<T, bool>,
+                  "no dtype for this C++ type: elements are float, double, BFloat16, int64_t, int32_t or bool; copy "
+                  "other values, std::vector<float>(v.begin(), v.end())");
     return boolean;
   }
 }

@@ -1,5 +1,5 @@
 // A tensor has no elements of this C++ type.
-// message: no dtype for this C\+\+ type
+// message: no dtype for this C\+\+ type: elements are float, double
 namespace data_type {
 using namespace sluice;
 #ifdef MISTAKE

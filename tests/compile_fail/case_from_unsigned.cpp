@@ -1,5 +1,5 @@
 // No silent conversion on the way in either.
-// message: no dtype for this C\+\+ type
+// message: no dtype for this C\+\+ type: elements are float, double
 namespace from_unsigned {
 using namespace sluice;
 #ifdef MISTAKE
