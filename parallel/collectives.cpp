@@ -32,7 +32,6 @@ void refuse_in_recording(const char* op, const Tensor& x) {
 /// any rank has one. An empty adjoint: no gradient.
 template <class F>
 Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjoint adjoint, F compute) {
-  check_reducible(call.op, x.dtype());
   Group& group = c.group();
   std::vector<PeerCall> told(static_cast<std::size_t>(c.size()), PeerCall{0, call.length, 0});
   const bool records = grad_enabled() && adjoint, mine = records && x.requires_grad();

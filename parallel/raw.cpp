@@ -34,35 +34,38 @@ void reduce_tensors(const char* op, ReduceOp how, const std::vector<Tensor>& pie
   copy_elements(to(all, y.dtype()), y);
 }
 
+/// y = the op over all ranks' parts[me], in the order of ranks. y may be this rank's parts[me].
+void reduce_parts(Group& group, const char* kind, ReduceOp how, const std::vector<Tensor>& parts, const Tensor& y) {
+  const int n = group.size(), me = group.rank();
+  const Tensor& mine = parts[static_cast<std::size_t>(me)];
+  const Tensor received = empty({n - 1, mine.numel()}, {y.dtype(), y.device()}, kind);
+  std::vector<Tensor> pieces;
+  for (int r = 0; r < n; ++r)
+    pieces.push_back(r == me ? reshape(mine, {mine.numel()}) : select(received, 0, r < me ? r : r - 1));
+  group.exchange_all(
+      kind, [&](int r) { return outgoing(r, parts[static_cast<std::size_t>(r)]); },
+      [&](int r) { return incoming(r, pieces[static_cast<std::size_t>(r)]); }, y.device());
+  if (mine.numel() == 0) return;
+  Tensor result = reshape(y, {y.numel()});
+  reduce_tensors(kind, how, pieces, result);
+}
+
 }  // namespace
 
 void all_reduce_raw(Group& group, Tensor& x, ReduceOp op) {
-  const int n = group.size(), me = group.rank();
-  const int64_t width = size_of(x.dtype()), bytes = x.numel() * width;
+  const int64_t bytes = x.numel() * size_of(x.dtype());
   if (bytes == 0) return;
   // Each rank reduces one piece of the values and sends the result to all; every rank reduces all of a small operand.
   const bool whole = bytes <= kSmall;
-  std::vector<int64_t> lengths =
-      whole ? std::vector<int64_t>(static_cast<std::size_t>(n), x.numel()) : even_pieces(x.numel(), n);
-  std::vector<int64_t> starts(lengths.size(), 0);
-  if (!whole)
-    for (std::size_t r = 1; r < starts.size(); ++r) starts[r] = starts[r - 1] + lengths[r - 1];
   const Tensor flat = reshape(x, {x.numel()});
-  const auto part = [&](int r) {
-    return narrow(flat, 0, starts[static_cast<std::size_t>(r)], lengths[static_cast<std::size_t>(r)]);
-  };
-
-  Tensor mine = part(me);
-  const Tensor received = empty({n - 1, mine.numel()}, {x.dtype(), x.device()}, "all_reduce");
-  std::vector<Tensor> pieces;
-  for (int r = 0; r < n; ++r) pieces.push_back(r == me ? mine : select(received, 0, r < me ? r : r - 1));
-  group.exchange_all(
-      "all_reduce", [&](int r) { return outgoing(r, part(r)); },
-      [&](int r) { return incoming(r, pieces[static_cast<std::size_t>(r)]); }, x.device());
-  reduce_tensors("all_reduce", op, pieces, mine);
+  const std::vector<Tensor> parts = whole ? std::vector<Tensor>(static_cast<std::size_t>(group.size()), flat)
+                                          : split(flat, even_pieces(x.numel(), group.size()));
+  const Tensor& mine = parts[static_cast<std::size_t>(group.rank())];
+  reduce_parts(group, "all_reduce", op, parts, mine);
   if (whole) return;
   group.exchange_all(
-      "all_reduce", [&](int r) { return outgoing(r, mine); }, [&](int r) { return incoming(r, part(r)); }, x.device());
+      "all_reduce", [&](int r) { return outgoing(r, mine); },
+      [&](int r) { return incoming(r, parts[static_cast<std::size_t>(r)]); }, x.device());
 }
 
 void broadcast_raw(Group& group, Tensor& x, int root) {
@@ -83,18 +86,7 @@ void all_gather_raw(Group& group, const Tensor& x, std::vector<Tensor>& pieces) 
 }
 
 void reduce_scatter_raw(Group& group, const char* kind, const std::vector<Tensor>& parts, Tensor& y) {
-  const int n = group.size(), me = group.rank();
-  const Tensor& mine = parts[static_cast<std::size_t>(me)];
-  const Tensor received = empty({n - 1, mine.numel()}, {y.dtype(), y.device()}, kind);
-  std::vector<Tensor> pieces;
-  for (int r = 0; r < n; ++r)
-    pieces.push_back(r == me ? reshape(mine, {mine.numel()}) : select(received, 0, r < me ? r : r - 1));
-  group.exchange_all(
-      kind, [&](int r) { return outgoing(r, parts[static_cast<std::size_t>(r)]); },
-      [&](int r) { return incoming(r, pieces[static_cast<std::size_t>(r)]); }, y.device());
-  if (mine.numel() == 0) return;
-  Tensor sum = reshape(y, {y.numel()});
-  reduce_tensors(kind, ReduceOp::sum, pieces, sum);
+  reduce_parts(group, kind, ReduceOp::sum, parts, y);
 }
 
 void shift_raw(Group& group, const Tensor& x, int to, Tensor& y, int from) {
