@@ -16,14 +16,10 @@ struct LinearParts {
   Tensor q, k, values;
 };
 LinearParts linear_parts(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& key_mask) {
-  Tensor phi_k = elu1(k), values = v;
-  if (key_mask.defined()) {
-    const Tensor hidden = unsqueeze(unsqueeze(logical_not(key_mask), 1), -1);  // [batch, 1, n, 1]
-    phi_k = masked_fill(elu1(masked_fill(k, hidden, 0)), hidden, 0);           // no 0·NaN, also in gradients
-    values = masked_fill(v, hidden, 0);
-  }
+  const Tensor padding = detail::padding_of(key_mask);
+  const auto real = [&](const Tensor& t) { return detail::filled_tokens(t, padding, 0, 2); };
   const Tensor one = expand(ones({1, 1, 1, 1}, v.options()), {v.dim(0), v.dim(1), v.dim(2), 1});
-  return {elu1(q), phi_k, cat({values, one}, -1)};
+  return {elu1(q), real(elu1(real(k))), cat({real(v), one}, -1)};  // no 0·NaN, also in gradients
 }
 
 /// g·softmax + (1 − g)·numerator/(denominator + eps). `linear` is [numerator | denominator].

@@ -2,6 +2,7 @@
 
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/node.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/attention/attention_reference.h>
@@ -48,11 +49,9 @@ Operands self_attention(const char* op, const Tensor& q_in, const Tensor& k_in, 
   auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
   if (q.dim(2) != k.dim(2)) fail(op, ": got q=", q_in, ", k=", k_in, "; need as many queries as keys");
   k = detail::spread_heads(k, q.dim(1)), v = detail::spread_heads(v, q.dim(1));
-  if (keys.defined()) {  // padding may hold NaN, and 0·NaN is NaN
-    const Tensor padded = reshape(logical_not(keys), {keys.dim(0), 1, keys.dim(1), 1});
-    q = masked_fill(q, padded, 0), k = masked_fill(k, padded, 0), v = masked_fill(v, padded, 0);
-  }
-  return {q, k, v, *o.scale, rank, keys};
+  const Tensor padding = detail::padding_of(keys);  // it may hold NaN, and 0·NaN is NaN
+  const auto real = [&](const Tensor& t) { return detail::filled_tokens(t, padding, 0, 2); };
+  return {real(q), real(k), real(v), *o.scale, rank, keys};
 }
 
 }  // namespace
@@ -200,9 +199,7 @@ Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Te
   };
   const Tensor out = attention(flatten(in_blocks(x.q, 2, o.block), 0, 1), both(x.k), both(x.v), a, rng);
   const Tensor rows = narrow(flatten(unflatten(out, 0, {batch, heads}), 2, 3), 2, 0, n);
-  if (!x.keys.defined()) return detail::restore_rank(rows, x.rank);
-  const Tensor padded = reshape(logical_not(x.keys), {x.keys.dim(0), 1, n, 1});
-  return detail::restore_rank(masked_fill(rows, padded, 0), x.rank);
+  return detail::restore_rank(detail::filled_tokens(rows, detail::padding_of(x.keys), 0, 2), x.rank);
 }
 
 }  // namespace sluice

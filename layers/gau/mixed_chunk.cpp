@@ -174,11 +174,8 @@ Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_ma
 
 Tensor linear_term(const Operands& x, const MixedChunkOptions& o, const Tensor& key_mask, const Tensor& segments) {
   const int64_t n = x.v.dim(2), c = o.chunk;
-  Tensor k = x.k_lin, v = x.v;
-  if (key_mask.defined()) {  // clear both k and v: 0·NaN is NaN
-    Tensor hidden = unsqueeze(unsqueeze(logical_not(key_mask), 1), -1);
-    k = masked_fill(k, hidden, 0), v = masked_fill(v, hidden, 0);
-  }
+  const Tensor padding = detail::padding_of(key_mask);  // cleared in both k and v: 0·NaN is NaN
+  const Tensor k = detail::filled_tokens(x.k_lin, padding, 0, 2), v = detail::filled_tokens(x.v, padding, 0, 2);
   const bool masked = segments.defined() && o.across_chunks;
   Seen seen;
   if (masked) seen.pairs = segment_mask(segments, c, o.causal, key_mask);

@@ -46,17 +46,13 @@ void check_operands(const Tensor& q, const Tensor& k, const Tensor& v, const Lin
 Operands prepare(const Tensor& q, const Tensor& k, const Tensor& v, const LinearAttentionForm& f) {
   check_operands(q, k, v, f);
   checked_numel("linear_attention", {q.dim(0), q.dim(1), q.dim(3), v.dim(3) + 1});  // Σ φ(k) [v, 1]
-  Operands x{f.scale == 1 ? q : q * f.scale, k, v, f.log_decay};
-  if (f.key_mask.defined()) {  // a padded token has no effect, and its step no decay
-    const Tensor hidden = unsqueeze(logical_not(f.key_mask), 1);
-    x.k = masked_fill(k, unsqueeze(hidden, -1), 0), x.v = masked_fill(v, unsqueeze(hidden, -1), 0);
-    if (x.decay.defined()) x.decay = masked_fill(x.decay, x.decay.rank() == 4 ? unsqueeze(hidden, -1) : hidden, 0);
-  }
-  if (f.starts.defined()) {  // nothing of earlier documents passes a decay of −∞, nor, in reverse, of later ones
-    const Tensor begins = unsqueeze(f.starts, 1),
-                 g = x.decay.defined() ? x.decay : zeros({1}, detail::widened(k.options()));
-    x.decay = masked_fill(g, g.rank() == 4 ? unsqueeze(begins, -1) : begins, -std::numeric_limits<double>::infinity());
-  }
+  const Tensor padding = detail::padding_of(f.key_mask);  // a padded token has no effect, and its step no decay
+  const auto real = [&](const Tensor& t) { return detail::filled_tokens(t, padding, 0, 2); };
+  Operands x{f.scale == 1 ? q : q * f.scale, real(k), real(v), real(f.log_decay)};
+  if (!f.starts.defined()) return x;
+  // Nothing of earlier documents passes a decay of −∞, nor, in reverse, of later ones.
+  if (!x.decay.defined()) x.decay = zeros({}, detail::widened(k.options()));
+  x.decay = detail::filled_tokens(x.decay, f.starts, -std::numeric_limits<double>::infinity(), 2);
   return x;
 }
 
@@ -207,10 +203,8 @@ Tensor LinearAttention::operator()(const Tensor& given, const Pass& pass) const 
   Call call(*this, "linear_attention", given, o.dim, pass);
   const HeadsOptions h = head_options();
   auto [q, k, v] = project(h, call);
-  if (Tensor padding = call.padding(); padding.defined()) {  // features of padding may overflow
-    padding = unsqueeze(unsqueeze(padding, 1), -1);
-    q = masked_fill(q, padding, 0), k = masked_fill(k, padding, 0);
-  }
+  const Tensor padding = call.padding();  // whose features may overflow
+  q = detail::filled_tokens(q, padding, 0, 2), k = detail::filled_tokens(k, padding, 0, 2);
   LinearAttentionForm form{.direction = o.direction,
                            .normalize = o.normalize,
                            .eps = o.eps,

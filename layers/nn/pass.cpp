@@ -59,7 +59,7 @@ Call::~Call() noexcept(false) {
     fail<ValueError>(layer_, ": cannot keep documents apart, and reads no segments");
 }
 
-Tensor Call::padding() const { return key_mask().defined() ? logical_not(key_mask()) : Tensor(); }
+Tensor Call::padding() const { return detail::padding_of(key_mask()); }
 
 const Tensor& Call::segments() const { return pass_.segments; }
 
@@ -207,12 +207,14 @@ Tensor Call::delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, c
   return y.out;
 }
 
-Tensor detail::filled_tokens(const Tensor& t, const Tensor& marked, double value) {
+Tensor detail::filled_tokens(const Tensor& t, const Tensor& marked, double value, int64_t dim) {
   if (!t.defined() || !marked.defined()) return t;
-  Shape rows{t.dim(0), t.dim(1)};
-  for (int64_t d = 2; d < t.rank(); ++d) rows.push_back(1);
-  return masked_fill(t, reshape(marked, rows), value);
+  Shape tokens{marked.dim(0)};
+  for (int64_t d = 1; d < std::max<int64_t>(t.rank(), dim + 1); ++d) tokens.push_back(d == dim ? marked.dim(1) : 1);
+  return masked_fill(t, reshape(marked, tokens), value);
 }
+
+Tensor detail::padding_of(const Tensor& keys) { return keys.defined() ? logical_not(keys) : Tensor(); }
 
 Tensor detail::continued_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Tensor& log_decay,
                               const LinearScanOptions& o, Tensor& state) {

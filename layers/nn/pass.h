@@ -116,8 +116,11 @@ namespace detail {
 /// One token is one step of the recurrence. Differentiable, the state included.
 Tensor continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                       const LinearScanOptions& options, Tensor& state);
-/// t [batch, n, …] with `value` at the tokens that are `marked`, bool [batch, n]. t itself if either is undefined.
-Tensor filled_tokens(const Tensor& t, const Tensor& marked, double value);
+/// t [batch, n, …] with `value` at the tokens that are `marked`, bool [batch or 1, n]. t itself if either is undefined.
+/// The tokens of t may also lie along another dim; a t of lower rank broadcasts to one that has it.
+Tensor filled_tokens(const Tensor& t, const Tensor& marked, double value, int64_t dim = 1);
+/// The tokens that `keys` does not mark as real; undefined if it is undefined.
+Tensor padding_of(const Tensor& keys);
 }  // namespace detail
 
 /// The call of one layer. It checks x and the mask, and gives what crosses tokens, wherever these stand. Its end throws
