@@ -92,9 +92,7 @@ FeatureMap::FeatureMap(FeatureMapOptions given, Rng& rng) : options(checked(give
       weight2 = make_weight(o, o.hidden, o.features, rng), bias2 = make_bias(o, o.features);
       break;
     case FeatureMapKind::hedgehog:
-      if (const TensorOptions made = detail::initial(o.dtype); made.device == meta)
-        weight = empty({o.dim, o.dim}, made);
-      else weight = eye(o.dim, -1, made);
+      weight = eye(o.dim, -1, detail::initial(o.dtype));
       if (o.heads > 0) weight = clone(expand(weight, {o.heads, o.dim, o.dim}));
       weight.requires_grad_();
       bias = make_bias(o, o.dim);
