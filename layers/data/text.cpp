@@ -3,6 +3,7 @@
 #include <sluice/core/error.h>
 #include <sluice/layers/data/gzip.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/kernels.h>
 
 namespace sluice {
 
@@ -34,16 +35,10 @@ TextWindows::TextWindows(const Tensor& tokens, int64_t length, int64_t stride)
 TextBatch TextWindows::operator()(const Tensor& rows) const {
   if (rows.rank() != 1 || rows.dtype() != i64)
     fail("text_windows: rows must be i64 of rank 1 — got ", rows.dtype(), " ", rows);
-  Tensor both = empty({rows.numel(), length_ + 1}, {i64}, "text_windows");
-  int64_t* to = both.mutable_data<int64_t>();
-  const auto fill = [&](const auto* tokens) {
-    for (const int64_t row : rows.to_vector<int64_t>()) {
-      if (row < 0 || row >= size()) fail<ValueError>("text_windows: no window ", row, "; there are ", size());
-      for (int64_t i = 0; i <= length_; ++i) *to++ = tokens[row * stride_ + i];
-    }
-  };
-  if (tokens_.dtype() == i32) fill(tokens_.data<int32_t>());
-  else fill(tokens_.data<int64_t>());
+  const Tensor index = contiguous(detail::on_cpu("text_windows", rows));
+  Tensor both = empty({rows.numel(), length_ + 1}, tokens_.options(), "text_windows");
+  kernel::index_select("text_windows", unfold(tokens_, 0, length_ + 1, stride_), 0, index, both);
+  both = to(both, i64);
   return {contiguous(narrow(both, 1, 0, length_)), contiguous(narrow(both, 1, 1, length_))};
 }
 
