@@ -82,6 +82,8 @@ CONVENTIONS = [
         re.compile(r"^  (?:explicit )?\w+\(\w+Options \w+\)(?:;| :)"),
         "ValueError that names the option for one out of its range.",
     ),
+    (re.compile(r"^  \w+\(HeadsOptions o, Rng& rng\)"), "All other options have their defaults."),
+    (re.compile(r"^  static constexpr bool keeps_f32\("), "True for tensors that are f32 in a layer of bf16."),
     (re.compile(r"^  \w+\(\) = default;"), "Without parameters: to be assigned to."),
     (re.compile(r"^.*bool operator==\(const (\w+)&.* = default;"), "All members are equal."),
     (re.compile(r"^.*std::ostream& operator<<\("), "As text."),

@@ -49,7 +49,6 @@ struct ForgettingAttention : MultiHeadAttention {
 
   ForgettingAttention() = default;
   ForgettingAttention(ForgettingAttentionOptions o, Rng& rng);
-  /// All other options have their defaults.
   ForgettingAttention(HeadsOptions o, Rng& rng) : ForgettingAttention(ForgettingAttentionOptions{.heads = o}, rng) {}
 
   static void visit(auto& self, auto&& f) {

@@ -57,7 +57,6 @@ struct FusedAttention {
 
   FusedAttention() = default;
   FusedAttention(FusedAttentionOptions o, Rng& rng);
-  /// All other options have their defaults.
   FusedAttention(HeadsOptions o, Rng& rng) : FusedAttention(FusedAttentionOptions{.heads = o}, rng) {}
 
   /// x [batch, n, dim] → the same shape (width heads·dv without project_out). A stream keeps heads·(d + dv) numbers per

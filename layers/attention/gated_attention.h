@@ -52,7 +52,6 @@ struct GatedAttention : MultiHeadAttention {
 
   GatedAttention() = default;
   GatedAttention(GatedAttentionOptions o, Rng& rng);
-  /// All other options have their defaults.
   GatedAttention(HeadsOptions o, Rng& rng) : GatedAttention(GatedAttentionOptions{.heads = o}, rng) {}
 
   static void visit(auto& self, auto&& f) {

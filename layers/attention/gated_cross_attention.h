@@ -45,7 +45,6 @@ struct GatedCrossAttention {
 
   GatedCrossAttention() = default;
   GatedCrossAttention(GatedCrossAttentionOptions o, Rng& rng);
-  /// All other options have their defaults.
   GatedCrossAttention(HeadsOptions o, Rng& rng) : GatedCrossAttention(GatedCrossAttentionOptions{.heads = o}, rng) {}
 
   /// x [batch, n, dim] → the same shape (width heads·dv without project_out), with the pass's context

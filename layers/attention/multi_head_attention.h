@@ -133,7 +133,6 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
 
 struct MultiHeadAttention {
   static constexpr const char* type = "MultiHeadAttention";
-  /// True for parts that are f32 in a layer of bf16.
   static constexpr bool keeps_f32(std::string_view part) { return part == "forget"; }
 
   MultiHeadAttentionOptions options;  // with all defaults filled in

@@ -35,7 +35,6 @@ struct TopKAttention {
 
   TopKAttention() = default;
   TopKAttention(TopKAttentionOptions o, Rng& rng);
-  /// All other options have their defaults.
   TopKAttention(HeadsOptions o, Rng& rng) : TopKAttention(TopKAttentionOptions{.heads = o}, rng) {}
   /// x [batch, n, dim] → the same shape. A stream keeps kv_heads·(dk + dv) numbers per token, with a window those of
   /// the last `window` tokens. Throws ValueError in a stream unless causal.
@@ -122,7 +121,6 @@ struct ThresholdAttention {
 
   ThresholdAttention() = default;
   ThresholdAttention(ThresholdAttentionOptions o, Rng& rng);
-  /// All other options have their defaults.
   ThresholdAttention(HeadsOptions o, Rng& rng) : ThresholdAttention(ThresholdAttentionOptions{.heads = o}, rng) {}
   /// x [batch, n, dim] → the same shape. A stream keeps keys, values and col(x): kv_heads·(dk + dv) + score_width
   /// numbers per token. Throws ValueError in a stream unless causal.
@@ -153,7 +151,6 @@ struct SinkhornAttention {
 
   SinkhornAttention() = default;
   SinkhornAttention(SinkhornLayerOptions o, Rng& rng);
-  /// All other options have their defaults.
   SinkhornAttention(HeadsOptions o, Rng& rng) : SinkhornAttention(SinkhornLayerOptions{.heads = o}, rng) {}
   /// x [batch, n, dim] → the same shape. Throws ValueError in a stream.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
@@ -181,7 +178,6 @@ struct SinkhornBlockAttention {
 
   SinkhornBlockAttention() = default;
   SinkhornBlockAttention(SinkhornBlockLayerOptions o, Rng& rng);
-  /// All other options have their defaults.
   SinkhornBlockAttention(HeadsOptions o, Rng& rng)
       : SinkhornBlockAttention(SinkhornBlockLayerOptions{.heads = o}, rng) {}
   /// x [batch, n, dim] → the same shape. Throws ValueError in a stream.
@@ -213,7 +209,6 @@ struct GlobalLocalAttention : MultiHeadAttention {
 
   GlobalLocalAttention() = default;
   GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng);
-  /// All other options have their defaults.
   GlobalLocalAttention(HeadsOptions o, Rng& rng) : GlobalLocalAttention(GlobalLocalLayerOptions{.heads = o}, rng) {}
 };
 

@@ -69,7 +69,6 @@ struct GatedDeltaNetOptions {
 /// Causal, without biases, residual or RoPE. Leave a_log and dt_bias out of weight decay.
 struct GatedDeltaNet : DeltaMixer {
   static constexpr const char* type = "GatedDeltaNet";
-  /// True for tensors that are f32 in a layer of bf16.
   static constexpr bool keeps_f32(std::string_view part) { return part == "a_log" || part == "dt_bias"; }
   GatedDeltaNetOptions options;
   Linear decay;           // Wa, dim → HV

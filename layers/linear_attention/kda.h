@@ -38,7 +38,6 @@ struct KdaOptions {
 /// (1 with lower_bound), and softplus(dt_bias) log-uniform on [0.001, 0.1].
 struct Kda : DeltaMixer {
   static constexpr const char* type = "Kda";
-  /// True for tensors that are f32 in a layer of bf16.
   static constexpr bool keeps_f32(std::string_view part) { return part == "a_log" || part == "dt_bias"; }
   KdaOptions options;
   Linear decay_down, decay_up;  // F: dim → rank → HV·dk; with full_rank the second alone, dim → HV·dk

@@ -43,7 +43,6 @@ std::vector<double> lightning_gammas(int64_t heads, int64_t layer = 0, int64_t l
 /// Causal; decays are fixed. No biases, no residual.
 struct LightningAttention : LinearMixer {
   static constexpr const char* type = "LightningAttention";
-  /// True for tensors that are f32 in a layer of bf16.
   static constexpr bool keeps_f32(std::string_view part) { return part == "log_gamma"; }
 
   LightningAttentionOptions options;

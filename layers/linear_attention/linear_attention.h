@@ -146,7 +146,6 @@ Tensor log_gammas(const char* op, const std::vector<double>& gamma, int64_t head
 /// Multi-head linear attention: y = (concat_h(norm(attention_h)) [⊙ swish(x·Wg)])·Wo. No residual.
 struct LinearAttention : LinearMixer {
   static constexpr const char* type = "LinearAttention";
-  /// True for tensors that are f32 in a layer of bf16.
   static constexpr bool keeps_f32(std::string_view part) { return part == "log_gamma" || part == "gamma_logit"; }
 
   LinearAttentionOptions options;

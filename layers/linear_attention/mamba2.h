@@ -61,7 +61,6 @@ struct Mamba2Options {
 /// Causal. No residual. Initially A is from U(−16, −1), softplus(dt_bias) log-uniform on [0.001, 0.1], and D is 1.
 struct Mamba2 {
   static constexpr const char* type = "Mamba2";
-  /// True for tensors that are f32 in a layer of bf16.
   static constexpr bool keeps_f32(std::string_view part) { return part == "a_log" || part == "dt_bias"; }
   Mamba2Options options{};
   Linear in, out;         // W_in, W_out; no biases

@@ -45,7 +45,6 @@ struct RetentionOptions {
 /// Causal. No biases, no residual.
 struct Retention : LinearMixer {
   static constexpr const char* type = "Retention";
-  /// True for tensors that are f32 in a layer of bf16.
   static constexpr bool keeps_f32(std::string_view part) { return part == "log_gamma"; }
 
   RetentionOptions options;

@@ -49,7 +49,6 @@ struct Rwkv7Options {
 /// 0.
 struct Rwkv7 {
   static constexpr const char* type = "Rwkv7";
-  /// True for tensors that are f32 in a layer of bf16.
   static constexpr bool keeps_f32(std::string_view part) { return part == "decay_bias"; }
   Rwkv7Options options{};
   Tensor mix;                   // μ [6, dim], of r, w, k, v, a and g

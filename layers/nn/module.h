@@ -7,7 +7,7 @@
 // std::vector or std::optional of either, and std::variant of modules and std::monostate. Tensors that require a
 // gradient are parameters. The other tensors are buffers: part of the state, but not trained. A copy of a module shares
 // the module's tensors, so all copies see changes by to() (except to meta), load() and an optimiser. clone() in
-// layers/train/models.h shares no tensors.
+// layers/train/models.h shares no tensors. The members whose names keeps_f32 accepts stay f32 in a module of bf16.
 #pragma once
 
 #include <sluice/core/text/options.h>

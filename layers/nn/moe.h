@@ -85,7 +85,6 @@ struct ExpertMaps {
 
 struct Moe {
   static constexpr const char* type = "Moe";
-  /// True for tensors that are f32 in a layer of bf16.
   static constexpr bool keeps_f32(std::string_view part) { return part == "router_bias"; }
   MoeOptions options{};
   Linear router;       // Wr
