@@ -80,9 +80,13 @@ Tensor DiffAttention::operator()(const Tensor& given, const Pass& pass) const {
     const Tensor all = attend(q, rows[0]);
     one = member(all, 0), two = member(all, 1);
   }
-  Tensor y = to(detail::widened(one) - share_of_second(x) * detail::widened(two), x.dtype());
-  if (first) y = norm(y) * (1 - o.lambda_init);
-  return Dropout{o.dropout}(heads.out(detail::merge_heads(y)), call.rng());
+  Tensor y = detail::widened(one) - share_of_second(x) * detail::widened(two);
+  if (first) {
+    Norm wide = norm;  // its gradient is orthogonal to y, and λ's is what a rounding of y leaves of that
+    wide.weight = detail::widened(wide.weight), wide.bias = detail::widened(wide.bias);
+    y = wide(y) * (1 - o.lambda_init);
+  }
+  return Dropout{o.dropout}(heads.out(detail::merge_heads(to(y, x.dtype()))), call.rng());
 }
 
 }  // namespace sluice

@@ -43,14 +43,19 @@ Linear detail::forget_map(const ForgetGateOptions& o, const HeadsOptions& h, Rng
 
 void detail::add_forget_columns(Call& call, const Linear& map, const Tensor& x, double scale, Tensor& q, Tensor& k) {
   const int64_t batch = q.dim(0), heads = q.dim(1), n = q.dim(2), kv_heads = k.dim(1), group = heads / kv_heads;
-  // Query head g·group + r has 1 in its column r, where KV head g has −c_j/scale of this query head.
-  const Tensor w = neg(sums(call, map, x)) * (1 / scale);
+  const Tensor w = sums(call, map, x) * (1 / scale);
+  // Column 0 adds c_i to all scores of query i. Of the others, query head g·group + r has 1 in column r, where KV head
+  // g has −c_j of this query head. Sums of products begin with these columns, so that c_i − c_j is formed before the
+  // rest.
   const Tensor own = reshape(expand(eye(group, group, q.options()), {kv_heads, group, group}), {heads, 1, group});
-  std::vector<Tensor> queries{q}, keys{k};
-  for (const Tensor& part : exact_parts(w, q.dtype())) {
+  std::vector<Tensor> queries, keys;
+  for (const Tensor& part : exact_parts(w, q.dtype())) queries.push_back(unsqueeze(part, -1));
+  keys.push_back(ones({batch, kv_heads, n, static_cast<int64_t>(queries.size())}, k.options()));
+  for (const Tensor& part : exact_parts(neg(w), q.dtype())) {
     keys.push_back(transpose(reshape(part, {batch, kv_heads, group, n}), 2, 3));
     queries.push_back(expand(own, {batch, heads, n, group}));
   }
+  queries.push_back(q), keys.push_back(k);
   q = cat(queries, -1), k = cat(keys, -1);
 }
 

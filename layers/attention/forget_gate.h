@@ -4,13 +4,17 @@
 //   f_t = σ(x_t·W_f + b_f), one f_t for each query head     c_t = Σ_{l ≤ t} log f_l
 //   y_i = Σ_{j ≤ i} softmax_j(scale·q_i·k_j + c_i − c_j)·v_j
 //
-// The softmax does not depend on c_i, which is constant in a row of scores. −c_j depends on the key alone: it is an
-// additional column of K, and Q has a constant in that column. With kv_heads < heads a key has one additional column
-// for each query head that reads it. attention() therefore needs no change and O(n) memory, and a stream keeps the
-// columns in its cache of keys. c grows along the text, and near tokens differ in it by little: where products round
-// their operands to bf16, three columns hold the parts of its 24 bits. A score is rounded to f32 as it stands, with its
-// part −c_j: where |c| reaches 10⁵, near tokens' weights have errors of some 10⁻³. The sums go through all tokens: a
-// document must be a run of equal segments.
+// −c_j is an additional column of K, where Q has a constant, and c_i one of Q. With kv_heads < heads a key has one
+// column for each query head that reads it. attention() therefore needs no change and O(n) memory, and a stream keeps
+// the columns in its cache of keys. c grows along the text, and near tokens differ in it by little: where products
+// round their operands to bf16, three columns hold the parts of its 24 bits. c itself is rounded: where |c| reaches
+// 10⁵, near tokens' weights have errors of some 10⁻³. The sums go through all tokens: a document must be a run of equal
+// segments.
+//
+// c_i is constant in a row of scores, so the softmax does not depend on it, but the gradient of log f_t does:
+//
+//   with c_i      Σ of dS_ij over the pairs j < t ≤ i
+//   without       −Σ_{j ≥ t} Σ_i dS_ij, whose pairs with t ≤ j add up to 0 but for roundings, many of them
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
@@ -51,8 +55,8 @@ namespace detail {
 /// x, nothing without one.
 Linear forget_map(const ForgetGateOptions& o, const HeadsOptions& heads, Rng& rng);
 /// Adds the columns of c to q [batch, heads, n, dk] and k [batch, kv_heads, n, dk] of the call's tokens, whose x
-/// [batch, n, dim] the gate reads. Padding forgets nothing: its f_t is 1. `scale` is that of the scores: −c_j is
-/// divided by it, because attention() multiplies by it.
+/// [batch, n, dim] the gate reads. Padding forgets nothing: its f_t is 1. `scale` is that of the scores: c is divided
+/// by it, because attention() multiplies by it.
 void add_forget_columns(Call& call, const Linear& map, const Tensor& x, double scale, Tensor& q, Tensor& k);
 }  // namespace detail
 

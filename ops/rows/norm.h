@@ -1,4 +1,5 @@
-// Normalisation along the last dim. All throw ValueError unless eps >= 0.
+// Normalisation along the last dim. All throw ValueError unless eps >= 0. The squares of a row are added up as they
+// are: where their sum overflows (numbers from 1e19 on in f32 and bf16) the row becomes 0.
 #pragma once
 
 #include <sluice/core/tensor.h>

@@ -48,6 +48,26 @@ TEST_CASE("forgetting attention: far into a text, rounded products", "[heads][bf
   CHECK(max(abs(last(f(x)) - want)).item() < 0.03 * largest);
 }
 
+TEST_CASE("forgetting attention: the gates' gradients, where products are rounded", "[heads][bf16]") {
+  // They are sums over all later tokens, of which most cancel.
+  Rng rng(5);
+  const HeadsOptions heads{.dim = 32, .heads = 4, .kv_heads = 2, .head_dim = 16};
+  const ForgettingAttention f({.heads = heads, .gate_bias = 3}, rng);
+  to(f, bf16), to(f, f32);
+  const Tensor x = to(to(normal({1, 1200, 32}, 0, 1, rng), bf16), f32);
+  const Tensor g = to(to(normal({1, 1200, 32}, 0, 1, rng), bf16), f32);
+  const auto gradients = [&](DType dtype) {
+    const ForgettingAttention layer = clone(f);
+    to(layer, dtype);
+    return grad({layer(to(x, dtype))}, {layer.forget.bias, layer.forget.weight}, {.grad_outputs = {to(g, dtype)}});
+  };
+  const std::vector<Tensor> exact = gradients(f64);
+  PrecisionScope scope(Precision::bf16);
+  const std::vector<Tensor> rounded = gradients(f32);
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    CHECK(max(abs(to(rounded[i], f64) - exact[i])).item() < 0.02 * max(abs(exact[i])).item());
+}
+
 TEST_CASE("forgetting attention: gates that do not read x", "[heads]") {
   Rng rng(3);
   const HeadsOptions heads = checked_heads("forgetting_attention", {.dim = 6, .heads = 3, .head_dim = 4, .dtype = f64});
