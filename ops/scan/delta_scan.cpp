@@ -96,9 +96,10 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
   const auto times = [](const Tensor& t, const Tensor& decay) {
     return decay.defined() ? map(formula::Decayed{}, t, decay) : t;
   };
+  Tensor to_last;  // the part of dk that passes all later steps
   if (dstate.defined()) {
     du = du + matmul(times(k, to_end), dstate);
-    dk = dk + times(matmul(u, transpose(dstate, -2, -1)), to_end);
+    to_last = times(matmul(u, transpose(dstate, -2, -1)), to_end);
   }
   const PairGradients d = values_vjp(k, e, g, u, du, chunk);
   Tensor de = d.erase;
@@ -112,14 +113,16 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
   }
   Tensor dg;
   if (g.defined()) {
-    Tensor steps = for_decay(q * dq + e * de - k * dk, g);
-    const int64_t n = g.dim(2);
-    if (dstate.defined() && n > 0) {  // every g scales what the last state has of earlier steps
-      const Tensor kept = sum(linear_scan_state(k, u, g, x.initial) * dstate, {-1});
-      steps = steps + pad(g.rank() == 3 ? sum(kept, {-1}, keep) : unsqueeze(kept, 2), 2, n - 1, 0);
+    dg = detail::decay_gradient(for_decay(q * dq + e * de - k * dk, g), g);
+    if (dstate.defined()) {  // every g scales what the last state has of earlier steps: see scan_backward.cpp
+      dg = dg + cumsum(for_decay(k * to_last, g), 2, {.exclusive = true});
+      if (x.initial.defined()) {
+        const Tensor kept = sum(times(x.initial, whole) * dstate, {-1});
+        dg = dg + (g.rank() == 3 ? sum(kept, {-1}, keep) : unsqueeze(kept, 2));
+      }
     }
-    dg = detail::decay_gradient(steps, g);
   }
+  if (dstate.defined()) dk = dk + to_last;
   dq = detail::gather_heads(dq + own * k, groups), dk = detail::gather_heads(dk + own * q, groups);
   return {dq, dk, de, d.write, dg, dinitial};
 }
@@ -130,7 +133,8 @@ struct DeltaScan final : Op<"delta_scan"> {
   Tensors vjp_all(const Tensors& gs) override {
     const DType dtype = saved(0).dtype();
     Tensor dout = gs[0], dstate = gs.size() > 1 ? gs[1] : Tensor();
-    const PrecisionScope scope(precision_of(dtype));
+    // A decay's gradient is a running sum of differences that nearly cancel.
+    const PrecisionScope scope(needs(4) ? Precision::f32 : precision_of(dtype));
     Tensors grads;
     if (const Tensor states = saved(6); !grad_enabled() && states.defined()) grads = fused_vjp(dout, dstate, states);
     else {

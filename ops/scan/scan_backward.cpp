@@ -6,14 +6,18 @@
 //   [dA | dP] = G uᵀ
 //   dx = e^L ∘ (G Sᵀ) + Σ_j [dA | dP]_tj e^{L_t − L_j} k_j
 //   dk = e^{L_end − L} ∘ (u Xᵀ) + Σ_t [dA | dP]_tj e^{L_t − L_j} x_t
-//   dg_s = Σ_{t >= s} x_t ⊙ dx_t − k_t ⊙ dk_t, within the chunk, + Σ S_after ⊙ X
+//   dg_s = Σ_{t >= s} (x_t ⊙ dx_t − (k_t ⊙ dk_t − p_t)) + Σ_{j < s} p_j + e^{L_end} ∘ Σ S ⊙ X, within the chunk
 //   X ← e^{L_end} ∘ X + (x ∘ e^L)ᵀ G
 //
-// A step's pair with itself, dP_tt, stands in both terms of dg, and no decay weakens it: beside strong decays its
-// rounding errors would be larger than all that is left. dx and dk have it only after dg is known.
+// where p_t = k_t ⊙ e^{L_end − L_t} ∘ (u_t Xᵀ) is what step t writes for later chunks. g_s scales what passes it: S
+// and earlier steps on their way to later ones and to X. The sum over t >= s has what begins before s less what only
+// begins later. Neither p_t of a later step nor a step's pair with itself, dP_tt, passes g_s, and decays may not weaken
+// them: if they were added and subtracted again, their rounding errors could be larger than all that is left. So each p
+// is in dg only where it counts, and dx and dk have dP_tt only after dg is known.
 //
 // linear_scan has no e, no A, and u = w = v. Its forward pass keeps no states: a sweep over k and v makes those of a
-// head again, for as little as it would take to write and read them.
+// head again, for as little as it would take to write and read them. With u as exact as that, and X = 0 after its last
+// step, its dg has all p at once: Σ_{t >= s} x_t ⊙ dx_t − k_t ⊙ dk_t + Σ S_after ⊙ X.
 #include <sluice/ops/scan/delta_scan.h>
 
 #include <sluice/ops/kernels.h>
@@ -37,14 +41,15 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
   };
   struct Memory : Base::Memory {
     Scratch<T> more;
-    T* rows;    // [2c, value_width], G
-    T* du;      // [c, value_width], then dw
-    T* dx;      // [2c, key_width]; this and dk without the pairs of a step with itself
-    T* dk;      // [c, key_width]
-    T* d;       // [2c, c], dA and dP
-    T* own;     // [c], dP_tt
-    T* later;   // [2c, key_width]: decays by channel only
-    T* states;  // [chunks, key_width, value_width], and X; linear_scan only
+    T* rows;     // [2c, value_width], G
+    T* du;       // [c, value_width], then dw
+    T* dx;       // [2c, key_width]; this and dk without the pairs of a step with itself
+    T* dk;       // [c, key_width]
+    T* d;        // [2c, c], dA and dP
+    T* own;      // [c], dP_tt
+    T* passing;  // [c, key_width], p; zeros in linear_scan
+    T* later;    // [2c, key_width]: decays by channel only
+    T* states;   // [chunks, key_width, value_width], and X; linear_scan only
     explicit Memory(const DeltaBackward& o)
         : Base::Memory(o), more({{rows, 2 * o.chunk * o.value_width},
                                  {du, o.chunk * o.value_width},
@@ -52,12 +57,15 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
                                  {dk, o.chunk * o.key_width},
                                  {d, 2 * o.chunk * o.chunk},
                                  {own, o.chunk},
+                                 {passing, o.chunk * o.key_width},
                                  {later, 2 * o.chunk * o.key_width},
-                                 {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {}
+                                 {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {
+      std::fill_n(passing, o.chunk * o.key_width, T(0));
+    }
   };
 
-  /// With the states of delta_scan's forward call, the one after it, and its gradient; all null for linear_scan.
-  void run(const T* states, const T* last, HeadView<const T> dout, T* dstate, Results results) const {
+  /// With the states of delta_scan's forward call and the gradient of the one after it; both null for linear_scan.
+  void run(const T* states, HeadView<const T> dout, T* dstate, Results results) const {
     const int64_t size = key_width * value_width;
     parallel_for(this->batch * heads / results.summed, 1, [&](int64_t begin, int64_t end) {
       Memory m(*this);
@@ -71,12 +79,11 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
         for (int64_t i = chunks - 1; i >= 0; --i) {
           const int64_t begin_of = i * chunk, end_of = std::min(n, begin_of + chunk);
           each_piece(total, begin_of, end_of, true, [&](int64_t first, int64_t count) {
-            const bool anew = total(first), kept = first + count == end_of && !(end_of < n && total(end_of));
-            const T* const after = i + 1 < chunks ? here + (i + 1) * size : last ? last + task * size : nullptr;
-            const bool nothing = anew || (first == 0 && is_zero(here, size));
-            one_chunk(m, b, h, first, count,
-                      {nothing ? nullptr : here + i * size, kept ? after : nullptr, nothing_later}, dout, x_state,
-                      results);
+            const bool anew = total(first), nothing = anew || (first == 0 && is_zero(here, size));
+            one_chunk(
+                m, b, h, first, count,
+                {nothing ? nullptr : here + i * size, i + 1 < chunks ? here + (i + 1) * size : nullptr, nothing_later},
+                dout, x_state, results);
             if (anew) std::fill_n(x_state, size, T(0));
             nothing_later = anew;
           });
@@ -123,7 +130,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
   /// The states beside a chunk. Products with a state of zeros are left out.
   struct States {
     const T* before;     // null: zeros
-    const T* after;      // null: nothing passes the chunk's end
+    const T* after;      // linear_scan only; null: nothing passes the chunk's end
     bool nothing_later;  // X after the chunk is zeros
   };
   /// Stores the gradients of a chunk. x_state is X after the chunk, and becomes X before it.
@@ -142,12 +149,21 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     this->product(Trans::yes, sides * count, key_width, value_width, m.rows, states.before, m.dx);
     // dk = e^{L_end − L} ∘ (u Xᵀ)
     this->product(Trans::yes, count, key_width, value_width, m.u, later, m.dk);
+    if (results.g && erases)
+      vectorised([p = m.passing, key = this->carried_rows(m), dk = m.dk, numbers = count * key_width] {
+        for (int64_t i = 0; i < numbers; ++i) p[i] = key[i] * dk[i];
+      });
     // dx += Σ_j [dA | dP]_tj e^{L_t − L_j} k_j, dk += Σ_t [dA | dP]_tj e^{L_t − L_j} x_t
     if (decay == DeltaDecay::channels) by_channels(m, count);
     else by_scalar(m, count);
     vectorised([&] {
       store(m, b, h, first, count, results);
-      if (results.g) store_decay(m, b, h, first, count, later ? states.after : nullptr, x_state, results.g);
+      if (results.g)
+        store_decay(m, b, h, first, count,
+                    !later   ? nullptr
+                    : erases ? states.before
+                             : states.after,
+                    x_state, results.g);
     });
     // X ← e^{L_end} ∘ X + (x ∘ e^L)ᵀ G
     if (erases || first > 0) this->next_state(m, x_state, count, sides * count, this->far_rows(m), m.rows);
@@ -225,32 +241,43 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     }
   }
 
-  /// dg_s = Σ_{t >= s} x_t ⊙ dx_t − k_t ⊙ dk_t + Σ S_after ⊙ X, without these pairs.
-  void store_decay(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* after, const T* x_state,
+  /// Stores dg, of dx and dk without the pairs of a step with itself; state: S, or S_after of linear_scan; null if
+  /// nothing of it reaches X. Overwrites dk.
+  void store_decay(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, const T* x_state,
                    T* results) const {
     const bool by_channel = decay == DeltaDecay::channels;
     const int64_t width = this->channels();
-    T* const sum = m.part;  // of a channel, or of all
-    T whole = 0;
-    for (int64_t c = 0; c < key_width; ++c) {
-      sum[c] = after ? row_dot(after + c * value_width, x_state + c * value_width, value_width) : T(0);
-      whole += sum[c];
-    }
-    if (!by_channel) sum[0] = whole;
+    const auto add = [=, this](T* sum, auto term) {  // of each channel, or of all
+      if (!by_channel) sum[0] += row_total<T>(key_width, term);
+      else
+        for (int64_t c = 0; c < key_width; ++c) sum[c] += term(c);
+    };
+    T *const sum = m.part, *const passed = m.border;
+    std::fill_n(sum, width, T(0)), std::fill_n(passed, width, T(0));
+    if (state)
+      for (int64_t c = 0; c < key_width; ++c)
+        sum[by_channel ? c : 0] += (!erases      ? T(1)
+                                    : by_channel ? m.end[c]
+                                                 : m.here[count - 1]) *
+                                   row_dot(state + c * value_width, x_state + c * value_width, value_width);
     const T* const given = this->decay_at(b, h, first);
     T* const to = results + (given - g);
+    // Rounded before p is subtracted, which is the same product where no later step of the chunk reads k.
+    for (int64_t i = 0; i < count * key_width; ++i) m.dk[i] *= m.keys[i];
     for (int64_t t = count - 1; t >= 0; --t) {
-      const T *key = m.keys + t * key_width, *dk = m.dk + t * key_width;
+      const T *by_k = m.dk + t * key_width, *p = m.passing + t * key_width;
       for (int64_t side = 0; side < sides; ++side) {
         const T *x = m.x + (side * count + t) * key_width, *dx = m.dx + (side * count + t) * key_width,
                 less = side == 0 ? T(1) : T(0);
-        const auto term = [=](int64_t c) { return x[c] * dx[c] - less * (key[c] * dk[c]); };
-        if (!by_channel) sum[0] += row_total<T>(key_width, term);
-        else
-          for (int64_t c = 0; c < key_width; ++c) sum[c] += term(c);
+        add(sum, [=](int64_t c) { return x[c] * dx[c] - less * (by_k[c] - p[c]); });
       }
+      std::copy_n(sum, width, to + t * width);
+    }
+    for (int64_t t = 0; t < count; ++t) {
       // What passes a total decay is 0, and so is its gradient: the sum has only rounding errors of terms that cancel.
-      for (int64_t c = 0; c < width; ++c) to[t * width + c] = given[t * width + c] > T(kForgotten) ? sum[c] : T(0);
+      for (int64_t i = t * width, c = 0; c < width; ++i, ++c)
+        to[i] = given[i] > T(kForgotten) ? to[i] + passed[c] : T(0);
+      add(passed, [p = m.passing + t * key_width](int64_t c) { return p[c]; });
     }
   }
 };
@@ -263,7 +290,7 @@ void delta_scan_backward_cpu(const Tensor& q, const Tensor& k, const Tensor& era
                              Tensor& dstate) {
   dispatch_float("delta_scan", k.dtype(), [&]<class T>() {
     DeltaBackward<T>(q, k, erase, write, g, chunk)
-        .run(states.data<T>(), last.data<T>(), HeadView<const T>(dout), dstate.mutable_data<T>(),
+        .run(states.data<T>(), HeadView<const T>(dout), dstate.mutable_data<T>(),
              {HeadView<T>(dq), HeadView<T>(dk), HeadView<T>(derase), HeadView<T>(dwrite), data_or_null<T>(dg),
               write.dim(1) / dq.dim(1)});
   });
@@ -273,7 +300,7 @@ void linear_scan_backward_cpu(const Tensor& q, const Tensor& k, const Tensor& v,
                               int64_t chunk, Tensor& dq, Tensor& dk, Tensor& dv, Tensor& dg) {
   dispatch_float("linear_scan", k.dtype(), [&]<class T>() {
     DeltaBackward<T>(q, k, {}, v, g, chunk)
-        .run(nullptr, nullptr, HeadView<const T>(dout), nullptr,
+        .run(nullptr, HeadView<const T>(dout), nullptr,
              {HeadView<T>(dq), HeadView<T>(dk), {}, HeadView<T>(dv), data_or_null<T>(dg), v.dim(1) / dq.dim(1)});
   });
 }

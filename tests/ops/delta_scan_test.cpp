@@ -8,6 +8,7 @@
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/memory/allocator.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/shape/create.h>
@@ -186,6 +187,57 @@ TEST_CASE("delta_scan: the gradient of a strong decay keeps its digits", "[delta
       const DeltaSample one = random_delta(rand, kind, {2, 2, 4, 1, 6, 5});
       CHECK(max_abs(decay_gradient(one.in(f32), differentiable)) == 0);  // a first step decays nothing
     }
+}
+
+TEST_CASE("delta_scan: the gradient of strong decays in bf16 is as exact as its operands", "[delta_scan]") {
+  // Σ dg·g of a head, the gradient of the logarithm of its rate: strong decays weigh most in it. The measure is what
+  // rounding operands to bf16 changes in it.
+  Rand rand(12);
+  for (double strong : {-5.0, -16.0, -40.0}) {
+    const Shape keys{1, 8, 512, 32};
+    const auto operand = [&](double size) { return to(to(random_tensor(keys, f64, rand, -size, size), bf16), f64); };
+    const Tensor q = operand(1), k = operand(0.3), w = operand(1), gy = operand(1),
+                 draw = random_tensor({1, 8, 512}, f64, rand, 0, 1),
+                 decay = to(to(where(draw < 0.1, (draw * 5.0 + 0.5) * strong, draw * -0.02), f32), f64);
+    const auto rate_gradient = [&](DType dtype, bool moved = false) {
+      Rand by(9);
+      const auto given = [&](const Tensor& x) {
+        return to(moved ? x * (random_tensor(keys, f64, by, -1, 1) * 0x1p-9 + 1.0) : x, dtype);
+      };
+      const Tensor g = to(decay, dtype == f64 ? f64 : f32).detach().requires_grad_(), key = given(k),
+                   y = delta_scan(given(q), key, key, given(w), g).out;
+      return sum(to(grad({y}, {g}, {.grad_outputs = {to(gy, dtype)}})[0], f64) * decay, {2});
+    };
+    const Tensor want = rate_gradient(f64);
+    const double moved = max_abs_diff(rate_gradient(f64, true), want);
+    INFO("strong decays up to " << strong << ", roundings change " << moved << " of " << max_abs(want));
+    CHECK(max_abs_diff(rate_gradient(bf16), want) <= 2 * moved);
+    const PrecisionScope scope(Precision::bf16);
+    CHECK(max_abs_diff(rate_gradient(f32), want) <= 2 * moved);
+  }
+}
+
+TEST_CASE("delta_scan: a strong decay's gradient from the last state keeps its digits", "[delta_scan]") {
+  // The last step writes k ⊙ u, which passes no decay, straight to the last state.
+  Rand rand(13);
+  for (DeltaDecay kind : {DeltaDecay::scalar, DeltaDecay::keys})
+    for (bool differentiable : {false, true})
+      for (double decay : {-5.0, -12.0, -20.0}) {
+        DeltaSample s = random_delta(rand, kind, {1, 2, 4, 70, 6, 5});
+        s.decay = full(s.decay.shape(), decay, {f64});
+        const auto last_gradient = [&](const DeltaSample& x) {
+          const Tensor g = x.decay.detach().requires_grad_(),
+                       state = delta_rule(x.q, x.k, x.v, x.beta, g, x.initial, x.options).state;
+          Rand cotangents(3);
+          const Tensor gs = random_tensor(state.shape(), state.dtype(), cotangents);
+          return to(narrow(grad({state}, {g}, {.create_graph = differentiable, .grad_outputs = {gs}})[0], 2, 69, 1),
+                    f64)
+              .detach();
+        };
+        const Tensor want = last_gradient(s), got = last_gradient(s.in(f32));
+        INFO(s.text() << ", decay " << decay << ", differentiable " << differentiable);
+        CHECK(max_abs_diff(got, want) <= 2e-5 * max_abs(want));
+      }
 }
 
 TEST_CASE("delta_scan: a decay of −∞ drops what was, and has no gradient", "[delta_scan]") {
