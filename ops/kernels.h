@@ -179,10 +179,10 @@ extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& erase, const 
                    int64_t chunk, Tensor& out, Tensor& state, Tensor& states)>
     delta_scan;
 /// Gradients of delta_scan from those of out and, in dstate, of S_n; dstate becomes that of S_0. `states` are the
-/// forward call's, `last` is S_n.
+/// forward call's.
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
-                   const Tensor& states, const Tensor& last, const Tensor& dout, int64_t chunk, Tensor& dq, Tensor& dk,
-                   Tensor& derase, Tensor& dwrite, Tensor& dg, Tensor& dstate)>
+                   const Tensor& states, const Tensor& dout, int64_t chunk, Tensor& dq, Tensor& dk, Tensor& derase,
+                   Tensor& dwrite, Tensor& dg, Tensor& dstate)>
     delta_scan_backward;
 
 }  // namespace kernel

@@ -14,7 +14,7 @@ template <class T> void first_states(const T* states, int64_t chunks, int64_t si
 }  // namespace
 
 void delta_scan_backward(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
-                         const Tensor& states, const Tensor&, const Tensor& dout, int64_t chunk, Tensor& dq, Tensor& dk,
+                         const Tensor& states, const Tensor& dout, int64_t chunk, Tensor& dq, Tensor& dk,
                          Tensor& derase, Tensor& dwrite, Tensor& dg, Tensor& dstate) {
   with_delta_tile(k, write, g, [&]<class T, int N, ScanDecay decay>() {
     DeltaView<T> s(q, k, erase, write, g, chunk, N);

@@ -150,17 +150,17 @@ struct DeltaScan final : Op<"delta_scan"> {
 
  private:
   Tensors fused_vjp(Tensor dout, const Tensor& dstate, const Tensor& states) const {
-    const Tensor q = saved(0), k = saved(1), e = saved(2), w = saved(3), g = saved(4), last = saved(7);
+    const Tensor q = saved(0), k = saved(1), e = saved(2), w = saved(3), g = saved(4);
     if (!dout.defined()) dout = zeros(w.shape(), w.options());
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), re = detail::readable_rows(e),
                  rw = detail::readable_rows(w), rg = detail::readable_rows(dout);
     Tensor dq = detail::empty_heads(q.shape(), q.options()), dk = detail::empty_heads(k.shape(), k.options()),
            de = detail::empty_heads(e.shape(), e.options()), dw = detail::empty_heads(w.shape(), w.options()),
            dg = g.defined() ? empty(g.shape(), g.options()) : Tensor(),
-           carried =
-               dstate.defined() ? clone(dstate) : zeros(last.shape(), last.options());  // dL/dS, from last to first
-    kernel::delta_scan_backward(rq, rk, re, rw, g.defined() ? contiguous(g) : g, states, last, rg, chunk, dq, dk, de,
-                                dw, dg, carried);
+           carried =  // dL/dS, from last to first
+           dstate.defined() ? clone(dstate) : zeros({w.dim(0), w.dim(1), k.dim(3), w.dim(3)}, states.options());
+    kernel::delta_scan_backward(rq, rk, re, rw, g.defined() ? contiguous(g) : g, states, rg, chunk, dq, dk, de, dw, dg,
+                                carried);
     return {dq, dk, de, dw, dg, needs(5) ? carried : Tensor()};
   }
 };
@@ -207,9 +207,7 @@ DeltaScanResult scanned(const char* op, const Tensor& q, const Tensor& k, const 
   } else if (out.numel() > 0) {
     fill_(out, 0);
   }
-  const Tensor last = alias(state, state.layout());
-  out =
-      record<DeltaScan>(out, {q, k, erase, write, g, initial}, {q, k, erase, write, g, initial, states, last}, o.chunk);
+  out = record<DeltaScan>(out, {q, k, erase, write, g, initial}, {q, k, erase, write, g, initial, states}, o.chunk);
   if (out.requires_grad()) out.impl().history->add_output(state);
   return {out, state};
 }

@@ -285,9 +285,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
 template <class T> T* data_or_null(Tensor& x) { return x.defined() ? x.mutable_data<T>() : nullptr; }
 
 void delta_scan_backward_cpu(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
-                             const Tensor& g, const Tensor& states, const Tensor& last, const Tensor& dout,
-                             int64_t chunk, Tensor& dq, Tensor& dk, Tensor& derase, Tensor& dwrite, Tensor& dg,
-                             Tensor& dstate) {
+                             const Tensor& g, const Tensor& states, const Tensor& dout, int64_t chunk, Tensor& dq,
+                             Tensor& dk, Tensor& derase, Tensor& dwrite, Tensor& dg, Tensor& dstate) {
   dispatch_float("delta_scan", k.dtype(), [&]<class T>() {
     DeltaBackward<T>(q, k, erase, write, g, chunk)
         .run(states.data<T>(), HeadView<const T>(dout), dstate.mutable_data<T>(),
@@ -319,7 +318,7 @@ constinit decltype(kernel::linear_scan_backward) kernel::linear_scan_backward{
 constinit decltype(kernel::delta_scan_backward) kernel::delta_scan_backward{
     "delta_scan", &detail::delta_scan_backward_cpu,
     [](const Tensor&, const Tensor& k, const Tensor&, const Tensor& write, const Tensor&, const Tensor&, const Tensor&,
-       const Tensor&, int64_t, Tensor&, Tensor&, Tensor&, Tensor&, Tensor&,
+       int64_t, Tensor&, Tensor&, Tensor&, Tensor&, Tensor&,
        Tensor&) { return Work{.flops = 14 * checked_mul("delta_scan", write.numel(), k.dim(3))}; }};
 
 }  // namespace sluice
