@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <set>
 
 namespace sluice {
@@ -144,11 +145,28 @@ static std::vector<Tensor> gradients_of(const char* op, const std::vector<NamedT
   return grads;
 }
 
+/// The gradients of this step, of the same parameters on all ranks of shard().
+std::vector<Tensor> Optimizer::checked_gradients() const {
+  std::vector<Tensor> grads;
+  std::string mask;
+  std::exception_ptr failed;
+  try {
+    grads = gradients_of(name_, parameters_);
+    check_gradients(grads);
+    for (const Tensor& g : grads) mask += g.defined() ? 'x' : '-';
+  } catch (const std::exception& e) {
+    if (owner_.empty()) throw;
+    failed = std::current_exception(), mask = e.what();  // the other ranks must hear of it
+  }
+  if (!owner_.empty()) ranks_.check_same(str(name_, ": parameters that have a gradient (x)"), mask);
+  if (failed) std::rethrow_exception(failed);  // all ranks fail with the same words
+  return grads;
+}
+
 void Optimizer::step() {
   NoGrad guard;
   follow_conversions();
-  std::vector<Tensor> grads = gradients_of(name_, parameters_);
-  check_gradients(grads);
+  std::vector<Tensor> grads = checked_gradients();
   const Counts before = counts();
   std::vector<bool> updated;
   std::vector<Due> due;

@@ -55,8 +55,9 @@ class Optimizer : private NoCopy {
   /// Updates every parameter that has a gradient and increments its version. Parameters may have been converted, moved,
   /// loaded or frozen since the last step: moments follow conversions, and a frozen parameter stays unchanged. Checks
   /// all gradients before the first parameter changes. Throws DTypeError or DeviceError naming a parameter whose
-  /// gradient has another dtype or device. Throws ValueError if no parameter has a gradient. Throws ValueError naming a
-  /// parameter that has no gradient and no owner except this optimiser, as after `model = load_model<Model>(path)`.
+  /// gradient has another dtype or device, ValueError if no parameter has a gradient, and ValueError naming one that
+  /// has no gradient and no owner except this optimiser, as after `model = load_model<Model>(path)`. After shard() all
+  /// ranks throw CommunicationError if one of these fails on some, or if they have gradients of different parameters.
   void step();
   /// Clears all gradients.
   void zero_grad();
@@ -66,8 +67,7 @@ class Optimizer : private NoCopy {
   /// Distributes the moments over ranks (ZeRO stage 1: Rajbhandari et al. 2020). From now on this rank keeps the
   /// moments of its share of the parameters only and updates this share, and step() sends the new values to the other
   /// ranks. Shares are whole parameters, of nearly equal bytes. All ranks must have the same gradients (DataParallel),
-  /// and must call step() and state() together. The results have the same bits as without shard(). Throws ValueError
-  /// when called twice.
+  /// and must call step() and state() together. The bits are those without shard(). ValueError when called twice.
   void shard(const Communicator& ranks);
   /// The ranks of shard(); one rank without shard().
   const Communicator& shards() const { return ranks_; }
@@ -93,8 +93,7 @@ class Optimizer : private NoCopy {
   /// or unknown entry or an impossible count, ShapeError or DTypeError naming an entry that does not fit. Messages
   /// begin with `op`.
   void load_state(const std::map<std::string, Tensor>& state, const std::string& op = "load_state");
-  /// Gives all ranks the state that load_state() has loaded on rank 0. Reads `state` on rank 0 only. All ranks must
-  /// call it.
+  /// Gives all ranks the state that load_state() has loaded on rank 0, who alone reads `state`. All ranks call it.
   void load_state_of_rank_0(const std::map<std::string, Tensor>& state, const Communicator& ranks);
 
  protected:
@@ -137,6 +136,7 @@ class Optimizer : private NoCopy {
   /// Converts moments and masters to the dtypes and devices for their parameters as they are now.
   void follow_conversions() const;
   void check_gradients(const std::vector<Tensor>& grads) const;
+  std::vector<Tensor> checked_gradients() const;
   /// follow() for all bf16 parameters.
   void follow_parameters();
   /// Copies values of the parameter to the master where the parameter differs from the rounded master, because the

@@ -36,10 +36,6 @@ void Optimizer::shard(const Communicator& ranks) {
 }
 
 void Optimizer::send_updates(const std::vector<bool>& updated) {
-  std::string mask(updated.size(), '-');
-  for (std::size_t i = 0; i < updated.size(); ++i)
-    if (updated[i]) mask[i] = 'x';
-  ranks_.check_same(str(name_, ": parameters that have a gradient (x)"), mask);
   for (const DType dtype : {f32, f64, bf16}) {
     std::vector<Tensor> mine;
     Device device = cpu;
