@@ -142,8 +142,12 @@ void DataParallel::finish(double scale) {
   }
 }
 
-static void check_loss(const Tensor& loss, double weight) {
+static void check_weight(double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
+}
+
+static void check_loss(const Tensor& loss, double weight) {
+  check_weight(weight);
   if (weight > 0 && !loss.defined()) fail<ValueError>("data_parallel: the loss of weight ", weight, " is undefined");
 }
 
@@ -251,6 +255,7 @@ void DataParallel::accumulate(const Tensor& loss, double weight) {
 }
 
 double DataParallel::mean(double value, double weight) const {
+  check_weight(weight);
   if (ranks_.size() == 1) return weight > 0 ? value : std::nan("");
   const auto sums =
       all_reduce(Tensor::from<double>({weight > 0 ? value * weight : 0, weight}), ranks_).to_vector<double>();

@@ -55,7 +55,8 @@ class DataParallel : private NoCopy {
   void backward(const Tensor& loss, double weight = 1);
   /// Adds the gradient of weight · loss on this rank, and sends nothing. Throws ValueError as backward().
   void accumulate(const Tensor& loss, double weight = 1);
-  /// Returns Σ weight · value / Σ weight over the ranks, the same on all ranks; NaN when all weights are 0.
+  /// Returns Σ weight · value / Σ weight over the ranks, the same on all ranks; NaN when all weights are 0. Throws
+  /// ValueError for a weight that backward() refuses.
   double mean(double value, double weight = 1) const;
 
  private:

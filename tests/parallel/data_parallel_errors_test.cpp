@@ -122,19 +122,27 @@ TEST_CASE("data parallel: buffers of whole numbers and bools are those of rank 0
 }
 
 TEST_CASE("optimizer: shards whose ranks have gradients of different parameters say so, each", "[parallel]") {
-  std::atomic<int> refused = 0;
-  run_ranks(2, [&](const Communicator& all) {
-    Tensor w = ones({2}).requires_grad_(), b = ones({2}).requires_grad_();
-    Sgd sgd({{"w", w}, {"b", b}}, {.lr = 1});
-    sgd.shard(all);
-    backward(all.rank() == 0 ? sum(w * b) : sum(w));
-    try {
-      sgd.step();
-    } catch (const CommunicationError& e) {
-      if (std::string(e.what()).find("that have a gradient") != std::string::npos) ++refused;
-    }
-  });
-  CHECK(refused == 2);
+  // On rank 1 b has no gradient, none has one, or b has no gradient and no owner.
+  for (const std::string said : {"got '-x'", "none of 2 parameters has", "'b' of shape [2] belongs to no model"}) {
+    std::atomic<int> refused = 0;
+    run_ranks(2, [&](const Communicator& all) {
+      Tensor w = ones({2}).requires_grad_(), b = ones({2}).requires_grad_();
+      Sgd sgd({{"b", b}, {"w", w}}, {.lr = 1});
+      sgd.shard(all);
+      const bool odd = all.rank() == 1;
+      if (!odd || !said.starts_with("none")) backward(odd ? sum(w) : sum(w * b));
+      if (odd && said.starts_with("'b'")) b = Tensor();
+      try {
+        sgd.step();
+      } catch (const CommunicationError& e) {
+        const std::string what = e.what();
+        if (what.find("that have a gradient") != what.npos && what.find(said) != what.npos) ++refused;
+      }
+      for (const NamedTensor& p : sgd.parameters())
+        expect(p.tensor.to_vector() == std::vector<float>{1, 1} && sgd.steps() == 0, "nothing has changed");
+    });
+    CHECK(refused == 2);
+  }
 }
 
 TEST_CASE("data parallel: a tied tensor is one parameter, on one rank as on two", "[parallel]") {
@@ -157,4 +165,9 @@ TEST_CASE("data parallel: a loss that is undefined but has a weight is named", "
   CHECK_THROWS_WITH(made(Communicator()).accumulate({}, 3), none);
   CHECK_THROWS_WITH(run_ranks(2, [&](const Communicator& all) { made(all).backward({}, 3); }), none);
   CHECK_NOTHROW(made(Communicator()).accumulate({}, 0));
+  for (const double weight : {-1.0, std::nan(""), double{INFINITY}}) {
+    const auto refused = Contains("data_parallel: a weight must be >= 0");
+    CHECK_THROWS_WITH(made(Communicator()).mean(3, weight), refused);
+    CHECK_THROWS_WITH(run_ranks(2, [&](const Communicator& all) { made(all).mean(3, weight); }), refused);
+  }
 }
