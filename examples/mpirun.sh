@@ -18,7 +18,7 @@ while [[ ${1-} == --* ]]; do
   case $1 in
     --hostfile)
       where=(--hostfile "$2")
-      for name in SLUICE_TIMEOUT SLUICE_ISA; do
+      for name in SLUICE_TIMEOUT SLUICE_ISA SLUICE_MPI_MESSAGE; do
         if [[ ${!name-} ]]; then where+=(-x "$name"); fi
       done ;;
     --restarts) restarts=$2 ;;

@@ -4,6 +4,7 @@
 #include <sluice/parallel/group.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
 
@@ -17,7 +18,7 @@ double usual_timeout() {
   const char* set = std::getenv("SLUICE_TIMEOUT");
   if (!set || !*set) return 300;
   const std::optional<double> seconds = parse_double(set);
-  if (!seconds || !(*seconds > 0))
+  if (!seconds || !(*seconds > 0) || !std::isfinite(*seconds))
     fail<ValueError>("SLUICE_TIMEOUT: needs seconds above 0 — got \"", std::string_view(set), "\"");
   return *seconds;
 }

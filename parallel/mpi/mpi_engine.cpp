@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <climits>
 #include <cstdio>
@@ -39,8 +40,13 @@ void check(int code, const char* what) {
 /// The largest MPI message in bytes; MPI's counts are int.
 std::size_t largest_message() {
   const char* set = std::getenv("SLUICE_MPI_MESSAGE");
-  const long long n = set ? std::atoll(set) : 0;
-  return n > 0 && n < INT_MAX ? static_cast<std::size_t>(n) : std::size_t{1} << 30;
+  if (!set || !*set) return std::size_t{1} << 30;
+  int n = 0;
+  const std::string_view text = set;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || end != text.data() + text.size() || n < 1 || n == INT_MAX)
+    fail<ValueError>("SLUICE_MPI_MESSAGE: needs bytes from 1 to ", INT_MAX - 1, " — got \"", text, "\"");
+  return static_cast<std::size_t>(n);
 }
 
 /// A message about the state of the job, which goes from rank to rank beside the data.

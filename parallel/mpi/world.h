@@ -11,7 +11,7 @@
 //   mpirun -n 4 ./program
 //
 // Environment: SLUICE_TIMEOUT, seconds to wait for other ranks (default 300); SLUICE_MPI_MESSAGE, the largest MPI
-// message in bytes (default 2^30), into which longer messages are split.
+// message in bytes, from 1 to 2^31 − 2 (default 2^30), into which longer messages are split: the same on all ranks.
 #pragma once
 
 #include <sluice/parallel/communicator.h>

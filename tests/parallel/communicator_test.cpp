@@ -284,7 +284,7 @@ TEST_CASE("communicator: an exception without words, and a time limit that is no
                             }),
                   int);
   CHECK(heard == "rank 1 failed: an exception of another kind");
-  for (const char* text : {"0", "-1", "soon", "nan"}) {
+  for (const char* text : {"0", "-1", "soon", "nan", "inf"}) {
     ::setenv("SLUICE_TIMEOUT", text, 1);
     CHECK_THROWS_WITH(run_ranks(2, [](const Communicator&) {}),
                       str("SLUICE_TIMEOUT: needs seconds above 0 — got \"", text, "\""));
