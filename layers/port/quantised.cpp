@@ -36,7 +36,7 @@ int64_t served(int64_t rows, int64_t scales) {
   return (rows - 1) / each + 1 == scales ? each : 0;
 }
 
-/// Numbers [..., rows, columns] times their scales; undefined if these do not fit.
+/// Numbers [..., rows, columns], bf16 of F8 or i32 of integers, times their scales; undefined if these do not fit.
 Tensor scaled(const Tensor& x, const Tensor& given, DType dtype) {
   if (x.rank() < 2 || (x.dtype() != bf16 && x.dtype() != i32) || !is_float(given.dtype())) return {};
   Shape grid = x.shape();  // of the scales
@@ -47,12 +47,14 @@ Tensor scaled(const Tensor& x, const Tensor& given, DType dtype) {
   grid[x.rank() - 2] = down, grid[x.rank() - 1] = across;
   const int64_t r_each = served(rows, down), c_each = served(columns, across);
   if (r_each == 0 || c_each == 0 || scale.shape() != grid || x.numel() == 0) return {};
-  const Tensor numbers = to(contiguous(x), bf16), scales = to(contiguous(scale), f32);  // exact: F8, I8
-  return made_of(x.shape(), dtype,
-                 [=, n = numbers.data<BFloat16>(), s = scales.data<float>()]<class A>(int64_t r, int64_t c) {
-                   const int64_t row = r / rows * down + r % rows / r_each;
-                   return A(float(n[r * columns + c])) * A(s[row * across + c / c_each]);
-                 });
+  const Tensor numbers = contiguous(x), scales = to(contiguous(scale), f32);
+  const auto product = [&]<class N>(const N* n) {
+    return made_of(x.shape(), dtype, [=, s = scales.data<float>()]<class A>(int64_t r, int64_t c) {
+      const int64_t row = r / rows * down + r % rows / r_each;
+      return A(Computed<N>(n[r * columns + c])) * A(s[row * across + c / c_each]);
+    });
+  };
+  return x.dtype() == bf16 ? product(numbers.data<BFloat16>()) : product(numbers.data<int32_t>());
 }
 
 /// The whole numbers of 4 or 8 bits that are packed into I32, as bf16; undefined if they are no matrix of `shape`, or

@@ -108,14 +108,13 @@ class Encoder {
   template <class F> void each_added(const TokenTrie& trie, std::string_view text, F&& use) {
     std::size_t done = 0;
     for (std::size_t at = 0; at < text.size();) {
-      auto [id, length] = trie.longest(text, at);
+      const auto [id, length] = trie.longest(text, at, options_.special_in_text);
       if (id < 0) {
         ++at;
         continue;
       }
       const AddedToken& token = m_.added.at(id);
       std::size_t begin = at, end = at += length;
-      if (token.special && !options_.special_in_text) continue;
       while (token.lstrip && begin > done) {
         const std::size_t before = char_begin(text, begin - 1);
         if (!is_space(text, before)) break;
@@ -176,18 +175,18 @@ std::string detail::TextChange::operator()(std::string_view s) const {
   return out;
 }
 
-void detail::TokenTrie::add(std::string_view text, int64_t id) {
+void detail::TokenTrie::add(std::string_view text, int64_t id, bool special) {
   uint32_t node = 0;
   for (const unsigned char c : text) {
     const auto [edge, fresh] = edges.try_emplace(uint64_t{node} << 8 | c, static_cast<uint32_t>(tokens.size()));
-    if (fresh) tokens.push_back(-1);
+    if (fresh) tokens.push_back({-1, false});
     node = edge->second;
   }
-  tokens[node] = id;
+  if (tokens[node].id < 0) tokens[node] = {id, special};
   starts[static_cast<unsigned char>(text[0])] = true;
 }
 
-std::pair<int64_t, std::size_t> detail::TokenTrie::longest(std::string_view text, std::size_t at) const {
+std::pair<int64_t, std::size_t> detail::TokenTrie::longest(std::string_view text, std::size_t at, bool special) const {
   std::pair<int64_t, std::size_t> found{-1, 0};
   if (!starts[static_cast<unsigned char>(text[at])]) return found;
   uint32_t node = 0;
@@ -195,14 +194,14 @@ std::pair<int64_t, std::size_t> detail::TokenTrie::longest(std::string_view text
     const auto edge = edges.find(uint64_t{node} << 8 | static_cast<unsigned char>(text[i]));
     if (edge == edges.end()) break;
     node = edge->second;
-    if (tokens[node] >= 0) found = {tokens[node], i + 1 - at};
+    if (tokens[node].id >= 0 && (special || !tokens[node].special)) found = {tokens[node].id, i + 1 - at};
   }
   return found;
 }
 
 std::vector<int64_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   if (text.size() > std::numeric_limits<int32_t>::max() / 2)
-    fail<ValueError>("Tokenizer: a text of ", text.size(), " bytes is too long for one call");
+    fail<ValueError>("tokenizer: a text of ", text.size(), " bytes is too long for one call");
   std::string valid;
   take_utf8(valid, text);
   std::vector<int64_t> ids;

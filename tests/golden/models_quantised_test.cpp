@@ -145,6 +145,21 @@ TEST_CASE("load_pytorch: matrices of experts have grids of their own", "[pytorch
   CHECK(same_bits(file.at("w"), to(x, f32) * repeat_interleave(rows, 2, 2)));
 }
 
+TEST_CASE("load_pytorch: integers that bf16 does not have are scaled as they are", "[pytorch][quantised]") {
+  for (const DType dtype : {f32, f64, bf16}) {
+    std::map<std::string, Tensor> file{{"w", Tensor::from<int32_t>({257, 1001, 3, -65535}, {2, 2})},
+                                       {"w_scale", Tensor::from<float>({0.3f, 7}, {2, 1})}};
+    std::set<std::string> names{"w", "w_scale"};
+    detail::dequantise(
+        "test", file, names, [](const std::string& name) { return name == "w"; },
+        [=](const std::string&) { return dtype; });
+    const DType computed = dtype == f64 ? f64 : f32;
+    const Tensor want = Tensor::from<double>({257, 1001, 3, -65535}, {2, 2});
+    const Tensor scales = to(Tensor::from<float>({0.3f, 7}, {2, 1}), computed);
+    CHECK(same_bits(file.at("w"), to(to(want, computed) * scales, dtype)));
+  }
+}
+
 TEST_CASE("load_pytorch: what is stored in few bits must be whole", "[pytorch][quantised]") {
   TempFolder folder;
   const std::string path = folder / "x", eight(8, '\x38'), ones = bytes_of({1, 1, 1, 1});

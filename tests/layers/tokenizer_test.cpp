@@ -211,6 +211,25 @@ TEST_CASE("tokenizer: tokens by number and by text", "[tokenizer]") {
   CHECK(with == Ids{tokenizer.id_of("<|begin|>").value(), without.at(0)});
 }
 
+TEST_CASE("tokenizer: added tokens of which one begins another, or is another when normalized", "[tokenizer]") {
+  const auto token = [](int64_t id, const char* text, bool special, bool normalized) {
+    return Json(Json::Object{{"id", id}, {"content", text}, {"special", special}, {"normalized", normalized}});
+  };
+  Json file = whole(case_named("qwen2"));
+  file["normalizer"] = Json::Object{{"type", "Replace"}, {"pattern", Json::Object{{"String", "Q"}}}, {"content", "q"}};
+  file["post_processor"] = Json();
+  file["added_tokens"] = Json::List{token(5000, "<q>", true, false), token(5001, "<q", false, false),
+                                    token(5002, "<qq>", false, true), token(5003, "<Qq>", false, true)};
+  const Tokenizer tokenizer = load_text(to_text(file));
+  CHECK(tokenizer.encode("<q><q") == Ids{5000, 5001});
+  // A special token that is spelt in a text hides no other one.
+  const Ids text = tokenizer.encode("<q>", {.special_in_text = false});
+  REQUIRE(text.size() == 2);
+  CHECK(text[0] == 5001);
+  CHECK(tokenizer.decode(text) == "<q>");
+  CHECK(tokenizer.encode("<Qq>") == Ids{5002});  // the first of two that are the same now
+}
+
 TEST_CASE("tokenizer: a long word takes n log n", "[tokenizer]") {
   const std::string letters(1'000'000, 'e'), spaces(1'000'000, ' ');
   std::string mixed;
