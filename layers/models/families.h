@@ -97,6 +97,12 @@ struct FamilyReader {
   double rotary_dim_share() const {
     return config.has("rotary_dim") ? config.at<double>("rotary_dim") / config.at<double>("head_dim") : 1;
   }
+  /// config.get() of a factor of scores or logits. IOError if it is there and not positive, or no normal f32.
+  double factor(const std::string& name, double otherwise, double if_null) const {
+    const double x = config.get(name, otherwise, if_null);
+    if (config.has(name) && !(x >= 0x1p-126 && x <= 0x1p127)) config.refuse(name, "it must be positive, within f32");
+    return x;
+  }
   /// Multi-head latent attention and its names.
   MlaOptions latent_attention();
   /// Its RoPE, of neighbouring channels, and the scale of the scores that belongs to it.

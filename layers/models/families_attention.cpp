@@ -140,10 +140,9 @@ void read_gemma(FamilyReader& r) {
   c.must_be("use_bidirectional_attention", false);
   MultiHeadAttentionOptions o = r.attention();
   if (!first) {
-    model.logit_cap = c.get("final_logit_softcapping", second ? 30.0 : 0.0, 0.0);
-    if (model.logit_cap < 0) c.refuse("final_logit_softcapping", "it must not be negative");
+    model.logit_cap = r.factor("final_logit_softcapping", second ? 30.0 : 0.0, 0.0);
     o.scale = 1 / std::sqrt(c.at<double>("query_pre_attn_scalar"));
-    o.softcap = c.get("attn_logit_softcapping", second ? 50.0 : 0.0, 0.0);
+    o.softcap = r.factor("attn_logit_softcapping", second ? 50.0 : 0.0, 0.0);
     if (third && o.softcap != 0) c.refuse("attn_logit_softcapping", "transformers caps no scores of Gemma 3");
     o.qk_norm = third;
     if (second) c.must_be("sliding_window_pattern", int64_t{2});

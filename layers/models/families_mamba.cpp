@@ -177,7 +177,7 @@ void read_granite(FamilyReader& r) {
   model.logit_scale = 1 / c.get("logits_scaling", 1.0);
   if (!std::isfinite(model.logit_scale)) c.refuse("logits_scaling", "it must not be 0");
   MultiHeadAttentionOptions full = r.attention();
-  if (!c.is_null("attention_multiplier")) full.scale = c.get("attention_multiplier", 1.0);
+  if (!c.is_null("attention_multiplier")) full.scale = r.factor("attention_multiplier", 1.0, 1.0);
   const std::string position = c.get("position_embedding_type", std::string(hybrid ? "nope" : "rope"));
   if (position != "rope" && (position != "nope" || !hybrid)) c.refuse("position_embedding_type", "known: rope, nope");
   full.heads.use_rope = position == "rope";
