@@ -84,7 +84,7 @@ std::string Profile::table() const {
 }
 
 void Profile::save_trace(const std::string& path) const {
-  write_file_atomically(path, [&](FileWriter& file) {
+  const auto trace = [&](FileWriter& file) {
     file.write("{\"traceEvents\":[\n");
     const char* separator = "";
     for (const Call& c : calls_) {
@@ -96,7 +96,8 @@ void Profile::save_trace(const std::string& path) const {
       separator = ",\n";
     }
     file.write("\n]}\n");
-  });
+  };
+  write_file_atomically(path, trace, "save_trace");
 }
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include <sluice/core/text/file.h>
 
 #include <sluice/core/error.h>
+#include <sluice/core/text/utf8.h>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -183,7 +184,10 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
   Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.fd < 0) fail<IOError>(op, ": cannot open the folder of '", path, "': ", reason(errno));
 
-  const std::string prefix = str(".", target.filename().string(), ".");
+  std::string name = target.filename().string();
+  if (name.size() > 200)
+    name.resize(detail::char_begin(name, 200));  // with process and number it has at most 255 bytes
+  const std::string prefix = str(".", name, ".");
   remove_abandoned(folder, prefix);
   std::string temporary;
   Descriptor file(create_locked((folder / prefix).string(), temporary));

@@ -127,8 +127,9 @@ template <class T> Tensor numbers(const Csv& csv, const std::vector<int64_t>& pl
   const double high = dtype == i32   ? 0x1p31 - 1
                       : dtype == i64 ? 0x1p63
                       : dtype == f64 ? std::numeric_limits<double>::max()
-                      : dtype == f32 ? 0x1.fffffefffffffp127  // the largest f64 that rounds to a finite f32
-                                     : 0x1.fep127;            // the largest bf16
+                      : dtype == f32
+                          ? 0x1.fffffefffffffp127   // the largest f64 that rounds to a finite f32
+                          : 0x1.feffffeffffffp127;  // the largest that rounds to an f32 and then to a finite bf16
   const double low = dtype == i32 ? -0x1p31 : -high;
   const auto fits = [&](double value) {
     if (!std::isfinite(value)) return !std::is_integral_v<T>;
@@ -198,8 +199,9 @@ Tensor Csv::classes(std::string_view name, std::vector<std::string>& classes) co
     classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
   }
   std::map<std::string_view, int64_t> places;
-  for (const std::string& text : classes) places.emplace(text, static_cast<int64_t>(places.size()));
-  if (places.size() != classes.size()) fail<ValueError>("csv: a class is listed twice");
+  for (const std::string& text : classes)
+    if (!places.emplace(text, static_cast<int64_t>(places.size())).second)
+      fail<ValueError>("csv: '", path, "', column \"", name, "\": the class ", cited(text), " is listed twice");
   std::vector<int64_t> ids;
   for (int64_t row = 0; row < rows(); ++row) {
     const auto found = places.find(cell(row, place));

@@ -220,6 +220,7 @@ TEST_CASE("profile: the trace holds every call", "[profile]") {
   }
   CHECK(depth == 0);
   CHECK(braces == 1 + 2 * events);
+  CHECK_THROWS_WITH(profile.save_trace(folder / "none/trace.json"), Contains("save_trace: cannot "));
   CHECK_THAT(text, Contains("\"name\":\"matmul\",\"cat\":\"forward\"") && Contains("\"flops\":128"));
 }
 

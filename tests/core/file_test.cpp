@@ -29,6 +29,16 @@ TEST_CASE("file: a path with a NUL is refused, not cut short", "[file]") {
   CHECK(folder.count() == 1);
 }
 
+TEST_CASE("file: a name may be as long as the system lets it", "[file]") {
+  TempFolder folder;
+  for (const std::string& name : {std::string(255, 'a'), "b" + std::string(198, 'b') + "€" + std::string(50, 'b')}) {
+    write_file_atomically(folder / name, [](FileWriter& out) { out.write("new"); });
+    CHECK(read_file(folder / name) == "new");
+  }
+  CHECK(folder.count() == 2);
+  CHECK_THROWS_AS(write_file_atomically(folder / std::string(256, 'a'), [](FileWriter&) {}), IOError);
+}
+
 TEST_CASE("file: an empty path is refused; a link to a file that does not exist yet makes that file", "[file]") {
   namespace fs = std::filesystem;
   TempFolder folder;

@@ -276,6 +276,9 @@ TEST_CASE("read_csv: missing values and classes", "[data]") {
   CHECK(towns == std::vector<std::string>{"oslo", "rome"});
   std::vector<std::string> known{"rome", "bonn", "oslo"};
   CHECK(csv.classes("town", known).to_vector<int64_t>() == std::vector<int64_t>{0, 2, 0});
+  std::vector<std::string> twice{"rome", "oslo", "rome"};
+  CHECK_THROWS_WITH(csv.classes("town", twice),
+                    "csv: '" + path + "', column \"town\": the class \"rome\" is listed twice");
   std::vector<std::string> fewer{"rome"};
   refuses([&] { csv.classes("town", fewer); }, {path, "line 3", "\"oslo\" is none of the 1 classes"});
 }
@@ -304,6 +307,11 @@ TEST_CASE("read_csv: what is no table is an IOError that names line and column",
   const std::vector<float> ends =
       read_csv(put(folder, "a\n+3.4028235e38\n-3.4028235e38\n")).column("a").to_vector<float>();
   CHECK(ends == std::vector<float>{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()});
+  // A number becomes f32 and then bf16: the last one that is finite then, and the next.
+  const std::string last = "3.3961775228922067e38", next = "3.396177522892207e38";
+  no_number(next, bf16), no_number("-" + next, bf16);
+  CHECK(read_csv(put(folder, "a\n" + last + "\n-3.39e38\n")).column("a", bf16).to_vector<double>() ==
+        std::vector<double>{0x1.fep127, -0x1.fep127});
   for (const char* cell : {"1.5", "9223372036854775808", "1e300", "1e-3", "7x", "nan"}) no_number(cell, i64);
   no_number("2147483648", i32), no_number("-2147483649", i32);
   CHECK(read_csv(put(folder, "a\n4.000e+00\n")).column("a", i64).item() == 4);
