@@ -75,8 +75,11 @@ int main(int argc, char** argv) try {
   const Csv csv = read_csv(path);
   Rng rng(1);
   const Tensor order = permutation(csv.rows(), rng);  // a sorted file is no trap
-  Tensor x = index_select(features(csv, target), 0, order), y = index_select(csv.column(target), 0, order);
   const int64_t used = csv.rows() * 4 / 5;
+  Tensor y = index_select(csv.column(target), 0, order);
+  if (csv.rows() < 10 || csv.names.size() < 2 || max(slice(y, 0, used)).item() == min(slice(y, 0, used)).item())
+    throw ValueError("'" + path + "': need 10 rows, a column beside \"" + target + "\", and a target that varies");
+  Tensor x = index_select(features(csv, target), 0, order);
   // Every column gets mean 0 and deviation 1, measured on the training rows alone.
   const auto standardised = [&](const Tensor& t) {
     const Tensor known = slice(t, 0, 0, used);

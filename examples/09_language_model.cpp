@@ -4,6 +4,7 @@
 //   09_language_model [FILE [STEPS]]      any text, also gzip-compressed; without: sentences of a small grammar
 #include <sluice/sluice.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -81,7 +82,7 @@ int main(int argc, char** argv) try {
   for (int64_t i = 0; i < 3; ++i) {
     std::string line;
     for (const int64_t byte : select(written, 0, i).to_vector<int64_t>()) line += char(byte);
-    std::printf("%s\n", line.substr(0, line.find('.') + 1).c_str());
+    std::printf("%s\n", line.substr(0, std::min(line.find('.'), line.size()) + 1).c_str());
   }
 } catch (const std::exception& e) {
   std::fprintf(stderr, "error: %s\n", e.what());

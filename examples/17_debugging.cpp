@@ -30,7 +30,7 @@ void tried(const char* what, auto&& f) {
   } catch (const Error& e) { std::printf("%s:\n  %s\n", what, e.what()); }
 }
 
-int main() {
+int main() try {
   Rng rng(1);
   Net net(rng);
   const Tensor x = normal({5, 8}, 0, 1, rng), labels = randint(0, 4, {5}, rng);
@@ -72,6 +72,9 @@ int main() {
   const MemoryStats memory = memory_stats();
   std::printf("tensors hold %.1f MiB, at most %.1f\n", double(memory.live) / (1 << 20),
               double(memory.peak) / (1 << 20));
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "error: %s\n", e.what());
+  return 1;
 }
 
 // Expected output:

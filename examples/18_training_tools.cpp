@@ -86,7 +86,7 @@ Outcome train(const std::string& folder, int64_t total, int64_t cut) {
   return {loader.position(), error(net, valid), error(average, valid), best};
 }
 
-int main(int argc, char**) {
+int main(int argc, char**) try {
   const int64_t total = argc > 1 ? 52 : 2600;  // 13 batches an epoch; any argument (--smoke): short
   for (const char* folder : {"whole", "cut"})
     std::filesystem::remove_all(folder), std::filesystem::create_directory(folder);
@@ -98,6 +98,9 @@ int main(int argc, char**) {
   const bool same = whole.steps == resumed.steps && whole.valid == resumed.valid && whole.best == resumed.best;
   std::printf("interrupted and resumed: %s\n", same ? "the same, bit for bit" : "OTHER FIGURES");
   return same ? 0 : 1;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "error: %s\n", e.what());
+  return 1;
 }
 
 // Expected output:

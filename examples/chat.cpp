@@ -63,14 +63,21 @@ double resident_peak() {
 std::vector<int64_t> stops(const std::string& folder) {
   std::vector<int64_t> out;
   for (const char* file : {"/generation_config.json", "/config.json"}) {
-    if (!std::filesystem::exists(folder + file)) continue;
-    const Json config = parse_python_json(read_file(folder + file));
+    const std::string path = folder + file;
+    if (!std::filesystem::exists(path)) continue;
+    const auto bad = [&](const auto&... why) { fail<IOError>("chat: '", path, "': ", why...); };
+    Json config;
+    try {
+      config = parse_python_json(read_file(path, "chat"));
+    } catch (const ValueError& e) { bad(e.what()); }
     const Json *eos = config.find("eos_token_id"), *text = config.find("text_config");
     if (!eos && text) eos = text->find("eos_token_id");
-    if (!eos) continue;
-    if (const int64_t* one = eos->as<int64_t>()) out.push_back(*one);
-    if (const auto* several = eos->as<Json::List>())
-      for (const Json& j : *several) out.push_back(j.get<int64_t>());
+    if (!eos || eos->is_null()) continue;
+    const auto* const several = eos->as<Json::List>();
+    for (const Json& j : several ? *several : Json::List{*eos}) {
+      if (!j.as<int64_t>()) bad("eos_token_id must be a whole number, or a list of them — got ", to_text(*eos));
+      out.push_back(j.get<int64_t>());
+    }
   }
   return out;
 }

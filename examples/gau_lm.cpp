@@ -12,6 +12,7 @@
 #include "support/options.h"
 #include "support/ranks.h"
 
+#include <sluice/core/number/number.h>
 #include <sluice/parallel/mpi/world.h>
 
 #include <chrono>
@@ -56,7 +57,7 @@ Settings parse(int argc, char** argv) {
     "validations, evenly over the training, beside the one before it; by the clock fewer where they take long");
   o("sample", s.sample, at_least(1), "bytes of text to sample at the end");
   o("prompt", s.prompt, "start of the sample");
-  o("temperature", s.temperature, "of the sample");
+  o("temperature", s.temperature, at_least(0), "of the sample");
   o("seed", s.seed, at_least(0), "of the random generator");
   o("threads", s.threads, at_least(0), "0: one per core");
   o("device", s.device, "cpu, or cuda where there is a GPU");
@@ -148,7 +149,11 @@ struct Run {
     on_rank_0(ranks, [&] { check_sizes(s, checkpoint); });
     const TrainingState state = load_checkpoint(model, checkpoint, adam, rng, ranks);
     first = step = state.step;
-    before = std::stod(state.config.at("elapsed_ms")) / 1000;
+    const auto note = state.config.find("elapsed_ms");
+    const double ms = note == state.config.end() ? 0 : parse_double(note->second).value_or(-1);
+    if (!(ms >= 0) || std::isinf(ms))
+      fail<IOError>("gau_lm: '", checkpoint, "': elapsed_ms must be a time — got \"", note->second, "\"");
+    before = ms / 1000;
     std::printf("resume    %s at step %lld\n", checkpoint.c_str(), (long long)step);
   }
 

@@ -11,6 +11,7 @@
 #include "support/study.h"
 
 #include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <unordered_map>
@@ -32,10 +33,18 @@ std::vector<Gloss> read_glosses(const std::string& path) {
   std::ifstream in(path);
   if (!in) fail<IOError>("gloss_classifier: cannot open '", path, "'; examples/report.sh fetches it");
   std::vector<Gloss> glosses;
+  int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
+    ++number;
     const auto bar = line.find(" | ");
     if (line.starts_with("  ") || bar == std::string::npos) continue;  // the licence
-    Gloss g{std::stoll(line.substr(9, 2)) - 3, {}};
+    int64_t of_file = 0;
+    const std::string digits = bar > 10 ? line.substr(9, 2) : "";
+    const char* const end = digits.data() + digits.size();
+    if (std::from_chars(digits.data(), end, of_file).ptr != end || of_file < 3 || of_file > 28)
+      fail<IOError>("gloss_classifier: '", path, "' line ", number, ": need a class from 03 to 28 — got \"", digits,
+                    "\"");
+    Gloss g{of_file - 3, {}};
     std::string word;
     for (char c : line.substr(bar + 3, line.find("; \"", bar) - bar - 3) + ' ') {
       if (std::isalnum(static_cast<unsigned char>(c)))
@@ -45,6 +54,7 @@ std::vector<Gloss> read_glosses(const std::string& path) {
     if (g.words.size() > kWords) g.words.resize(kWords);
     if (!g.words.empty()) glosses.push_back(std::move(g));
   }
+  if (glosses.empty()) fail<IOError>("gloss_classifier: '", path, "' has no line \"offset class … | definition\"");
   return glosses;
 }
 

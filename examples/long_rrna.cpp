@@ -39,7 +39,7 @@ Genes read_genes(const std::string& path, Rng& rng) {
   std::string* bases = nullptr;
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with('>')) {
-      const auto domain = line.find(';', line.rfind('\t'));
+      const auto domain = line.find("; ", line.rfind('\t'));
       const auto end = line.find(';', domain + 1);
       bases = &of_phylum[line.substr(domain + 2, end - domain - 2)].emplace_back();
     } else if (bases) {
@@ -52,10 +52,14 @@ Genes read_genes(const std::string& path, Rng& rng) {
   std::vector<Gene> all;
   Genes out;
   for (auto& [name, genes] : of_phylum) {
+    std::erase(genes, "");
     if (genes.size() < 20) continue;
     for (std::string& g : genes) all.push_back({std::move(g), out.phyla});
     ++out.phyla;
   }
+  if (out.phyla < 2)
+    fail<IOError>("long_rrna: '", path, "' has ", out.phyla,
+                  " phyla of 20 genes or more in lines \">… ⇥ Domain; Phylum; …\"; need two");
   const Tensor order = permutation(std::ssize(all), rng);
   for (size_t i = 0; i < all.size(); ++i)
     (i % 5 == 0 ? out.test : out.train).push_back(all[size_t(order.data<int64_t>()[i])]);

@@ -112,12 +112,13 @@ Measured ratio(Measured a, Measured b) {
 }
 
 std::string text(double value) {
+  if (std::isnan(value)) return "nan";  // whatever its sign
   char s[64];
   std::snprintf(s, sizeof s, "%.5g", value);
   return s;
 }
 std::string text(Measured m) {
-  if (m.spread <= 1e-9 * std::abs(m.value)) return text(m.value);
+  if (m.spread <= 1e-9 * std::abs(m.value) || std::isnan(m.value)) return text(m.value);
   if (!std::isfinite(m.spread)) return text(m.value) + " ± ∞";  // of one run
   // Two digits of a spread that begins with 1, one of another; the value to the same place.
   const double order = std::floor(std::log10(m.spread));

@@ -40,12 +40,16 @@ struct Fit {
   double ms = 0;                 // processor time of a training step, over two cores
 };
 
-/// AdamW, a short warm-up and half a cosine; prints nothing.
+/// AdamW, a short warm-up and half a cosine; prints nothing. Throws ValueError for less than a batch to train on, and
+/// for nothing to validate.
 template <class Model>
 Fit fit(const Model& model, const Labelled& train, const Labelled& valid, const ClassifyOptions& o) {
   Rng rng(o.seed);
   Adam adam(parameters(model), {.weight_decay = o.weight_decay});
   const int64_t n = train.y.dim(0), steps = o.epochs * (n / o.batch);
+  if (n < o.batch || valid.y.dim(0) == 0)
+    fail<ValueError>("fit: need rows of one batch to train on and one to validate — got ", n, " and ", valid.y.dim(0),
+                     " rows, batch ", o.batch);
   const Schedule rate = cosine_schedule({.lr = o.lr, .warmup = steps / 20, .total = steps + 1, .floor = o.lr / 50});
   Fit result;
   double ticks = 0;

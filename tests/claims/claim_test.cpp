@@ -47,6 +47,8 @@ TEST_CASE("claims: figures are written with the digits that their spread leaves"
   CHECK(text(Measured{1234.5, 20}) == "1234 ± 20");
   CHECK(text(Measured{69.4471, 0}) == "69.447");
   CHECK(text(Measured{1, 1e-16}) == "1");
+  CHECK(text(-std::nan("")) == "nan");
+  CHECK(text(Measured{-std::nan(""), 1}) == "nan");
 }
 
 TEST_CASE("claims: equals allows the tolerance and the spread") {

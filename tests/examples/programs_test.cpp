@@ -8,6 +8,7 @@
 #include <sluice/ops/shape/create.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include <sys/wait.h>
 
@@ -64,6 +65,27 @@ TEST_CASE("examples: options that lead nowhere are refused before anything is tr
   refused("chat", "--model '" + chat_data + "' --sequences 2", "--sequences above 1 needs --prompt");
 }
 
+TEST_CASE("examples: files of another kind are errors that name what is missing") {
+  TempFolder folder;
+  const auto refused = [&](const std::string& program, const std::string& arguments, const std::string& text,
+                           const std::string& why) {
+    put(folder / "file", text);
+    const Finished f = run(program, arguments + " '" + (folder / "file") + "'" + (program[0] == '0' ? " y" : ""));
+    INFO(program << ": " << f.out);
+    CHECK(f.status == 1);
+    CHECK_THAT(f.out, Contains("error: ") && Contains("file'") && Contains(why));
+  };
+  refused("long_rrna", "--data", "a text\n>\n>a\t;\n", "has 0 phyla of 20 genes or more");
+  refused("gloss_classifier", "--data", "a text\n", "has no line \"offset class");
+  refused("gloss_classifier", "--data", "00001740 0x n | a thing\n", "line 1: need a class from 03 to 28 — got \"0x\"");
+  refused("gloss_classifier", "--data", "short | a thing\n", "line 1: need a class from 03 to 28");
+  std::string same, alone;
+  for (int i = 0; i < 20; ++i) same += str(i, ",1\n"), alone += str(i, "\n");
+  refused("08_regression_csv", "", "x,y\n1,2\n", "need 10 rows, a column beside \"y\", and a target that varies");
+  refused("08_regression_csv", "", "x,y\n" + same, "need 10 rows");
+  refused("08_regression_csv", "", "y\n" + alone, "need 10 rows");
+}
+
 TEST_CASE("examples: hybrid_lm --only runs the models that it names") {
   const Finished f = run("hybrid_lm", "--smoke --only delta,GAU");
   CHECK(f.status == 0);
@@ -84,6 +106,17 @@ TEST_CASE("examples: a conversation reads all that was said, and ends turns wher
   const int64_t one = number_after(run("chat", always + "--plain", "the gate\n").out, "; prompt ");
   CHECK(one > 0);
   CHECK(number_after(run("chat", always + "--plain", "the gate\nthe gate\n").out, "; prompt ") == 2 * one + 1);
+
+  const auto stop = [&](const std::string& text) {
+    put(folder / "generation_config.json", text);
+    return run("chat", always + "--prompt gate").out;
+  };
+  CHECK_THAT(stop("{"), Contains("error: chat: '" + (folder / "generation_config.json") + "': json: "));
+  for (const char* other : {"\"2\"", "[1, 2.5]", "true"})
+    CHECK_THAT(stop(str("{\"eos_token_id\": ", other, "}")),
+               Contains("generation_config.json': eos_token_id must be a whole number, or a list of them — got "));
+  CHECK_THAT(stop("{\"eos_token_id\": null}"), !Contains("error"));
+  std::filesystem::remove(folder / "generation_config.json");
 
   // The first token ends turns now, which config.json does not say.
   std::string names = read_file(chat_data + "/tokenizer.json");
