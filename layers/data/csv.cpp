@@ -129,7 +129,7 @@ template <class T> Tensor numbers(const Csv& csv, const std::vector<int64_t>& pl
                       : dtype == f64 ? std::numeric_limits<double>::max()
                       : dtype == f32
                           ? 0x1.fffffefffffffp127   // the largest f64 that rounds to a finite f32
-                          : 0x1.feffffeffffffp127;  // the largest that rounds to an f32 and then to a finite bf16
+                          : 0x1.fefffefffffffp127;  // the largest that rounds to an f32 and then to a finite bf16
   const double low = dtype == i32 ? -0x1p31 : -high;
   const auto fits = [&](double value) {
     if (!std::isfinite(value)) return !std::is_integral_v<T>;

@@ -111,7 +111,7 @@ TEST_CASE("examples: a conversation reads all that was said, and ends turns wher
     put(folder / "generation_config.json", text);
     return run("chat", always + "--prompt gate").out;
   };
-  CHECK_THAT(stop("{"), Contains("error: chat: '" + (folder / "generation_config.json") + "': json: "));
+  CHECK_THAT(stop("{"), Contains("error: chat: '") && Contains("/generation_config.json': json: "));
   for (const char* other : {"\"2\"", "[1, 2.5]", "true"})
     CHECK_THAT(stop(str("{\"eos_token_id\": ", other, "}")),
                Contains("generation_config.json': eos_token_id must be a whole number, or a list of them — got "));
