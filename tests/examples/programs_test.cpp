@@ -86,6 +86,36 @@ TEST_CASE("examples: files of another kind are errors that name what is missing"
   refused("08_regression_csv", "", "y\n" + alone, "need 10 rows");
 }
 
+TEST_CASE("examples: gau_lm goes on from a checkpoint without notes, not from one whose time is none") {
+  TempFolder folder;
+  const std::string always = "--smoke --out '" + (folder / "lm") + "' --steps ";
+  REQUIRE(run("gau_lm", always + "2").status == 0);
+  const std::string path = folder / "lm/checkpoint.safetensors";
+  const auto resumed = [&](const char* milliseconds) {
+    SafeTensors file = load_safetensors(path);
+    std::erase_if(file.metadata, [](const auto& note) { return note.first.starts_with("config."); });
+    if (milliseconds) file.metadata["config.elapsed_ms"] = milliseconds;
+    save_safetensors(path, file);
+    return run("gau_lm", always + "3").out;
+  };
+  for (const char* time : {"nan", "inf", "-1", "soon"})
+    CHECK_THAT(resumed(time), Contains(str("safetensors': elapsed_ms must be a time — got \"", time, "\"")));
+  CHECK_THAT(resumed(nullptr), Contains("at step 2") && Contains("after 3 steps"));
+  CHECK_THAT(run("gau_lm", always + "2 --temperature -1").out, Contains("temperature must be at least 0"));
+}
+
+TEST_CASE("examples: 09_language_model writes a text without a full stop, too") {
+  TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "abc def ";
+  put(folder / "file", text);
+  const Finished f = run("09_language_model", "'" + (folder / "file") + "' 1");
+  CHECK(f.status == 0);
+  int lines = 0;
+  for (std::size_t at = 0; (at = f.out.find("\nevery ", at)) != std::string::npos; ++at) ++lines;
+  CHECK(lines == 3);
+}
+
 TEST_CASE("examples: hybrid_lm --only runs the models that it names") {
   const Finished f = run("hybrid_lm", "--smoke --only delta,GAU");
   CHECK(f.status == 0);
