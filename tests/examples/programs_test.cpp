@@ -109,7 +109,7 @@ TEST_CASE("examples: 09_language_model writes a text without a full stop, too") 
   std::string text;
   for (int i = 0; i < 400; ++i) text += "abc def ";
   put(folder / "file", text);
-  const Finished f = run("09_language_model", "'" + (folder / "file") + "' 1");
+  const Finished f = run("09_language_model", "'" + (folder / "file") + "' 20");
   CHECK(f.status == 0);
   int lines = 0;
   for (std::size_t at = 0; (at = f.out.find("\nevery ", at)) != std::string::npos; ++at) ++lines;
