@@ -108,13 +108,14 @@ class Encoder {
   template <class F> void each_added(const TokenTrie& trie, std::string_view text, F&& use) {
     std::size_t done = 0;
     for (std::size_t at = 0; at < text.size();) {
-      const auto [id, length] = trie.longest(text, at, options_.special_in_text);
+      const auto [id, length] = trie.longest(text, at);
       if (id < 0) {
         ++at;
         continue;
       }
       const AddedToken& token = m_.added.at(id);
       std::size_t begin = at, end = at += length;
+      if (token.special && !options_.special_in_text) continue;
       while (token.lstrip && begin > done) {
         const std::size_t before = char_begin(text, begin - 1);
         if (!is_space(text, before)) break;
@@ -175,18 +176,18 @@ std::string detail::TextChange::operator()(std::string_view s) const {
   return out;
 }
 
-void detail::TokenTrie::add(std::string_view text, int64_t id, bool special) {
+void detail::TokenTrie::add(std::string_view text, int64_t id) {
   uint32_t node = 0;
   for (const unsigned char c : text) {
     const auto [edge, fresh] = edges.try_emplace(uint64_t{node} << 8 | c, static_cast<uint32_t>(tokens.size()));
-    if (fresh) tokens.push_back({-1, false});
+    if (fresh) tokens.push_back(-1);
     node = edge->second;
   }
-  if (tokens[node].id < 0) tokens[node] = {id, special};
+  if (tokens[node] < 0) tokens[node] = id;
   starts[static_cast<unsigned char>(text[0])] = true;
 }
 
-std::pair<int64_t, std::size_t> detail::TokenTrie::longest(std::string_view text, std::size_t at, bool special) const {
+std::pair<int64_t, std::size_t> detail::TokenTrie::longest(std::string_view text, std::size_t at) const {
   std::pair<int64_t, std::size_t> found{-1, 0};
   if (!starts[static_cast<unsigned char>(text[at])]) return found;
   uint32_t node = 0;
@@ -194,7 +195,7 @@ std::pair<int64_t, std::size_t> detail::TokenTrie::longest(std::string_view text
     const auto edge = edges.find(uint64_t{node} << 8 | static_cast<unsigned char>(text[i]));
     if (edge == edges.end()) break;
     node = edge->second;
-    if (tokens[node].id >= 0 && (special || !tokens[node].special)) found = {tokens[node].id, i + 1 - at};
+    if (tokens[node] >= 0) found = {tokens[node], i + 1 - at};
   }
   return found;
 }

@@ -181,7 +181,7 @@ void read_added(const Field& f, TokenizerTables& to) {
   const bool normalized = f["normalized"].flag(!special);
   std::string normal = text;
   for (const TextChange& change : to.normalizers) normal = normalized ? change(normal) : normal;
-  if (!normal.empty()) (normalized ? to.added_in_normalized : to.added_in_raw).add(normal, id, special);
+  if (!normal.empty()) (normalized ? to.added_in_normalized : to.added_in_raw).add(normal, id);
   to.added[id] = {normal, special, f["lstrip"].flag(false), f["rstrip"].flag(false)};
 }
 

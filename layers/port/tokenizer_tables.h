@@ -37,19 +37,14 @@ struct AddedToken {
 
 /// The texts of added tokens by their bytes.
 struct TokenTrie {
-  struct Token {
-    int64_t id;  // −1: none
-    bool special;
-  };
   std::unordered_map<uint64_t, uint32_t> edges;  // by node << 8 | byte
-  std::vector<Token> tokens{{-1, false}};        // by node
+  std::vector<int64_t> tokens{-1};               // by node
   std::array<bool, 256> starts{};                // by first byte
 
   /// Of tokens with the same text the first stays.
-  void add(std::string_view text, int64_t id, bool special);
-  /// The token of the longest text that begins at `at`, and its length; {-1, 0} if there is none. Without `special` a
-  /// special token is none.
-  std::pair<int64_t, std::size_t> longest(std::string_view text, std::size_t at, bool special) const;
+  void add(std::string_view text, int64_t id);
+  /// The token of the longest text that begins at `at`, and its length; {-1, 0} if there is none.
+  std::pair<int64_t, std::size_t> longest(std::string_view text, std::size_t at) const;
 };
 
 /// The steps that make a text of tokens, in their order.

@@ -222,10 +222,9 @@ TEST_CASE("tokenizer: added tokens of which one begins another, or is another wh
                                     token(5002, "<qq>", false, true), token(5003, "<Qq>", false, true)};
   const Tokenizer tokenizer = load_text(to_text(file));
   CHECK(tokenizer.encode("<q><q") == Ids{5000, 5001});
-  // A special token that is spelt in a text hides no other one.
+  // A special token that is spelt in a text stays text, with what begins it, as in the package tokenizers.
   const Ids text = tokenizer.encode("<q>", {.special_in_text = false});
-  REQUIRE(text.size() == 2);
-  CHECK(text[0] == 5001);
+  CHECK(std::ranges::none_of(text, [](int64_t id) { return id >= 5000; }));
   CHECK(tokenizer.decode(text) == "<q>");
   CHECK(tokenizer.encode("<Qq>") == Ids{5002});  // the first of two that are the same now
 }
