@@ -5,8 +5,6 @@
 //
 // With decays of keys a sum over the steps of other blocks goes from block to block: acc ← acc ∘ e^{G_J} + the rows of
 // block J, with G_J the sum of its decays. Rows are there from the border that acc has reached, so exponents are <= 0.
-//
-// p_t = k_t ⊙ e^{L_end − L_t} ∘ (u_t Xᵀ) of a step is in the gradients of later decays alone, for its digits.
 #pragma once
 
 #include <sluice/cuda/scan/delta_sweep.cuh>
@@ -217,8 +215,7 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
         }
       store_tile<Tile>(a + c0, d_erase, t0, count), store_tile<Tile>(p + c0, d_q, t0, count);
     }
-    // Σ_c of x ⊙ dx − (k ⊙ dk − p) and of p of a step; e^{L_end} Σ S ⊙ X
-    T of_steps[4] = {}, of_passing[4] = {}, whole = 0;
+    T of_steps[4] = {}, of_state[4] = {}, whole = 0;  // Σ_c x ⊙ dx − k ⊙ dk of a step; Σ S_after ⊙ X in two parts
 
     for (int piece = 0; piece < s.key_tiles; ++piece) {
       const int64_t channel = int64_t{piece} * N;
@@ -255,23 +252,29 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
           for (int d = 0; d < 4; ++d)
             if (t0 + r < count && c0 + d < channels) f(r, d, t0 + r, c0 + d);
       };
+      // What every decay of the tile scales: Σ S_after ⊙ X = e^{L_end} Σ S ⊙ X + Σ (k ∘ e^{L_end − L}) ⊙ u Xᵀ.
       const int64_t ends = s.of_tile(at, tile) * s.dk + channel;
-      T behind = 0;          // keys: of channel `thread`
-      T passing[4][4] = {};  // keys: p; scalar: what X gives of dk
-      if (decay == ScanDecay::scalar && thread % N < channels) whole += (s.whole[ends] + s.rest[ends]) * dots;
+      const auto of_carried = rows_from(s.carried + s.row(at, first) * s.dk + channel, s.dk);
+      T behind = 0;  // keys: of channel `thread`
+      if constexpr (decay == ScanDecay::scalar) {
+        if (thread % N < channels) whole += (s.whole[ends] + s.rest[ends]) * dots;
+        each([&](int r, int d, int t, int c) { of_state[r] += of_carried(t, c) * dk[r][d]; });
+      }
       if constexpr (decay == ScanDecay::keys) {
-        const auto of_carried = rows_from(s.carried + s.row(at, first) * s.dk + channel, s.dk);
-        each([&](int r, int d, int t, int c) { passing[r][d] = of_carried(t, c) * dk[r][d]; });
+        T later[4][4] = {};
+        each([&](int r, int d, int t, int c) { later[r][d] = of_carried(t, c) * dk[r][d]; });
         inner[thread] = dots;
+        if (busy) store_tile<Tile>(x + c0, later, t0, count);
         __syncthreads();  // what channels add up is complete
         if (thread < channels) {
           for (int i = thread; i < Tile::threads; i += N) behind += inner[i];
           behind *= s.whole[ends + thread] + s.rest[ends + thread];
+          for (int t = 0; t < count; ++t) behind += x[t * ld + thread];
         }
         __syncthreads();  // the sums are done
       }
       const auto add = [&](T& to, T x) { to = value > 0 ? to + x : x; };
-      T steps[4][4] = {};  // keys: x ⊙ dx
+      T steps[4][4] = {};  // keys: x ⊙ dx − k ⊙ dk
       const auto add_step = [&](int r, int d, T x) {
         if constexpr (decay == ScanDecay::scalar) of_steps[r] += x;
         if constexpr (decay == ScanDecay::keys) steps[r][d] += x;
@@ -305,9 +308,8 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
           for (int r = 0; r < 4; ++r) {
             const T so_far = up[t0 + r], to_end = down[t0 + r];
 #pragma unroll
-            for (int d = 0; d < 4; ++d) de[r][d] *= so_far, dq[r][d] *= so_far, passing[r][d] = dk[r][d] *= to_end;
+            for (int d = 0; d < 4; ++d) de[r][d] *= so_far, dq[r][d] *= so_far, dk[r][d] *= to_end;
           }
-          each([&](int r, int d, int t, int c) { of_passing[r] += of_k(t, c) * dk[r][d]; });
         }
         multiply_state<Tile>(de, a, x + c0, t0, count), multiply_state<Tile>(dq, p, x + c0, t0, count);
         multiply_columns<Tile>(dk, a + t0, y + c0, count), multiply_columns<Tile>(dk, p + t0, z + c0, count);
@@ -315,23 +317,15 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
       }
       each([&](int r, int d, int t, int c) {
         o.dk.at(at.b, at.key, first + t)[channel + c] += dk[r][d];
-        if (decay == ScanDecay::scalar) add_step(r, d, -(of_k(t, c) * (dk[r][d] - passing[r][d])));
-        if (decay == ScanDecay::keys) dk[r][d] *= of_k(t, c);
+        if (decay != ScanDecay::none) add_step(r, d, -(of_k(t, c) * dk[r][d]));
       });
       __syncthreads();  // all threads have used the piece
       if constexpr (decay == ScanDecay::keys) {
-        if (busy)
-          store_tile<Tile>(x + c0, steps, t0, count), store_tile<Tile>(y + c0, dk, t0, count),
-              store_tile<Tile>(z + c0, passing, t0, count);
+        if (busy) store_tile<Tile>(x + c0, steps, t0, count);
         __syncthreads();  // what channels add up is complete
-        if (thread < channels) {
-          for (int i = (count - 1) * ld + thread; i >= 0; i -= ld) x[i] = behind += x[i] - (y[i] - z[i]);
-          T passed = 0;
-          for (int t = 0; t < count; ++t) {
-            store_decay(s, o, at, first + t, channel + thread, x[t * ld + thread] + passed);
-            passed += z[t * ld + thread];
-          }
-        }
+        if (thread < channels)
+          for (int t = count - 1; t >= 0; --t)
+            store_decay(s, o, at, first + t, channel + thread, behind += x[t * ld + thread]);
         __syncthreads();  // the sums are done
       }
     }
@@ -341,14 +335,14 @@ __global__ void __launch_bounds__(DeltaTile<N, decay>::threads, N == 64 ? 1 : 4)
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         of_steps[r] = sum_over_lanes<Tile::across>(of_steps[r]),
-        of_passing[r] = sum_over_lanes<Tile::across>(of_passing[r]);
-        if (tx == 0 && t0 + r < count) up[t0 + r] = of_steps[r], down[t0 + r] = of_passing[r];
+        of_state[r] = sum_over_lanes<Tile::across>(of_state[r]);
+        if (tx == 0 && t0 + r < count) up[t0 + r] = of_steps[r], down[t0 + r] = of_state[r];
       }
       __syncthreads();  // what steps add up is complete
       if (thread < count) {
         T sum = 0;
         for (int i = 0; i < Tile::threads / kWarp; ++i) sum += inner[i];
-        for (int t = 0; t < count; ++t) sum += t < thread ? T(down[t]) : T(up[t]);
+        for (int t = 0; t < count; ++t) sum += down[t] + (t >= thread ? T(up[t]) : T(0));
         store_decay(s, o, at, first + thread, 0, sum);
       }
     }
