@@ -64,7 +64,7 @@ template <class T> constexpr DType dtype_of() {
   else {
     static_assert(std::is_same_v<T, bool>,
                   "no dtype for this C++ type: elements are float, double, BFloat16, int64_t, int32_t or bool; copy "
-                  "other values, std::vector<float>(v.begin(), v.end())");
+                  "other values to one of these");
     return boolean;
   }
 }
