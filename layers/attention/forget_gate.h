@@ -15,6 +15,8 @@
 //
 //   with c_i      Σ of dS_ij over the pairs j < t ≤ i
 //   without       −Σ_{j ≥ t} Σ_i dS_ij, whose pairs with t ≤ j add up to 0 but for roundings, many of them
+//
+// In tensors of bf16 the gradients of these columns are rounded to bf16 before the sum, which keeps some of the error.
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
