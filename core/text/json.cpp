@@ -14,58 +14,40 @@ namespace {
 
 constexpr std::size_t kDeepest = 32;
 
-struct Adapter final : nlohmann::json_sax<nlohmann::json> {
-  JsonEvents& to;
-  explicit Adapter(JsonEvents& events) : to(events) {}
-  bool null() override { return to.null(); }
-  bool boolean(bool b) override { return to.boolean(b); }
-  bool number_integer(int64_t i) override { return to.negative(i); }
-  bool number_unsigned(uint64_t u) override { return to.natural(u); }
-  bool number_float(double x, const std::string&) override { return to.fraction(x); }
-  bool string(std::string& s) override { return to.text(s); }
-  bool binary(nlohmann::json::binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return to.start_object(); }
-  bool key(std::string& k) override { return to.name(k); }
-  bool end_object() override { return to.end_object(); }
-  bool start_array(std::size_t) override { return to.start_list(); }
-  bool end_array() override { return to.end_list(); }
-  bool parse_error(std::size_t at, const std::string&, const nlohmann::json::exception& e) override {
-    return to.broken(at, e.what());
-  }
-};
-
 /// Builds the value. `open_` has the lists and objects around the next value.
-struct Builder final : JsonEvents {
+struct Builder final : nlohmann::json_sax<nlohmann::json> {
   Json root;
   std::string error;
 
   bool null() override { return put({}); }
   bool boolean(bool b) override { return put(b); }
-  bool natural(uint64_t u) override {
+  bool number_unsigned(uint64_t u) override {
     return u <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ? put(static_cast<int64_t>(u))
                                                                            : put(static_cast<double>(u));
   }
-  bool negative(int64_t i) override { return put(i); }
-  bool fraction(double x) override { return put(x); }
-  bool text(std::string& s) override { return put(std::move(s)); }
-  bool start_list() override { return start(Json::List{}); }
-  bool start_object() override { return start(Json::Object{}); }
-  bool end_list() override { return open_.pop_back(), true; }
+  bool number_integer(int64_t i) override { return put(i); }
+  bool number_float(double x, const std::string&) override { return put(x); }
+  bool string(std::string& s) override { return put(std::move(s)); }
+  bool binary(nlohmann::json::binary_t&) override { return false; }
+  bool start_array(std::size_t) override { return start(Json::List{}); }
+  bool start_object(std::size_t) override { return start(Json::Object{}); }
+  bool end_array() override { return open_.pop_back(), true; }
   /// Sorts the names: a vocabulary has too many for a search at each.
   bool end_object() override {
     std::vector<std::string_view> names;
     for (const auto& entry : std::get<Json::Object>(open_.back()->value)) names.push_back(entry.first);
     std::sort(names.begin(), names.end());
     const auto twice = std::adjacent_find(names.begin(), names.end());
-    if (twice != names.end()) return error = str("the name \"", *twice, "\" appears twice in an object"), false;
+    if (twice != names.end())
+      return error = str("the name \"", detail::shortened(*twice, 100), "\" appears twice in an object"), false;
     return open_.pop_back(), true;
   }
-  bool name(std::string& s) override {
+  bool key(std::string& s) override {
     std::get<Json::Object>(open_.back()->value).emplace_back(s, Json());
     return true;
   }
-  bool broken(std::size_t at, const std::string& why) override {
-    return error = str("it is not JSON at byte ", at, " (", detail::shortened(why), ")"), false;
+  bool parse_error(std::size_t at, const std::string&, const nlohmann::json::exception& e) override {
+    return error = str("it is not JSON at byte ", at, " (", detail::shortened(e.what()), ")"), false;
   }
 
  private:
@@ -144,15 +126,11 @@ Json& Json::operator[](std::string_view name) {
   return std::get<Object>(value).emplace_back(name, Json()).second;
 }
 
-bool read_json(std::string_view text, JsonEvents& events) {
-  if (const std::size_t nul = text.find('\0'); nul != text.npos) return events.broken(nul, "a NUL character");
-  Adapter adapter(events);
-  return nlohmann::json::sax_parse(text, &adapter);
-}
-
 Json parse_json(std::string_view text) {
+  if (const std::size_t nul = text.find('\0'); nul != text.npos)
+    fail<ValueError>("json: it is not JSON at byte ", nul, " (a NUL character)");
   Builder builder;
-  if (!read_json(text, builder)) fail<ValueError>("json: ", builder.error);
+  if (!nlohmann::json::sax_parse(text, &builder)) fail<ValueError>("json: ", builder.error);
   return std::move(builder.root);
 }
 

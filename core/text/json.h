@@ -1,4 +1,4 @@
-// JSON as a value, as text, and as a stream of events. Only json.cpp includes the parser's own header, which is slow to
+// JSON as a value and as text. Only json.cpp includes the parser's own header, which is slow to
 // compile.
 #pragma once
 
@@ -63,25 +63,5 @@ Json parse_json(std::string_view text);
 /// for text that is not UTF-8.
 std::string to_text(const Json& j, int indent = -1);
 inline void append_text(std::string& s, const Json& j) { s += to_text(j); }
-
-/// Callbacks of read_json(), one for each element of the text; no value is built. Returning false stops the reading.
-struct JsonEvents {
-  virtual ~JsonEvents() = default;
-  virtual bool null() = 0;
-  virtual bool boolean(bool) = 0;
-  virtual bool natural(uint64_t) = 0;
-  virtual bool negative(int64_t) = 0;
-  virtual bool fraction(double) = 0;
-  virtual bool text(std::string&) = 0;
-  virtual bool start_list() = 0;
-  virtual bool end_list() = 0;
-  virtual bool start_object() = 0;
-  virtual bool name(std::string&) = 0;
-  virtual bool end_object() = 0;
-  /// The text is not JSON at byte `at`.
-  virtual bool broken(std::size_t at, const std::string& why) = 0;
-};
-/// Returns whether the whole text was read.
-bool read_json(std::string_view text, JsonEvents& events);
 
 }  // namespace sluice

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 namespace sluice {
@@ -31,142 +30,46 @@ int order_of(DType t) {
 std::string cited(const std::string& name) { return str("'", detail::shortened(name, 100), "'"); }
 
 struct Entry {
-  std::string name;
-  std::optional<std::string> dtype;
-  std::optional<std::vector<uint64_t>> shape, offsets;
+  std::string name, dtype;
+  std::vector<uint64_t> shape, offsets;
   const detail::FileDType* type = nullptr;  // of dtype
   bool wanted = true;
   Shape dims;  // of shape
 
-  std::size_t bytes() const { return (*offsets)[1] - (*offsets)[0]; }
+  std::size_t bytes() const { return offsets[1] - offsets[0]; }
 };
 
-/// Reads the header as a stream of events. A well-formed header has only four places; anything else stops the reading,
-/// so nothing unexpected is built, whatever the text nests or repeats.
-class HeaderParser final : public JsonEvents {
- public:
-  std::vector<Entry> entries;
-  std::map<std::string, std::string> metadata;
-  std::string error;
-
-  bool start_object() override {
-    switch (place_) {
-      case Place::start: place_ = Place::top; return true;
-      case Place::top_value:
-        if (key_ == "__metadata__") {
-          place_ = Place::metadata;
-        } else {
-          place_ = Place::entry;
-          entries.push_back({.name = key_, .dtype = {}, .shape = {}, .offsets = {}, .dims = {}});
-        }
-        return true;
-      default: return unexpected("an object");
-    }
-  }
-  bool end_object() override {
-    if (place_ == Place::entry) {
-      const Entry& e = entries.back();
-      const char* missing = !e.dtype ? "dtype" : !e.shape ? "shape" : !e.offsets ? "data_offsets" : nullptr;
-      if (missing) return stop(str("tensor ", cited(e.name), " has no ", missing));
-    }
-    place_ = place_ == Place::top ? Place::end : Place::top;
-    return true;
-  }
-  bool name(std::string& k) override {
-    key_ = k;
-    if (place_ == Place::top) {
-      if (!names_.insert(k).second) return stop(str("the name ", cited(k), " appears twice"));
-      place_ = Place::top_value;
-    } else if (place_ == Place::metadata) {
-      if (metadata.contains(k)) return stop(str("the metadata key ", cited(k), " appears twice"));
-    } else {
-      const Entry& e = entries.back();
-      if (k != "dtype" && k != "shape" && k != "data_offsets")
-        return stop(str("tensor ", cited(e.name), " has an unknown key ", cited(k)));
-      if (k == "dtype" ? e.dtype.has_value() : k == "shape" ? e.shape.has_value() : e.offsets.has_value())
-        return stop(str("tensor ", cited(e.name), " has the key '", k, "' twice"));
-    }
-    return true;
-  }
-  bool text(std::string& v) override {
-    if (place_ == Place::metadata) metadata[key_] = v;
-    else if (place_ == Place::entry && key_ == "dtype") entries.back().dtype = v;
-    else return unexpected("a string");
-    return true;
-  }
-  bool start_list() override {
-    if (place_ != Place::entry || key_ == "dtype") return unexpected("an array");
-    (key_ == "shape" ? entries.back().shape : entries.back().offsets).emplace();
-    place_ = Place::list;
-    return true;
-  }
-  bool end_list() override {
-    place_ = Place::entry;
-    return true;
-  }
-  bool natural(uint64_t v) override {
-    if (place_ != Place::list) return unexpected("a number");
-    auto& list = *(key_ == "shape" ? entries.back().shape : entries.back().offsets);
-    if (list.size() == (key_ == "shape" ? static_cast<std::size_t>(kMaxRank) : 2))
-      return stop(key_ == "shape"
-                      ? str("tensor ", cited(entries.back().name), " has more than ", kMaxRank, " dimensions")
-                      : str("tensor ", cited(entries.back().name), " has more than two data_offsets"));
-    list.push_back(v);
-    return true;
-  }
-  bool negative(int64_t) override { return unexpected("a negative number"); }
-  bool fraction(double) override { return unexpected("a fractional or huge number"); }
-  bool null() override { return unexpected("null"); }
-  bool boolean(bool) override { return unexpected("a boolean"); }
-  bool broken(std::size_t at, const std::string& why) override {
-    return stop(str("the header is not valid JSON at byte ", at, " (", detail::shortened(why), ")"));
-  }
-
- private:
-  enum class Place { start, top, top_value, metadata, entry, list, end } place_ = Place::start;
-
-  bool stop(std::string why) {
-    error = std::move(why);
-    return false;
-  }
-  bool unexpected(const char* what) {
-    switch (place_) {
-      case Place::start: return stop(str("the header is ", what, ", not an object"));
-      case Place::metadata: return stop(str("metadata ", cited(key_), " is ", what, ", not a string"));
-      case Place::top_value: return stop(str(cited(key_), " is ", what, ", not an object"));
-      case Place::list: return stop(str("tensor ", cited(entries.back().name), ": ", key_, " holds ", what));
-      default: return stop(str("tensor ", cited(entries.back().name), ": ", key_, " is ", what));
-    }
-  }
-
-  std::string key_;
-  std::set<std::string> names_;
-};
+/// What j is, for an error text.
+const char* kind_of(const Json& j) {
+  constexpr const char* kKinds[] = {"null",     "a boolean", "a number", "a fractional or huge number",
+                                    "a string", "an array",  "an object"};
+  return kKinds[j.value.index()];
+}
 
 /// Checks one tensor's dtype, shape and range against each other and fills type and dims. Returns the reason if
 /// something is wrong, else "".
 std::string check_entry(Entry& e) {
-  if (e.offsets->size() != 2) return str("tensor ", cited(e.name), " needs two data_offsets");
-  const uint64_t begin = (*e.offsets)[0], end = (*e.offsets)[1];
+  if (e.offsets.size() != 2) return str("tensor ", cited(e.name), " needs two data_offsets");
+  const uint64_t begin = e.offsets[0], end = e.offsets[1];
   if (begin > end) return str("tensor ", cited(e.name), " has reversed data_offsets [", begin, ",", end, "]");
   if (!e.wanted) return {};
-  const auto known = std::ranges::find(detail::kFileDTypes, *e.dtype, &detail::FileDType::name);
+  const auto known = std::ranges::find(detail::kFileDTypes, e.dtype, &detail::FileDType::name);
   if (known == std::end(detail::kFileDTypes)) {
     std::string all;
     for (const detail::FileDType& t : detail::kFileDTypes) all += str(all.empty() ? "" : ", ", t.name);
-    return str("tensor ", cited(e.name), " has the dtype ", cited(*e.dtype), "; known are ", all);
+    return str("tensor ", cited(e.name), " has the dtype ", cited(e.dtype), "; known are ", all);
   }
   e.type = known;
   // Zero sizes are counted as one here, so that strides cannot overflow either.
   const auto item = static_cast<uint64_t>(std::max(known->bytes, size_of(known->dtype)));
   uint64_t bound = item, bytes = static_cast<uint64_t>(known->bytes);
-  for (uint64_t s : *e.shape) {
+  for (uint64_t s : e.shape) {
     if (s > kMaxBytes / bound) return str("tensor ", cited(e.name), " has a shape whose size overflows");
     bound *= std::max<uint64_t>(s, 1), bytes *= s;
     e.dims.push_back(static_cast<int64_t>(s));
   }
   if (end - begin != bytes)
-    return str("tensor ", cited(e.name), " ", e.dims, " ", *e.dtype, " takes ", bytes, " bytes, its data_offsets span ",
+    return str("tensor ", cited(e.name), " ", e.dims, " ", e.dtype, " takes ", bytes, " bytes, its data_offsets span ",
                end - begin);
   return {};
 }
@@ -212,19 +115,19 @@ class Reading {
 
   SafeTensors read(const std::function<bool(const std::string&)>& wanted) {
     const std::string header = read_header();
-    HeaderParser parser;
-    const bool parsed = read_json(header, parser);
-    check(parsed, parser.error);
-    for (Entry& e : parser.entries) {
+    SafeTensors out;
+    std::vector<Entry> entries;
+    for (const auto& [name, value] : parsed(header))
+      if (name == "__metadata__") out.metadata = metadata(value);
+      else entries.push_back(entry(name, value));
+    for (Entry& e : entries) {
       e.wanted = !wanted || wanted(e.name);
       const std::string wrong = check_entry(e);
       check(wrong.empty(), wrong);
     }
-    std::sort(parser.entries.begin(), parser.entries.end(),
-              [](const Entry& a, const Entry& b) { return *a.offsets < *b.offsets; });
-    check_offsets(parser.entries, file_.size() - 8 - header.size());
-    SafeTensors out{.tensors = {}, .metadata = std::move(parser.metadata)};
-    for (const Entry& e : parser.entries)
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.offsets < b.offsets; });
+    check_offsets(entries, file_.size() - 8 - header.size());
+    for (const Entry& e : entries)
       if (e.wanted) out.tensors.emplace(e.name, read_tensor(e));
       else file_.skip(e.bytes());
     return out;
@@ -251,14 +154,62 @@ class Reading {
     return header;
   }
 
+  Json::Object parsed(const std::string& header) const {
+    try {
+      return parse_json(header).get<Json::Object>();
+    } catch (const ValueError& e) {
+      check(false, "the header: ", e.what());
+      throw;
+    }
+  }
+  std::map<std::string, std::string> metadata(const Json& value) const {
+    const auto* all = value.as<Json::Object>();
+    check(all, "__metadata__ is ", kind_of(value), ", not an object");
+    std::map<std::string, std::string> out;
+    for (const auto& [key, v] : *all) {
+      const auto* text = v.as<std::string>();
+      check(text, "metadata ", cited(key), " is ", kind_of(v), ", not a string");
+      out.emplace(key, *text);
+    }
+    return out;
+  }
+  Entry entry(const std::string& name, const Json& value) const {
+    const auto* all = value.as<Json::Object>();
+    check(all, cited(name), " is ", kind_of(value), ", not an object");
+    const std::string tensor = str("tensor ", cited(name));
+    for (const auto& [key, v] : *all)
+      check(key == "dtype" || key == "shape" || key == "data_offsets", tensor, " has an unknown key ", cited(key));
+    const auto find = [&](const char* key) -> const Json& {
+      const Json* v = value.find(key);
+      check(v, tensor, " has no ", key);
+      return *v;
+    };
+    const auto* dtype = find("dtype").as<std::string>();
+    check(dtype, tensor, ": dtype is ", kind_of(find("dtype")));
+    const auto naturals = [&](const char* key) {
+      const auto* list = find(key).as<Json::List>();
+      check(list, tensor, ": ", key, " is ", kind_of(find(key)));
+      std::vector<uint64_t> out;
+      for (const Json& v : *list) {
+        const auto* i = v.as<int64_t>();
+        check(i && *i >= 0, tensor, ": ", key, " holds ", i ? "a negative number" : kind_of(v));
+        out.push_back(static_cast<uint64_t>(*i));
+      }
+      return out;
+    };
+    Entry e{.name = name, .dtype = *dtype, .shape = naturals("shape"), .offsets = naturals("data_offsets"), .dims = {}};
+    check(e.shape.size() <= kMaxRank, tensor, " has more than ", kMaxRank, " dimensions");
+    return e;
+  }
+
   /// The sorted tensors must fill the `data` bytes behind the header.
   void check_offsets(const std::vector<Entry>& entries, uint64_t data) const {
     uint64_t at = 0;
     for (const Entry& e : entries) {
-      const uint64_t begin = (*e.offsets)[0];
+      const uint64_t begin = e.offsets[0];
       check(begin >= at, "tensor ", cited(e.name), " overlaps another: it starts at ", begin, ", not at ", at);
       check(begin == at, "there is a hole before tensor ", cited(e.name), ": it starts at ", begin, ", not at ", at);
-      at = (*e.offsets)[1];
+      at = e.offsets[1];
     }
     check(at <= data, "the tensors take ", at, " bytes, the file holds only ", data);
     check(at == data, "the file has ", data - at, " trailing bytes");
