@@ -220,8 +220,9 @@ Tensor side(const HeadsOptions& h, const Tensor& x, const Linear& map, const Nor
 /// those of x.
 template <class F>
 Tensor finished(const HeadsOptions& h, const Heads& heads, Call& call, const std::vector<Tensor>& fresh, F f) {
-  const SelectedOptions o{.keys = call.key_mask(), .dropout = h.attention_dropout};
-  return heads.finish(h, f(call.rows(fresh), o), call.x, call.rng());
+  const std::vector<Tensor> rows = call.rows(fresh);
+  const SelectedOptions o{.keys = call.key_mask(rows[0]), .dropout = h.attention_dropout};
+  return heads.finish(h, f(rows, o), call.x, call.rng());
 }
 
 }  // namespace
@@ -252,9 +253,15 @@ std::pair<BlockRows, Tensor> NsaAttention::compressed(Call& call, const Tensor& 
   if (!call.streams()) return {k_compression(k, real), v_compression(v, real).rows};
   KvCache& earlier = call.kept("blocks").cache;
   const int64_t from = earlier.length * options.sizes.stride, left = k.dim(2) - from;
-  const std::vector<Tensor> all =
-      earlier.append({k_compression(narrow(k, 2, from, left)).rows, v_compression(narrow(v, 2, from, left)).rows});
-  return {BlockRows{all[0], {}}, all[1]};
+  const auto fresh = [&](const BlockCompression& compress, const Tensor& x) {
+    return compress(narrow(x, 2, from, left), real.defined() ? narrow(real, 1, from, left) : real).rows;
+  };
+  const std::vector<Tensor> all = earlier.append({fresh(k_compression, k), fresh(v_compression, v)});
+  BlockRows blocks{all[0], {}};
+  if (real.defined())
+    blocks.real = earlier.length == 0 ? narrow(real, 1, 0, 0)
+                                      : any(unfold(real, 1, options.sizes.block, options.sizes.stride), {-1});
+  return {blocks, all[1]};
 }
 
 Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {

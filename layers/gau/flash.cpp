@@ -25,10 +25,8 @@ FlashOptions checked(FlashOptions o) {
 /// x̂ with its first ⌈d/2⌉ channels from the previous token; 0 if that token is padding or of another document.
 Tensor shift_tokens(Call& call, const Tensor& normed) {
   const int64_t width = (normed.dim(2) + 1) / 2;
-  Tensor moved = call.shift(narrow(normed, 2, 0, width));
   // The shift already gives 0 for the first token of the sequence.
-  if (const Tensor& real = call.key_mask(); real.defined())
-    moved = detail::filled_tokens(moved, logical_not(sequence_shift(real, 1)), 0);
+  Tensor moved = call.shift(detail::filled_tokens(narrow(normed, 2, 0, width), call.padding(), 0));
   moved = detail::filled_tokens(moved, call.starts(), 0);
   return cat({moved, narrow(normed, 2, width, normed.dim(2) - width)}, 2);
 }

@@ -253,20 +253,31 @@ Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, co
   Tensor sum = kept.tensors[0];
   if (sum.shape() != Shape{batch, heads, s, e})
     fail("mixed_chunk_attention: a stream with sums ", sum, " does not continue with k_lin=", x.k_lin, ", v=", x.v);
+  const Tensor k_lin = detail::filled_tokens(x.k_lin, call.padding(), 0, 2),
+               v = detail::filled_tokens(x.v, call.padding(), 0, 2);
   std::vector<Tensor> outputs;
   for (int64_t at = 0; at < m;) {
     const int64_t position = call.first() + at, g = position / c, filled = position % c;
     const int64_t count = std::min(c - filled, m - at);
     const auto fresh = [&](const Tensor& t) { return narrow(t, 2, at, count); };
     if (filled == 0) kept.clear_rows(), kept.cache.reserved = c;
-    const std::vector<Tensor> rows = kept.cache.append({fresh(x.k_quad), fresh(x.k_lin), fresh(x.v)});
+    const std::vector<Tensor> rows = kept.cache.append({fresh(x.k_quad), fresh(k_lin), fresh(v)});
+    const Tensor real = call.pass().stream->key_mask(0, position + count);
     Tensor y;
-    if (o.quadratic) y = within_chunk(fresh(x.q_quad), rows[0], rows[2], o, relative_bias, {}, call.rng());
+    if (o.quadratic) {
+      const AttentionMask mask{.keys = real.defined() ? narrow(real, 1, g * c, filled + count) : real};
+      y = within_chunk(fresh(x.q_quad), rows[0], rows[2], o, relative_bias, mask, call.rng());
+    }
     if (o.linear) {
+      Tensor q = detail::widened(fresh(x.q_lin));
       double inverse = 1;  // 1/N; for g = 0 the sum is 0
-      if (o.scaling == ChunkScaling::lucid || o.scaling == ChunkScaling::chunk) inverse = 1 / static_cast<double>(c);
+      if (real.defined()) {
+        const Tensor each = inverse_count(o, position + count, real, {}, q.options());
+        q = q * narrow(each, 2, each.dim(2) - 1, 1);
+      } else if (o.scaling == ChunkScaling::lucid || o.scaling == ChunkScaling::chunk)
+        inverse = 1 / static_cast<double>(c);
       else if (o.scaling != ChunkScaling::eq) inverse = 1 / static_cast<double>(std::max<int64_t>(1, g) * c);
-      const Tensor linear = to(matmul(detail::widened(fresh(x.q_lin)) * inverse, sum), x.v.dtype());
+      const Tensor linear = to(matmul(q * inverse, sum), x.v.dtype());
       y = y.defined() ? y + linear : linear;
     }
     outputs.push_back(y);

@@ -94,6 +94,9 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, co
     const Tensor logits = logits_of(parts.back());
     if (logits.rank() != 3 || logits.dim(0) != batch || (logits.dim(1) != parts.back().dim(1) && logits.dim(1) != 1))
       fail("generate: the model must turn tokens ", parts.back(), " into logits [batch, n, vocabulary] — got ", logits);
+    if (options.stop >= logits.dim(2))
+      fail<ValueError>("generate: stop=", options.stop, " is none of the ", logits.dim(2), " tokens of logits ",
+                       logits);
     Tensor next = sample_tokens(select(logits, 1, -1), options, rng);
     int64_t* token = next.mutable_data<int64_t>();
     for (std::size_t b = 0; b < over.size(); ++b) {
@@ -104,6 +107,11 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, co
     if (std::find(over.begin(), over.end(), false) == over.end()) break;
   }
   return cat(parts, 1);
+}
+
+void detail::check_padding_in_front(const Tensor& key_mask) {
+  if (key_mask.defined() && !all(select(key_mask, 1, -1)).item<bool>())
+    fail<ValueError>("generate: prompts are padded in front; key_mask=", key_mask, " marks padding as a last token");
 }
 
 }  // namespace sluice

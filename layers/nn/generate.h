@@ -40,21 +40,32 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
                 const GenerateOptions& options, Rng& rng);
 
+namespace detail {
+/// Throws ValueError unless key_mask, if it is defined, marks the last token of each prompt as real.
+void check_padding_in_front(const Tensor& key_mask);
+}  // namespace detail
+
 /// generate() for a model that returns the logits of tokens [batch, ·]. The model runs as a stream, see step(). It
-/// reads a context of the pass with the prompt. A model with `static constexpr bool logits_of_hidden = true` is
-/// logits(hidden(tokens, pass)); of a prompt only the last row's logits are made.
+/// reads a context of the pass with the prompt. Prompts of several lengths are padded in front with any token; the
+/// key_mask of the pass, bool [batch, n], is false there. A model with `static constexpr bool logits_of_hidden = true`
+/// is logits(hidden(tokens, pass)); of a prompt only the last row's logits are made.
 template <TakesPass M>
 Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng, const Pass& pass = {}) {
   Stream stream;
+  Pass next = pass;  // reads all fields: without tokens nothing else will
   const auto logits_of_last = [&](const Tensor& tokens, const Pass& p) {
     // A vocabulary is large, and only the last row is drawn from.
     if constexpr (requires { requires M::logits_of_hidden; })
       return model.logits(narrow(model.hidden(tokens, p), 1, tokens.dim(1) - 1, 1));
     else return model(tokens, p);
   };
-  if (options.tokens == 0) static_cast<void>(Pass(pass));  // a copy reads all fields: nothing else will
-  return generate([&](const Tensor& tokens) { return step(logits_of_last, tokens, stream, pass); }, prompt, options,
-                  rng);
+  const auto logits = [&](const Tensor& tokens) {
+    Tensor y = step(logits_of_last, tokens, stream, next);
+    detail::check_padding_in_front(next.key_mask);
+    next.key_mask = Tensor();  // the stream knows it, and all new tokens are real
+    return y;
+  };
+  return generate(logits, prompt, options, rng);
 }
 /// Does not compile: a model that takes no pass would see each token alone.
 template <class M>

@@ -47,8 +47,8 @@ Call::Call(const void* module, const char* type, const char* layer, const Tensor
   detail::check_rows(layer, "segments", pass.segments.peek(), i64, "x", x);
   if (!streams()) return;
   each_field(pass, [&](std::string_view name, const auto& field) {
-    if (field.defined() && !name.starts_with("context"))
-      fail<ValueError>(layer, ": every token of a stream is real, and one document; got ", name);
+    if (field.defined() && name != "key_mask" && !name.starts_with("context"))
+      fail<ValueError>(layer, ": a stream is one document, which has no masks but key_mask; got ", name);
   });
 }
 
@@ -57,6 +57,13 @@ Call::~Call() noexcept(false) {
   if (unread) pass_.segments.mark(others_read_);
   if (unread && std::uncaught_exceptions() == exceptions_)
     fail<ValueError>(layer_, ": cannot keep documents apart, and reads no segments");
+}
+
+Tensor Call::key_mask(const Tensor& keys) const {
+  if (!streams()) return key_mask();
+  key_mask();  // read: the stream has taken it
+  const int64_t count = keys.dim(2), end = pass_.stream->length() + x.dim(1);
+  return pass_.stream->key_mask(end - count, count);
 }
 
 Tensor Call::padding() const { return detail::padding_of(key_mask()); }
@@ -75,6 +82,12 @@ AttentionMask Call::mask() const {
           .blocks = pass_.blocks,
           .block = pass_.block,
           .dense = pass_.mask};
+}
+
+AttentionMask Call::mask(const Tensor& keys) const {
+  AttentionMask m = mask();
+  m.keys = key_mask(keys);
+  return m;
 }
 
 Tensor Call::context(int64_t dim) const {
@@ -108,7 +121,7 @@ int64_t Call::rows_seen(int64_t window, int64_t dilation, const std::vector<int6
 Tensor Call::attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
   check_causal(o.mask.causal);
   const std::vector<Tensor> all = rows({k, v}, rows_seen(o.mask.window, o.mask.dilation, o.mask.global));
-  o.mask.keys = key_mask();
+  o.mask.keys = key_mask(all[0]);
   return sequence_attention(q, all[0], all[1], o, rng());
 }
 

@@ -98,12 +98,13 @@ concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
 };
 
 /// Runs the model on the next m tokens of a stream, x [batch, m, …], and returns their rows of its full causal pass.
-/// Records no history. The stream begins empty, and reads a context in its first step only. Throws ValueError for a
-/// layer that is not causal, for a stream of other layers, and for masks: every token of a stream is real. Throws
-/// ShapeError for another batch. After an error the stream is as it was.
+/// Records no history. The stream begins empty, and reads a context in its first step only. A key_mask [batch, m] marks
+/// the real ones of these tokens: prompts of several lengths are padded in front. Throws ValueError for a layer that is
+/// not causal, for a stream of other layers, and for other masks. Throws ShapeError for another batch. After an error
+/// the stream is as it was.
 template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
   static_assert(TakesPass<M>, "what streams takes a pass: Tensor operator()(const Tensor& x, const Pass& = {}) const");
-  StreamStep running(stream, detail::step_tokens(x));
+  StreamStep running(stream, x, pass.key_mask.peek());
   const Pass next = pass.of_stream(stream);
   Tensor y = model(x, next);
   next.check_read();
@@ -140,6 +141,8 @@ class Call {
   /// The tokens. In padding (key_mask false) 0 replaces NaN and infinities.
   const Tensor x;
   const Tensor& key_mask() const { return pass_.key_mask; }
+  /// The same of keys [batch, heads, k, ·] that rows() gave, which in a stream may begin before x.
+  Tensor key_mask(const Tensor& keys) const;
   /// True where key_mask is false; undefined without one.
   Tensor padding() const;
   /// i64 [batch, n], checked; undefined if none were given.
@@ -151,8 +154,10 @@ class Call {
   Rng* rng() const { return pass_.rng; }
   /// The pass for the call of a layer inside this one.
   const Pass& pass() const { return pass_; }
-  /// The masks of the pass, for self attention: keys, documents, pairs, blocks.
+  /// The masks of the pass, for self attention: keys, documents, pairs, blocks. attend() brings the keys' mask itself.
   AttentionMask mask() const;
+  /// The same for keys that rows() gave.
+  AttentionMask mask(const Tensor& keys) const;
   /// The context [batch, k, dim] with its padding finite. Throws ValueError without a context.
   Tensor context(int64_t dim) const;
 

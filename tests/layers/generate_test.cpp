@@ -2,6 +2,7 @@
 
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
@@ -185,4 +186,35 @@ TEST_CASE("generate: a context is read with the prompt", "[generate]") {
           select(text, 1, n).to_vector<int64_t>());
   }
   CHECK_THROWS_WITH(generate(model, prompt, best, rng), Contains("needs a context"));
+}
+
+TEST_CASE("generate: prompts of several lengths, padded in front, go on as each alone", "[generate]") {
+  Rng rng(4);
+  const MultiHeadAttention attention({.heads = {.dim = 12, .heads = 2, .causal = true, .use_rope = true}}, rng);
+  const Gau gau({.dim = 12, .key_dim = 8, .causal = true, .window = 4}, rng);
+  const GatedDeltaNet delta({.dim = 12, .heads = 2, .key_dim = 4}, rng);
+  const auto model = [&](const Tensor& tokens, const Pass& pass = {}) {
+    return delta(gau(attention(one_hot(tokens, 12), pass), pass), pass) * 20.0;
+  };
+  const Ids padded{0, 0, 0, 5, 2,  //
+                   3, 1, 4, 1, 5,  //
+                   0, 9, 2, 6, 7};
+  const Tensor prompts = Tensor::from(padded, {3, 5});
+  const Tensor mask = Tensor::from(std::vector<bool>{0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1}, {3, 5});
+  const GenerateOptions best{.tokens = 14, .temperature = 0};
+  const Tensor text = generate(model, prompts, best, rng, {.key_mask = mask});
+  REQUIRE(text.shape() == Shape{3, 19});
+  const std::vector<int64_t> padding{3, 0, 1};
+  for (int64_t b = 0; b < 3; ++b) {
+    INFO(b);
+    const int64_t from = padding[static_cast<std::size_t>(b)];
+    const Tensor alone = narrow(narrow(prompts, 0, b, 1), 1, from, 5 - from);
+    CHECK(generate(model, alone, best, rng).to_vector<int64_t>() ==
+          narrow(narrow(text, 0, b, 1), 1, from, 19 - from).to_vector<int64_t>());
+  }
+  CHECK(generate(model, prompts, best, rng).to_vector<int64_t>() != text.to_vector<int64_t>());
+  const Tensor behind = flip(mask, {1});
+  CHECK_THROWS_WITH(generate(model, prompts, best, rng, {.key_mask = behind}), Contains("padded in front"));
+  CHECK_THROWS_WITH(generate(model, prompts, best, rng, {.key_mask = narrow(mask, 1, 0, 4)}), Contains("key_mask"));
+  CHECK_THROWS_WITH(generate(model, prompts, {.stop = 12}, rng), Contains("stop=12 is none of the 12 tokens"));
 }

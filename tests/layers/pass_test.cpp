@@ -118,13 +118,12 @@ TEST_CASE("pass: a stream refuses what nothing reads, and stays as it was", "[pa
   for (const Tensor& piece : split(x, {2, 1, 3}, 1)) {
     const int64_t length = stream.length(), kept = stream.numel();
     CHECK_THROWS_WITH(step(model, piece, stream, {.context = x}), "pass: nothing in the model has read context");
-    for (const char* name : {"key_mask", "segments", "mask", "bias", "blocks", "positions"}) {
+    for (const char* name : {"segments", "mask", "bias", "blocks", "positions"}) {
       INFO(name);
       const Tensor yes = ones({2, piece.dim(1)}) > 0.0;
       const std::string field = name;
       CHECK_THROWS_WITH(step(model, piece, stream,
-                             {.key_mask = field == "key_mask" ? yes : Tensor(),
-                              .segments = field == "segments" ? yes : Tensor(),
+                             {.segments = field == "segments" ? yes : Tensor(),
                               .mask = field == "mask" ? yes : Tensor(),
                               .bias = field == "bias" ? yes : Tensor(),
                               .blocks = field == "blocks" ? yes : Tensor(),

@@ -4,7 +4,10 @@
 #include "support/temp_folder.h"
 
 #include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/index/gather.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
 
 using namespace sluice;
@@ -19,24 +22,45 @@ TEST_CASE("stream: of every layer, the sequences of an index, kept in a file, go
   each_sample([&](LayerSample& s) {
     if (!s.row.streams || (!s.causal() && !s.cross()) || s.has("reading", "pooled") || s.has("reading", "literal"))
       return;
-    const LayerInputs in = s.inputs(2, 14, 1);
-    LayerInputs chosen = in;
-    for (Tensor* t : {&chosen.x, &chosen.context, &chosen.context_mask})
-      if (t->defined()) *t = index_select(*t, 0, index);
-    for (const int64_t n : {1, 9}) {
-      INFO(n << " tokens");
-      Stream stream, alone;
-      const auto model = [&](const Tensor& x, const Pass& pass) { return (*s.layer)(x, pass); };
-      step(model, narrow(in.x, 1, 0, n), stream, in.pass());
-      step(model, narrow(chosen.x, 1, 0, n), alone, chosen.pass());
-      save(of_sequences(stream, index), file);
-      Stream some = load_stream(file);
-      to(some, test_device());
-      CHECK(some.length() == n);
-      const Tensor rest = narrow(chosen.x, 1, n, 14 - n);
-      CHECK(max_abs_diff(step(model, rest, some), step(model, rest, alone)) < 1e-11);
-      CHECK(max_abs_diff(step(model, narrow(in.x, 1, n, 14 - n), stream),
-                         narrow((*s.layer)(in.x, in.pass()), 1, n, 14 - n)) < 1e-9);  // it is left alone
+    // Without padding and with it: true up to the last token of the mask.
+    const Tensor padded = Tensor::from(std::vector<bool>{1, 1, 1, 1, 0, 0, 0, 1, 1,  //
+                                                         0, 0, 0, 1, 1, 1, 1, 1, 1},
+                                       {2, 9});
+    for (const Tensor& mask : {Tensor(), to(padded, test_device())}) {
+      if (mask.defined() && (!s.row.key_mask || s.cross())) continue;
+      INFO((mask.defined() ? "padded" : "not padded"));
+      LayerInputs in = s.inputs(2, 14, 1);
+      if (mask.defined()) in.key_mask = cat({mask, ones({2, 5}, mask.options())}, 1);
+      LayerInputs chosen = in;
+      for (Tensor* t : {&chosen.x, &chosen.context, &chosen.context_mask, &chosen.key_mask})
+        if (t->defined()) *t = index_select(*t, 0, index);
+      for (const int64_t n : {1, 9}) {
+        INFO(n << " tokens");
+        const auto begin = [n](LayerInputs inputs) {
+          if (inputs.key_mask.defined()) inputs.key_mask = narrow(inputs.key_mask, 1, 0, n);
+          return inputs;
+        };
+        const auto end = [n](const LayerInputs& inputs) {
+          const Tensor& real = inputs.key_mask;
+          return Pass{.key_mask = real.defined() && n == 1 ? narrow(real, 1, n, 14 - n) : Tensor()};
+        };
+        Stream stream, alone;
+        const auto model = [&](const Tensor& x, const Pass& pass) { return (*s.layer)(x, pass); };
+        step(model, narrow(in.x, 1, 0, n), stream, begin(in).pass());
+        step(model, narrow(chosen.x, 1, 0, n), alone, begin(chosen).pass());
+        save(of_sequences(stream, index), file);
+        Stream some = load_stream(file);
+        to(some, test_device());
+        CHECK(some.length() == n);
+        const auto real = [&](const Tensor& y, const LayerInputs& inputs) {
+          if (!inputs.key_mask.defined()) return y;
+          return masked_fill(y, logical_not(unsqueeze(narrow(inputs.key_mask, 1, n, 14 - n), -1)), 0);
+        };
+        const Tensor rest = narrow(chosen.x, 1, n, 14 - n);
+        CHECK(max_abs_diff(step(model, rest, some, end(chosen)), step(model, rest, alone, end(chosen))) < 1e-11);
+        CHECK(max_abs_diff(real(step(model, narrow(in.x, 1, n, 14 - n), stream, end(in)), in),
+                           real(narrow((*s.layer)(in.x, in.pass()), 1, n, 14 - n), in)) < 1e-9);  // it is left alone
+      }
     }
     ++layers;
   });
