@@ -9,8 +9,8 @@
 // Values are f32, f64, bf16 or i64, of any layout. Results are contiguous and on the device of the operand. Tensors of
 // a GPU go through host memory unless the devices are linked (Communicator::device_link). On meta nothing is sent, and
 // all pieces are assumed to have the length of this rank's piece. Sums are taken in the order of ranks, so the same
-// ranks give the same bits. bf16 is added in f32 and rounded once. With one rank the operand itself is returned;
-// exclusive_scan, and a shift that is not cyclic, give zeros.
+// ranks give the same bits. bf16 is added in f32 and rounded once. With one rank the operand itself is returned, of
+// max and min without history; exclusive_scan, and a shift that is not cyclic, give zeros.
 //
 // If the calls of the ranks differ in op, options, dtype or shape, all ranks throw a CommunicationError that names the
 // ranks that differ.

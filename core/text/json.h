@@ -1,5 +1,4 @@
-// JSON as a value and as text. Only json.cpp includes the parser's own header, which is slow to
-// compile.
+// JSON as a value and as text. Only json.cpp includes the parser's own header, which is slow to compile.
 #pragma once
 
 #include <sluice/core/error.h>

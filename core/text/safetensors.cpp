@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -84,7 +83,7 @@ class Source {
   uint64_t size() const { return file_ ? file_->size() : mapping_->size(); }
   void read(void* to, std::size_t n) {
     if (file_) return file_->read(to, n);
-    std::memcpy(to, mapping_->data() + at_, n);
+    std::copy_n(mapping_->data() + at_, n, static_cast<std::byte*>(to));  // of an empty tensor `to` is null
     at_ += n;
   }
   void skip(uint64_t n) {
@@ -156,7 +155,9 @@ class Reading {
 
   Json::Object parsed(const std::string& header) const {
     try {
-      return parse_json(header).get<Json::Object>();
+      Json json = parse_json(header);
+      check(json.as<Json::Object>(), "the header is not a JSON object");
+      return std::get<Json::Object>(std::move(json.value));
     } catch (const ValueError& e) {
       check(false, "the header: ", e.what());
       throw;

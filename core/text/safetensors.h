@@ -26,9 +26,9 @@ struct SafeTensors {
 
 /// Reads f32, f64, bf16, i64, i32 and bool tensors; F16 as f32, F8 (E4M3, E5M2, E8M0) as bf16, U8, I8, U16 and I16 as
 /// i32, U32 and U64 as i64, all exactly. Throws IOError with the path and the reason for a file that is not well-formed
-/// or holds another dtype, or a U64 beyond i64; the text begins with `op`. Memory is taken only after the whole header
-/// has been checked against the size of the file. `wanted` is called once for each name; tensors for which it returns
-/// false are skipped whatever their dtype, and cost neither memory nor time.
+/// or holds another dtype, or a U64 beyond i64; the text begins with `op`. Memory for tensors is taken only after
+/// the whole header has been checked against the size of the file. `wanted` is called once for each name; tensors for
+/// which it returns false are skipped whatever their dtype, and cost neither memory nor time.
 SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted = {},
                              const char* op = "load_safetensors");
 

@@ -47,6 +47,12 @@ Tensor DiffAttention::share_of_second(const Tensor& x) const {
   return power(lambda_q1, lambda_k1) - power(lambda_q2, lambda_k2) + options.lambda_init;
 }
 
+/// norm(y) in the dtype of y: its gradient is orthogonal to y, and λ's is what a rounding of y leaves of that.
+static Tensor widened_norm(const Norm& norm, const Tensor& y) {
+  ModuleScope scope(&norm, Norm::type);
+  return detail::normalised(norm.options, y, detail::widened(norm.weight), detail::widened(norm.bias));
+}
+
 Tensor DiffAttention::operator()(const Tensor& given, const Pass& pass) const {
   const DiffAttentionOptions& o = options;
   Call call(*this, "diff_attention", given, o.dim, pass);
@@ -81,11 +87,7 @@ Tensor DiffAttention::operator()(const Tensor& given, const Pass& pass) const {
     one = member(all, 0), two = member(all, 1);
   }
   Tensor y = detail::widened(one) - share_of_second(x) * detail::widened(two);
-  if (first) {
-    Norm wide = norm;  // its gradient is orthogonal to y, and λ's is what a rounding of y leaves of that
-    wide.weight = detail::widened(wide.weight), wide.bias = detail::widened(wide.bias);
-    y = wide(y) * (1 - o.lambda_init);
-  }
+  if (first) y = widened_norm(norm, y) * (1 - o.lambda_init);
   return Dropout{o.dropout}(heads.out(detail::merge_heads(to(y, x.dtype()))), call.rng());
 }
 

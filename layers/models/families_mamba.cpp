@@ -173,9 +173,9 @@ void read_granite(FamilyReader& r) {
   const ModelConfig& c = r.config;
   const bool hybrid = r.type == "granitemoehybrid";
   DecoderOptions& model = r.plan.options;
-  model.embedding_scale = c.get("embedding_multiplier", 1.0), model.residual_scale = c.get("residual_multiplier", 1.0);
-  model.logit_scale = 1 / c.get("logits_scaling", 1.0);
-  if (!std::isfinite(model.logit_scale)) c.refuse("logits_scaling", "it must not be 0");
+  model.embedding_scale = r.factor("embedding_multiplier", 1.0, 1.0);
+  model.residual_scale = r.factor("residual_multiplier", 1.0, 1.0);
+  model.logit_scale = 1 / r.factor("logits_scaling", 1.0, 1.0);
   MultiHeadAttentionOptions full = r.attention();
   if (!c.is_null("attention_multiplier")) full.scale = r.factor("attention_multiplier", 1.0, 1.0);
   const std::string position = c.get("position_embedding_type", std::string(hybrid ? "nope" : "rope"));

@@ -268,7 +268,7 @@ int64_t trained_values(const Members& m, const Members::Part& part) {
 std::string summary_of(const Members& m) {
   std::vector<std::vector<std::string>> lines{{"path", "type", "    values", "tensors"}};
   for (auto p = m.parts.begin(); p != m.parts.end(); ++p) {
-    if (p->first == p->last && !p->name.empty()) continue;  // an optional layer that this model has not
+    if (p->first == p->last && !p->name.empty()) continue;  // as an optional layer that this model has not
     std::string tensors;                                    // that belong to no part inside this one
     for (std::size_t i = p->first; i < p->last; ++i) {
       const auto holds = [&](const Members::Part& q) { return q.first <= i && i < q.last; };

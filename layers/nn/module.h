@@ -117,8 +117,7 @@ template <class M> Members members(const M& module) {
 std::vector<NamedTensor> tensors_of(const Members& m, bool only_parameters);
 /// Throws IOError unless `state` fits: the names must be equal (if `strict`), and tensors of equal names must have
 /// equal shapes and dtypes, and be both on meta or neither (unless `shapes_only`). After this check load_state cannot
-/// fail. The message begins with `op`. Returns the names
-/// that are not equal.
+/// fail. The message begins with `op`. Returns the names that are not equal.
 StateNames check_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
                        const std::string& op = "load_state", bool shapes_only = false);
 StateNames load_state(const Members& m, const std::map<std::string, Tensor>& state, bool strict = true,
@@ -237,7 +236,7 @@ template <class M> int64_t count(const M& m) {
 template <class M> void zero_grad(const M& m) {
   for (NamedTensor& p : parameters(m)) p.tensor.zero_grad();
 }
-/// Returns a table with the path, the type, the number of trained values and the tensors of each module.
+/// Returns a table with the path, the type, the number of trained values and the tensors of each module that has any.
 template <class M> std::string summary(const M& m) { return detail::summary_of(detail::members(m)); }
 /// Paths of the modules, for AnomalyMode and Profile. Valid as long as m is not moved in memory.
 template <class M> ModuleNames name_modules(const M& m) { return detail::names_of(detail::members(m)); }

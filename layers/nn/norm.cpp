@@ -27,12 +27,16 @@ NormOptions detail::norm_options(NormOptions o, NormKind kind, NormKind other) {
 
 Tensor Norm::operator()(const Tensor& x) const {
   ModuleScope scope(this, type);
-  const double eps = options.eps;
-  if (options.parts > 1) {
-    if (x.rank() < 1 || x.dim(-1) != options.dim) fail("norm: got x=", x, "; need [..., ", options.dim, "]");
-    return detail::group_norm(x, options.parts, options.kind, weight, bias, eps);
+  return detail::normalised(options, x, weight, bias);
+}
+
+Tensor detail::normalised(const NormOptions& o, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const double eps = o.eps;
+  if (o.parts > 1) {
+    if (x.rank() < 1 || x.dim(-1) != o.dim) fail("norm: got x=", x, "; need [..., ", o.dim, "]");
+    return group_norm(x, o.parts, o.kind, weight, bias, eps);
   }
-  switch (options.kind) {
+  switch (o.kind) {
     case NormKind::none: return x;
     case NormKind::layer: return layer_norm(x, weight, bias, eps);
     case NormKind::rms: return rms_norm(x, weight, eps);

@@ -41,10 +41,18 @@ int64_t first_position(int64_t tokens, const Pass& pass, const char* layer) {
   return pass.stream ? pass.stream->position(tokens, layer) : sequence_piece(tokens).first;
 }
 
+/// Checks the segments and leaves them unread for the layer; returns whether they had been read. After an error they
+/// count as read: it is enough.
+static bool take_segments(const char* layer, const Pass& pass, const Tensor& x) {
+  const bool read = pass.segments.mark(true);
+  detail::check_rows(layer, "segments", pass.segments.peek(), i64, "x", x);
+  pass.segments.mark(false);
+  return read;
+}
+
 Call::Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
     : x(checked_input(layer, given, dim, pass.key_mask)), scope_(module, type), layer_(layer), pass_(pass),
-      others_read_(pass.segments.mark(false)) {
-  detail::check_rows(layer, "segments", pass.segments.peek(), i64, "x", x);
+      others_read_(take_segments(layer, pass, x)) {
   if (!streams()) return;
   each_field(pass, [&](std::string_view name, const auto& field) {
     if (field.defined() && name != "key_mask" && !name.starts_with("context"))

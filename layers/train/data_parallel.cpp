@@ -146,9 +146,16 @@ static void check_weight(double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
 }
 
+/// The weight that the gradients of a loss of this dtype have: their sum is divided by the same.
+static double rounded(double weight, const Tensor& loss) {
+  return loss.defined() ? full({}, weight, {loss.dtype()}).item() : weight;
+}
+
 static void check_loss(const Tensor& loss, double weight) {
   check_weight(weight);
   if (weight > 0 && !loss.defined()) fail<ValueError>("data_parallel: the loss of weight ", weight, " is undefined");
+  if (!std::isfinite(rounded(weight, loss)))
+    fail<ValueError>("data_parallel: the weight ", weight, " is beyond ", loss.dtype(), ", the dtype of the loss");
 }
 
 /// Whether this rank has a backward pass. It has one also for a loss of weight 0, because the loss may be that of a
@@ -157,11 +164,6 @@ static bool walks(const Tensor& loss, double weight) {
   if (weight > 0) return true;
   if (!loss.defined() || !loss.requires_grad() || loss.numel() != 1) return false;
   return in_sequence() || std::isfinite(loss.item());
-}
-
-/// The weight that the gradients of a loss of this dtype have: their sum is divided by the same.
-static double rounded(double weight, const Tensor& loss) {
-  return loss.defined() ? full({}, weight, {loss.dtype()}).item() : weight;
 }
 
 /// Empties the buckets. Builds them again for parameters that were converted or moved.

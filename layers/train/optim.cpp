@@ -156,9 +156,9 @@ std::vector<Tensor> Optimizer::checked_gradients() const {
     for (const Tensor& g : grads) mask += g.defined() ? 'x' : '-';
   } catch (const std::exception& e) {
     if (owner_.empty()) throw;
-    failed = std::current_exception(), mask = e.what();  // the other ranks must hear of it
+    failed = std::current_exception(), mask = str("an error: ", e.what());  // the other ranks must hear of it
   }
-  if (!owner_.empty()) ranks_.check_same(str(name_, ": parameters that have a gradient (x)"), mask);
+  if (!owner_.empty()) ranks_.check_same(str(name_, ": parameters that have a gradient (x), or an error"), mask);
   if (failed) std::rethrow_exception(failed);  // all ranks fail with the same words
   return grads;
 }

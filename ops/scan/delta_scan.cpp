@@ -96,10 +96,11 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
   const auto times = [](const Tensor& t, const Tensor& decay) {
     return decay.defined() ? map(formula::Decayed{}, t, decay) : t;
   };
-  Tensor to_last;  // the part of dk that passes all later steps
+  Tensor to_last, kept;  // the part of dk that passes all later steps, and k times it: 0 before −∞, even of NaN
   if (dstate.defined()) {
+    const Tensor at_end = matmul(u, transpose(dstate, -2, -1));
     du = du + matmul(times(k, to_end), dstate);
-    to_last = times(matmul(u, transpose(dstate, -2, -1)), to_end);
+    to_last = times(at_end, to_end), kept = times(k * at_end, to_end);
   }
   const PairGradients d = values_vjp(k, e, g, u, du, chunk);
   Tensor de = d.erase;
@@ -115,10 +116,10 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
   if (g.defined()) {
     dg = detail::decay_gradient(for_decay(q * dq + e * de - k * dk, g), g);
     if (dstate.defined()) {  // every g scales what the last state has of earlier steps: see scan_backward.cpp
-      dg = dg + cumsum(for_decay(k * to_last, g), 2, {.exclusive = true});
+      dg = dg + cumsum(for_decay(kept, g), 2, {.exclusive = true});
       if (x.initial.defined()) {
-        const Tensor kept = sum(times(x.initial, whole) * dstate, {-1});
-        dg = dg + (g.rank() == 3 ? sum(kept, {-1}, keep) : unsqueeze(kept, 2));
+        const Tensor passed = sum(times(x.initial, whole) * dstate, {-1});
+        dg = dg + (g.rank() == 3 ? sum(passed, {-1}, keep) : unsqueeze(passed, 2));
       }
     }
   }

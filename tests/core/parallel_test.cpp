@@ -81,9 +81,6 @@ TEST_CASE("parallel_for: an exception reaches the caller with its type, and the 
 }
 
 TEST_CASE("parallel_for: a thread that the system refuses is a MemoryError, and the next loop works", "[parallel]") {
-#if defined(__SANITIZE_ADDRESS__)
-  return;  // which needs its address space
-#endif
   if (!testing::MemoryLimit::works()) {
     WARN("not tested: memory has no limits here");
     return;

@@ -101,9 +101,6 @@ TEST_CASE("at_thread_end: where nothing can be noted, it says so, and tensors wo
 }
 
 TEST_CASE("a thread that starts when there is no memory left throws", "[allocator]") {
-#if defined(__SANITIZE_ADDRESS__)
-  return;  // it needs its address space
-#endif
   if (!testing::MemoryLimit::works()) return;
   CHECK(testing::in_child([] {
           std::atomic<bool> none = false, done = false;

@@ -6,6 +6,7 @@
 #include <sluice/layers/attention/diff_attention.h>
 #include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/report/cost.h>
+#include <sluice/layers/report/summary.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/rows/reduce.h>
@@ -133,6 +134,17 @@ TEST_CASE("differential attention: products as counted", "[layers][diff][cost]")
   CHECK(cost(options_of(1), n).flops ==
         2 * n * d * (2 * h * w + 4 * g * w + 2 * h * w) + 2 * n * n * h * (2 * w + 4 * w));
   CHECK(cost(options_of(2), n).flops == 2 * n * d * (2 * h * w + 2 * g * w + h + h * w) + 2 * n * n * 2 * h * (w + w));
+}
+
+TEST_CASE("differential attention 1: reports name its norm by its path", "[layers][diff][cost]") {
+  const DiffAttention diff = layer_of(options_of(1));
+  int norms = 0;
+  for (const ModuleCost& row : module_costs(diff, input()))
+    if (row.path == "norm") {
+      ++norms;
+      CHECK(row.output == Shape{2, kHeads, 70, 2 * kWidth});
+    }
+  CHECK(norms == 1);
 }
 
 TEST_CASE("differential attention: defaults and errors", "[layers][diff]") {

@@ -4,6 +4,7 @@
 #include "support/catch.h"
 #include "support/table_samples.h"
 
+#include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/linear_attention/gla.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
@@ -108,6 +109,19 @@ TEST_CASE("pass: one pass serves many calls, and what is left undefined is not g
   }
   CHECK_NOTHROW(model.first(x, {.key_mask = Tensor(), .positions = {}, .rng = &rng}));
   CHECK_THROWS_WITH([&] { const Pass unread{.key_mask = mask}; }(), Contains("key_mask"));
+}
+
+TEST_CASE("pass: segments that do not fit are one error, wherever a layer has read them before", "[pass]") {
+  Rng rng(3);
+  const MultiHeadAttention layer({.dim = 8, .heads = 2, .causal = true}, rng);
+  const Tensor x = normal({2, 4, 8}, 0, 1, rng), three = zeros({2, 3}, {i64}), four = zeros({2, 4}, {i64});
+  const auto refuses = [&](const Pass& pass) { CHECK_THROWS_WITH(layer(x, pass), Contains("segments=[2,3]")); };
+  CHECK_NOTHROW(refuses({.segments = three}));  // nor one at the end of the pass
+  CHECK_NOTHROW([&] {
+    const Pass pass{.segments = four};
+    layer(x, pass);
+    CHECK_THROWS_AS(layer(narrow(x, 1, 0, 3), pass), ShapeError);
+  }());
 }
 
 TEST_CASE("pass: a stream refuses what nothing reads, and stays as it was", "[pass][streaming]") {

@@ -257,6 +257,9 @@ TEST_CASE("delta_scan: a decay of −∞ drops what was, and has no gradient", "
         for (const Tensor& x : results) CHECK(sluice::all(isfinite(x)).item() != 0);
       CHECK(max_abs(piece(all[6], 40, 1)) == 0);
       CHECK(max_abs(piece(again[6], 40, 1)) <= (dtype == f64 ? 1e-12 : 1e-4));
+      s.k = masked_fill(s.k, unsqueeze(arange(100), 1) == 3.0, std::numeric_limits<double>::quiet_NaN());
+      for (const auto& results : {run_delta(s), run_delta(s, true)})
+        CHECK(sluice::all(isfinite(piece(results[6], 41, 59))).item() != 0);  // also the gradient of a gradient's graph
     }
 }
 
