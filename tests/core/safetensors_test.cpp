@@ -227,11 +227,9 @@ TEST_CASE("safetensors: hostile files are refused with the reason", "[safetensor
   // The JSON.
   header("[]", "not a JSON object");
   header(" {}", "not a JSON object");
-  header("{", "it is not JSON");
   header("{}}", "it is not JSON");
   header("{\"a\xff\":1}", "it is not JSON");
   header("{\"a\":", "it is not JSON");
-  header("{\"a\":" + std::string(200'000, '[') + "}", "nested deeper than 32");
   header(R"({"a":{"shape":)" + std::string(200'000, '[') + "}}", "nested deeper than 32");
   header("{" + entry("F32", "[[1]]", "[0,4]") + "}", "shape holds an array");
   header(R"({"a":{"b":{}}})", "unknown key 'b'");

@@ -22,22 +22,27 @@ inline double worst(const Tensor& got, const Tensor& want, const Tensor& mask) {
   return max_abs_diff(masked_fill(to(got, f64), padding, 0), masked_fill(want, padding, 0));
 }
 
-/// A model's logits of a padded batch, and of a text in pieces of these sizes in turn, are those beside it.
+/// A model's logits of a padded batch, and of that and a text in pieces of these sizes in turn, are those beside it.
 inline void check_logits(const std::string& folder, const std::vector<int64_t>& pieces) {
   const SafeTensors want = load_safetensors(folder + "/expected.safetensors");
   const auto& given = want.tensors;
   NoGrad guard;
   const Decoder model = load_model_files(folder, {.dtype = f64});
-  const Tensor y = model(given.at("tokens"), {.key_mask = given.at("mask")});
-  CHECK(worst(y, given.at("logits"), given.at("mask")) <= 1e-9);
-  const Tensor text = given.at("stream");
-  Stream stream;
-  for (int64_t at = 0, i = 0; at < text.dim(1); ++i) {
-    const int64_t count = std::min(pieces[static_cast<std::size_t>(i) % pieces.size()], text.dim(1) - at);
-    const Tensor logits = step(model, narrow(text, 1, at, count), stream);
-    CHECK(max_abs_diff(logits, narrow(given.at("stream_logits"), 1, at, count)) <= 1e-9);
-    at += count;
-  }
+  const Tensor &padded = given.at("tokens"), &mask = given.at("mask"), &text = given.at("stream");
+  CHECK(worst(model(padded, {.key_mask = mask}), given.at("logits"), mask) <= 1e-9);
+  const auto in_pieces = [&](const Tensor& tokens, const Tensor& real) {
+    Stream stream;
+    std::vector<Tensor> logits;
+    for (int64_t at = 0, i = 0; at < tokens.dim(1); ++i) {
+      const int64_t count = std::min(pieces[static_cast<std::size_t>(i) % pieces.size()], tokens.dim(1) - at);
+      const Tensor now = real.defined() ? narrow(real, 1, at, count) : real;
+      logits.push_back(step(model, narrow(tokens, 1, at, count), stream, {.key_mask = now}));
+      at += count;
+    }
+    return cat(logits, 1);
+  };
+  CHECK(max_abs_diff(in_pieces(text, {}), given.at("stream_logits")) <= 1e-9);
+  CHECK(worst(in_pieces(padded, mask), given.at("logits"), mask) <= 1e-9);
 }
 
 }  // namespace sluice::testing
