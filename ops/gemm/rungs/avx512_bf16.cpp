@@ -25,10 +25,11 @@ struct Place {
   const float* bias;
 };
 
-/// 8 rows of a times C tiles of b (the second next_b bytes after the first), over `steps` tiles of k.
+/// 8 rows of a times C tiles of b (the second next_b bytes after the first), over `steps` tiles of k. Not inlined: GCC
+/// keeps the caller's integers in vector registers then, and stores the vectors of b for want of room.
 template <int C>
-[[gnu::target("avx512f,avx512bf16")]] void multiply_rows(int64_t steps, const char* a, const char* b, int64_t next_b,
-                                                         const Place& c) {
+[[gnu::target("avx512f,avx512bf16"), gnu::noinline]] void multiply_rows(int64_t steps, const char* a, const char* b,
+                                                                        int64_t next_b, const Place& c) {
   for (int64_t i = 0; i < std::min(kHeight, c.rows); ++i)  // c may be far away
     for (int j = 0; j < C; ++j) __builtin_prefetch(c.to + i * c.ld + 16 * j, 1);
   __m512 sum[kHeight][C];
