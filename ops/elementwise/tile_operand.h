@@ -57,9 +57,7 @@ template <class T> class TileOperand {
     if (constant_ > 0) {
       if (held == i / constant_) return buffer;
       held = i / constant_;
-      T number;
-      read_tile(walk_, at_, x_.dtype(), i, 1, &number);
-      std::fill_n(buffer, kLength, number);
+      read_tile(walk_, at_, x_.dtype(), held * constant_, std::min(kLength, constant_), buffer);
     } else if (bf16_run_) {
       const BFloat16* at = reinterpret_cast<const BFloat16*>(at_) + i;
       for (int64_t j = 0; j < n; ++j) buffer[j] = convert<T>(at[j]);

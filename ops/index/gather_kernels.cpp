@@ -2,6 +2,7 @@
 #include <sluice/ops/kernels.h>
 
 #include <sluice/core/number/arithmetic.h>
+#include <sluice/core/kernel/copy_rows.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/strided.h>
 #include <sluice/ops/shape/create.h>
@@ -157,7 +158,7 @@ void copy_slices(const T* base, int64_t along, const int64_t* at, int64_t n, int
     for (int64_t k = 0; k < n; ++k) to[k] = base[at[k] * along];
   } else {
     for (int64_t k = 0; k < n; ++k)
-      std::memcpy(to + k * size, base + at[k] * along, static_cast<std::size_t>(size) * sizeof(T));
+      detail::copy_bytes(base + at[k] * along, to + k * size, size * static_cast<int64_t>(sizeof(T)));
   }
 }
 

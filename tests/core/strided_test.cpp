@@ -192,8 +192,8 @@ TEST_CASE("strided: copies of transposed dims, beyond every tile", "[strided]") 
 
 TEST_CASE("strided: short rows and flipped ones, beyond every tile", "[strided]") {
   for (DType type : {boolean, bf16, f32, f64})
-    for (int64_t width : {2, 3, 7, 8, 9})
-      for (int64_t rows : {7, 129, 1500}) {
+    for (int64_t width : {2, 3, 7, 8, 9, 16, 17, 129})
+      for (int64_t rows : {int64_t{7}, int64_t{129}, 500 + 2000 / width}) {
         const Tensor x = scrambled({3, rows, width + 2}, type), y = slice(x, 2, 1, width + 1);
         const Tensor column = slice(x, 2, 0, 1), repeated = expand(column, {3, rows, width});
         INFO(name_of(type) << " " << rows << " rows of " << width);
@@ -216,6 +216,29 @@ TEST_CASE("strided: short rows and flipped ones, beyond every tile", "[strided]"
           REQUIRE(std::memcmp(got.data(), want.data(), got.size() * sizeof(double)) == 0);
         }
       }
+}
+
+TEST_CASE("strided: copies to any place of a page behind their source", "[strided]") {
+  constexpr int64_t page = 4096;
+  for (DType t : {boolean, bf16, f32, f64}) {
+    const int64_t size = size_of(t), most = page / size, longest = 3 * most + 1;
+    const Tensor source = scrambled({longest}, t);
+    Tensor whole = empty({longest + 2 * most}, {t});
+    const int64_t apart = (whole.raw() - source.raw()) % page;
+    for (int64_t behind : {0, 8, 56, 64, 72, 2048, 4088})
+      for (int64_t n : {int64_t{1}, 512 / size, 512 / size + 1, 1024 / size - 1, most, most + 1, longest}) {
+        INFO(name_of(t) << " " << n << ", " << behind << " bytes behind");
+        const int64_t first = 1 + ((behind - apart + 2 * page) % page) / size % most;
+        fill_(whole, 1);
+        Tensor target = narrow(whole, 0, first, n);
+        const Tensor from = narrow(source, 0, 1, n - 1 + (n < longest));
+        Tensor inside = narrow(target, 0, 0, from.dim(0)), rest = narrow(whole, 0, first + from.dim(0), 1);
+        copy_(inside, from);
+        REQUIRE(same_elements(from, inside));
+        for (const Tensor& beside : {narrow(whole, 0, first - 1, 1), rest})
+          REQUIRE(same_elements(ones({1}, {t}), beside));
+      }
+  }
 }
 
 TEST_CASE("strided: long rows are cut into tiles without a seam", "[strided]") {
