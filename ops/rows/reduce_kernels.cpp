@@ -1,11 +1,11 @@
 // The loops of reductions.
 #include <sluice/ops/kernels.h>
 
-#include <sluice/core/number/arithmetic.h>
 #include <sluice/core/number/math.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/strided.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/reduce_ops.h>
 #include <sluice/ops/rows/rows.h>
 
 #include <algorithm>
@@ -16,54 +16,10 @@ namespace sluice {
 
 namespace {
 
+using namespace reduction;
+
 constexpr int kLanes = 64;
 constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
-
-struct SumOp {
-  template <class T> static constexpr T start() { return T(0); }
-  template <class T> static T apply(T a, T b) { return detail::sum_of(a, b); }
-};
-template <bool largest> struct ExtremeOp {
-  template <class T> static constexpr T start() {
-    using Limits = std::numeric_limits<T>;
-    if constexpr (Limits::has_infinity) return largest ? -Limits::infinity() : Limits::infinity();
-    else return largest ? Limits::lowest() : Limits::max();
-  }
-  template <class T> static T better(T a, T y) { return (largest ? y > a : y < a) ? y : a; }
-  template <class T> static T apply(T a, T b) {
-    if constexpr (!std::is_floating_point_v<T>) return better(a, b);
-    else return largest ? math::max(a, b) : math::min(a, b);
-  }
-};
-using MaxOp = ExtremeOp<true>;
-using MinOp = ExtremeOp<false>;
-/// √Σx². The squares of f32 are exact in f64, and sums of them do not leave its range.
-struct NormOp : SumOp {};
-/// In f64, whose range holds what a part of the factors gives before the others bring it back.
-struct ProdOp {
-  template <class T> static constexpr T start() { return T(1); }
-  template <class T> static T apply(T a, T b) { return a * b; }
-};
-
-template <class Op> constexpr bool takes_part_in_f64 = std::is_same_v<Op, NormOp> || std::is_same_v<Op, ProdOp>;
-/// Wide type of running totals.
-template <class Op, class T>
-using Total =
-    std::conditional_t<(std::is_base_of_v<SumOp, Op> || takes_part_in_f64<Op>)&&std::is_floating_point_v<T>, double, T>;
-/// Type of partial results.
-template <class Op, class T> using Part = std::conditional_t<takes_part_in_f64<Op>, Total<Op, T>, T>;
-/// What reduces partial results.
-template <class Op> using Join = std::conditional_t<std::is_same_v<Op, NormOp>, SumOp, Op>;
-
-template <class Op, class T> Part<Op, T> term(T x) {
-  const Part<Op, T> v = x;
-  if constexpr (std::is_same_v<Op, NormOp>) return v * v;
-  else return v;
-}
-template <class T, class Op, class Total> T result(Total total) {
-  if constexpr (std::is_same_v<Op, NormOp>) return static_cast<T>(math::sqrt(total));
-  else return static_cast<T>(total);
-}
 
 /// Input of a reduction, of any layout. operator() returns n numbers from `at` on: in place, or in thread-local memory.
 template <class T> struct Source {
@@ -99,9 +55,25 @@ template <class T> struct Source {
   }
 };
 
-template <class Op> constexpr bool is_extreme = std::is_same_v<Op, MaxOp> || std::is_same_v<Op, MinOp>;
+/// extreme_of_run() in one pass, for which short runs are too short.
+template <class Op, class T> [[gnu::noinline]] T extreme_of_long_run(const T* x, int64_t n) {
+  const auto better = [](T a, T y) { return Op::better(a, y); };
+  T best[kLanes], unknown[kLanes] = {};  // NaN, or 0
+  std::fill_n(best, kLanes, Op::template start<T>());
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int k = 0; k < kLanes; ++k) {
+      const T y = x[i + k];
+      best[k] = better(best[k], y), unknown[k] = y != y ? y : unknown[k];
+    }
+  for (int64_t k = i; k < n; ++k) unknown[k - i] = x[k] != x[k] ? x[k] : unknown[k - i];
+  const T any = detail::row_sum(unknown, kLanes);
+  const auto rest = [x](int64_t k) { return x[k]; };
+  return any != any ? any : detail::halves_joined<kLanes, true>(best, i, n, rest, better);
+}
 /// The extreme of the numbers and, on its own, whether one is NaN: less to wait for than Op::apply() in a chain.
 template <class Op, class T> T extreme_of_run(const T* x, int64_t n) {
+  if (std::is_floating_point_v<T> && n >= 8 * kLanes) return extreme_of_long_run<Op>(x, n);
   const T best = detail::row_joined(x, n, Op::template start<T>(), [](T a, T y) { return Op::better(a, y); });
   int unknown = 0;
   for (int64_t i = 0; i < n; ++i) unknown |= x[i] != x[i];
@@ -132,26 +104,36 @@ template <class Op> int64_t lanes_of(int64_t n) {
   if constexpr (std::is_same_v<Op, NormOp>) return detail::kRowLanes;
   return is_extreme<Op> || n < 16 ? 1 : n < kLanes ? 16 : kLanes;
 }
+/// to[k] = join of to[k], or of Op's start if `fresh`, and of number k of each of 1, 2 or 4 rows.
+template <class Op, class T, bool fresh, class P, class From>
+void join_rows(int64_t rows, P* __restrict__ to, int64_t count, const From* a, int64_t apart) {
+  const From *b = a + apart, *c = b + apart, *d = c + apart;
+  const auto old = [to](int64_t k) { return fresh ? Op::template start<P>() : to[k]; };
+  const auto joined = [](P sum, From v) { return Op::apply(sum, term<Op>(static_cast<T>(v))); };
+  if (rows == 4)
+    for (int64_t k = 0; k < count; ++k) to[k] = joined(joined(joined(joined(old(k), a[k]), b[k]), c[k]), d[k]);
+  else if (rows == 2)
+    for (int64_t k = 0; k < count; ++k) to[k] = joined(joined(old(k), a[k]), b[k]);
+  else
+    for (int64_t k = 0; k < count; ++k) to[k] = joined(old(k), a[k]);
+}
 /// part [lanes, m]: its first row becomes the reduction of n rows of m numbers, `step` apart, in the order of
 /// detail::lanes_joined().
 template <class Op, class T, class From>
 void reduce_rows(const From* x, int64_t step, int64_t n, int64_t m, Part<Op, T>* __restrict__ part) {
   using P = Part<Op, T>;
-  const auto joined = [](P a, From v) { return Op::apply(a, term<Op>(static_cast<T>(v))); };
   int64_t lanes = lanes_of<Op>(n), each = n / lanes;
-  std::fill_n(part, lanes * m, Op::template start<P>());
+  if (each == 0) std::fill_n(part, lanes * m, Op::template start<P>());
   for (int64_t i = 0;; each = lanes >= 4 ? i + lanes <= n : lanes == 1 ? n - i : 0) {
     // Adds `each` rows to each lane. Rows without a gap are one long row.
     const int64_t runs = step == m ? 1 : lanes, count = step == m ? lanes * m : m, apart = lanes * step;
     for (int64_t r = 0, rows; r < each; r += rows) {
-      rows = each - r >= 4 ? 4 : 1;
+      rows = each - r >= 4 ? 4 : each - r >= 2 ? 2 : 1;  // each part is loaded and stored once for these
       for (int64_t l = 0; l < runs; ++l) {
-        const From *from = x + i * step + r * apart + l * step, *b = from + apart, *c = b + apart, *d = c + apart;
-        P* __restrict__ to = part + l * m;
-        if (rows == 4)  // each part is loaded and stored once for the four
-          for (int64_t k = 0; k < count; ++k) to[k] = joined(joined(joined(joined(to[k], from[k]), b[k]), c[k]), d[k]);
-        else
-          for (int64_t k = 0; k < count; ++k) to[k] = joined(to[k], from[k]);
+        const From* from = x + i * step + r * apart + l * step;
+        P* const to = part + l * m;
+        if (i + r > 0) join_rows<Op, T, false>(rows, to, count, from, apart);
+        else join_rows<Op, T, true>(rows, to, count, from, apart);
       }
     }
     i += each * lanes;
@@ -177,13 +159,16 @@ void reduce_rows(const Source<T>& x, int64_t at, int64_t n, int64_t inner, int64
 
 /// Reduces x [outer, n, inner] to [outer, inner], in tasks of kBlock rows of some columns.
 template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape s) {
-  constexpr int64_t width = 64;
+  // Few rows have few lanes, and are read in longer pieces.
+  constexpr int64_t numbers = kLanes * 64, most = 512;
+  constexpr auto lanes = &lanes_of<Op>;
+  const int64_t width = std::min(numbers / lanes(std::min(s.n, kBlock)), most);
   const int64_t blocks = ceil_div(s.n, kBlock), strips = ceil_div(s.inner, width);
   const int64_t work = std::min(s.n, kBlock) * std::min(s.inner, width);
   std::vector<Part<Op, T>> parts(static_cast<std::size_t>(blocks > 1 ? s.outer * blocks * s.inner : 0));
   const auto total = [](Total<Op, T> sum, Part<Op, T> part) { return Op::apply(sum, static_cast<Total<Op, T>>(part)); };
   parallel_for(s.outer * blocks * strips, std::max<int64_t>(1, (1 << 15) / work), [&](int64_t begin, int64_t end) {
-    alignas(64) Part<Op, T> part[kLanes * width];
+    alignas(64) Part<Op, T> part[numbers];
     for (int64_t task = begin; task < end; ++task) {
       const int64_t column = task % strips * width, block = task / strips, m = std::min(width, s.inner - column);
       const int64_t first = block % blocks * kBlock, n = std::min(kBlock, s.n - first);

@@ -9,6 +9,7 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -48,6 +49,20 @@ TEST_CASE("reduce: columns have the bits of rows, beyond every block", "[reduce]
         CHECK(same_bits(max(x, {0}), max(rows, {1})));
         CHECK(same_bits(min(transpose(rows, 0, 1)), min(rows)));
         if (is_float(t)) CHECK(same_bits(norm(x, {0}), norm(rows, {1})));
+      }
+}
+
+TEST_CASE("reduce: few rows of many columns have the bits of rows", "[reduce]") {
+  Rng rng(6);
+  for (DType t : {f32, f64, bf16, i64, i32})
+    for (int64_t n : {1, 2, 3, 5, 6, 15, 16, 19, 33, 63, 64, 200})
+      for (int64_t m : {127, 256, 257, 511, 512, 513, 1025}) {
+        INFO(n << "x" << m << " " << name_of(t));
+        const Tensor x = to(normal({2, n, m}, 0.5, 300, rng), t), rows = contiguous(transpose(x, 1, 2));
+        CHECK(same_bits(sum(x, {1}), sum(rows, {2})));
+        CHECK(same_bits(max(x, {1}), max(rows, {2})));
+        CHECK(same_bits(sum(narrow(x, 2, 1, m - 1), {1}), sum(narrow(rows, 1, 1, m - 1), {2})));
+        if (is_float(t)) CHECK(same_bits(norm(x, {1}), norm(rows, {2})));
       }
 }
 
@@ -128,4 +143,30 @@ TEST_CASE("reduce: NaN and infinities in columns", "[reduce]") {
           CHECK(to(norm(x, {0}), f64).to_vector<double>()[66] == inf);
           CHECK(to(max(x, {0}), f64).to_vector<double>()[66] == (value > 0 ? value : n == 1 ? value : 2));
         }
+}
+
+TEST_CASE("reduce: the extremes of long rows, and NaN at any place of them", "[reduce]") {
+  Rng rng(5);
+  for (DType t : {f32, f64, bf16, i64})
+    for (int64_t n : {63, 64, 511, 512, 513, 575, 576, 1023, 1024, 1537, 3001}) {
+      INFO(n << " " << name_of(t));
+      Tensor x = to(normal({2, n}, 0, 1000, rng), t);
+      const std::vector<double> all = to(x, f64).to_vector<double>();
+      const auto most = std::max_element(all.begin(), all.begin() + n),
+                 least = std::min_element(all.begin() + n, all.end());
+      CHECK(to(max(x, {1}), f64).to_vector<double>()[0] == *most);
+      CHECK(to(min(x, {1}), f64).to_vector<double>()[1] == *least);
+      CHECK(argmax(x, 1).to_vector<int64_t>()[0] == most - all.begin());
+      for (int64_t at = 0; is_float(t) && at < n; at += at % 64 < 2 || n - at < 3 ? 1 : 31) {
+        const double old = all[static_cast<std::size_t>(n + at)];
+        Tensor place = narrow(narrow(x, 0, 1, 1), 1, at, 1);
+        fill_(place, at % 2 == 0 ? not_a_number : -not_a_number);
+        for (const Tensor& y : {max(x, {1}), min(x, {1})}) {
+          CHECK(std::isfinite(to(y, f64).to_vector<double>()[0]));
+          CHECK(std::isnan(to(y, f64).to_vector<double>()[1]));
+        }
+        CHECK(argmax(x, 1).to_vector<int64_t>()[1] == at);
+        fill_(place, old);
+      }
+    }
 }
