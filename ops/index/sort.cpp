@@ -4,6 +4,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/core/kernel/parallel.h>
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
@@ -23,26 +24,80 @@ template <class T> struct Entry {
   int64_t index;
 };
 
-/// order[0…k) = indices of the first k of the n values; ties by index, NaN last.
-template <class T>
-void order_row(const T* x, int64_t n, int64_t k, bool descending, std::vector<Entry<T>>& entries, int64_t* order) {
-  entries.clear();
-  for (int64_t i = 0; i < n; ++i)
-    if (x[i] == x[i]) entries.push_back({x[i], i});
-  const auto first = entries.begin(), last = entries.end();
-  const auto numbers = static_cast<int64_t>(entries.size()), wanted = std::min(k, numbers);
-  auto arrange = [&](auto before) {
-    auto less = [before](const Entry<T>& a, const Entry<T>& b) {
-      return before(a.value, b.value) || (!before(b.value, a.value) && a.index < b.index);
-    };
-    if (wanted < numbers) std::nth_element(first, first + wanted, last, less);
-    std::sort(first, first + wanted, less);
-  };
-  if (descending) arrange([](T a, T b) { return a > b; });
-  else arrange([](T a, T b) { return a < b; });
-  for (int64_t i = 0; i < wanted; ++i) order[i] = entries[static_cast<std::size_t>(i)].index;
-  for (int64_t i = 0, at = wanted; at < k; ++i)
+constexpr int64_t kFew = 64, kBlock = 32, kRadix = 256;
+
+/// As wide as T, so that loops vectorise.
+template <class T> using Count = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+
+/// Whether one of n values, at most kBlock, comes before the bound.
+template <class T, class Before> bool any_before(const T* x, int64_t n, T bound, Before before) {
+  Count<T> any = 0;
+  for (int64_t i = 0; i < n; ++i) any |= before(x[i], bound) ? 1 : 0;
+  return any != 0;
+}
+
+/// The places of the NaN among n values from order[at] on, up to order[k).
+template <class T> void order_nans(const T* x, int64_t k, int64_t at, int64_t* order) {
+  for (int64_t i = 0; at < k; ++i)
     if (x[i] != x[i]) order[at++] = i;
+}
+
+/// order_row() of few values: the rank of each is the number of those before it.
+template <class T, class Before> void order_by_rank(const T* x, int64_t n, int64_t k, Before before, int64_t* order) {
+  const auto length = static_cast<Count<T>>(round_up(n, 16));  // whole vectors
+  T padded[kFew] = {};
+  Count<T> rank[kFew] = {};
+  std::copy_n(x, n, padded);
+  detail::vectorised([=, &rank, &padded] {
+    for (Count<T> j = 0; j < n; ++j) {
+      const T y = x[j];
+      for (Count<T> i = 0; i < length; ++i) {
+        const Count<T> first = before(y, padded[i]) ? 1 : 0, equal = y == padded[i] ? 1 : 0, earlier = j < i ? 1 : 0;
+        rank[i] += first | (equal & earlier);
+      }
+    }
+  });
+  int64_t numbers = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] != x[i]) continue;
+    ++numbers;
+    if (rank[i] < k) order[rank[i]] = i;
+  }
+  order_nans(x, k, numbers, order);
+}
+
+/// order[0…k) = indices of the first k of the n values; ties by index, NaN last. Of what has been read, the first k
+/// are selected again and again. Later values that do not come before the last of them are not among the first k.
+template <class T, class Before>
+void order_row(const T* x, int64_t n, int64_t k, Before before, std::vector<Entry<T>>& entries, int64_t* order) {
+  const auto less = [before](const Entry<T>& a, const Entry<T>& b) {
+    return before(a.value, b.value) || (!before(b.value, a.value) && a.index < b.index);
+  };
+  const auto count = [&] { return static_cast<int64_t>(entries.size()); };
+  const auto select = [&] {
+    if (count() <= k) return;
+    std::nth_element(entries.begin(), entries.begin() + (k - 1), entries.end(), less);
+    entries.resize(static_cast<std::size_t>(k));
+  };
+  entries.clear();
+  int64_t i = 0;
+  for (; i < n && count() < 16 * k; ++i)
+    if (x[i] == x[i]) entries.push_back({x[i], i});
+  while (i < n) {
+    select();
+    const T bound = entries.back().value;
+    for (int64_t m; i < n && count() < 16 * k; i += m) {
+      m = std::min(kBlock, n - i);
+      if (!any_before(x + i, m, bound, before)) continue;
+      for (int64_t j = i; j < i + m; ++j)
+        if (before(x[j], bound)) entries.push_back({x[j], j});
+    }
+  }
+  select();
+  std::sort(entries.begin(), entries.end(), less);
+  int64_t at = 0;
+  for (const Entry<T>& e : entries) order[at++] = e.index;
+  order_nans(x, k, at, order);
 }
 
 /// A whole number that orders as x does: −0 as 0, and denormals as 0 where they are flushed.
@@ -97,13 +152,10 @@ template <class T> void order_by_radix(const T* x, int64_t n, bool descending, i
   (narrow ? order_keys<uint32_t, T> : order_keys<uint64_t, T>)(x, n, numbers, descending, least, most - least, order);
 }
 
-constexpr int64_t kFew = 64, kBlock = 32, kRadix = 256;
-
 /// order_row for k of at most kFew. The first k so far are kept sorted; few later values come before the last of them,
 /// and whole blocks of x are compared with it at a time. A later equal value displaces none, as its index is higher.
 /// False if order is unfinished because too many values do come before, as in a row that is sorted the other way round.
 template <class T, class Before> bool order_few(const T* x, int64_t n, int64_t k, Before before, int64_t* order) {
-  using Mask = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;  // as wide as T, so that the loop vectorises
   T best[kFew];
   int64_t count = 0, moves = 0, i = 0;
   const auto insert = [&](int64_t j) {
@@ -115,15 +167,12 @@ template <class T, class Before> bool order_few(const T* x, int64_t n, int64_t k
     if (x[i] == x[i]) insert(i);
   for (; i < n && moves <= 8 * n; i += kBlock) {
     const int64_t m = std::min(kBlock, n - i);
-    const T bound = best[k - 1];
-    Mask any = 0;
-    for (int64_t j = i; j < i + m; ++j) any |= before(x[j], bound) ? Mask(1) : Mask(0);
-    for (int64_t j = i; any && j < i + m; ++j)
+    if (!any_before(x + i, m, best[k - 1], before)) continue;
+    for (int64_t j = i; j < i + m; ++j)
       if (before(x[j], best[k - 1])) insert(j);
   }
   if (moves > 8 * n) return false;
-  for (i = 0; count < k; ++i)
-    if (x[i] != x[i]) order[count++] = i;
+  order_nans(x, k, count, order);
   return true;
 }
 
@@ -138,18 +187,17 @@ void argsort_cpu(const Tensor& x, Tensor& index, bool descending) {
       const T* in = x.data<T>();
       parallel_for(x.numel() / n, std::max<int64_t>(1, (1 << 14) / (n * levels)), [&](int64_t begin, int64_t end) {
         std::vector<Entry<T>> entries;
-        if (!few && !radix) entries.reserve(static_cast<std::size_t>(n));
-        const auto higher = [](T a, T b) { return a > b; };
-        const auto lower = [](T a, T b) { return a < b; };
+        const auto ordered = [&](const T* row, int64_t* to, auto before) {
+          if (few && order_few(row, n, k, before, to)) return;
+          if (n <= std::min<int64_t>(kFew, 256 / sizeof(T))) order_by_rank(row, n, k, before, to);
+          else order_row(row, n, k, before, entries, to);
+        };
         for (int64_t r = begin; r < end; ++r) {
           const T* row = in + r * n;
           int64_t* to = out + r * k;
-          if (radix) {
-            order_by_radix(row, n, descending, to);
-            continue;
-          }
-          const bool done = few && (descending ? order_few(row, n, k, higher, to) : order_few(row, n, k, lower, to));
-          if (!done) order_row(row, n, k, descending, entries, to);
+          if (radix) order_by_radix(row, n, descending, to);
+          else if (descending) ordered(row, to, [](T a, T b) { return a > b; });
+          else ordered(row, to, [](T a, T b) { return a < b; });
         }
       });
     }

@@ -31,30 +31,39 @@ void cross_entropy_targets_cpu(const Tensor& targets, int64_t ignore_index, int6
   kernel::fill(share, 1.0 / static_cast<double>(std::max<int64_t>(1, counted)));
 }
 
+/// Σ e^(x_i − shift) of a row, and its target's part of the loss.
+template <class T> T exp_total_of_row(const T* p, int64_t classes, int64_t of, double smoothing, T& target) {
+  T shift;
+  const T total = detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
+  const T by = shift;  // from all logits: log Σ + shift would lose the digits of log Σ
+  target = p[of] - by;
+  if (smoothing > 0) {
+    const T sum = detail::row_total<T>(classes, [=](int64_t i) { return p[i] - by; });
+    target = (smoothing < 1 ? T(1 - smoothing) * target : T(0)) + T(smoothing) * sum / T(classes);  // 0·∞ is NaN
+  }
+  return total;
+}
+
 /// Loss of each row of x [n, C]; rows whose target is negative are ignored and give 0.
 void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, double smoothing) {
-  const int64_t classes = x.dim(1);
+  constexpr int64_t most = 128;  // rows at a time, whose logarithms are taken together
+  const int64_t rows = x.dim(0), classes = x.dim(1);
+  const int64_t block = std::clamp<int64_t>((1 << 14) / std::max<int64_t>(1, classes), 1, most);
   const int64_t* t = targets.data<int64_t>();
   detail::dispatch_rows("cross_entropy", x.dtype(), [&]<class T>() {
     const detail::RowsIn<T> in(x, classes, 0);
     T* out = loss.mutable_data<T>();
-    detail::for_each_row(x.dim(0), classes, [&](int64_t r) {
-      if (t[r] < 0) {
-        out[r] = 0;
-        return;
-      }
-      const T* p = in[r];
-      T shift;
-      const T total =
-          detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
-      const T by = shift;  // from all logits: log Σ + shift would lose the digits of log Σ
-      T target = p[t[r]] - by;
-      if (smoothing > 0) {
-        const T sum = detail::row_total<T>(classes, [=](int64_t i) { return p[i] - by; });
-        target = (smoothing < 1 ? T(1 - smoothing) * target : T(0)) + T(smoothing) * sum / T(classes);  // 0·∞ is NaN
+    detail::for_each_row(ceil_div(rows, block), block * classes, [&](int64_t i) {
+      const int64_t first = i * block, n = std::min(block, rows - first);
+      T total[most], target[most];
+      for (int64_t k = 0; k < n; ++k) {
+        const int64_t of = t[first + k];
+        total[k] = 1, target[k] = 0;
+        if (of >= 0) total[k] = exp_total_of_row(in[first + k], classes, of, smoothing, target[k]);
       }
       // The total is 0 where all logits are −∞. The target has probability 0 there, and −∞ + ∞ would be NaN.
-      out[r] = total == T(0) ? std::numeric_limits<T>::infinity() : math::log(total) - target;
+      for (int64_t k = 0; k < n; ++k)
+        out[first + k] = total[k] == T(0) ? std::numeric_limits<T>::infinity() : math::log(total[k]) - target[k];
     });
   });
 }

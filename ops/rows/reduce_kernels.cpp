@@ -121,9 +121,7 @@ void join_rows(int64_t rows, P* __restrict__ to, int64_t count, const From* a, i
 /// detail::lanes_joined().
 template <class Op, class T, class From>
 void reduce_rows(const From* x, int64_t step, int64_t n, int64_t m, Part<Op, T>* __restrict__ part) {
-  using P = Part<Op, T>;
   int64_t lanes = lanes_of<Op>(n), each = n / lanes;
-  if (each == 0) std::fill_n(part, lanes * m, Op::template start<P>());
   for (int64_t i = 0;; each = lanes >= 4 ? i + lanes <= n : lanes == 1 ? n - i : 0) {
     // Adds `each` rows to each lane. Rows without a gap are one long row.
     const int64_t runs = step == m ? 1 : lanes, count = step == m ? lanes * m : m, apart = lanes * step;
@@ -131,7 +129,7 @@ void reduce_rows(const From* x, int64_t step, int64_t n, int64_t m, Part<Op, T>*
       rows = each - r >= 4 ? 4 : each - r >= 2 ? 2 : 1;  // each part is loaded and stored once for these
       for (int64_t l = 0; l < runs; ++l) {
         const From* from = x + i * step + r * apart + l * step;
-        P* const to = part + l * m;
+        Part<Op, T>* const to = part + l * m;
         if (i + r > 0) join_rows<Op, T, false>(rows, to, count, from, apart);
         else join_rows<Op, T, true>(rows, to, count, from, apart);
       }
@@ -139,7 +137,8 @@ void reduce_rows(const From* x, int64_t step, int64_t n, int64_t m, Part<Op, T>*
     i += each * lanes;
     if (lanes == 1) return;
     lanes /= 2;
-    for (int64_t k = 0; k < lanes * m; ++k) part[k] = Op::apply(part[k], part[lanes * m + k]);
+    const int64_t pairs = i > 0 ? lanes * m : 0;
+    for (int64_t k = 0; k < pairs; ++k) part[k] = Op::apply(part[k], part[pairs + k]);
   }
 }
 /// The same for m columns of x [.., inner], whose first number is at `at`.

@@ -29,11 +29,13 @@ Tensor noise(const Shape& shape, DType dtype) {
   return to(Tensor::from(v, shape), dtype);
 }
 
+/// NaN last.
 Indices naive_order(const std::vector<double>& row, bool descending) {
   Indices order(row.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) {
     const double a = row[static_cast<std::size_t>(i)], b = row[static_cast<std::size_t>(j)];
+    if (std::isnan(a) || std::isnan(b)) return !std::isnan(a) && std::isnan(b);
     return descending ? a > b : a < b;
   });
   return order;
@@ -142,6 +144,40 @@ TEST_CASE("topk: few of a long row are the first of its sort", "[sort]") {
     const Indices all = argsort(x, 0, true).to_vector<int64_t>();
     for (int64_t k : {1, 2, 7, 16, 33, 64})
       if (k <= n) CHECK(topk(x, k).indices.to_vector<int64_t>() == Indices(all.begin(), all.begin() + k));
+  }
+}
+
+TEST_CASE("sort: short rows of every length against a stable sort", "[sort]") {
+  const DType dtype = GENERATE(f32, f64, bf16, i64, i32, boolean);
+  Rng rng(8);
+  for (int64_t n = 1; n <= 70; ++n) {
+    Tensor x = to(round(normal({n}, 0, 4, rng)), dtype);
+    if (is_float(dtype)) x = where(uniform({n}, 0, 1, rng) < 0.2, kNan, where(x == 2.0, -0.0, x));
+    INFO(n << " " << name_of(dtype));
+    CHECK(argsort(x).to_vector<int64_t>() == naive_order(x.to_vector<double>(), false));
+    const Indices all = naive_order(x.to_vector<double>(), true);
+    CHECK(argsort(x, 0, true).to_vector<int64_t>() == all);
+    for (int64_t k : {n / 2, n - 1})
+      CHECK(topk(x, k).indices.to_vector<int64_t>() == Indices(all.begin(), all.begin() + k));
+  }
+}
+
+TEST_CASE("topk: many of a long row, which are selected as it is read", "[sort]") {
+  const DType dtype = GENERATE(f32, f64, bf16, i64, i32);
+  Rng rng(9);
+  for (int64_t n : {1025, 2049, 20001}) {
+    const Tensor some = to(round(normal({n}, 0, 3000, rng)), dtype), up = to(arange(n), dtype);
+    std::vector<Tensor> rows{some, up, flip(up, {0}), zeros({n}, {dtype})};
+    if (is_float(dtype)) {
+      const Tensor place = arange(n);
+      rows.push_back(where(place < n / 2, kNan, some)), rows.push_back(where(place > 70, kNan, some));
+      rows.push_back(full({n}, kNan, {dtype}));
+    }
+    for (const Tensor& x : rows) {
+      const Indices all = naive_order(x.to_vector<double>(), true);
+      for (int64_t k : {65, 127, 128, 1024})
+        CHECK(topk(x, k).indices.to_vector<int64_t>() == Indices(all.begin(), all.begin() + k));
+    }
   }
 }
 
