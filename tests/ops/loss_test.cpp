@@ -8,7 +8,9 @@
 #include <sluice/core/number/random.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/rows/softmax.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <cmath>
 #include <functional>
@@ -45,6 +47,33 @@ TEST_CASE("cross_entropy: probabilities that do not fit are refused", "[loss]") 
   CHECK_THROWS_WITH(cross_entropy(x, q, {.weight = ones({2})}),
                     "cross_entropy: weight=[2] does not fit logits=[2,3]; need [C]");
   CHECK_THROWS_AS(nll_loss(x, q), DTypeError);
+}
+
+TEST_CASE("cross_entropy: of many rows, each has the loss that it has alone", "[loss]") {
+  Rng rng(3);
+  for (DType t : {f32, f64, bf16})
+    for (int64_t classes : {1, 2, 10, 17, 127, 129, 300})
+      for (int64_t rows : {1, 127, 128, 129, 257}) {
+        INFO(rows << "x" << classes << " " << name_of(t));
+        Tensor x = to(normal({rows, classes}, 0, 3, rng), t), targets = randint(0, classes, {rows}, rng);
+        targets = where(arange(rows) == static_cast<double>(rows / 3), -100, targets);
+        Tensor none = narrow(x, 0, rows - 1, 1);  // a row of −∞ has no loss to speak of
+        fill_(none, -INFINITY);
+        const CrossEntropyOptions o{.reduction = Reduction::none},
+            smooth{.label_smoothing = 0.1, .reduction = Reduction::none};
+        const Tensor all = cross_entropy(x, targets, o), smoothed = cross_entropy(x, targets, smooth);
+        const Tensor log_p = log_softmax(to(x, f64));
+        const std::vector<double> got = to(all, f64).to_vector<double>();
+        for (int64_t r = 0; r < rows; ++r) {
+          const Tensor row = narrow(x, 0, r, 1), target = narrow(targets, 0, r, 1);
+          CHECK(testing::same_bits(narrow(all, 0, r, 1), cross_entropy(row, target, o)));
+          CHECK(testing::same_bits(narrow(smoothed, 0, r, 1), cross_entropy(row, target, smooth)));
+          const int64_t of = target.item<int64_t>();
+          const double want = of < 0 ? 0 : -select(select(log_p, 0, r), 0, of).item();
+          CHECK((got[static_cast<std::size_t>(r)] == want ||
+                 std::abs(got[static_cast<std::size_t>(r)] - want) <= (t == bf16 ? 0x1p-8 : 1e-6) * (1 + want)));
+        }
+      }
 }
 
 TEST_CASE("losses: bf16 goes with f32, on either side", "[loss][bf16]") {
