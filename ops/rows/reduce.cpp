@@ -144,10 +144,6 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
   if (y.numel() > 0) kernel::arg_extreme(largest, contiguous(x.detach()), y, s);
   return y;
 }
-Tensor flat_extreme(const char* op, bool largest, const Tensor& x) {
-  detail::check_defined(op, x);
-  return arg_extreme(op, largest, reshape(x.detach(), {x.numel()}), 0, false);
-}
 
 }  // namespace
 
@@ -177,8 +173,6 @@ Tensor min(const Tensor& x, const Shape& dims, bool keep_dims) {
 }
 Tensor argmax(const Tensor& x, int64_t dim, bool keep_dim) { return arg_extreme("argmax", true, x, dim, keep_dim); }
 Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) { return arg_extreme("argmin", false, x, dim, keep_dim); }
-Tensor argmax(const Tensor& x) { return flat_extreme("argmax", true, x); }
-Tensor argmin(const Tensor& x) { return flat_extreme("argmin", false, x); }
 
 namespace {
 struct Centred {

@@ -18,12 +18,9 @@ Tensor mean(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Largest and smallest value, of any dtype; NaN wins; ties share the gradient equally. ShapeError on an empty range.
 Tensor max(const Tensor& x, const Shape& dims = {}, bool keep = false);
 Tensor min(const Tensor& x, const Shape& dims = {}, bool keep = false);
-/// Index (i64) of the first largest or smallest value along dim, or of flatten(x); a NaN counts as largest and
-/// smallest.
+/// Index (i64) of the first largest or smallest value along dim; a NaN counts as largest and smallest.
 Tensor argmax(const Tensor& x, int64_t dim, bool keep = false);
 Tensor argmin(const Tensor& x, int64_t dim, bool keep = false);
-Tensor argmax(const Tensor& x);
-Tensor argmin(const Tensor& x);
 /// Variance Σ(x − mean)²/max(0, n − correction); std_dev is its root.
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keep = false, double correction = 1);
 Tensor std_dev(const Tensor& x, const Shape& dims = {}, bool keep = false, double correction = 1);
