@@ -48,6 +48,8 @@ void copy_rows(const T* from, int64_t next_f, int64_t f, T* to, int64_t next_t, 
     if (bytes == 64) return copy_dense_rows<64>(from, next_f, to, next_t, rows);
     if (bytes == 128) return copy_dense_rows<128>(from, next_f, to, next_t, rows);
     if (bytes == 256) return copy_dense_rows<256>(from, next_f, to, next_t, rows);
+    for (int64_t r = 0; r < rows; ++r) copy_bytes(from + r * next_f, to + r * next_t, bytes);
+    return;
   }
   if (f == 0 && t == 1 && n % 8 == 0) {  // a column that stands for short rows, of constant length each eight
     for (int64_t r = 0; r < rows; ++r, from += next_f, to += next_t)
