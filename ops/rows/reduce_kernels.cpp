@@ -16,7 +16,7 @@ namespace sluice {
 
 namespace {
 
-using namespace reduction;
+using namespace detail::reduction;
 
 constexpr int kLanes = 64;
 constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64

@@ -7,7 +7,7 @@
 #include <limits>
 #include <type_traits>
 
-namespace sluice::reduction {
+namespace sluice::detail::reduction {
 
 struct SumOp {
   template <class T> static constexpr T start() { return T(0); }
@@ -57,4 +57,4 @@ template <class T, class Op, class Total> T result(Total total) {
 
 template <class Op> constexpr bool is_extreme = std::is_same_v<Op, MaxOp> || std::is_same_v<Op, MinOp>;
 
-}  // namespace sluice::reduction
+}  // namespace sluice::detail::reduction
