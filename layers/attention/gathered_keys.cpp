@@ -75,7 +75,7 @@ Tensor attention_to_keys(const Tensor& q, const Tensor& k, const Tensor& v, cons
       if (in.size() > 3) here.sink = in[3];
       const Tensor queries = rearrange("b (h g) r d -> (b r) h g d", in[0], {{"h", kv_heads}});
       return rearrange("(b r) h g d -> b (h g) r d", attend(queries, gathered(in[1]), gathered(in[2]), here),
-                       {{"b", batch}});
+                       {{"b", batch}, {"r", rows}});
     };
     std::vector<Tensor> inputs{narrow(q, 2, row, rows), k_rows, v_rows};
     if (o.sink.defined()) inputs.push_back(o.sink);

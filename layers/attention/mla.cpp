@@ -91,7 +91,7 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
   if (o.topk > 0) index.k = squeeze(kept[1], 1);
   const Tensor rows = kept[0];
   AttentionOptions a{.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(dn + o.rope_dim))),
-                     .mask = call.mask(rows),
+                     .mask = call.mask(),
                      .bias = pass.bias,
                      .sink = sink,
                      .dropout = o.attention_dropout};

@@ -170,7 +170,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
     const std::vector<Tensor> rows = call.rows({p.k, p.v}, window);
     p.k = rows[0], p.v = rows[1];
     const auto [m, n] = call.extent(p.k);
-    p.attention = attention_options(m, n, call.mask(p.k));
+    p.attention = attention_options(m, n, call.mask());
     p.attention.scale = scale;  // the width of q may have grown
     std::vector<int64_t>& global = p.attention.mask.global;
     for (const int64_t i : pass.positions.get()) {

@@ -17,7 +17,7 @@ Tensor TopKAttention::operator()(const Tensor& given, const Pass& pass) const {
   call.check_causal(h.causal);
   const auto [q, k, v] = heads.project(h, call.x, call.first(h.use_rope));
   const std::vector<Tensor> rows = call.rows({k, v}, options.window);
-  AttentionOptions a{.mask = call.mask(rows[0]), .bias = pass.bias, .dropout = h.attention_dropout};
+  AttentionOptions a{.mask = call.mask(), .bias = pass.bias, .dropout = h.attention_dropout};
   a.mask.causal = h.causal, a.mask.window = options.window;
   const TopKOptions o{.k = options.k, .ties = options.ties, .attention = a};
   return heads.finish(h, topk_attention(q, rows[0], rows[1], o, call.rng()), call.x, call.rng());
@@ -69,7 +69,7 @@ Tensor ThresholdAttention::operator()(const Tensor& given, const Pass& pass) con
   const auto [q, k, v] = heads.project(h, call.x, call.first(h.use_rope));
   const std::vector<Tensor> rows = call.rows({k, v, unsqueeze(score.col(call.x), 1)});
   const Tensor f = unsqueeze(score.between(score.row(call.x), squeeze(rows[2], 1)) - tau, 1);
-  AttentionOptions a{.mask = call.mask(rows[0]), .bias = pass.bias, .dropout = h.attention_dropout};
+  AttentionOptions a{.mask = call.mask(), .bias = pass.bias, .dropout = h.attention_dropout};
   a.mask.causal = h.causal;
   const ThresholdOptions o{
       .mode = options.mode, .temperature = options.temperature, .include_self = options.include_self, .attention = a};

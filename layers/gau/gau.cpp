@@ -103,7 +103,7 @@ Tensor Gau::operator()(const Tensor& given, const Pass& pass) const {
                         .length = *o.length,
                         .constant_length = o.constant_length,
                         .min_length = o.min_length,
-                        .mask = call.mask(rows[0]),
+                        .mask = call.mask(),
                         .top_k = o.top_k,
                         .dropout = o.attention_dropout,
                         .bias = pass.bias,

@@ -240,7 +240,8 @@ Tensor over_ranks(const Operands& x, const MixedChunkOptions& o, const Tensor& r
 // -- streams ---------------------------------------------------------------------------------------------------
 
 /// The outputs of a stream's next tokens. The stream keeps Σ Klin_hᵀ·V_h of the complete chunks, and the rows of the
-/// current chunk.
+/// current chunk; with padding also how many tokens count in the complete chunks, and which are real in the current
+/// one.
 Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias) {
   const int64_t batch = x.v.dim(0), heads = x.v.dim(1), m = x.v.dim(2), s = x.k_lin.dim(3), e = x.v.dim(3), c = o.chunk;
   Stream::Kept& kept = call.kept("chunk");
@@ -250,7 +251,8 @@ Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, co
   }
   if (const int64_t before = kept.cache.reserved; before > 0 && before != c)
     fail<ValueError>("mixed_chunk_attention: a stream in chunks of ", before, " does not continue in chunks of ", c);
-  Tensor sum = kept.tensors[0];
+  kept.tensors.resize(3);
+  Tensor sum = kept.tensors[0], counted = kept.tensors[1], real = kept.tensors[2];  // f64 [batch, 1], bool [batch, ·]
   if (sum.shape() != Shape{batch, heads, s, e})
     fail("mixed_chunk_attention: a stream with sums ", sum, " does not continue with k_lin=", x.k_lin, ", v=", x.v);
   const Tensor k_lin = detail::filled_tokens(x.k_lin, call.padding(), 0, 2),
@@ -260,31 +262,38 @@ Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, co
     const int64_t position = call.first() + at, g = position / c, filled = position % c;
     const int64_t count = std::min(c - filled, m - at);
     const auto fresh = [&](const Tensor& t) { return narrow(t, 2, at, count); };
-    if (filled == 0) kept.clear_rows(), kept.cache.reserved = c;
-    const std::vector<Tensor> rows = kept.cache.append({fresh(x.k_quad), fresh(k_lin), fresh(v)});
-    const Tensor real = call.pass().stream->key_mask(0, position + count);
-    Tensor y;
-    if (o.quadratic) {
-      const AttentionMask mask{.keys = real.defined() ? narrow(real, 1, g * c, filled + count) : real};
-      y = within_chunk(fresh(x.q_quad), rows[0], rows[2], o, relative_bias, mask, call.rng());
+    if (filled == 0) kept.clear_rows(), kept.cache.reserved = c, real = Tensor();
+    const auto all_real = [&](int64_t tokens) { return ones({batch, tokens}, {boolean, x.v.device()}); };
+    if (const Tensor& mask = call.key_mask(); mask.defined() || real.defined()) {
+      const Tensor now = mask.defined() ? narrow(mask, 1, at, count) : all_real(count);
+      real = cat({real.defined() ? real : all_real(filled), now}, 1);
     }
+    const std::vector<Tensor> rows = kept.cache.append({fresh(x.k_quad), fresh(k_lin), fresh(v)});
+    Tensor y;
+    if (o.quadratic) y = within_chunk(fresh(x.q_quad), rows[0], rows[2], o, relative_bias, {.keys = real}, call.rng());
     if (o.linear) {
       Tensor q = detail::widened(fresh(x.q_lin));
       double inverse = 1;  // 1/N; for g = 0 the sum is 0
-      if (real.defined()) {
-        const Tensor each = inverse_count(o, position + count, real, {}, q.options());
-        q = q * narrow(each, 2, each.dim(2) - 1, 1);
-      } else if (o.scaling == ChunkScaling::lucid || o.scaling == ChunkScaling::chunk)
-        inverse = 1 / static_cast<double>(c);
+      if (o.scaling == ChunkScaling::lucid || o.scaling == ChunkScaling::chunk) inverse = 1 / static_cast<double>(c);
+      else if (o.scaling != ChunkScaling::eq && counted.defined())
+        q = q * to(reshape(reciprocal(clamp(counted, 1)), {batch, 1, 1, 1}), q.dtype());
       else if (o.scaling != ChunkScaling::eq) inverse = 1 / static_cast<double>(std::max<int64_t>(1, g) * c);
       const Tensor linear = to(matmul(q * inverse, sum), x.v.dtype());
       y = y.defined() ? y + linear : linear;
     }
     outputs.push_back(y);
-    if (filled + count == c) sum = sum + matmul(transpose(detail::widened(rows[1]), -2, -1), detail::widened(rows[2]));
+    if (filled + count == c) {
+      sum = sum + matmul(transpose(detail::widened(rows[1]), -2, -1), detail::widened(rows[2]));
+      if (real.defined() || counted.defined()) {
+        if (!counted.defined()) counted = full({batch, 1}, static_cast<double>(g * c), {f64, x.v.device()});
+        Tensor more = sluice::sum(to(real.defined() ? real : all_real(c), f64), {1}, keep);
+        if (o.scaling == ChunkScaling::paper_code) more = masked_fill(more, more > 0.0, static_cast<double>(c));
+        counted = counted + more;
+      }
+    }
     at += count;
   }
-  kept.tensors = {sum};
+  kept.tensors = {sum, counted, real};
   return outputs.empty() ? x.v : outputs.size() == 1 ? outputs[0] : cat(outputs, 2);
 }
 

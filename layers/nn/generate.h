@@ -47,8 +47,10 @@ void check_padding_in_front(const Tensor& key_mask);
 
 /// generate() for a model that returns the logits of tokens [batch, ·]. The model runs as a stream, see step(). It
 /// reads a context of the pass with the prompt. Prompts of several lengths are padded in front with any token; the
-/// key_mask of the pass, bool [batch, n], is false there. A model with `static constexpr bool logits_of_hidden = true`
-/// is logits(hidden(tokens, pass)); of a prompt only the last row's logits are made.
+/// key_mask of the pass, bool [batch, n], is false there. Padding counts as positions: chunks, blocks and absolute
+/// positions begin with it, so that models with these go on otherwise than from each prompt alone. A model with `static
+/// constexpr bool logits_of_hidden = true` is logits(hidden(tokens, pass)); of a prompt only the last row's logits are
+/// made.
 template <TakesPass M>
 Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng, const Pass& pass = {}) {
   Stream stream;

@@ -67,13 +67,6 @@ Call::~Call() noexcept(false) {
     fail<ValueError>(layer_, ": cannot keep documents apart, and reads no segments");
 }
 
-Tensor Call::key_mask(const Tensor& keys) const {
-  if (!streams()) return key_mask();
-  key_mask();  // read: the stream has taken it
-  const int64_t count = keys.dim(2), end = pass_.stream->length() + x.dim(1);
-  return pass_.stream->key_mask(end - count, count);
-}
-
 Tensor Call::padding() const { return detail::padding_of(key_mask()); }
 
 const Tensor& Call::segments() const { return pass_.segments; }
@@ -84,18 +77,13 @@ Tensor Call::starts() const {
 }
 
 AttentionMask Call::mask() const {
-  return {.keys = key_mask(),
+  const Tensor& own = key_mask();
+  return {.keys = rows_mask_ ? *rows_mask_ : own,
           .query_segments = pass_.segments,
           .key_segments = pass_.segments,
           .blocks = pass_.blocks,
           .block = pass_.block,
           .dense = pass_.mask};
-}
-
-AttentionMask Call::mask(const Tensor& keys) const {
-  AttentionMask m = mask();
-  m.keys = key_mask(keys);
-  return m;
 }
 
 Tensor Call::context(int64_t dim) const {
@@ -111,7 +99,29 @@ void Call::check_causal(bool causal, const char* why) const {
 
 std::vector<Tensor> Call::rows(const std::vector<Tensor>& fresh, int64_t window) {
   if (!streams()) return fresh;
-  return kept("rows").cache.append(fresh, window, pass_.stream->reserved());
+  Stream::Kept& k = kept("rows");
+  const std::vector<Tensor> all = k.cache.append(fresh, window, pass_.stream->reserved());
+  rows_mask_ = kept_mask(k.tensors, k.cache.length, all[0].dim(2));
+  return all;
+}
+
+Tensor Call::kept_mask(std::vector<Tensor>& kept, int64_t length, int64_t count) const {
+  Tensor known = kept.empty() ? Tensor() : kept[0];
+  if (known.defined() && (known.dtype() != boolean || known.rank() != 2 || known.dim(1) > length - x.dim(1)))
+    fail(layer_, ": a stream whose mask is ", known.dtype(), known, " does not continue with x=", x);  // of a file
+  if (const Tensor& now = pass_.key_mask.peek(); now.defined()) {
+    std::vector<Tensor> parts{known, Tensor(), now};
+    const int64_t unmarked = length - x.dim(1) - (known.defined() ? known.dim(1) : 0);
+    if (unmarked > 0) parts[1] = ones({x.dim(0), unmarked}, now.options());
+    std::erase_if(parts, [](const Tensor& t) { return !t.defined(); });
+    known = parts.size() == 1 ? clone(now) : cat(parts, 1);  // the caller may write it
+    kept = {known};
+  }
+  const int64_t first = length - count;
+  if (!known.defined() || first >= known.dim(1)) return {};
+  const Tensor marked = narrow(known, 1, first, known.dim(1) - first);
+  return known.dim(1) == length ? marked
+                                : cat({marked, ones({known.dim(0), length - known.dim(1)}, known.options())}, 1);
 }
 
 std::pair<int64_t, int64_t> Call::extent(const Tensor& keys) const {
@@ -129,7 +139,7 @@ int64_t Call::rows_seen(int64_t window, int64_t dilation, const std::vector<int6
 Tensor Call::attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
   check_causal(o.mask.causal);
   const std::vector<Tensor> all = rows({k, v}, rows_seen(o.mask.window, o.mask.dilation, o.mask.global));
-  o.mask.keys = key_mask(all[0]);
+  o.mask.keys = mask().keys;
   return sequence_attention(q, all[0], all[1], o, rng());
 }
 

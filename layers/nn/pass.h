@@ -18,6 +18,7 @@
 #include <sluice/ops/scan/linear_scan.h>
 
 #include <exception>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -99,13 +100,13 @@ concept TakesPass = requires(const M& m, const Tensor& x, const Pass& pass) {
 
 /// Runs the model on the next m tokens of a stream, x [batch, m, …], and returns their rows of its full causal pass.
 /// Records no history. The stream begins empty, and reads a context in its first step only. A key_mask [batch, m] marks
-/// the real ones of these tokens: prompts of several lengths are padded in front. Throws ValueError for a layer that is
-/// not causal, for a stream of other layers, and for other masks. Throws ShapeError for another batch. After an error
-/// the stream is as it was.
+/// the real ones of these tokens; without one all are real. Throws ValueError for a layer that is not causal, for a
+/// stream of other layers, and for other masks. Throws ShapeError for another batch. After an error the stream is as it
+/// was.
 template <class M> Tensor step(const M& model, const Tensor& x, Stream& stream, const Pass& pass = {}) {
   static_assert(TakesPass<M>, "what streams takes a pass: Tensor operator()(const Tensor& x, const Pass& = {}) const");
-  StreamStep running(stream, x, pass.key_mask.peek());
   const Pass next = pass.of_stream(stream);
+  StreamStep running(stream, detail::step_tokens(x));
   Tensor y = model(x, next);
   next.check_read();
   running.end();
@@ -141,8 +142,6 @@ class Call {
   /// The tokens. In padding (key_mask false) 0 replaces NaN and infinities.
   const Tensor x;
   const Tensor& key_mask() const { return pass_.key_mask; }
-  /// The same of keys [batch, heads, k, ·] that rows() gave, which in a stream may begin before x.
-  Tensor key_mask(const Tensor& keys) const;
   /// True where key_mask is false; undefined without one.
   Tensor padding() const;
   /// i64 [batch, n], checked; undefined if none were given.
@@ -154,10 +153,9 @@ class Call {
   Rng* rng() const { return pass_.rng; }
   /// The pass for the call of a layer inside this one.
   const Pass& pass() const { return pass_; }
-  /// The masks of the pass, for self attention: keys, documents, pairs, blocks. attend() brings the keys' mask itself.
+  /// The masks of the pass, for self attention: keys, documents, pairs, blocks. The keys are x, or what rows() gave
+  /// before this call, which in a stream is more.
   AttentionMask mask() const;
-  /// The same for keys that rows() gave.
-  AttentionMask mask(const Tensor& keys) const;
   /// The context [batch, k, dim] with its padding finite. Throws ValueError without a context.
   Tensor context(int64_t dim) const;
 
@@ -178,7 +176,7 @@ class Call {
   std::pair<int64_t, int64_t> extent(const Tensor& keys) const;
   /// How many of the last rows() later queries see with these rules, (window − 1)·dilation + 1; 0 for all.
   static int64_t rows_seen(int64_t window, int64_t dilation, const std::vector<int64_t>& global);
-  /// attention() of q over all tokens so far; k and v are those of x. The pass gives mask.keys.
+  /// attention() of q over all tokens so far; k and v are those of x. mask.keys is set here.
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options);
 
   /// The `count` rows before those of y [batch, n, d], [batch, count, d]: zeros where nothing precedes. Undefined where
@@ -203,12 +201,16 @@ class Call {
 
  private:
   Tensor& kept_tensor(const char* what);
+  /// Which of the last `count` of `length` tokens are real, bool [batch, count]; undefined if all are. `kept` has the
+  /// mask of the earlier ones up to the last padding, or nothing; that of x is added.
+  Tensor kept_mask(std::vector<Tensor>& kept, int64_t length, int64_t count) const;
   /// A scan's state. ShapeError, naming `rows` of the call, for a stream with another.
   Tensor& kept_state(const Shape& shape, DType dtype, const Tensor& rows);
 
   ModuleScope scope_;
   const char* layer_;
   const Pass& pass_;
+  std::optional<Tensor> rows_mask_ = {};  // of what rows() gave in a stream
   int exceptions_ = std::uncaught_exceptions();
   bool others_read_;  // the segments, before this call
 };

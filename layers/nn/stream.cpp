@@ -14,26 +14,17 @@ namespace sluice {
 
 // -- one step -------------------------------------------------------------------------------------------------
 
-StreamStep::StreamStep(Stream& stream, const Tensor& x, const Tensor& key_mask) : stream_(stream) {
+int64_t detail::step_tokens(const Tensor& x) {
   detail::check_defined("step", x);
   if (x.rank() < 2) fail("step: got x=", x, "; need the next tokens of each sequence, [batch, m, …]");
+  return x.dim(1);
+}
+
+StreamStep::StreamStep(Stream& stream, int64_t tokens) : stream_(stream) {
   detail::not_cut("step", "a stream has its tokens to itself; call the layer with a piece of the sequence");
   if (stream.running_.tokens >= 0)
     fail<ValueError>("step: a step of this stream runs already; a model calls its layers with its pass");
-  Tensor known = stream.key_mask_;
-  if (key_mask.defined()) {
-    if (key_mask.dtype() != boolean) fail<DTypeError>("step: key_mask must be bool — got ", key_mask.dtype(), key_mask);
-    if (key_mask.shape() != Shape{x.dim(0), x.dim(1)}) fail("step: key_mask=", key_mask, " does not fit x=", x);
-    known = clone(key_mask);  // the caller may write it
-    if (stream.length_ > 0) {
-      Tensor earlier = stream.key_mask(0, stream.length_);
-      if (!earlier.defined()) earlier = ones({x.dim(0), stream.length_}, key_mask.options());
-      if (earlier.dim(0) != x.dim(0)) fail("step: a stream of batch ", earlier.dim(0), " does not continue with x=", x);
-      known = cat({earlier, known}, 1);
-    }
-  }
-  stream.next_ = 0, stream.known_ = stream.kept_.size();
-  stream.running_.tokens = x.dim(1), stream.running_.key_mask = std::move(known);
+  stream.next_ = 0, stream.known_ = stream.kept_.size(), stream.running_.tokens = tokens;
 }
 
 StreamStep::~StreamStep() {
@@ -47,7 +38,7 @@ StreamStep::~StreamStep() {
     }
     k.before_.reset();
   }
-  stream_.running_.tokens = -1, stream_.running_.key_mask = Tensor();
+  stream_.running_.tokens = -1;
 }
 
 void StreamStep::end() {
@@ -55,25 +46,17 @@ void StreamStep::end() {
     const Stream::Kept& k = stream_.kept_[stream_.next_];
     fail<ValueError>("step: a stream of another model: this one ends before the ", k.what, " of a layer ", k.layer);
   }
-  stream_.length_ += stream_.running_.tokens, stream_.key_mask_ = stream_.running_.key_mask, ended_ = true;
+  stream_.length_ += stream_.running_.tokens, ended_ = true;
   for (Stream::Kept& k : stream_.kept_)  // of a long prompt only the window stays
     if (k.cache.window > 0 && k.cache.window < stream_.running_.tokens) k.cache.trim();
 }
 
 Stream& Stream::operator=(Stream&& other) {
   if (this == &other) return *this;
-  kept_ = std::exchange(other.kept_, {}), key_mask_ = std::exchange(other.key_mask_, {});
+  kept_ = std::exchange(other.kept_, {});
   next_ = std::exchange(other.next_, 0), known_ = std::exchange(other.known_, 0);
   length_ = std::exchange(other.length_, 0), reserved_ = std::exchange(other.reserved_, 0);
   return *this;
-}
-
-Tensor Stream::key_mask(int64_t first, int64_t count) const {
-  const Tensor& known = running_.tokens < 0 ? key_mask_ : running_.key_mask;
-  if (!known.defined() || first >= known.dim(1)) return {};
-  const int64_t marked = std::min(count, known.dim(1) - first);
-  const Tensor t = narrow(known, 1, first, marked);
-  return marked == count ? t : cat({t, ones({t.dim(0), count - marked}, t.options())}, 1);
 }
 
 int64_t Stream::position(int64_t tokens, const char* layer) const {
@@ -103,7 +86,6 @@ void Stream::Kept::clear_rows() {
 // -- what it keeps ----------------------------------------------------------------------------------------------
 
 void Stream::each_tensor(const std::function<void(const Tensor&)>& f) const {
-  if (key_mask_.defined()) f(key_mask_);
   for (const Kept& k : kept_) {
     for (const Tensor& t : k.tensors)
       if (t.defined()) f(t);
@@ -141,7 +123,6 @@ void Stream::check_idle(const char* op) const {
 
 void to(Stream& stream, Device device) {
   stream.check_idle("to");
-  if (stream.key_mask_.defined()) stream.key_mask_ = to(stream.key_mask_, device);
   for (Stream::Kept& k : stream.kept_)
     for (std::vector<Tensor>* list : {&k.tensors, &k.cache.buffers})
       for (Tensor& t : *list)
@@ -155,7 +136,6 @@ Stream of_sequences(const Stream& stream, const Tensor& index) {
   NoGrad guard;
   Stream chosen = stream;
   const auto choose = [&](Tensor& t) { t = index_select(t, 0, to(index, t.device())); };
-  if (chosen.key_mask_.defined()) choose(chosen.key_mask_);
   for (Stream::Kept& k : chosen.kept_) {
     for (Tensor& t : k.tensors)
       if (t.defined()) choose(t);
@@ -183,7 +163,6 @@ int64_t turn_in_file(const KvCache& cache) {
 void save(const Stream& stream, const std::string& path) {
   stream.check_idle("save");
   SafeTensors file;
-  if (stream.key_mask_.defined()) file.tensors["key_mask"] = contiguous(to(stream.key_mask_, cpu));
   Json::List places;
   for (std::size_t p = 0; p < stream.kept_.size(); ++p) {
     const Stream::Kept& k = stream.kept_[p];
@@ -221,11 +200,6 @@ Stream load_stream(const std::string& path) {
     const Json all = parse_json(described->second);
     stream.length_ = number(all, "length", kTokens);
     if (all.find("reserved")) stream.reserved_ = number(all, "reserved", kTokens);  // of a newer file
-    if (const auto mask = file.tensors.find("key_mask"); mask != file.tensors.end()) {
-      const Tensor& t = stream.key_mask_ = mask->second;
-      if (t.dtype() != boolean || t.rank() != 2 || t.dim(1) > stream.length_)
-        refuse("key_mask is ", t.dtype(), t, " in a stream of ", stream.length_, " tokens");
-    }
     for (const Json& place : all.at("places").get<Json::List>()) {
       const std::size_t p = stream.kept_.size();
       Stream::Kept k(place.at("layer").get<std::string>(), place.at("what").get<std::string>());

@@ -33,9 +33,6 @@ class Stream {
   /// it is next full, and copies nothing until then. Throws ValueError for a number below 0 or above 2⁵⁶.
   void reserve(int64_t tokens);
   int64_t reserved() const { return reserved_; }
-  /// Which of `count` tokens from `first` on are real, bool [batch, count]; undefined if all are. Those of the running
-  /// step count.
-  Tensor key_mask(int64_t first, int64_t count) const;
   /// How many numbers the stream keeps, for all sequences of the batch together.
   int64_t numel() const;
   /// Bytes of the memory that the stream keeps, including memory that it shares.
@@ -83,11 +80,9 @@ class Stream {
   std::size_t known_ = 0;  // places of earlier steps
   int64_t length_ = 0;
   int64_t reserved_ = 0;
-  Tensor key_mask_;  // bool [batch, n] of the first n tokens; later ones are real. Undefined: n = 0
   /// Tokens of the step that runs; −1: none. A copy that is made meanwhile runs none.
   struct Running {
     int64_t tokens = -1;
-    Tensor key_mask = {};  // what key_mask_ becomes
     Running() = default;
     Running(const Running&) {}
     Running& operator=(const Running&) { return *this; }
@@ -104,12 +99,16 @@ Stream of_sequences(const Stream& stream, const Tensor& index);
 void save(const Stream& stream, const std::string& path);
 Stream load_stream(const std::string& path);
 
+namespace detail {
+/// m of the x [batch, m, …] that step() is given. Throws ShapeError for fewer dims, ValueError if it is undefined.
+int64_t step_tokens(const Tensor& x);
+}  // namespace detail
+
 /// One step of a stream while its forward pass runs; see step(). A step that does not come to its end changes nothing.
 class StreamStep : private NoCopy {
  public:
-  /// Of the next tokens of x, of which `key_mask` marks the real ones. ValueError while another step of the stream
-  /// runs.
-  StreamStep(Stream& stream, const Tensor& x, const Tensor& key_mask);
+  /// ValueError while another step of the stream runs.
+  StreamStep(Stream& stream, int64_t tokens);
   ~StreamStep();
   /// ValueError if layers of earlier steps did not run in this one.
   void end();

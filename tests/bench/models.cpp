@@ -87,7 +87,7 @@ Workload generation(const std::string& kind, const Sizes& z) {
   Workload w;
   w.inputs = parameters(*model);
   w.run = [=] {
-    StreamStep running(*stream, token, {});
+    StreamStep running(*stream, 1);
     return std::vector{(*model)(token, {.stream = stream.get()})};
   };
   w.items = static_cast<double>(z.batch);

@@ -9,6 +9,7 @@
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
 
@@ -122,6 +123,34 @@ TEST_CASE("pass: segments that do not fit are one error, wherever a layer has re
     layer(x, pass);
     CHECK_THROWS_AS(layer(narrow(x, 1, 0, 3), pass), ShapeError);
   }());
+}
+
+TEST_CASE("pass: in a stream a layer keeps the mask that its own pass brings, or none", "[pass][streaming]") {
+  Rng rng(3);
+  const MultiHeadAttention layer({.dim = 8, .heads = 2, .causal = true, .dtype = f64}, rng);
+  const Tensor x = normal({2, 7, 8}, 0, 1, rng, {f64}), real = select(x, 2, 0) > -0.3;
+  const auto masked = [&](const Tensor& y, const Pass& pass) {  // part of the step, and not the step's
+    return layer(y, {.key_mask = select(y, 2, 0) > -0.3, .rng = pass.rng, .stream = pass.stream});
+  };
+  const auto unmasked = [&](const Tensor& y, const Pass& pass) {
+    pass.key_mask.get();
+    return layer(y, {.rng = pass.rng, .stream = pass.stream});
+  };
+  for (const Tensor& mask : {Tensor(), real}) {
+    Stream one, two;
+    std::vector<Tensor> with, without;
+    int64_t at = 0;
+    for (const Tensor& piece : split(x, {3, 1, 2, 1}, 1)) {
+      const Tensor now = mask.defined() ? narrow(mask, 1, at, piece.dim(1)) : mask;
+      at += piece.dim(1);
+      if (!mask.defined()) with.push_back(step(masked, piece, one));
+      without.push_back(step(unmasked, piece, two, {.key_mask = now}));
+    }
+    const Tensor hidden = unsqueeze(logical_not(real), -1);
+    if (!mask.defined())
+      CHECK(max_abs_diff(masked_fill(cat(with, 1), hidden, 0), masked_fill(masked(x, {}), hidden, 0)) < 1e-12);
+    CHECK(max_abs_diff(cat(without, 1), layer(x)) < 1e-12);
+  }
 }
 
 TEST_CASE("pass: a stream refuses what nothing reads, and stays as it was", "[pass][streaming]") {
