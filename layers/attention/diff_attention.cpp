@@ -74,7 +74,7 @@ Tensor DiffAttention::operator()(const Tensor& given, const Pass& pass) const {
   const std::vector<Tensor> rows = call.rows({k, v});
   const auto attend = [&](const Tensor& queries, const Tensor& keys) {
     const AttentionMask mask{.causal = o.causal,
-                             .keys = call.mask().keys,
+                             .keys = call.mask_of_keys(),
                              .query_segments = call.segments(),
                              .key_segments = call.segments()};
     return sequence_attention(queries, keys, rows[1], {.mask = mask, .dropout = o.attention_dropout}, call.rng());

@@ -221,7 +221,7 @@ Tensor side(const HeadsOptions& h, const Tensor& x, const Linear& map, const Nor
 template <class F>
 Tensor finished(const HeadsOptions& h, const Heads& heads, Call& call, const std::vector<Tensor>& fresh, F f) {
   const std::vector<Tensor> rows = call.rows(fresh);
-  const SelectedOptions o{.keys = call.mask().keys, .dropout = h.attention_dropout};
+  const SelectedOptions o{.keys = call.mask_of_keys(), .dropout = h.attention_dropout};
   return heads.finish(h, f(rows, o), call.x, call.rng());
 }
 

@@ -76,9 +76,13 @@ Tensor Call::starts() const {
   return s.defined() ? s != sequence_shift(s, 1) : Tensor();
 }
 
+const Tensor& Call::mask_of_keys() const {
+  const Tensor& own = key_mask();  // read in any case
+  return rows_mask_ ? *rows_mask_ : own;
+}
+
 AttentionMask Call::mask() const {
-  const Tensor& own = key_mask();
-  return {.keys = rows_mask_ ? *rows_mask_ : own,
+  return {.keys = mask_of_keys(),
           .query_segments = pass_.segments,
           .key_segments = pass_.segments,
           .blocks = pass_.blocks,
@@ -139,7 +143,7 @@ int64_t Call::rows_seen(int64_t window, int64_t dilation, const std::vector<int6
 Tensor Call::attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
   check_causal(o.mask.causal);
   const std::vector<Tensor> all = rows({k, v}, rows_seen(o.mask.window, o.mask.dilation, o.mask.global));
-  o.mask.keys = mask().keys;
+  o.mask.keys = mask_of_keys();
   return sequence_attention(q, all[0], all[1], o, rng());
 }
 

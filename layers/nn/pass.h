@@ -156,6 +156,8 @@ class Call {
   /// The masks of the pass, for self attention: keys, documents, pairs, blocks. The keys are x, or what rows() gave
   /// before this call, which in a stream is more.
   AttentionMask mask() const;
+  /// mask().keys, without reading the other masks.
+  const Tensor& mask_of_keys() const;
   /// The context [batch, k, dim] with its padding finite. Throws ValueError without a context.
   Tensor context(int64_t dim) const;
 
