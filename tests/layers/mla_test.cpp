@@ -238,3 +238,10 @@ TEST_CASE("mla: a latent as it is, and a sink, where they are something else", "
   o.q_rank = 0;
   CHECK_THROWS_WITH(Mla(o, rng), Contains("raw_latent") && Contains("q_rank"));
 }
+
+TEST_CASE("mla: no sequences, with keys that an indexer chooses of many", "[layers][mla]") {
+  Rng rng(1);
+  MlaOptions o{.dim = 6, .heads = 2};
+  o.kv_rank = 4, o.q_rank = 3, o.nope_dim = o.rope_dim = 2, o.value_dim = 3, o.topk = 2;
+  CHECK(Mla(o, rng)(zeros({0, 40, 6})).shape() == Shape{0, 40, 6});
+}
