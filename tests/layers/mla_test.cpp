@@ -241,7 +241,8 @@ TEST_CASE("mla: a latent as it is, and a sink, where they are something else", "
 
 TEST_CASE("mla: no sequences, with keys that an indexer chooses of many", "[layers][mla]") {
   Rng rng(1);
-  MlaOptions o{.dim = 6, .heads = 2};
-  o.kv_rank = 4, o.q_rank = 3, o.nope_dim = o.rope_dim = 2, o.value_dim = 3, o.topk = 2;
+  MlaOptions o{.dim = 6, .heads = 8};  // so many heads that the chosen keys are gathered
+  o.kv_rank = 3, o.q_rank = 3, o.nope_dim = 3, o.rope_dim = o.value_dim = 4, o.topk = 2;
+  o.index_heads = 6, o.index_dim = 5;
   CHECK(Mla(o, rng)(zeros({0, 40, 6})).shape() == Shape{0, 40, 6});
 }
