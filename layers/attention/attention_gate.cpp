@@ -82,7 +82,8 @@ Tensor AttentionGate::operator()(const Tensor& y, const Tensor& x) const {
 bool AttentionGate::may_fuse(const Tensor& q) const {
   const AttentionGateOptions& o = options;
   return o.position == GatePosition::g1 && o.mode == GateMode::multiply && o.activation == Act::sigmoid &&
-         o.sharing == GateSharing::none && !o.input_independent && detail::may_gate(q) && !in_sequence();
+         o.sharing == GateSharing::none && !o.input_independent && q.dtype() == map.weight.dtype() &&
+         detail::may_gate(q) && !in_sequence();
 }
 
 Tensor AttentionGate::attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x,

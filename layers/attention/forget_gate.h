@@ -58,7 +58,7 @@ namespace detail {
 Linear forget_map(const ForgetGateOptions& o, const HeadsOptions& heads, Rng& rng);
 /// Adds the columns of c to q [batch, heads, n, dk] and k [batch, kv_heads, n, dk] of the call's tokens, whose x
 /// [batch, n, dim] the gate reads. Padding forgets nothing: its f_t is 1. `scale` is that of the scores: c is divided
-/// by it, because attention() multiplies by it.
+/// by it, because attention() multiplies by it. Outside of a stream bf16 becomes f32, and products are to round it.
 void add_forget_columns(Call& call, const Linear& map, const Tensor& x, double scale, Tensor& q, Tensor& k);
 }  // namespace detail
 

@@ -182,6 +182,10 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
     global.erase(std::unique(global.begin(), global.end()), global.end());
   }
   p.attention.bias = pass.bias;
+  if (p.q.dtype() != p.v.dtype()) {  // forget columns
+    p.v = detail::widened(p.v), p.attention = detail::widened(p.attention);
+    p.attention.precision = Precision::bf16;
+  }
   return p;
 }
 
@@ -213,7 +217,7 @@ Tensor MultiHeadAttention::operator()(const Tensor& x, const Pass& pass) const {
   } else {
     if (rows.q.defined()) y = detail::attention_with_rows(preset_.name, p.q, p.k, p.v, p.attention, rows, call.rng());
     else if (cross()) y = attention(p.q, p.k, p.v, p.attention, call.rng());
-    else y = sequence_attention(p.q, p.k, p.v, p.attention, call.rng());
+    else y = to(sequence_attention(p.q, p.k, p.v, p.attention, call.rng()), call.x.dtype());
     y = options.ablation == SdpaAblationKind::silu ? silu(y) : normed_heads(ablation, y);
     y = gated(GatePosition::g1, y, p.from);
   }
@@ -228,7 +232,7 @@ Tensor MultiHeadAttention::map(const Tensor& x, const Pass& pass) const {
   Call call(this, preset_.type, preset_.name, x, options.heads.dim, pass);
   call.check_causal(false, "map() shows whole sequences");
   const Prepared p = prepare(call);
-  const Tensor weights = attention_map(p.q, p.k, p.attention);
+  const Tensor weights = to(attention_map(p.q, p.k, p.attention), call.x.dtype());
   const GlobalRows rows = global_rows(p);
   if (!rows.q.defined()) return weights;
   const AttentionOptions own = detail::options_of_rows(preset_.name, p.attention, weights.dim(2), weights.device());

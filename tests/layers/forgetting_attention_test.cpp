@@ -63,9 +63,12 @@ TEST_CASE("forgetting attention: the gates' gradients, where products are rounde
   };
   const std::vector<Tensor> exact = gradients(f64);
   PrecisionScope scope(Precision::bf16);
-  const std::vector<Tensor> rounded = gradients(f32);
-  for (std::size_t i = 0; i < exact.size(); ++i)
-    CHECK(max(abs(to(rounded[i], f64) - exact[i])).item() < 0.02 * max(abs(exact[i])).item());
+  for (const DType dtype : {f32, bf16}) {
+    INFO(dtype);
+    const std::vector<Tensor> rounded = gradients(dtype);
+    for (std::size_t i = 0; i < exact.size(); ++i)
+      CHECK(max(abs(to(rounded[i], f64) - exact[i])).item() < 0.02 * max(abs(exact[i])).item());
+  }
 }
 
 TEST_CASE("forgetting attention: gates that do not read x", "[heads]") {
