@@ -163,6 +163,7 @@ struct RingAttention final : Op<"sequence_attention"> {
         const Tensor rk = readable_rows(keys_of(rows, d)), rv = readable_rows(values_of(rows, d));
         const Tensor row_lse = rlse.defined() ? contiguous(rlse) : rlse,
                      row_delta = rdelta.defined() ? contiguous(rdelta) : rdelta;
+        const PrecisionScope scope(precision_of(part.options, q.dtype()));
         kernel::attention_backward({rq, rk, rv, part.options}, rg, row_lse, row_delta, grads);
         dqueries = widened(grads.dq), dpart = widened(dpart);
       } else {

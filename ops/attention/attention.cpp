@@ -118,10 +118,6 @@ constinit decltype(kernel::attention_keep_mask) kernel::attention_keep_mask{"att
 
 namespace {
 
-Precision precision_of(const AttentionOptions& o, DType t) {
-  return t == bf16 ? Precision::bf16 : o.precision.value_or(sluice::precision_of(t));
-}
-
 /// Sums of exponentials are kept in f32 beside tensors of bf16.
 DType lse_dtype(DType t) { return t == bf16 ? f32 : t; }
 
@@ -197,7 +193,7 @@ struct Attention final : Op<"attention"> {
         if (x->defined()) fill_(*x, 0);
     } else if (k.dim(0) * k.dim(1) > 0 && (q.numel() + k.numel() + v.numel() > 0 || lse.defined())) {
       const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
-      const PrecisionScope scope(precision_of(o, q.dtype()));
+      const PrecisionScope scope(detail::precision_of(o, q.dtype()));
       detail::AttentionCall call{rq, rk, rv, o, random};
       if (gated) call.gate = detail::readable_rows(z), call.gated = out;
       kernel::attention_backward(call, g, lse, delta, grads);
@@ -317,7 +313,7 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, {lse_dtype(q.dtype()), q.device()}) : Tensor();
   if (out.numel() > 0 || (softmax && lse.numel() > 0)) {
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
-    const PrecisionScope scope(precision_of(o, q.dtype()));
+    const PrecisionScope scope(detail::precision_of(o, q.dtype()));
     detail::AttentionCall call{rq, rk, rv, o, random};
     if (gate.defined()) call.gate = detail::readable_rows(gate), call.gates = gates;
     kernel::attention(call, out, lse);

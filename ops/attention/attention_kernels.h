@@ -7,6 +7,11 @@
 
 namespace sluice::detail {
 
+/// The precision in which a call's kernels must run.
+inline Precision precision_of(const AttentionOptions& o, DType t) {
+  return t == bf16 ? Precision::bf16 : o.precision.value_or(precision());
+}
+
 /// One call, checked: operands of rank 4 whose last dim is contiguous, options with every default filled in.
 struct AttentionCall {
   Tensor q, k, v;

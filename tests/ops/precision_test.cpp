@@ -285,6 +285,22 @@ TEST_CASE("Precision: attention's products", "[precision][attention]") {
   }
 }
 
+TEST_CASE("Precision: of one attention, forward and backward", "[precision][attention]") {
+  Rng rng(6);
+  const Tensor q = normal({1, 2, 70, 20}, 0, 1, rng).requires_grad_(), k = normal({1, 2, 70, 20}, 0, 1, rng),
+               v = normal({1, 2, 70, 9}, 0, 1, rng);
+  const auto value_and_gradient = [&](std::optional<Precision> own, Precision in_force) {
+    PrecisionScope scope(in_force);
+    const Tensor y = attention(q, k, v, {.mask = {.causal = true}, .precision = own});
+    return std::vector<Tensor>{y.detach(), grad({sum(square(y))}, {q})[0]};
+  };
+  for (const Precision p : {Precision::f32, Precision::bf16}) {
+    const Precision other = p == Precision::f32 ? Precision::bf16 : Precision::f32;
+    const std::vector<Tensor> want = value_and_gradient({}, p), got = value_and_gradient(p, other);
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(got[i], want[i]));
+  }
+}
+
 TEST_CASE("Precision: linear_scan's products", "[precision][linear_scan]") {
   Rng rng(3);
   const Tensor q = normal({2, 2, 150, 24}, 0, 1, rng), k = normal({2, 2, 150, 24}, 0, 1, rng),
