@@ -105,27 +105,23 @@ std::vector<Tensor> Call::rows(const std::vector<Tensor>& fresh, int64_t window)
   if (!streams()) return fresh;
   Stream::Kept& k = kept("rows");
   const std::vector<Tensor> all = k.cache.append(fresh, window, pass_.stream->reserved());
-  rows_mask_ = kept_mask(k.tensors, k.cache.length, all[0].dim(2));
+  rows_mask_ = kept_mask(k.tensors, all[0].dim(2), k.cache.stored());
   return all;
 }
 
-Tensor Call::kept_mask(std::vector<Tensor>& kept, int64_t length, int64_t count) const {
-  Tensor known = kept.empty() ? Tensor() : kept[0];
-  if (known.defined() && (known.dtype() != boolean || known.rank() != 2 || known.dim(1) > length - x.dim(1)))
+Tensor Call::kept_mask(std::vector<Tensor>& kept, int64_t count, int64_t stored) const {
+  const Tensor known = kept.empty() ? Tensor() : kept[0], now = pass_.key_mask.peek();
+  if (!known.defined() && !now.defined()) return {};
+  const int64_t m = x.dim(1), before = count - m;
+  if (known.defined() && (known.dtype() != boolean || known.rank() != 2 || known.dim(1) < before))
     fail(layer_, ": a stream whose mask is ", known.dtype(), known, " does not continue with x=", x);  // of a file
-  if (const Tensor& now = pass_.key_mask.peek(); now.defined()) {
-    std::vector<Tensor> parts{known, Tensor(), now};
-    const int64_t unmarked = length - x.dim(1) - (known.defined() ? known.dim(1) : 0);
-    if (unmarked > 0) parts[1] = ones({x.dim(0), unmarked}, now.options());
-    std::erase_if(parts, [](const Tensor& t) { return !t.defined(); });
-    known = parts.size() == 1 ? clone(now) : cat(parts, 1);  // the caller may write it
-    kept = {known};
-  }
-  const int64_t first = length - count;
-  if (!known.defined() || first >= known.dim(1)) return {};
-  const Tensor marked = narrow(known, 1, first, known.dim(1) - first);
-  return known.dim(1) == length ? marked
-                                : cat({marked, ones({known.dim(0), length - known.dim(1)}, known.options())}, 1);
+  const auto real = [&](int64_t tokens) { return ones({x.dim(0), tokens}, {boolean, x.device()}); };
+  const Tensor all = cat({known.defined() ? narrow(known, 1, known.dim(1) - before, before) : real(before),
+                          now.defined() ? now : real(m)},
+                         1);
+  const int64_t least = std::min(count, stored);  // of no tokens rows() gives one row less than are stored
+  kept = {clone(narrow(all, 1, count - least, least))};
+  return all;
 }
 
 std::pair<int64_t, int64_t> Call::extent(const Tensor& keys) const {

@@ -46,7 +46,7 @@ class Stream {
     Kept(std::string of_layer, std::string of_what) : layer(std::move(of_layer)), what(std::move(of_what)) {}
     std::string layer;                 // "gla"
     std::string what;                  // "state": what the layer keeps here
-    std::vector<Tensor> tensors = {};  // sums over the tokens, the last rows, what a context gave
+    std::vector<Tensor> tensors = {};  // sums and counts, the last rows, a context, the mask of keys
     KvCache cache = {};                // rows of the tokens
 
     /// Leaves the cache empty.

@@ -154,8 +154,8 @@ static double rounded(double weight, const Tensor& loss) {
 static void check_loss(const Tensor& loss, double weight) {
   check_weight(weight);
   if (weight > 0 && !loss.defined()) fail<ValueError>("data_parallel: the loss of weight ", weight, " is undefined");
-  if (!std::isfinite(rounded(weight, loss)))
-    fail<ValueError>("data_parallel: the weight ", weight, " is beyond ", loss.dtype(), ", the dtype of the loss");
+  if (const double used = rounded(weight, loss); !std::isfinite(used) || (used == 0 && weight > 0))
+    fail<ValueError>("data_parallel: the weight ", weight, " is ", used, " in ", loss.dtype(), ", the loss's dtype");
 }
 
 /// Whether this rank has a backward pass. It has one also for a loss of weight 0, because the loss may be that of a

@@ -39,7 +39,8 @@ struct AttentionOptions {
   Tensor row_scale = {};
   /// Probability that a weight is dropped (the others grow by 1/(1 − p)). Without a generator nothing is dropped.
   double dropout = 0;
-  /// Of products of f32, forward and backward; if not given, the precision in force when they run.
+  /// Of attention()'s products of f32, forward and in its gradient, but not in one with a history of its own. If not
+  /// given, the precision in force when they run.
   std::optional<Precision> precision = std::nullopt;
   /// Rows and columns of a tile; 0 lets the engine choose. Results differ in rounding only.
   int64_t tile_rows = 0, tile_cols = 0;

@@ -48,6 +48,16 @@ TEST_CASE("forgetting attention: far into a text, rounded products", "[heads][bf
   CHECK(max(abs(last(f(x)) - want)).item() < 0.03 * largest);
 }
 
+TEST_CASE("forgetting attention: the gates' weights are f32 in a layer of bf16", "[heads][bf16]") {
+  Rng rng(3);
+  ForgettingAttention f({.heads = {.dim = 16, .heads = 2, .dtype = bf16}}, rng);
+  const Tensor x = to(normal({1, 300, 16}, 0, 1, rng), bf16);
+  f.forget.weight = to(to(f.forget.weight.detach() * 4, bf16), f32);
+  const Tensor y = f(x);
+  f.forget.weight = f.forget.weight * (1 + 0x1p-10);  // the same in bf16
+  CHECK(max(abs(to(f(x) - y, f32))).item() > 0);
+}
+
 TEST_CASE("forgetting attention: the gates' gradients, where products are rounded", "[heads][bf16]") {
   // They are sums over all later tokens, of which most cancel.
   Rng rng(5);

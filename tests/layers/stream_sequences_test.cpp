@@ -6,6 +6,7 @@
 #include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
@@ -65,6 +66,25 @@ TEST_CASE("stream: of every layer, the sequences of an index, kept in a file, go
     ++layers;
   });
   CHECK(enough(layers, 60));
+}
+
+TEST_CASE("stream: of a window, the mask ends with the rows", "[streaming]") {
+  Rng rng(4);
+  const MultiHeadAttention mha({.heads = {.dim = 8, .heads = 2, .causal = true, .dtype = f64}, .window = 4}, rng);
+  const Tensor x = normal({1, 40, 8}, 0, 1, rng, {f64}), at = unsqueeze(arange(40), 0);
+  const Tensor mask = logical_or(remainder(at, 3) != 1.0, at >= 12.0), full = mha(x, {.key_mask = mask});
+  Stream stream;
+  const auto agrees = [&](int64_t from, int64_t to, bool masked) {
+    const Tensor now = masked ? narrow(mask, 1, from, to - from) : Tensor(), piece = narrow(x, 1, from, to - from);
+    const Tensor difference = step(mha, piece, stream, {.key_mask = now}) - narrow(full, 1, from, to - from);
+    const Tensor padding = logical_not(narrow(mask, 1, from, to - from));
+    return max(abs(masked_fill(difference, unsqueeze(padding, -1), 0))).item() < 1e-13;
+  };
+  CHECK(agrees(0, 9, true));
+  const int64_t kept = stream.numel();
+  for (int64_t i = 9; i < 12; ++i) CHECK(agrees(i, i + 1, true));
+  for (int64_t i = 12; i < 40; ++i) CHECK(agrees(i, i + 1, i % 2 == 0));
+  CHECK(stream.numel() == kept);
 }
 
 TEST_CASE("stream: what of_sequences refuses", "[streaming]") {

@@ -171,7 +171,8 @@ TEST_CASE("data parallel: a loss that is undefined but has a weight is named", "
     CHECK_THROWS_WITH(run_ranks(2, [&](const Communicator& all) { made(all).mean(3, weight); }), refused);
   }
   const Tensor loss = sum(ones({2}).requires_grad_());
-  const auto beyond = Contains("data_parallel: the weight 1e+39 is beyond f32");
+  const auto beyond = Contains("data_parallel: the weight 1e+39 is inf in f32");
   CHECK_THROWS_WITH(made(Communicator()).backward(loss, 1e39), beyond);
   CHECK_THROWS_WITH(made(Communicator()).accumulate(loss, 1e39), beyond);
+  CHECK_THROWS_WITH(made(Communicator()).backward(loss, 1e-46), Contains("the weight 1e-46 is 0 in f32"));
 }
