@@ -47,8 +47,7 @@ Tensor attention_to_keys(const Tensor& q, const Tensor& k, const Tensor& v, cons
       fail<ValueError>(op, ": key ", most, " is none of the ", k.dim(2), " keys of k=", k);
   const int64_t batch = q.dim(0), m = q.dim(2), n = k.dim(2), kv_heads = k.dim(1), count = keys.dim(3);
   AttentionOptions o;
-  o.weighting = options.weighting, o.softcap = options.softcap, o.sink = options.sink,
-  o.precision = options.precision;
+  o.weighting = options.weighting, o.softcap = options.softcap, o.sink = options.sink, o.precision = options.precision;
   o.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.dim(3))));
   if (n == 0 || count == 0) return attention(q, narrow(k, 2, 0, 0), narrow(v, 2, 0, 0), o);
   const auto rows_of = [](const Tensor& x) { return rearrange("b h n d -> (b n) (h d)", x); };

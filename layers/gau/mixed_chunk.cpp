@@ -257,7 +257,8 @@ Tensor next_tokens(Call& call, const Operands& x, const MixedChunkOptions& o, co
     fail("mixed_chunk_attention: a stream with sums ", sum, " does not continue with k_lin=", x.k_lin, ", v=", x.v);
   const int64_t of_chunk = call.first() % c;
   if ((counted.defined() && (counted.dtype() != f64 || counted.shape() != Shape{batch, 1})) ||
-      (real.defined() && of_chunk > 0 && (real.dtype() != boolean || real.shape() != Shape{batch, of_chunk})))  // of a file
+      (real.defined() && of_chunk > 0 &&
+       (real.dtype() != boolean || real.shape() != Shape{batch, of_chunk})))  // of a file
     fail("mixed_chunk_attention: a stream with counts ", counted.defined() ? counted : real,
          " does not continue behind ", call.first(), " tokens");
   const Tensor k_lin = detail::filled_tokens(x.k_lin, call.padding(), 0, 2),

@@ -116,9 +116,9 @@ Tensor Call::kept_mask(std::vector<Tensor>& kept, int64_t count, int64_t stored)
   if (known.defined() && (known.dtype() != boolean || known.rank() != 2 || known.dim(1) < before))
     fail(layer_, ": a stream whose mask is ", known.dtype(), known, " does not continue with x=", x);  // of a file
   const auto real = [&](int64_t tokens) { return ones({x.dim(0), tokens}, {boolean, x.device()}); };
-  const Tensor all = cat({known.defined() ? narrow(known, 1, known.dim(1) - before, before) : real(before),
-                          now.defined() ? now : real(m)},
-                         1);
+  const Tensor all = cat(
+      {known.defined() ? narrow(known, 1, known.dim(1) - before, before) : real(before), now.defined() ? now : real(m)},
+      1);
   const int64_t least = std::min(count, stored);  // of no tokens rows() gives one row less than are stored
   kept = {clone(narrow(all, 1, count - least, least))};
   return all;

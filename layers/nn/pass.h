@@ -203,8 +203,8 @@ class Call {
 
  private:
   Tensor& kept_tensor(const char* what);
-  /// Which of the last `count` tokens are real, bool [batch, count]; undefined as long as no step had a mask. `kept` has
-  /// the mask of the earlier ones, or nothing, and then that of the last `stored` tokens.
+  /// Which of the last `count` tokens are real, bool [batch, count]; undefined as long as no step had a mask. `kept`
+  /// has the mask of the earlier ones, or nothing, and then that of the last `stored` tokens.
   Tensor kept_mask(std::vector<Tensor>& kept, int64_t count, int64_t stored) const;
   /// A scan's state. ShapeError, naming `rows` of the call, for a stream with another.
   Tensor& kept_state(const Shape& shape, DType dtype, const Tensor& rows);

@@ -2,9 +2,12 @@
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/table_samples.h"
+#include "support/temp_folder.h"
 
 #include <sluice/core/kernel/backend.h>
+#include <sluice/core/text/safetensors.h>
 #include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/gau/flash.h>
 #include <sluice/layers/linear_attention/gla.h>
 #include <sluice/layers/nn/generate.h>
 #include <sluice/layers/nn/linear.h>
@@ -148,6 +151,31 @@ TEST_CASE("stream: another dtype, and a mask that is written later", "[stream]")
   Tensor part = narrow(mask, 1, 0, 4);
   fill_(part, 0);
   CHECK(max_abs_diff(step(cross, narrow(x, 1, 2, 2), other), narrow(want, 1, 2, 2)) < 1e-14);
+}
+
+TEST_CASE("stream: a file whose counts of chunks are damaged", "[stream]") {
+  Rng rng(1);
+  const Flash flash({.dim = 8, .key_dim = 4, .chunk = 4, .causal = true, .dtype = f64}, rng);
+  const Tensor x = rows_of_tokens(7);
+  Stream stream;
+  step(flash, narrow(x, 1, 0, 6), stream, {.key_mask = ones({2, 6}, {boolean})});
+  const TempFolder folder;
+  const std::string path = folder / "stream.safetensors";
+  save(stream, path);
+  const SafeTensors good = load_safetensors(path);
+  const auto goes_on = [&](const std::string& name, const Tensor& value) {
+    SafeTensors file = good;
+    file.tensors.at(name) = value;
+    save_safetensors(path, file);
+    Stream loaded = load_stream(path);
+    step(flash, narrow(x, 1, 6, 1), loaded);
+  };
+  CHECK_NOTHROW(goes_on("0.tensor.2", ones({2, 2}, {boolean})));
+  const auto refused = Contains("does not continue behind 6 tokens");
+  CHECK_THROWS_WITH(goes_on("0.tensor.2", ones({2, 3}, {boolean})), refused);
+  CHECK_THROWS_WITH(goes_on("0.tensor.2", ones({2, 2}, {f64})), refused);
+  CHECK_THROWS_WITH(goes_on("0.tensor.1", ones({2, 1}, {f32})), refused);
+  CHECK_THROWS_WITH(goes_on("0.tensor.1", ones({2, 2}, {f64})), refused);
 }
 
 TEST_CASE("generate: prompts of i32, no tokens, and a model with hidden()", "[generate]") {
