@@ -32,5 +32,5 @@ for _ in range(50):
     optimizer.step()
 with torch.no_grad():
     logits = model(tokens)
-save_file({**{"model." + k: v for k, v in model.state_dict().items()}, "tokens": tokens, "logits": logits}, "from_torch.safetensors")
+save_file({**{"model." + k: v for k, v in model.state_dict().items()}, "tokens": tokens, "logits": logits}, "from_torch.safetensors", metadata={"format": "pt"})
 print("from_torch.safetensors: written at a loss of %.3f" % loss.item())
