@@ -1,0 +1,86 @@
+// Σ e^x of many lines at once: of columns side by side, or of short rows that were copied to be columns. Softmax and
+// logsumexp of such lines share it; a long row by itself is row_exp_total() (ops/rows/rows.h).
+#pragma once
+
+#include <sluice/core/kernel/strided.h>
+#include <sluice/core/number/math.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/rows/rows.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace sluice::detail {
+
+/// Columns of one block: long pieces of rows, since rows a power of two apart share one place of the caches.
+inline constexpr int64_t kColumns = 128;
+
+/// Rows of less than kShort numbers are copied to be columns where there are many: their maxima and sums, across a
+/// vector, would take longer than the rest.
+template <class T> inline constexpr int64_t kShort = 256 / sizeof(T);
+template <class T> bool are_short_rows(int64_t rows, int64_t n) { return n < kShort<T> && rows >= kColumns / 4; }
+
+/// total[k] = Σ_r term(r·inner + k, k), k < m. Sums of 128 rows are added, so that long columns lose no more digits
+/// than rows. term may also store what it computes.
+template <class T, class Total, class Term> void column_totals(ReduceShape s, int64_t m, Total* total, Term term) {
+  std::fill_n(total, m, Total(0));
+  for (int64_t b = 0; b < s.n; b += 128) {
+    T part[kColumns] = {};
+    for (int64_t r = b; r < std::min(s.n, b + 128); ++r)
+      for (int64_t k = 0; k < m; ++k) part[k] += term(r * s.inner + k, k);
+    for (int64_t k = 0; k < m; ++k) total[k] += part[k];
+  }
+}
+/// As column_totals(), but each sum has the bits of row_total().
+template <class T, class Total, class Term> void row_totals(ReduceShape s, int64_t m, Total* total, Term term) {
+  constexpr int64_t lanes = kRowLanes;
+  T lane[lanes][kColumns] = {};
+  int64_t r = 0;
+  const auto add = [&](int64_t count) {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t k = 0; k < m; ++k) lane[i][k] += term((r + i) * s.inner + k, k);
+    r += count;
+  };
+  while (r + lanes <= s.n) add(lanes);
+  for (int64_t half = lanes / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i)
+      for (int64_t k = 0; k < m; ++k) lane[i][k] += lane[i + half][k];
+    if (half >= 4 && r + half <= s.n) add(half);
+  }
+  while (r < s.n) add(1);
+  std::copy_n(lane[0], m, total);
+}
+
+/// row_max() and row_exp_total() of m columns, or of m rows that were copied to be columns.
+template <bool rows, class T, class Total, class Keep>
+void column_exp_totals(const T* __restrict__ p, ReduceShape s, int64_t m, T* shift, Total* total, Keep keep) {
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  T top[kColumns];
+  std::fill_n(top, m, -inf);
+  for (int64_t r = 0; r < s.n; ++r)
+    for (int64_t k = 0; k < m; ++k) top[k] = p[r * s.inner + k] > top[k] ? p[r * s.inner + k] : top[k];
+  bool infinite = false;
+  for (int64_t k = 0; k < m; ++k) shift[k] = top[k] - top[k] == T(0) ? top[k] : T(0), infinite |= top[k] == inf;
+  const auto add_up = [&](auto exp) {
+    const auto term = [&](int64_t i, int64_t k) { return keep(i, exp(p[i] - shift[k])); };
+    if constexpr (rows) row_totals<T>(s, m, total, term);
+    else column_totals<T>(s, m, total, term);
+  };
+  if (infinite) add_up([](T v) { return math::exp(v); });
+  else add_up([](T v) { return math::exp_low(v); });
+}
+
+/// f(columns, row, m) for blocks of m rows of x as columns [n, m], in parallel.
+template <class T, class F> void for_each_short_block(const Tensor& x, int64_t n, F f) {
+  const int64_t rows = x.numel() / n;
+  for_each_row(ceil_div(rows, kColumns), n * kColumns, [=, from = x.raw(), dtype = x.dtype()](int64_t i) {
+    const int64_t row = i * kColumns, m = std::min(kColumns, rows - row);
+    T columns[kShort<T> * kColumns];
+    copy_strided(from + row * n * size_of(dtype), {{n, m}, {1, n}, 0}, dtype, reinterpret_cast<std::byte*>(columns),
+                 Layout({n, m}), dtype_of<T>());
+    f(columns, row, m);
+  });
+}
+
+}  // namespace sluice::detail
