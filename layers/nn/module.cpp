@@ -61,7 +61,8 @@ StateNames check_state(const Members& m, const std::map<std::string, Tensor>& st
                         : "");
     const bool widens = s.exact && x.dtype() == bf16 && s.tensor->dtype() == f32;  // of a file older than `exact`
     if (x.dtype() != s.tensor->dtype() && !widens)
-      fail<IOError>(op, ": tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype());
+      fail<IOError>(op, ": tensor \"", s.name, "\" is ", x.dtype(), ", the model needs ", s.tensor->dtype(),
+                    "; to(model, dtype) converts a model");
     if (!shapes_only && (x.device() == meta) != (s.tensor->device() == meta))
       fail<IOError>(op, ": tensor \"", s.name, "\" is on ", x.device(), ", the model's on ", s.tensor->device(),
                     "; a tensor on meta has no values");

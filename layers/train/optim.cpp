@@ -29,7 +29,7 @@ void check_parameter(const char* op, const NamedTensor& p) {
                         p.tensor.impl().history->name(), "; only leaves collect gradients");
   if (!p.tensor.is_contiguous())
     fail<ValueError>(op, ": parameter '", p.name, "' of shape ", p.tensor,
-                     " is strided; make the leaf from contiguous() or clone()");
+                     " is strided; make the leaf from contiguous() or clone(); load_model_files() with {.map = false}");
 }
 
 }  // namespace

@@ -29,10 +29,12 @@ void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tens
     detail::for_each_row(x.numel() / n, n, [&](int64_t row) {
       const T* __restrict__ p = in[row];
       T* __restrict__ q = out[row];
-      // From the first number on, because r makes an ulp of a row of equal numbers large.
-      const T first = spec.centred ? p[0] : T(0);
-      const T mean =
-          spec.centred ? first + detail::row_total<T>(n, [=](int64_t i) { return p[i] - first; }) / T(n) : T(0);
+      // From the first number on, because r makes an ulp of a row of equal numbers large. The second sum is of what the
+      // first one lost: next to a first number that is much larger than the others it is most of their mean.
+      const auto mean_from = [=](T at) {
+        return at + detail::row_total<T>(n, [=](int64_t i) { return p[i] - at; }) / T(n);
+      };
+      const T mean = spec.centred ? mean_from(mean_from(p[0])) : T(0);
       const T ss = detail::row_total<T>(n, [=](int64_t i) { return (p[i] - mean) * (p[i] - mean); });
       const T r = T(1) / std::sqrt(ss / T(n) + T(spec.eps));
       if (pb)
@@ -129,8 +131,8 @@ struct NormRule {
     const DType dtype = x.dtype();
     const Tensor wide = detail::widened(g);
     x = detail::widened(x), w = detail::widened(w);
-    if (spec.centred) x = x - narrow(x, -1, 0, 1).detach();  // as the kernel does; c and its slopes stay what they are
     Tensor c = spec.centred ? x - mean(x, {-1}, keep) : x;
+    if (spec.centred) c = c - mean(c.detach(), {-1}, keep);  // the mean's rounding, which r makes large; 0 otherwise
     Tensor r = rsqrt(mean(square(c), {-1}, keep) + spec.eps), unit = c * r;
     Tensor h = w.defined() ? wide * w : wide;
     Tensor inner = h - unit * mean(h * unit, {-1}, keep);

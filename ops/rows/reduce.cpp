@@ -184,7 +184,9 @@ Centred centred(const char* op, const Tensor& x_in, const Shape& dims, double co
   const Tensor x = detail::widened(x_in);
   const int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
   if (!std::isfinite(correction)) fail<ValueError>(op, ": correction must be finite — got ", correction);
-  return {x - mean(x, dims, keep), std::max(0.0, static_cast<double>(n) - correction)};
+  const Tensor c = x - mean(x, dims, keep);
+  // The mean of c is what the mean of x was rounded by, which beside a large mean is more than the entries differ.
+  return {c - mean(c.detach(), dims, keep), std::max(0.0, static_cast<double>(n) - correction)};
 }
 }  // namespace
 

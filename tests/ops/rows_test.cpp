@@ -222,6 +222,39 @@ TEST_CASE("rows: of equal numbers nothing is left behind their mean", "[rows]") 
       }
 }
 
+TEST_CASE("rows: beside one much larger number the others keep their digits", "[rows]") {
+  Rng rng(6);
+  for (int64_t n : {768, 4097})
+    for (int64_t place : {int64_t{0}, int64_t{5}, n - 1}) {
+      INFO(n << ", at " << place);
+      const Tensor x = normal({2, n}, 0, 0.1, rng), others = ones({2, n});
+      Tensor large = narrow(x, 1, place, 1), left_out = narrow(others, 1, place, 1);
+      fill_(large, 1000), fill_(left_out, 0);
+      const auto error = [&](const Tensor& y, const Tensor& exact) {
+        const Tensor shown = exact * to(others, f64);
+        return max_abs((to(y, f64) - exact) * to(others, f64)) / max_abs(shown);
+      };
+      const Tensor a = x.detach().requires_grad_(), b = to(x, f64).requires_grad_(), g = normal({2, n}, 0, 1, rng);
+      const Tensor w = ones({n}).requires_grad_(), v = ones({n}, {f64}).requires_grad_();
+      const Tensor y = layer_norm(a, w, {}), exact = layer_norm(b, v, {});
+      CHECK(error(y, exact) <= 1e-6);
+      const Tensor right = grad({exact}, {v}, {.grad_outputs = {to(g, f64)}})[0];
+      for (bool recorded : {false, true}) {
+        const GradOptions by{.create_graph = recorded, .retain_graph = true, .grad_outputs = {g}};
+        CHECK(error(grad({y}, {w}, by)[0], right) <= 1e-6);
+      }
+    }
+}
+
+TEST_CASE("rows: variances of numbers far from 0", "[rows]") {
+  Rng rng(7);
+  for (double mean : {1e4, -1e6}) {
+    const Tensor x = normal({300, 65}, mean, 1, rng), exact = var(to(x, f64), {1});
+    CHECK(max_abs((to(var(x, {1}), f64) - exact) / exact) <= 1e-6);
+    CHECK(max_abs((to(square(std_dev(x, {1})), f64) - exact) / exact) <= 2e-6);
+  }
+}
+
 TEST_CASE("rows: a dot, and a column times one number", "[rows]") {
   Rng rng(3);
   for (DType dtype : {f32, f64, bf16})
