@@ -13,7 +13,8 @@
 
 namespace sluice::detail {
 
-/// Columns of one block: long pieces of rows, since rows a power of two apart share one place of the caches.
+/// Columns of a block. A block reads long pieces of rows, because rows whose distance is a power of two share one place
+/// in the caches.
 inline constexpr int64_t kColumns = 128;
 
 /// Rows of less than kShort numbers are copied to be columns where there are many: their maxima and sums, across a
