@@ -95,6 +95,14 @@ template <class T> void read_range(const StridedRange& w, const T* from, int64_t
   });
   read_runs(last * width, stop - last * width);
 }
+/// read_range(), vectorised. Not inlined: there is one for each dtype, and its loops take long to compile.
+template <class T>
+[[gnu::noinline]] void read_same(const StridedRange& w, const T* from, int64_t start, int64_t n, T* out) {
+  using Bits = std::conditional_t<std::is_same_v<T, BFloat16>, uint16_t, T>;  // loops over structs stay scalar
+  vectorised([=, &w] {
+    read_range(w, reinterpret_cast<const Bits*>(from), start, n, reinterpret_cast<Bits*>(out));
+  });
+}
 /// convert<T>(x), of floats to integers in the type of the float and without branches.
 template <class T, class S> SLUICE_FN T converted(S x) {
   if constexpr (std::is_same_v<S, BFloat16>) return converted<T>(static_cast<float>(x));
@@ -325,10 +333,7 @@ template <class T>
   dispatch_all(dtype, [&]<class S>() {
     const S* from = reinterpret_cast<const S*>(base);
     if constexpr (std::is_same_v<T, S>) {
-      using Bits = std::conditional_t<std::is_same_v<T, BFloat16>, uint16_t, T>;  // its loops vectorise
-      vectorised([=, &walk] {
-        read_range(walk, reinterpret_cast<const Bits*>(from), start, n, reinterpret_cast<Bits*>(out));
-      });
+      read_same(walk, from, start, n, out);
     } else if (walk.rank == 0 || (!has_short_runs(walk) && (walk.strides[walk.rank - 1] | 1) == 1)) {
       for_each_run(walk, start, n, [=](int64_t offset, int64_t stride, int64_t count, int64_t at) {
         if (stride == 1) convert_run<T, S>(from + offset, count, out + at);
@@ -338,7 +343,7 @@ template <class T>
       S tile[kTile];
       for (int64_t i = 0; i < n; i += kTile) {
         const int64_t m = std::min(kTile, n - i);
-        vectorised([=, &walk, &tile] { read_range(walk, from, start + i, m, tile); });
+        read_same(walk, from, start + i, m, tile);
         convert_run<T, S>(tile, m, out + i);
       }
     }
