@@ -99,9 +99,7 @@ template <class T> void read_range(const StridedRange& w, const T* from, int64_t
 template <class T>
 [[gnu::noinline]] void read_same(const StridedRange& w, const T* from, int64_t start, int64_t n, T* out) {
   using Bits = std::conditional_t<std::is_same_v<T, BFloat16>, uint16_t, T>;  // loops over structs stay scalar
-  vectorised([=, &w] {
-    read_range(w, reinterpret_cast<const Bits*>(from), start, n, reinterpret_cast<Bits*>(out));
-  });
+  vectorised([=, &w] { read_range(w, reinterpret_cast<const Bits*>(from), start, n, reinterpret_cast<Bits*>(out)); });
 }
 /// convert<T>(x), of floats to integers in the type of the float and without branches.
 template <class T, class S> SLUICE_FN T converted(S x) {

@@ -40,7 +40,7 @@ void skinny_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t l
             for (int i = 0; i < lanes; i += 64 / sizeof(B)) __builtin_prefetch(row + 4 * ldb + l + i);
         for (int i = 0; i < lanes; ++i) add(l, i);
       }
-      int64_t l = whole;  // the rest as in row_total()
+      int64_t l = whole;  // the rest as in lanes_joined()
       if (l + 8 <= k) {
         for (int i = 0; i < 8; ++i) add(l, i);
         l += 8;
@@ -62,9 +62,10 @@ void skinny_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t l
     }
   }
   for (; j < m; ++j)
-    for (int64_t r = 0; r < n; ++r)
-      c[r * ldc + j] =
-          scale * row_total<T>(k, [x = a + r * lda, y = b + j * ldb](int64_t i) { return x[i] * T(y[i]); });
+    for (int64_t r = 0; r < n; ++r) {
+      const auto term = [x = a + r * lda, y = b + j * ldb](int64_t i) { return x[i] * T(y[i]); };
+      c[r * ldc + j] = scale * lanes_joined<lanes>(k, T(0), term, [](T sum, T by) { return sum + by; });
+    }
 }
 
 /// c [n, m] += a b, b [k, m].

@@ -60,14 +60,12 @@ template <class T> void logsumexp_of_pieces(const Tensor& x, Logs y, ReduceShape
   detail::for_each_row(ceil_div(lines, group), group * length, [=](int64_t i) {
     const int64_t begin = i * group, m = std::min(group, lines - begin);
     T shift[detail::kColumns];
-    double total[detail::kColumns] = {};
+    double total[detail::kColumns];
     for (int64_t k = 0; k < m; ++k) {
-      constexpr int64_t block = 1024;  // sums of T are at most this long
       const int64_t n = size(begin + k);
       const T* p = in.part(first(begin + k), n);
-      const T top = detail::row_max(p, n);
-      for (int64_t b = 0; b < n; b += block)
-        total[k] += detail::row_exp_total(p + b, std::min(block, n - b), top, shift[k], [](int64_t, T e) { return e; });
+      total[k] =
+          detail::row_exp_total<T, double>(p, n, detail::row_max(p, n), shift[k], [](int64_t, T e) { return e; });
     }
     y.store(begin, shift, total, m);
   });

@@ -53,9 +53,14 @@ template <int lanes, class T, class Term, class Join>
   return halves_joined<lanes, false>(lane, i, n, term, join);
 }
 
-/// Σ term(i), i < n. term may also store what it computes.
-template <class T, class Term> T row_total(int64_t n, Term term) {
-  return lanes_joined<kRowLanes>(n, T(0), term, [](T a, T b) { return a + b; });
+/// Σ term(i), i < n, in blocks, whose sums of T are added up in f64. term may also store what it computes.
+template <class T, class Total = T, class Term> Total row_total(int64_t n, Term term) {
+  constexpr int64_t block = 1024;
+  double total = 0;
+  for (int64_t b = 0; b < n; b += block)
+    total += lanes_joined<kRowLanes>(
+        std::min(block, n - b), T(0), [&term, b](int64_t i) { return term(b + i); }, [](T a, T b) { return a + b; });
+  return Total(total);
 }
 template <class T> T row_sum(const T* x, int64_t n) {
   return row_total<T>(n, [x](int64_t i) { return x[i]; });
@@ -84,11 +89,12 @@ template <class T> T row_max(const T* x, int64_t n) {
 }
 /// Σ e^(x_i − shift) of a row whose largest element is m. Each term passes through keep(i, term), which returns it. The
 /// shift is m, or 0 where m is infinite: there e^x itself is right.
-template <class T, class Keep> T row_exp_total(const T* __restrict__ x, int64_t n, T m, T& shift, Keep keep) {
+template <class T, class Total = T, class Keep>
+Total row_exp_total(const T* __restrict__ x, int64_t n, T m, T& shift, Keep keep) {
   const T by = shift = m - m == T(0) ? m : T(0);
   if (m == std::numeric_limits<T>::infinity())
-    return row_total<T>(n, [=](int64_t i) { return keep(i, math::exp(x[i])); });
-  return row_total<T>(n, [=](int64_t i) { return keep(i, math::exp_low(x[i] - by)); });
+    return row_total<T, Total>(n, [=](int64_t i) { return keep(i, math::exp(x[i])); });
+  return row_total<T, Total>(n, [=](int64_t i) { return keep(i, math::exp_low(x[i] - by)); });
 }
 template <class T, class F> void row_map(const T* x, T* y, int64_t n, F f) {
   for (int64_t i = 0; i < n; ++i) y[i] = f(x[i]);

@@ -23,12 +23,6 @@ Tensor of_pairs(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor&
 /// x read backwards in time.
 Tensor backwards(const Tensor& x) { return flip(x, {2}); }
 
-/// The decays of the scan read backwards: from j to t < j it passes g_{t+1} … g_j.
-Tensor backward_decay(const Tensor& g) {
-  if (!g.defined() || g.dim(2) == 0) return g;
-  return pad(backwards(narrow(g, 2, 1, g.dim(2) - 1)), 2, 1, 0);
-}
-
 /// A gradient of k or e per channel, summed to the shape of the decay.
 Tensor for_decay(const Tensor& x, const Tensor& g) { return g.rank() == 3 ? sum(x, {-1}) : x; }
 
@@ -41,7 +35,7 @@ PairGradients values_vjp(const Tensor& k, const Tensor& e, const Tensor& g, cons
                          int64_t chunk) {
   if (k.dim(2) == 0) return {zeros_like(k), zeros_like(e), du};
   const Tensor dw =
-      backwards(delta_values(backwards(e), backwards(k), backwards(du), backward_decay(g), {.chunk = chunk}));
+      backwards(delta_values(backwards(e), backwards(k), backwards(du), detail::backward_decay(g), {.chunk = chunk}));
   return {neg(of_pairs(u, dw, e, g, true, chunk)), neg(of_pairs(dw, u, k, g, false, chunk)), dw};
 }
 

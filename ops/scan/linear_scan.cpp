@@ -64,18 +64,20 @@ struct LinearScan final : Op<"linear_scan"> {
 
  private:
   /// True if linear_scan_backward serves this call, and pays. It makes all gradients: three scans make some of them
-  /// faster. A thread holds the states between all chunks of a head: they must not outgrow its rows by far. States of
-  /// one row or column have a kernel of their own, in f64.
+  /// faster, but a decay's with larger errors. A thread holds the states between all chunks of a head: they must not
+  /// outgrow its rows by far. States of one row or column have a kernel of their own, in f64.
   bool one_pass(const Tensor& gy) const {
     const Tensor q = saved(0), g = saved(3);
     const int64_t m = q.dim(3), e = gy.dim(3);
-    return !grad_enabled() && gy.numel() > 0 && kernel::linear_scan_backward.installed(gy.device()) && !o.reverse &&
-           !o.exclusive && m > 1 && e > 1 && !(o.decay_on_values && g.defined() && g.rank() == 4) &&
-           (needs(3) || q.dim(1) < gy.dim(1) || (needs(0) && needs(1) && needs(2))) && m * e / (m + e) / 4 <= o.chunk;
+    return !grad_enabled() && gy.numel() > 0 && kernel::linear_scan_backward.installed(gy.device()) && !o.exclusive &&
+           !(o.decay_on_values && g.defined() && g.rank() == 4) && m * e / (m + e) / 4 <= o.chunk &&
+           (needs(3) || (m > 1 && e > 1 && !o.reverse && (q.dim(1) < gy.dim(1) || (needs(0) && needs(1) && needs(2)))));
   }
 
   Tensors fused_vjp(const Tensor& gy) const {
-    const Tensor q = saved(0), k = saved(1), v = saved(2), g = saved(3);
+    const auto in_order = [this](const Tensor& x) { return o.reverse ? flip(x, {2}) : x; };
+    const auto decays = [this](const Tensor& g) { return o.reverse ? detail::backward_decay(g) : g; };
+    const Tensor q = in_order(saved(0)), k = in_order(saved(1)), v = in_order(saved(2)), g = decays(saved(3));
     // Few heads of k would leave threads without work, so that up to 16 sums over heads of v are made side by side.
     const int64_t groups = k.dim(1), group = v.dim(1) / groups;
     int64_t parts = 1;
@@ -86,8 +88,10 @@ struct LinearScan final : Op<"linear_scan"> {
     Tensor dq = result(groups * parts, q), dk = result(groups * parts, k), dv = result(v.dim(1), v), dg;
     if (needs(3)) dg = empty(g.shape(), g.options());
     kernel::linear_scan_backward(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v),
-                                 g.defined() ? contiguous(g) : g, detail::readable_rows(gy), o.chunk, dq, dk, dv, dg);
-    return {detail::gather_heads(dq, groups), detail::gather_heads(dk, groups), dv, dg};
+                                 g.defined() ? contiguous(g) : g, detail::readable_rows(in_order(gy)), o.chunk, dq, dk,
+                                 dv, dg);
+    return {in_order(detail::gather_heads(dq, groups)), in_order(detail::gather_heads(dk, groups)), in_order(dv),
+            decays(dg)};
   }
 
   Tensors composed_vjp(const Tensor& gy) const {
@@ -179,6 +183,11 @@ Tensor detail::running_decay(const Tensor& g, int64_t dim, CumsumOptions o) {
 Tensor detail::total_decay(const Tensor& g, int64_t dim) {
   if (!may_forget(g)) return sum(g, {dim});
   return masked_fill(sum(g, {dim}), any(g.detach() == kForgets, {dim}), kForgets);
+}
+
+Tensor detail::backward_decay(const Tensor& g) {
+  if (!g.defined() || g.dim(2) == 0) return g;
+  return pad(flip(narrow(g, 2, 1, g.dim(2) - 1), {2}), 2, 1, 0);
 }
 
 Tensor detail::decay_gradient(const Tensor& x, const Tensor& g) {

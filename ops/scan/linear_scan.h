@@ -51,6 +51,9 @@ Tensor expanded_decay(const char* op, const Tensor& log_decay, const char* name,
 /// cumsum() of log decays: from a −∞ on it is −∞, whatever came before, even NaN. total_decay() is the sum likewise.
 Tensor running_decay(const Tensor& log_decay, int64_t dim, CumsumOptions options = {});
 Tensor total_decay(const Tensor& log_decay, int64_t dim);
+/// The log decays g of the scan read backwards in time: from j to t < j it passes g_{t+1} … g_j. Undefined of
+/// undefined.
+Tensor backward_decay(const Tensor& g);
 /// The gradient of log decays g from what each step adds to it: Σ_{t >= s} x_t, of x in the shape of g. On a CPU the
 /// sum ends before the next step that drops all, which leaves 0 of all steps behind it, even of NaN.
 Tensor decay_gradient(const Tensor& x, const Tensor& g);

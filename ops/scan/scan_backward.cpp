@@ -6,18 +6,20 @@
 //   [dA | dP] = G uᵀ
 //   dx = e^L ∘ (G Sᵀ) + Σ_j [dA | dP]_tj e^{L_t − L_j} k_j
 //   dk = e^{L_end − L} ∘ (u Xᵀ) + Σ_t [dA | dP]_tj e^{L_t − L_j} x_t
-//   dg_s = Σ_{t >= s} (x_t ⊙ dx_t − (k_t ⊙ dk_t − p_t)) + Σ_{j < s} p_j + e^{L_end} ∘ Σ S ⊙ X, within the chunk
 //   X ← e^{L_end} ∘ X + (x ∘ e^L)ᵀ G
 //
-// where p_t = k_t ⊙ e^{L_end − L_t} ∘ (u_t Xᵀ) is what step t writes for later chunks. g_s scales what passes it: S
-// and earlier steps on their way to later ones and to X. The sum over t >= s has what begins before s less what only
-// begins later. Neither p_t of a later step nor a step's pair with itself, dP_tt, passes g_s, and decays may not weaken
-// them: if they were added and subtracted again, their rounding errors could be larger than all that is left. So each p
-// is in dg only where it counts, and dx and dk have dP_tt only after dg is known.
+// g_s scales what passes it: S and earlier steps on their way to later ones and to X. Within the chunk, with the parts
+// p_t = k_t ⊙ e^{L_end − L_t} ∘ (u_t Xᵀ) of k ⊙ dk and r_t = x_t ⊙ e^{L_t} ∘ (G_t Sᵀ) of x ⊙ dx,
+//
+//   dg_s = Σ_{t >= s} Σ_{j < s} [A | P]_tj [dA | dP]_tj + Σ_{t >= s} r_t + Σ_{j < s} p_j + e^{L_end} ∘ Σ S ⊙ X
+//
+// where each term is as small as g_s makes it. By channel, the first sum would take each pair of steps times each
+// channel. It is Σ_{t >= s} (x_t ⊙ dx_t − r_t) − (k_t ⊙ dk_t − p_t): what begins before s less what only begins later.
+// A step's pair with itself, dP_tt, passes no g_s, and decays may not weaken it: if it were added and subtracted again,
+// its rounding errors could be larger than all that is left. So dx and dk have dP_tt only after dg is known.
 //
 // linear_scan has no e, no A, and u = w = v. Its forward pass keeps no states: a sweep over k and v makes those of a
-// head again, for as little as it would take to write and read them. With u as exact as that, and X = 0 after its last
-// step, its dg has all p at once: Σ_{t >= s} x_t ⊙ dx_t − k_t ⊙ dk_t + Σ S_after ⊙ X.
+// head again, for as little as it would take to write and read them.
 #include <sluice/ops/scan/delta_scan.h>
 
 #include <sluice/ops/kernels.h>
@@ -47,7 +49,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     T* dk;       // [c, key_width]
     T* d;        // [2c, c], dA and dP
     T* own;      // [c], dP_tt
-    T* passing;  // [c, key_width], p; zeros in linear_scan
+    T* through;  // [c], Σ_{t >= s} [A | P]_tj [dA | dP]_tj; decays of whole states only
+    T* passing;  // [c, key_width], p; decays by channel only
     T* later;    // [2c, key_width]: decays by channel only
     T* states;   // [chunks, key_width, value_width], and X; linear_scan only
     explicit Memory(const DeltaBackward& o)
@@ -57,11 +60,10 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
                                  {dk, o.chunk * o.key_width},
                                  {d, 2 * o.chunk * o.chunk},
                                  {own, o.chunk},
+                                 {through, o.chunk},
                                  {passing, o.chunk * o.key_width},
                                  {later, 2 * o.chunk * o.key_width},
-                                 {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {
-      std::fill_n(passing, o.chunk * o.key_width, T(0));
-    }
+                                 {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {}
   };
 
   /// With the states of delta_scan's forward call and the gradient of the one after it; both null for linear_scan.
@@ -80,10 +82,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
           const int64_t begin_of = i * chunk, end_of = std::min(n, begin_of + chunk);
           each_piece(total, begin_of, end_of, true, [&](int64_t first, int64_t count) {
             const bool anew = total(first), nothing = anew || (first == 0 && is_zero(here, size));
-            one_chunk(
-                m, b, h, first, count,
-                {nothing ? nullptr : here + i * size, i + 1 < chunks ? here + (i + 1) * size : nullptr, nothing_later},
-                dout, x_state, results);
+            one_chunk(m, b, h, first, count, nothing ? nullptr : here + i * size, nothing_later, dout, x_state,
+                      results);
             if (anew) std::fill_n(x_state, size, T(0));
             nothing_later = anew;
           });
@@ -127,43 +127,36 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
         m.carried[t * key_width + c] = m.keys[t * key_width + c] * math::exp(T(whole[c] - m.sums[t * key_width + c]));
   }
 
-  /// The states beside a chunk. Products with a state of zeros are left out.
-  struct States {
-    const T* before;     // null: zeros
-    const T* after;      // linear_scan only; null: nothing passes the chunk's end
-    bool nothing_later;  // X after the chunk is zeros
-  };
-  /// Stores the gradients of a chunk. x_state is X after the chunk, and becomes X before it.
-  void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const States& states,
+  /// Stores the gradients of a chunk. state: S before the chunk, null if zeros. x_state is X after the chunk, and
+  /// becomes X before it; products with it are left out if nothing is later.
+  void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, bool nothing_later,
                  const HeadView<const T>& dout, T* x_state, Results& results) const {
     this->enter(m, b, h, first, count);
-    if (erases) this->solve(m, b, h, first, count, states.before, count);
+    if (erases) this->solve(m, b, h, first, count, state, count);
     else this->load(m.u, this->write, value_width, b, h, first, count);
-    const T* const later = states.nothing_later ? nullptr : x_state;
+    const T* const later = nothing_later ? nullptr : x_state;
     pair_gradients(m, b, h, first, count, dout, later, results.write);
     // A decay of whole states multiplies G and u before their products; by_channels() multiplies the products.
     for (int64_t side = 0; side < sides; ++side)
       this->scale_rows(m.here, m.rows + side * count * value_width, count, value_width);
     this->scale_rows(m.left, m.u, count, value_width);
     // dx = e^L ∘ (G Sᵀ)
-    this->product(Trans::yes, sides * count, key_width, value_width, m.rows, states.before, m.dx);
+    this->product(Trans::yes, sides * count, key_width, value_width, m.rows, state, m.dx);
     // dk = e^{L_end − L} ∘ (u Xᵀ)
     this->product(Trans::yes, count, key_width, value_width, m.u, later, m.dk);
-    if (results.g && erases)
-      vectorised([p = m.passing, key = this->carried_rows(m), dk = m.dk, numbers = count * key_width] {
-        for (int64_t i = 0; i < numbers; ++i) p[i] = key[i] * dk[i];
+    if (results.g)
+      vectorised([&] {
+        if (decay == DeltaDecay::scalar) store_decay(m, b, h, first, count, state, later, results.g);
+        else
+          for (int64_t i = 0; i < count * key_width; ++i) m.passing[i] = this->carried_rows(m)[i] * m.dk[i];
       });
     // dx += Σ_j [dA | dP]_tj e^{L_t − L_j} k_j, dk += Σ_t [dA | dP]_tj e^{L_t − L_j} x_t
     if (decay == DeltaDecay::channels) by_channels(m, count);
     else by_scalar(m, count);
     vectorised([&] {
       store(m, b, h, first, count, results);
-      if (results.g)
-        store_decay(m, b, h, first, count,
-                    !later   ? nullptr
-                    : erases ? states.before
-                             : states.after,
-                    x_state, results.g);
+      if (results.g && decay == DeltaDecay::channels)
+        store_decay_by_channel(m, b, h, first, count, state, later, results.g);
     });
     // X ← e^{L_end} ∘ X + (x ∘ e^L)ᵀ G
     if (erases || first > 0) this->next_state(m, x_state, count, sides * count, this->far_rows(m), m.rows);
@@ -241,43 +234,60 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     }
   }
 
-  /// Stores dg, of dx and dk without the pairs of a step with itself; state: S, or S_after of linear_scan; null if
-  /// nothing of it reaches X. Overwrites dk.
+  /// Stores dg of a decay of whole states, of dx and dk without the chunk's pairs. state, x_state: S and X after the
+  /// chunk, null if zeros.
   void store_decay(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, const T* x_state,
                    T* results) const {
-    const bool by_channel = decay == DeltaDecay::channels;
-    const int64_t width = this->channels();
-    const auto add = [=, this](T* sum, auto term) {  // of each channel, or of all
-      if (!by_channel) sum[0] += row_total<T>(key_width, term);
-      else
-        for (int64_t c = 0; c < key_width; ++c) sum[c] += term(c);
-    };
-    T *const sum = m.part, *const passed = m.border;
-    std::fill_n(sum, width, T(0)), std::fill_n(passed, width, T(0));
-    if (state)
+    const T* const given = this->decay_at(b, h, first);
+    T *const to = results + (given - g), *const through = m.through;
+    std::fill_n(through, count, T(0));
+    T ending = T(0);
+    for (int64_t t = count - 1; t >= 0; --t) {
+      for (int64_t row = t; row < sides * count; row += count) {
+        const T *const pair = m.pairs + row * count, *const d = m.d + row * count;
+        for (int64_t j = 0; j < Base::whole_vectors(t, count); ++j) through[j] += pair[j] * d[j];
+        ending += row_dot(m.x + row * key_width, m.dx + row * key_width, key_width);
+      }
+      to[t] = ending + row_sum(through, t);
+    }
+    T passed = T(0);
+    if (state && x_state)
       for (int64_t c = 0; c < key_width; ++c)
-        sum[by_channel ? c : 0] += (!erases      ? T(1)
-                                    : by_channel ? m.end[c]
-                                                 : m.here[count - 1]) *
-                                   row_dot(state + c * value_width, x_state + c * value_width, value_width);
+        passed += m.here[count - 1] * row_dot(state + c * value_width, x_state + c * value_width, value_width);
+    for (int64_t t = 0; t < count; ++t) {
+      to[t] = given[t] > T(kForgotten) ? to[t] + passed : T(0);
+      passed += row_dot(m.keys + t * key_width, m.dk + t * key_width, key_width);
+    }
+  }
+
+  /// Stores dg of a decay by channel, of dx and dk with the chunk's pairs, but those of a step with itself. Overwrites
+  /// dk.
+  void store_decay_by_channel(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state,
+                              const T* x_state, T* results) const {
+    T *const sum = m.part, *const passed = m.border;
+    std::fill_n(sum, key_width, T(0)), std::fill_n(passed, key_width, T(0));
+    if (state && x_state)
+      for (int64_t c = 0; c < key_width; ++c)
+        sum[c] = m.end[c] * row_dot(state + c * value_width, x_state + c * value_width, value_width);
     const T* const given = this->decay_at(b, h, first);
     T* const to = results + (given - g);
     // Rounded before p is subtracted, which is the same product where no later step of the chunk reads k.
     for (int64_t i = 0; i < count * key_width; ++i) m.dk[i] *= m.keys[i];
     for (int64_t t = count - 1; t >= 0; --t) {
       const T *by_k = m.dk + t * key_width, *p = m.passing + t * key_width;
-      for (int64_t side = 0; side < sides; ++side) {
-        const T *x = m.x + (side * count + t) * key_width, *dx = m.dx + (side * count + t) * key_width,
-                less = side == 0 ? T(1) : T(0);
-        add(sum, [=](int64_t c) { return x[c] * dx[c] - less * (by_k[c] - p[c]); });
+      for (int64_t c = 0; c < key_width; ++c) sum[c] -= by_k[c] - p[c];
+      for (int64_t row = t; row < sides * count; row += count) {
+        const T *const x = m.x + row * key_width, *const dx = m.dx + row * key_width;
+        for (int64_t c = 0; c < key_width; ++c) sum[c] += x[c] * dx[c];
       }
-      std::copy_n(sum, width, to + t * width);
+      std::copy_n(sum, key_width, to + t * key_width);
     }
     for (int64_t t = 0; t < count; ++t) {
       // What passes a total decay is 0, and so is its gradient: the sum has only rounding errors of terms that cancel.
-      for (int64_t i = t * width, c = 0; c < width; ++i, ++c)
+      for (int64_t i = t * key_width, c = 0; c < key_width; ++i, ++c) {
         to[i] = given[i] > T(kForgotten) ? to[i] + passed[c] : T(0);
-      add(passed, [p = m.passing + t * key_width](int64_t c) { return p[c]; });
+        passed[c] += m.passing[i];
+      }
     }
   }
 };

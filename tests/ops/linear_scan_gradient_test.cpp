@@ -76,6 +76,22 @@ TEST_CASE("linear_scan: gradients in one pass are those by scans, beyond every t
     }
 }
 
+TEST_CASE("linear_scan: strong decays beside weak ones keep the digits of their gradients", "[linear_scan]") {
+  // Σ dg·g of a head, the gradient of the logarithm of its rate: strong decays weigh most in it.
+  for (double strong : {-5.0, -16.0, -40.0}) {
+    Rand rand(12);
+    ScanSample s = random_scan(rand, ScanKind::scalar, Strength::mild, {1, 8, 515, 32}, 24);
+    const Tensor draw = random_tensor({1, 8, 515}, f64, rand, 0, 1), gy = random_output(s.v);
+    s.decay = to(to(where(draw < 0.1, (draw * 5.0 + 0.5) * strong, draw * -0.02), f32), f64);
+    const auto rate_gradient = [&](const ScanSample& x, const Tensor& g) {
+      return sum(to(gradients(x, g, false).back(), f64) * s.decay, {2});
+    };
+    const Tensor want = rate_gradient(s, gy), got = rate_gradient(s.in(f32), to(gy, f32));
+    INFO("strong decays up to " << strong << ", " << max_abs(want));
+    CHECK(max_abs_diff(got, want) <= 2e-5 * max_abs(want));
+  }
+}
+
 TEST_CASE("linear_scan: heads of q and k that several heads of v read", "[linear_scan]") {
   Rand rand(22);
   for (ScanKind kind : kScanKinds)
