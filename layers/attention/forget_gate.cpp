@@ -23,12 +23,12 @@ Tensor initial_bias(const ForgetGateOptions& o, int64_t heads, DType dtype) {
   return to(Tensor::from(bias, {heads}), dtype).requires_grad_();
 }
 
-/// c of the call's tokens, [batch, heads, n]; f32 for bf16: sums of many small numbers.
+/// c of the call's tokens, f64 [batch, heads, n]: sums of many small numbers, whose differences count.
 Tensor sums(Call& call, const Linear& map, const Tensor& x) {
   Tensor z = detail::widened(map.bias);
   if (map.weight.defined()) z = linear(detail::widened(x), detail::widened(map.weight), z);
   const Tensor log_f = neg(softplus(neg(expand(z, {x.dim(0), x.dim(1), z.dim(-1)}))));  // log σ
-  return transpose(call.running_sum(detail::filled_tokens(log_f, call.padding(), 0), 1), 1, 2);
+  return transpose(call.running_sum(to(detail::filled_tokens(log_f, call.padding(), 0), f64), 1), 1, 2);
 }
 
 }  // namespace
@@ -50,15 +50,16 @@ void detail::add_forget_columns(Call& call, const Linear& map, const Tensor& x, 
   if (!call.streams()) q = widened(q), k = widened(k);
   // Column 0 adds c_i to all scores of query i. Of the others, query head g·group + r has 1 in column r, where KV head
   // g has −c_j of this query head. Products of many queries add up column by column and begin with these, so that
-  // c_i − c_j is formed before the rest. Those of few queries add up in lanes: their errors are up to 8 times larger.
-  const Tensor own = reshape(expand(eye(group, group, q.options()), {kv_heads, group, group}), {heads, 1, group});
+  // c_i − c_j is formed before the rest, and of each part on its own. Those of few queries add up in lanes: their
+  // errors are up to 8 times larger.
+  const Tensor own =
+                   expand(reshape(expand(eye(group, group, q.options()), {kv_heads, group, group}), {heads, 1, group}),
+                          {batch, heads, n, group}),
+               one = ones({batch, kv_heads, n, 1}, k.options());
   std::vector<Tensor> queries, keys;
-  for (const Tensor& part : exact_parts(w, q.dtype())) queries.push_back(unsqueeze(part, -1));
-  keys.push_back(ones({batch, kv_heads, n, static_cast<int64_t>(queries.size())}, k.options()));
-  for (const Tensor& part : exact_parts(neg(w), q.dtype())) {
-    keys.push_back(transpose(reshape(part, {batch, kv_heads, group, n}), 2, 3));
-    queries.push_back(expand(own, {batch, heads, n, group}));
-  }
+  for (const Tensor& part : exact_parts(w, q.dtype())) queries.insert(queries.end(), {unsqueeze(part, -1), own});
+  for (const Tensor& part : exact_parts(neg(w), q.dtype()))
+    keys.insert(keys.end(), {one, transpose(reshape(part, {batch, kv_heads, group, n}), 2, 3)});
   queries.push_back(q), keys.push_back(k);
   q = cat(queries, -1), k = cat(keys, -1);
 }

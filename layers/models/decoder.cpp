@@ -9,7 +9,9 @@ Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   const DecoderOptions& o = options;
   if (o.vocabulary < 1 || o.dim < 1)
     fail<ValueError>("decoder: got vocabulary=", o.vocabulary, ", dim=", o.dim, "; need at least 1 of each");
+  if (o.positions < 0) fail<ValueError>("decoder: positions must be at least 0 — got ", o.positions);
   embedding = Embedding({.count = o.vocabulary, .dim = o.dim, .dtype = o.dtype}, rng);
+  if (o.positions > 0) positions = Embedding({.count = o.positions, .dim = o.dim, .dtype = o.dtype}, rng);
   for (const DecoderBlockOptions& block : o.blocks) blocks.emplace_back(block, o, rng);
   norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
   if (!o.tied) head = Linear({.in = o.dim, .out = o.vocabulary, .bias = false, .dtype = o.dtype}, rng);
@@ -20,6 +22,13 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
   if (tokens.rank() != 2) fail("decoder: got tokens=", tokens, "; need i64 [batch, n]");
   Tensor h = embedding(tokens);
   if (options.embedding_scale != 1) h = h * options.embedding_scale;
+  if (positions.weight.defined()) {
+    const int64_t n = tokens.dim(1), first = first_position(n, pass, "decoder");
+    if (first + n > options.positions)
+      fail<ValueError>("decoder: tokens=", tokens, " from position ", first, " on end behind the ", options.positions,
+                       " positions that the model has learned");
+    h = h + narrow(positions.weight, 0, first, n);
+  }
   for (const DecoderBlock& block : blocks) h = block(h, pass);
   return norm(h);
 }

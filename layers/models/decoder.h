@@ -1,6 +1,6 @@
 // A language model of blocks, each with its own mixer and feed-forward layer: today's decoders are lists of these.
 //
-//   h = c·E[tokens]
+//   h = c·E[tokens] + P[positions]                           P may be absent
 //   h ← h + r·N'(m·mixer(N(h)) + m'·beside(N(h)))            for each block; what stands beside the mixer, either
 //   h ← h + r·N'(f·feed(N(h)))                               branch, and each norm N, N' may be absent; the branch may
 //                                                            be added to α·N(h) instead of h
@@ -57,6 +57,7 @@ struct DecoderOptions {
   NormKind norm = NormKind::rms;            // of all norms of blocks and of the last one
   double norm_eps = 1e-6;                   // their eps
   double embedding_scale = 1;               // c
+  int64_t positions = 0;                    // rows of P, a table of learned positions; 0: none
   double residual_scale = 1;                // r
   bool tied = false;                        // the head is the embedding
   double logit_scale = 1;                   // a
@@ -82,12 +83,12 @@ struct DecoderBlock {
   SLUICE_PARTS(mixer_norm, mixer, beside, mixer_post_norm, feed_norm, feed, feed_post_norm);
 };
 
-/// Embedding, blocks, norm, head.
+/// Embedding, positions, blocks, norm, head.
 struct Decoder {
   static constexpr const char* type = "Decoder";
   static constexpr bool logits_of_hidden = true;  // see generate()
   DecoderOptions options{};
-  Embedding embedding;
+  Embedding embedding, positions;  // the second may be absent
   std::vector<DecoderBlock> blocks;
   Norm norm;
   Linear head;  // absent if tied
@@ -97,11 +98,12 @@ struct Decoder {
   Decoder(DecoderOptions o, Rng& rng);
   /// tokens i64 [batch, n] → logits [batch, n, vocabulary].
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const { return logits(hidden(tokens, pass)); }
-  /// tokens i64 [batch, n] → the last norm's output [batch, n, dim].
+  /// tokens i64 [batch, n] → the last norm's output [batch, n, dim]. ValueError for a token behind the last of the
+  /// learned positions.
   Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const;
   /// h [..., dim] → logits [..., vocabulary]. A long prompt needs those of its last row only.
   Tensor logits(const Tensor& h) const;
-  SLUICE_PARTS(embedding, blocks, norm, head);
+  SLUICE_PARTS(embedding, positions, blocks, norm, head);
 };
 
 }  // namespace sluice

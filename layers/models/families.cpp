@@ -40,6 +40,7 @@ ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char
   std::vector<std::string> types;
   for (const ModelFamily& family : model_families()) {
     if (type == family.model_type) {
+      config.rename(family.names);
       config.assume(family.defaults);
       check_quantisation(config);
       ModelPlan plan;
@@ -298,8 +299,8 @@ void FamilyReader::ungated(const std::vector<int64_t>& which, bool bias, const s
   MlpOptions o{.dim = plan.options.dim, .hidden = config.at<int64_t>("intermediate_size"), .bias = bias};
   const std::string act = config.at<std::string>(field);
   if (act == "relu2") o.activation = Act::relu2;
-  else if (act == "gelu_pytorch_tanh") o.activation = Act::gelu_tanh;
-  else if (act != "gelu") config.refuse(field, "known: relu2, gelu, gelu_pytorch_tanh");
+  else if (act == "gelu_pytorch_tanh" || act == "gelu_new") o.activation = Act::gelu_tanh;
+  else if (act != "gelu") config.refuse(field, "known: relu2, gelu, gelu_new, gelu_pytorch_tanh");
   for (const int64_t layer : which) block(layer).feed = o;
   rename_in(which, "mlp\\.in\\.", "mlp." + in);
   rename_in(which, "mlp\\.out\\.", "mlp." + out);

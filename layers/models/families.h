@@ -28,6 +28,7 @@ struct ModelFamily {
   const char* model_type;                 // of config.json
   void (*read)(detail::FamilyReader& r);  // its page of rules: fills in r.plan
   const char* defaults = "{}";            // JSON: fields that published files leave out
+  const char* names = "{}";               // JSON: what it calls fields of other names
 };
 /// All families.
 std::vector<ModelFamily> model_families();

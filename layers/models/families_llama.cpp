@@ -19,6 +19,43 @@ void read_llama(FamilyReader& r) {
   else r.dense(r.all());
 }
 
+/// GPT-2: learned positions, LayerNorm, an MLP, biases everywhere. Its maps are [in, out], and one makes q, k and v.
+void read_gpt2(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& all = r.plan.options;
+  all.norm = NormKind::layer, all.tied = c.get("tie_word_embeddings", true);
+  all.positions = c.at<int64_t>("max_position_embeddings");
+  if (all.positions < 1) c.refuse("max_position_embeddings", "it must be at least 1");
+  c.assume(str(R"({"intermediate_size": )", 4 * all.dim, "}"));  // n_inner, mostly null
+  c.must_be("scale_attn_weights", true);
+  c.must_be("scale_attn_by_inverse_layer_idx", false);
+  c.must_be("add_cross_attention", false);
+  c.ignore(
+      "n_ctx attn_pdrop reorder_and_upcast_attn task_specific_params summary_activation summary_first_dropout "
+      "summary_proj_to_labels summary_type summary_use_proj");
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.use_rope = false, o.heads.qkv_bias = o.heads.out_bias = true;
+  r.mixers(o);
+  r.usual_names();
+  r.ungated(r.all(), true, "activation_function", "c_fc.", "c_proj.");
+  const std::string body = r.has("transformer.") ? "transformer." : "";  // the published files have no such prefix
+  r.rename("^positions\\.", body + "wpe.");
+  r.rename("^model\\.embed_tokens\\.", body + "wte.");
+  r.rename("^model\\.norm\\.", body + "ln_f.");
+  r.rename("^model\\.layers\\.", body + "h.");
+  r.rename("input_layernorm\\.", "ln_1.");
+  r.rename("post_attention_layernorm\\.", "ln_2.");
+  r.rename("self_attn\\.o_proj\\.", "attn.c_proj.");
+  r.rename("c_(fc|proj)\\.weight$", "$&", {.layout = PyTorchLayout::as_is});
+  const std::string qkv = "qkv";
+  for (int64_t i = 0; i < 3; ++i) {
+    const std::string map = str("self_attn\\.", qkv[static_cast<std::size_t>(i)], "_proj\\.");
+    r.rename(map + "weight", "attn.c_attn.weight", {.part = i, .layout = PyTorchLayout::as_is});
+    r.rename(map + "bias", "attn.c_attn.bias", {.part = i});
+  }
+  r.plan.ignore.push_back("\\.attn\\.(masked_)?bias$");  // causal masks
+}
+
 /// StarCoder2 and Nemotron-4 (Minitron): LayerNorm, in Nemotron of weights that are less by one, and an MLP.
 void read_starcoder2(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -145,6 +182,9 @@ std::span<const ModelFamily> llama_families() {
       {"seed_oss", read_llama, R"({"attention_bias": true, "attention_out_bias": false})"},
       {"arcee", read_llama, R"({"hidden_act": "relu2"})"},
       {"smollm3", read_smollm3},
+      {"gpt2", read_gpt2, R"({"activation_function": "gelu_new"})",
+       R"({"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+           "n_positions": "max_position_embeddings", "n_inner": "intermediate_size"})"},
       {"starcoder2", read_starcoder2, R"({"hidden_act": "gelu_pytorch_tanh"})"},
       {"nemotron", read_starcoder2, R"({"hidden_act": "relu2"})"},
       {"phi3", read_phi3},

@@ -25,8 +25,8 @@ struct Checkpoint {
 };
 
 bool of_embedding(std::string_view name) {
-  for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight"})
-    if (name.ends_with(end)) return true;  // the second: Mamba-2, the third: Ling
+  for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight"})
+    if (name.ends_with(end)) return true;  // the second: Mamba-2, the third: Ling, the last: GPT-2
   return false;
 }
 

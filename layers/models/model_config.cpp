@@ -73,6 +73,17 @@ void ModelConfig::ignore(const std::string& names) const {
   for (std::string name; all >> name;) read_.insert(name);
 }
 
+void ModelConfig::rename(const std::string& names) const {
+  const Json json = parse_json(names);
+  for (const auto& [theirs, usual] : json.get<Json::Object>()) {
+    if (fields_.contains(usual.get<std::string>())) continue;
+    auto field = fields_.extract(theirs);
+    if (field.empty()) continue;
+    field.key() = usual.get<std::string>();
+    fields_.insert(std::move(field));
+  }
+}
+
 void ModelConfig::assume(const std::string& defaults) const {
   const Json json = parse_json(defaults);
   for (const auto& [name, value] : json.get<Json::Object>())

@@ -52,6 +52,9 @@ class ModelConfig {
   }
   /// Marks fields as read that change nothing that the model computes. Spaces stand between the names.
   void ignore(const std::string& names) const;
+  /// For each "theirs": "usual" of this JSON object, the field `theirs` is called `usual` from now on, unless both
+  /// stand there.
+  void rename(const std::string& names) const;
   /// Takes the members of this JSON object where fields are absent, but not where they are null.
   void assume(const std::string& defaults) const;
   /// IOError naming every field that was neither read nor ignored; who reads an object has read its fields. `ignored`

@@ -90,13 +90,19 @@ template <class T> struct Scan {
             const int64_t end = first + count;
             const bool start = o.reverse ? end == n || total(end) : first == 0 || total(first);
             if (start) std::fill_n(w.state, m * cols, T(0));
-            if (by_channel) copied(w, b, h, first, count, col, cols, start);
-            else if (m == 1 || e == 1) one_by_one(w, b, h, first, count, col, cols);
-            else in_place(w, b, h, first, count, col, cols, start, o.reverse ? first == 0 : end == n);
+            one_chunk(w, b, h, first, count, col, cols, start, o.reverse ? first == 0 : end == n);
           });
         }
       }
     });
+  }
+
+  /// Not inlined: parallel_for() would compile all of it for each instruction set; its loops are.
+  [[gnu::noinline]] void one_chunk(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
+                                   int64_t cols, bool start, bool last) {
+    if (by_channel) copied(w, b, h, first, count, col, cols, start);
+    else if (m == 1 || e == 1) vectorised([&] { one_by_one(w, b, h, first, count, col, cols); });
+    else in_place(w, b, h, first, count, col, cols, start, last);
   }
 
   /// The row of the tensors that is step i of a chunk.
@@ -184,10 +190,11 @@ template <class T> struct Scan {
     }
     // to_i = x_i e^{sums_i}; without up_to, x_i e^{whole − sums_i}.
     const auto scaled = [&](const T* x, int64_t ld, T* to, bool up_to) {
-      T* const factor = w.step;
-      for (int64_t i = 0; i < count; ++i) factor[i] = math::exp(T(up_to ? sums[i] : whole - sums[i]));
-      for (int64_t i = 0; i < count; ++i)
-        for (int64_t c = 0; c < m; ++c) to[i * m + c] = x[i * ld + c] * factor[i];
+      vectorised([&, factor = w.step] {
+        for (int64_t i = 0; i < count; ++i) factor[i] = math::exp(T(up_to ? sums[i] : whole - sums[i]));
+        for (int64_t i = 0; i < count; ++i)
+          for (int64_t c = 0; c < m; ++c) to[i * m + c] = x[i * ld + c] * factor[i];
+      });
       return to;
     };
     const bool weighted = decay == Decay::scalar;
@@ -195,24 +202,31 @@ template <class T> struct Scan {
       gemm(Trans::no, Trans::no, count, cols, m, T(1), weighted ? scaled(queries, q.row, w.q, !o.reverse) : queries,
            weighted ? m : q.row, w.state, cols, T(0), y, out.row, precision);
     weights(w, queries, q.row, keys, k.row, count, o.reverse);
-    for (int64_t t = 0; weighted && t < count; ++t) {  // in whole vectors: those of the pairs that count, and some more
-      const double here = sums[t], sign = o.reverse ? -1 : 1;
-      const int64_t begin = o.reverse ? t / 16 * 16 : 0, end = o.reverse ? count : std::min(round_up(t + 1, 16), count);
-      for (int64_t j = begin; j < end; ++j)
-        w.a[t * count + j] *= (o.reverse ? j >= t : j <= t) ? math::exp_low(T(sign * (here - sums[j]))) : T(0);
-    }
+    if (weighted) vectorised([&] { weigh(w, count); });
     masked_product(Trans::no, o.reverse ? Pairs::later : Pairs::earlier, count, cols, w.a, values, v.row, !start, y,
                    out.row, precision);
     if (last) return;
-    const T factor = math::exp(T(whole));
-    for (int64_t i = 0; weighted && !start && i < m * cols; ++i) w.state[i] *= factor;
+    if (weighted && !start)
+      vectorised([state = w.state, factor = math::exp(T(whole)), size = m * cols] {
+        for (int64_t i = 0; i < size; ++i) state[i] *= factor;
+      });
     gemm(Trans::yes, Trans::no, m, cols, count, T(1), weighted ? scaled(keys, k.row, w.k, o.reverse) : keys,
          weighted ? m : k.row, values, v.row, T(!start), w.state, cols, precision);
   }
 
+  /// a_tj ← a_tj e^{L_t − L_j} for the pairs that count, in whole vectors: those and some more.
+  void weigh(Memory& w, int64_t count) const {
+    for (int64_t t = 0; t < count; ++t) {
+      const double here = w.sums[t], sign = o.reverse ? -1 : 1;
+      const int64_t begin = o.reverse ? t / 16 * 16 : 0, end = o.reverse ? count : std::min(round_up(t + 1, 16), count);
+      for (int64_t j = begin; j < end; ++j)
+        w.a[t * count + j] *= (o.reverse ? j >= t : j <= t) ? math::exp_low(T(sign * (here - w.sums[j]))) : T(0);
+    }
+  }
+
   /// A chunk with a decay per channel, its steps in copies in the order of the scan.
   void copied(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start) {
-    load(w, b, h, first, count, col, cols);
+    vectorised([&] { load(w, b, h, first, count, col, cols); });
     const bool by_keys = decay == Decay::keys;
     const DecayQueries<T> queries{w.q, w.a, w.queries};
     const DecayedSum<T> sums{w.a, w.o};
@@ -232,9 +246,11 @@ template <class T> struct Scan {
   void to_state(Memory& w, int64_t count, int64_t cols) {
     const bool by_keys = decay == Decay::keys;
     const double* last = w.sums + (count - 1) * local_channels(cols);
-    for (int64_t c = 0; c < local_channels(cols); ++c) w.border[c] = math::exp(T(last[c]));
-    for (int64_t c = 0; c < m; ++c)
-      for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= w.border[by_keys ? c : j];
+    vectorised([&, state = w.state, border = w.border] {
+      for (int64_t c = 0; c < local_channels(cols); ++c) border[c] = math::exp(T(last[c]));
+      for (int64_t c = 0; c < m; ++c)
+        for (int64_t j = 0; j < cols; ++j) state[c * cols + j] *= border[by_keys ? c : j];
+    });
     gemm(Trans::yes, Trans::no, m, cols, count, T(1), by_keys ? w.carried : w.k, m, by_keys ? w.v : w.carried, cols,
          T(1), w.state, cols, precision);
   }

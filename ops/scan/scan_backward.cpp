@@ -128,9 +128,11 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
   }
 
   /// Stores the gradients of a chunk. state: S before the chunk, null if zeros. x_state is X after the chunk, and
-  /// becomes X before it; products with it are left out if nothing is later.
-  void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, bool nothing_later,
-                 const HeadView<const T>& dout, T* x_state, Results& results) const {
+  /// becomes X before it; products with it are left out if nothing is later. Not inlined: parallel_for() would compile
+  /// all of it for each instruction set; its loops are.
+  [[gnu::noinline]] void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state,
+                                   bool nothing_later, const HeadView<const T>& dout, T* x_state,
+                                   Results& results) const {
     this->enter(m, b, h, first, count);
     if (erases) this->solve(m, b, h, first, count, state, count);
     else this->load(m.u, this->write, value_width, b, h, first, count);

@@ -40,7 +40,7 @@ const std::vector<std::string> kFamilies = {
     "nemotron_h",  "lfm2",         "lfm2_moe",   "falcon_h1",      "seed_oss",      "arcee",       "starcoder2",
     "nemotron",    "glm",          "glm4",       "ernie4_5_moe",   "helium",        "olmoe",       "flex_olmo",
     "exaone4",     "exaone_moe",   "gemma",      "vaultgemma",     "dots1",         "solar_open",  "laguna",
-    "lfm3",        "lara_mini",    "minimax"};
+    "lfm3",        "lara_mini",    "minimax",    "gpt2"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 
@@ -261,6 +261,24 @@ TEST_CASE("models: linear scaling of RoPE divides its frequencies", "[models]") 
   REQUIRE(f.size() == 2);
   CHECK(f[0] == Approx(1 / 8.0));
   CHECK(f[1] == Approx(std::pow(500.0, -0.5) / 8));
+}
+
+TEST_CASE("models: GPT-2's published files, without a prefix and with masks; its positions end", "[models]") {
+  TempFolder folder;
+  SafeTensors file = load_safetensors(folder_of("gpt2") + "/model.safetensors"), bare = file;
+  bare.tensors = {{"h.0.attn.bias", ones({1, 1, 64, 64})}, {"h.1.attn.masked_bias", zeros({})}};
+  for (const auto& [name, x] : file.tensors) bare.tensors[name.substr(std::string("transformer.").size())] = x;
+  save_safetensors(folder / "model.safetensors", bare);
+  std::filesystem::copy_file(folder_of("gpt2") + "/config.json", folder / "config.json");
+  const Decoder model = load_model_files(folder / ""), same = load_model_files(folder_of("gpt2"));
+  const Tensor tokens = ones({2, 64}, {i64});
+  CHECK(max_abs_diff(to(model(tokens), f64), to(same(tokens), f64)) == 0);
+  CHECK_THROWS_WITH(model(ones({2, 65}, {i64})), Contains("[2, 65]") && Contains("the 64 positions"));
+  Stream stream;
+  step(model, narrow(tokens, 1, 0, 60), stream);
+  CHECK_THROWS_WITH(step(model, narrow(tokens, 1, 0, 5), stream), Contains("from position 60 on"));
+  CHECK(stream.length() == 60);
+  step(model, narrow(tokens, 1, 0, 4), stream);
 }
 
 TEST_CASE("models: a block that does not fit its model is named", "[models]") {

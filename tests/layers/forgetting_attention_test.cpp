@@ -33,6 +33,18 @@ TEST_CASE("forgetting attention: the Pro block", "[heads]") {
   CHECK(max(abs(masked_fill(y - z, unsqueeze(logical_not(mask), -1), 0))).item() == 0);
 }
 
+TEST_CASE("forgetting attention: far into a text, sums of f32 keep the digits of their differences", "[heads]") {
+  // c falls to some −4,000, where numbers of f32 are 2⁻¹² apart.
+  Rng rng(3);
+  ForgettingAttention f({.heads = {.dim = 16, .heads = 4, .kv_heads = 2, .head_dim = 6}}, rng);
+  const Tensor x = normal({1, 6000, 16}, 0, 1, rng);
+  const auto last = [](const Tensor& y) { return to(narrow(y, 1, 5800, 200), f64); };
+  const Tensor y = last(f(x));
+  to(f, f64);
+  const Tensor want = last(f(to(x, f64)));
+  CHECK(max(abs(y - want)).item() < 2e-6 * max(abs(want)).item());
+}
+
 TEST_CASE("forgetting attention: far into a text, rounded products", "[heads][bf16]") {
   // c falls by 0.7 a token, to −420, where numbers of bf16 are 2 apart.
   Rng rng(3);

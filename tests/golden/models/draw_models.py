@@ -258,6 +258,10 @@ def drawn(name, r):
     if name == "lara_mini":
         f.update(layer_types=any_layers(softmax + ["linear_attention"]), norm_topk_prob=pick([True, False]),
                  attention_bias=pick([True, False]), rope_parameters=make_models.rope)
+    if name == "gpt2":
+        f.update(hidden_size=heads * pick([4, 6]), n_inner=pick([None, 20]),
+                 activation_function=pick(["gelu_new", "gelu", "gelu_pytorch_tanh"]))
+        f = make_models.gpt2_names(f)
     if name == "mamba2":
         f = make_models.without_attention(f)
         f.update(hidden_size=pick([16, 24]), head_dim=pick([4, 8]), state_size=pick([5, 6]), conv_kernel=pick([3, 4]),

@@ -134,6 +134,7 @@ FAMILIES = {
                                  layer_types=["conv", "full_attention", "conv"], rope_parameters=rope)),
     "seed_oss": ("SeedOss", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
     "arcee": ("Arcee", dict(intermediate_size=24, rope_parameters=rope)),
+    "gpt2": ("GPT2", dict()),
     "starcoder2": ("Starcoder2", dict(intermediate_size=24, sliding_window=4, tie_word_embeddings=True,
                                       rope_parameters=rope)),
     "nemotron": ("Nemotron", dict(intermediate_size=24, head_dim=8,
@@ -243,6 +244,12 @@ def without_attention(fields):
     return {k: v for k, v in fields.items() if "attention" not in k and "key_value" not in k}
 
 
+def gpt2_names(fields):
+    theirs = dict(hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head",
+                  max_position_embeddings="n_positions", rms_norm_eps="layer_norm_epsilon")
+    return {theirs.get(k, k): v for k, v in fields.items() if "key_value" not in k}
+
+
 def main(out, names):
     if names == ["chat"]:
         return chat(os.path.join(out, "chat"))
@@ -251,6 +258,8 @@ def main(out, names):
         fields = {**common, **options}
         if name == "mamba2":
             fields = without_attention(fields)
+        if name == "gpt2":
+            fields = gpt2_names(fields)
         folder = os.path.join(out, name)
         largest = make(kind, fields, folder, len(name))
         print(name, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes, logits to", largest)
