@@ -70,8 +70,8 @@ struct LinearScan final : Op<"linear_scan"> {
     const Tensor q = saved(0), g = saved(3);
     const int64_t m = q.dim(3), e = gy.dim(3);
     return !grad_enabled() && gy.numel() > 0 && kernel::linear_scan_backward.installed(gy.device()) && !o.exclusive &&
-           !(o.decay_on_values && g.defined() && g.rank() == 4) && m * e / (m + e) / 4 <= o.chunk &&
-           (needs(3) || (m > 1 && e > 1 && !o.reverse && (q.dim(1) < gy.dim(1) || (needs(0) && needs(1) && needs(2)))));
+           m > 1 && e > 1 && !(o.decay_on_values && g.defined() && g.rank() == 4) && m * e / (m + e) / 4 <= o.chunk &&
+           (needs(3) || (!o.reverse && (q.dim(1) < gy.dim(1) || (needs(0) && needs(1) && needs(2)))));
   }
 
   Tensors fused_vjp(const Tensor& gy) const {
