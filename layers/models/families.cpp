@@ -40,8 +40,7 @@ ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char
   std::vector<std::string> types;
   for (const ModelFamily& family : model_families()) {
     if (type == family.model_type) {
-      config.rename(family.names);
-      config.assume(family.defaults);
+      config.rename(family.names), config.assume(family.defaults);
       check_quantisation(config);
       ModelPlan plan;
       detail::FamilyReader reader(config, has, plan);
