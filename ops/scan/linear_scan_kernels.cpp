@@ -90,42 +90,29 @@ template <class T> struct Scan {
             const int64_t end = first + count;
             const bool start = o.reverse ? end == n || total(end) : first == 0 || total(first);
             if (start) std::fill_n(w.state, m * cols, T(0));
-            one_chunk(w, b, h, first, count, col, cols, start, o.reverse ? first == 0 : end == n);
+            if (by_channel) copied(w, b, h, first, count, col, cols, start);
+            else if (m == 1 || e == 1) one_by_one(w, b, h, first, count, col, cols);
+            else in_place(w, b, h, first, count, col, cols, start, o.reverse ? first == 0 : end == n);
           });
         }
       }
     });
   }
 
-  /// Not inlined: parallel_for() would compile all of it for each instruction set; its loops are.
-  [[gnu::noinline]] void one_chunk(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
-                                   int64_t cols, bool start, bool last) {
-    if (by_channel) copied(w, b, h, first, count, col, cols, start);
-    else if (m == 1 || e == 1) vectorised([&] { one_by_one(w, b, h, first, count, col, cols); });
-    else in_place(w, b, h, first, count, col, cols, start, last);
-  }
-
   /// The row of the tensors that is step i of a chunk.
-  int64_t row_of(int64_t first, int64_t count, int64_t i) const {
-    return o.reverse ? first + count - 1 - i : first + i;
-  }
+  int64_t row_of(int64_t first, int64_t count, int64_t i) { return o.reverse ? first + count - 1 - i : first + i; }
 
   void load(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols) {
+    const int64_t local = local_channels(cols), at = decay == Decay::values ? col : 0;
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = row_of(first, count, i);
+      const int64_t row = row_of(first, count, i), step = row + (o.reverse ? 1 : 0);
       std::copy_n(q.at(b, h / group, row), m, w.q + i * m);
       std::copy_n(k.at(b, h / group, row), m, w.k + i * m);
       std::copy_n(v.at(b, h, row) + col, cols, w.v + i * cols);
-    }
-    const int64_t local = local_channels(cols), at = decay == Decay::values ? col : 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = row_of(first, count, i) + (o.reverse ? 1 : 0);
-      const T* const given = g + ((b * heads + h) * n + row) * channels + at;
+      const T* const given = g + ((b * heads + h) * n + step) * channels + at;
       double *const sum = w.sums + i * local, *const before = sum - local;
       T* const steps = w.step + i * local;
-      if (row >= n) std::fill_n(steps, local, T(0));
-      else
-        for (int64_t c = 0; c < local; ++c) steps[c] = std::max(given[c], T(kForgotten));
+      for (int64_t c = 0; c < local; ++c) steps[c] = step < n ? std::max(given[c], T(kForgotten)) : T(0);
       for (int64_t c = 0; c < local; ++c) sum[c] = before[c] + double(steps[c]);
     }
   }
@@ -175,9 +162,10 @@ template <class T> struct Scan {
     for (int64_t t = 0; o.exclusive && t < count; ++t) w.a[t * count + t] = T(0);
   }
 
-  /// A chunk without decay or with a scalar one, its steps in the order of the tensors.
-  void in_place(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start,
-                bool last) {
+  /// A chunk without decay or with a scalar one, its steps in the order of the tensors. Here and in copied(), not
+  /// inlined: parallel_for() would compile all of it for each instruction set; its long loops are.
+  [[gnu::noinline]] void in_place(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
+                                  int64_t cols, bool start, bool last) {
     const T *queries = q.at(b, h / group, first), *keys = k.at(b, h / group, first), *values = v.at(b, h, first) + col;
     T* const y = out.at(b, h, first) + col;
     double* const sums = w.sums;  // of g from the chunk's first step, in reverse from its second step, to each step
@@ -206,10 +194,8 @@ template <class T> struct Scan {
     masked_product(Trans::no, o.reverse ? Pairs::later : Pairs::earlier, count, cols, w.a, values, v.row, !start, y,
                    out.row, precision);
     if (last) return;
-    if (weighted && !start)
-      vectorised([state = w.state, factor = math::exp(T(whole)), size = m * cols] {
-        for (int64_t i = 0; i < size; ++i) state[i] *= factor;
-      });
+    const T factor = math::exp(T(whole));
+    for (int64_t i = 0; weighted && !start && i < m * cols; ++i) w.state[i] *= factor;
     gemm(Trans::yes, Trans::no, m, cols, count, T(1), weighted ? scaled(keys, k.row, w.k, o.reverse) : keys,
          weighted ? m : k.row, values, v.row, T(!start), w.state, cols, precision);
   }
@@ -225,8 +211,9 @@ template <class T> struct Scan {
   }
 
   /// A chunk with a decay per channel, its steps in copies in the order of the scan.
-  void copied(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols, bool start) {
-    vectorised([&] { load(w, b, h, first, count, col, cols); });
+  [[gnu::noinline]] void copied(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
+                                int64_t cols, bool start) {
+    load(w, b, h, first, count, col, cols);
     const bool by_keys = decay == Decay::keys;
     const DecayQueries<T> queries{w.q, w.a, w.queries};
     const DecayedSum<T> sums{w.a, w.o};
@@ -246,11 +233,9 @@ template <class T> struct Scan {
   void to_state(Memory& w, int64_t count, int64_t cols) {
     const bool by_keys = decay == Decay::keys;
     const double* last = w.sums + (count - 1) * local_channels(cols);
-    vectorised([&, state = w.state, border = w.border] {
-      for (int64_t c = 0; c < local_channels(cols); ++c) border[c] = math::exp(T(last[c]));
-      for (int64_t c = 0; c < m; ++c)
-        for (int64_t j = 0; j < cols; ++j) state[c * cols + j] *= border[by_keys ? c : j];
-    });
+    for (int64_t c = 0; c < local_channels(cols); ++c) w.border[c] = math::exp(T(last[c]));
+    for (int64_t c = 0; c < m; ++c)
+      for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= w.border[by_keys ? c : j];
     gemm(Trans::yes, Trans::no, m, cols, count, T(1), by_keys ? w.carried : w.k, m, by_keys ? w.v : w.carried, cols,
          T(1), w.state, cols, precision);
   }
@@ -265,8 +250,7 @@ void linear_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 
 }  // namespace detail
 
-// Counts the recurrence, k_tᵀ v_t and q_t S_t. The pairs within chunks are not counted, because their number is a
-// choice of the kernel; the count for attention ignores causality likewise.
+// Counts the recurrence, k_tᵀ v_t and q_t S_t, but not the pairs within chunks: their number is a choice of the kernel.
 constinit decltype(kernel::linear_scan) kernel::linear_scan{
     "linear_scan", &detail::linear_scan_cpu,
     [](const Tensor& q, const Tensor&, const Tensor& v, const Tensor&, const LinearScanOptions&, Tensor&) {
