@@ -57,9 +57,9 @@ template <int lanes, class T, class Term, class Join>
 template <class T, class Total = T, class Term> Total row_total(int64_t n, Term term) {
   constexpr int64_t block = 1024;
   double total = 0;
-  for (int64_t b = 0; b < n; b += block)
+  for (int64_t at = 0; at < n; at += block)
     total += lanes_joined<kRowLanes>(
-        std::min(block, n - b), T(0), [&term, b](int64_t i) { return term(b + i); }, [](T a, T b) { return a + b; });
+        std::min(block, n - at), T(0), [&term, at](int64_t i) { return term(at + i); }, [](T a, T b) { return a + b; });
   return Total(total);
 }
 template <class T> T row_sum(const T* x, int64_t n) {
