@@ -24,6 +24,7 @@ struct Captured {
     uint32_t version;
   };
   std::vector<Edge> edges;                            // to older nodes
+  std::set<const Node*> reached;                      // all older nodes
   std::unordered_map<const Storage*, Memory> memory;  // that its nodes have saved and did not make, with its version
 
   Captured() = default;
@@ -44,6 +45,7 @@ struct Checkpoint final : Op<"checkpoint"> {
   Checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, RngLog t, std::size_t n)
       : f(std::move(fn)), tape(std::move(t)), inputs(n) {}
   Tensors vjp(const Tensor& g) override;
+  void release() override { Node::release(), f = nullptr, captured = {}; }
 
  private:
   /// Versions of what the first run read, before the second.
@@ -90,7 +92,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   std::erase_if(captured.memory, [&](const auto& m) {
     return m.second.storage->use_count() == 1 || m.second.storage == out.impl().storage;
   });
-  captured.edges.clear();
+  captured.edges.clear(), captured.reached.clear();
   node->captured = std::move(captured);
   node->add_output(out);
   if (detail::observed()) [[unlikely]]
@@ -99,6 +101,9 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
 }
 
 Tensors Checkpoint::vjp(const Tensor& g) {
+  if (!f)
+    fail<AutogradError>("checkpoint: the graph was already freed by an earlier backward pass; keep it with ",
+                        "{.retain_graph = true} in that pass");
   const bool create_graph = grad_enabled();
   const std::vector<Tensor> xs = inputs_again(create_graph);
   Versions before;
@@ -133,13 +138,25 @@ Tensor Checkpoint::run_again(const std::vector<Tensor>& xs) const {
   PrecisionScope as_before(precision);
   const detail::Restored<std::shared_ptr<detail::Sequence>> in_sequence(detail::this_sequence(), sequence);
   RngLog::Replay replay(tape);
-  const Tensor y = f(xs);
+  RngLog again;
+  const Tensor y = [&] {
+    RngLog::Record on(again);
+    return f(xs);
+  }();
+  if (!same_draws(tape, again))
+    fail<AutogradError>("checkpoint: the second run drew other random numbers than the first");
   if (y.shape() != outputs[0].shape)
     fail<AutogradError>("checkpoint: the second run gave shape ", y, ", the first gave ", outputs[0].shape);
   return y;
 }
 
 void Checkpoint::check_reads(const Captured& again, const Versions& before) const {
+  for (std::size_t i = inputs; i < edges.size(); ++i) {
+    const Node* const node = edges[i].node.get();
+    if (node->is_leaf() && !static_cast<const Leaf*>(node)->frozen && !again.reached.contains(node))
+      fail<AutogradError>("checkpoint: the second run did not read a leaf that the first had read; ",
+                          "capture tensors by value");
+  }
   for (const Edge& e : again.edges)  // a leaf may have been frozen in the first run
     if (!e.node->is_leaf())
       fail<AutogradError>("checkpoint: the second run read a tensor with a history that the first had not read; ",
@@ -159,6 +176,7 @@ Captured::Captured(const Edge& root, uint64_t start, std::span<const Edge> known
   for (const Edge& e : known) seen.emplace(e.node.get(), e.index);
   const auto inside = [&](const Edge& e) {
     if (e.node->seq >= start) return true;
+    reached.insert(e.node.get());
     if (seen.emplace(e.node.get(), e.index).second) edges.push_back(e);
     return false;
   };

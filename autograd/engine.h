@@ -2,9 +2,10 @@
 //
 // Threads. Each thread may record and walk graphs of its own, and the graphs may share leaves: gradients that reach a
 // leaf from several threads are all added, in the order of their arrival. Not safe at the same time: two walks through
-// one recorded node (other than a leaf), unless both retain the graph; a walk, and reading, setting or clearing .grad()
-// of a leaf that the walk reaches; a computation, and an in-place edit (an optimiser's step) of its operands;
-// registering and removing hooks. AnomalyMode checks all threads; the thread that made a bad value gets the error.
+// one recorded node (other than a leaf), unless both retain the graph and no checkpoint of it draws random numbers; a
+// walk, and reading, setting or clearing .grad() of a leaf that the walk reaches; a computation, and an in-place edit
+// (an optimiser's step) of its operands; registering and removing hooks. AnomalyMode checks all threads; the thread
+// that made a bad value gets the error.
 #pragma once
 
 #include <sluice/core/node.h>

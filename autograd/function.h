@@ -35,8 +35,9 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
 /// f(inputs) without keeping intermediate results: backward runs f again (Chen et al. 2016, "sublinear memory"). Random
 /// numbers drawn inside are drawn again identically, so dropout masks agree, and products have the precision that they
 /// had. Gradients also reach tensors that f captures. The result of f must not be one of its inputs. backward() throws
-/// AutogradError where the second run would not be the first: another shape, a capture by reference that is another
-/// tensor now, an edit of a captured tensor that a gradient reads (other edits of captures are not noticed).
+/// AutogradError where the second run would not be the first: another shape, other random numbers, a capture by
+/// reference that is another tensor with gradients now (another constant is not noticed), an edit of a captured tensor
+/// that a gradient reads (other edits of captures are not noticed).
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs);
 
 /// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice. Throws ShapeError

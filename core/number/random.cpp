@@ -197,6 +197,13 @@ bool RngLog::intact() const {
   return std::none_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.rng.use_count() == 1; });
 }
 
+bool same_draws(const RngLog& a, const RngLog& b) {
+  const auto same = [](const RngLog::Stream& x, const RngLog::Stream& y) {
+    return x.first.seed == y.first.seed && x.first.offset == y.first.offset && x.blocks == y.blocks;
+  };
+  return std::equal(a.streams_.begin(), a.streams_.end(), b.streams_.begin(), b.streams_.end(), same);
+}
+
 std::vector<uint64_t> RngLog::places() const {
   std::vector<uint64_t> places;
   for (const Stream& s : streams_) places.push_back(s.rng->seed), places.push_back(s.rng->offset - s.first.offset);

@@ -122,6 +122,8 @@ class RngLog {
   std::vector<uint64_t> places() const;
   /// Takes the blocks that a replay used.
   void advance();
+  /// Whether both noted as many blocks of the same numbers, in the same order.
+  friend bool same_draws(const RngLog& a, const RngLog& b);
 
  private:
   friend class Rng;

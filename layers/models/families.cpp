@@ -1,7 +1,6 @@
 #include <sluice/layers/models/families.h>
 
 #include <algorithm>
-#include <numbers>
 
 namespace sluice {
 
@@ -13,19 +12,13 @@ std::vector<ModelFamily> model_families() {
   return all;
 }
 
-/// What an error says of a field that has another value than these.
-static std::string known(const std::vector<std::string>& values, const std::string& of = "") {
-  std::string out;
-  for (const std::string& value : values) out += (out.empty() ? "known" + of + ": " : ", ") + value;
-  return out;
-}
-
 /// IOError unless layers/port/quantised.h can read weights that are stored as this config.json says. The names and
 /// shapes of their tensors say the rest.
 static void check_quantisation(const ModelConfig& c) {
   const std::string of = "quantization_config.";
   const auto one_of = [&](const char* field, const std::vector<std::string>& names) {
-    if (std::ranges::find(names, c.at<std::string>(of + field)) == names.end()) c.refuse(of + field, known(names));
+    if (std::ranges::find(names, c.at<std::string>(of + field)) == names.end())
+      c.refuse(of + field, detail::known(names));
   };
   if (!c.has(of + "quant_method")) return;
   one_of("quant_method", {"fp8", "mxfp4", "compressed-tensors"});
@@ -49,10 +42,16 @@ ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char
     }
     types.push_back(family.model_type);
   }
-  config.refuse("model_type", known(types, " families"));
+  config.refuse("model_type", detail::known(types, " families"));
 }
 
 namespace detail {
+
+std::string known(const std::vector<std::string>& values, const std::string& of) {
+  std::string out;
+  for (const std::string& value : values) out += (out.empty() ? "known" + of + ": " : ", ") + value;
+  return out;
+}
 
 FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const char*)>& h, ModelPlan& p)
     : config(c), has(h), plan(p), type(c.at<std::string>("model_type")) {
@@ -161,68 +160,6 @@ std::vector<int64_t> FamilyReader::dense_layers(int64_t otherwise) const {
   return dense;
 }
 
-/// Llama 3.1's frequencies: those that turn seldom in the trained `length` are divided by `factor`, between two bounds
-/// the division fades out.
-static std::vector<double> llama3_frequencies(int64_t dim, double base, double factor, double low, double high,
-                                              double length) {
-  std::vector<double> out = rope_frequencies(dim, base);
-  for (double& f : out) {
-    const double turns = length * f / (2 * std::numbers::pi);  // in `length`
-    const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
-    f = (1 - kept) * f / factor + kept * f;
-  }
-  return out;
-}
-
-RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const {
-  const ModelConfig& c = config;
-  const bool fresh = !under.empty() || c.has("rope_parameters.rope_theta");
-  const std::string at = !under.empty() ? under + "." : fresh ? "rope_parameters." : "rope_scaling.";
-  RopeOptions o{.base = fresh ? c.at<double>(at + "rope_theta") : c.get("rope_theta", 10000.0)};
-  const std::string partial = (c.has(at + "partial_rotary_factor") ? at : "") + "partial_rotary_factor";
-  const std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));
-  const bool proportional = kind == "proportional";  // turns all pairs, but those behind the share by no angle
-  if (!rotary_share && !proportional) c.must_be(partial, 1.0);
-  const double share = c.get(partial, rotary_share.value_or(1)), channels = static_cast<double>(head_dim) * share;
-  if (!(channels >= 1 && share <= 1)) c.refuse(partial, str("it must turn from 1 to all of ", head_dim, " channels"));
-  const int64_t turned = static_cast<int64_t>(channels), dim = proportional ? head_dim : turned;
-  if (dim != head_dim) o.rot_dim = dim;
-  if (kind == "default" || kind == "mrope") {
-    c.ignore(at + "mrope_section " + at + "mrope_interleaved");  // three positions, which are one for text
-  } else if (kind == "linear" || proportional) {
-    o.frequencies = rope_frequencies(dim, o.base);
-    for (double& f : o.frequencies) f /= proportional ? c.get(at + "factor", 1.0) : c.at<double>(at + "factor");
-    if (proportional)
-      std::fill(o.frequencies.begin() + std::clamp<int64_t>(turned / 2, 0, dim / 2), o.frequencies.end(), 0.0);
-  } else if (kind == "llama3") {
-    const double low = c.at<double>(at + "low_freq_factor"), high = c.at<double>(at + "high_freq_factor");
-    if (!(low > 0 && low < high)) c.refuse(at + "low_freq_factor", "it must lie in (0, high_freq_factor)");
-    o.frequencies = llama3_frequencies(dim, o.base, c.at<double>(at + "factor"), low, high,
-                                       c.at<double>(at + "original_max_position_embeddings"));
-  } else if (kind == "yarn") {
-    const double factor = c.at<double>(at + "factor"), mscale = c.get(at + "mscale", 0.0),
-                 all = c.get(at + "mscale_all_dim", 0.0);
-    o = yarn_rope(o, dim, factor, c.at<int64_t>(at + "original_max_position_embeddings"), c.get(at + "beta_fast", 32.0),
-                  c.get(at + "beta_slow", 1.0), c.get(at + "truncate", true));
-    const double growth = o.factor - 1;
-    if (mscale != 0 && all != 0) o.factor = (1 + mscale * growth) / (1 + all * growth);
-    o.factor = c.get(at + "attention_factor", o.factor);
-  } else {
-    c.refuse(at + (c.has(at + "rope_type") ? "rope_type" : "type"),
-             known({"default", "linear", "llama3", "yarn", "proportional"}));
-  }
-  return o;
-}
-
-void FamilyReader::two_ropes(MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local) {
-  const auto of = [&](const std::string& kind) { return rope(o.heads.head_dim, "rope_parameters." + kind); };
-  const bool apart = local == 0 || config.has("rope_parameters.full_attention.rope_theta");
-  if (apart) o.heads.rope = of("full_attention");
-  mixers(o);
-  o.heads.rope = apart ? of("sliding_attention") : RopeOptions{.base = local};
-  mixers(sliding, o);
-}
-
 MultiHeadAttentionOptions FamilyReader::attention() const {
   const ModelConfig& c = config;
   const int64_t dim = plan.options.dim, heads = c.at<int64_t>("num_attention_heads");
@@ -249,15 +186,6 @@ MlaOptions FamilyReader::latent_attention() {
                     {"q_down", "q_a_proj"},
                     {"kv_down", "kv_a_proj_with_mqa"}});
   return o;
-}
-
-void FamilyReader::latent_rope(MlaOptions& o) const {
-  o.rope = rope(o.rope_dim);
-  o.rope.pairing = RopePairing::interleaved;
-  const std::string at = config.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
-  const bool scaled = config.get(at + "rope_type", config.get(at + "type", std::string("default"))) != "default";
-  if (const double mscale = config.get(at + "mscale_all_dim", 0.0); mscale != 0 && scaled)
-    o.scale = yarn_mla(o, config.at<double>(at + "factor"), 1, mscale).scale;
 }
 
 void FamilyReader::usual_names(const std::vector<int64_t>& others, const std::string& linear) {

@@ -39,6 +39,9 @@ ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char
 
 namespace detail {
 
+/// What an error says of a field that has another value than these.
+std::string known(const std::vector<std::string>& values, const std::string& of = "");
+
 /// Reads config.json for one family: what most families have in common.
 struct FamilyReader {
   const ModelConfig& config;

@@ -12,7 +12,12 @@ namespace {
 void set_qwen_windows(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.config.ignore("max_window_layers sliding_window layer_types");
-  if (!r.config.get("use_sliding_window", false)) return;
+  if (!r.config.get("use_sliding_window", false)) {
+    const bool means = r.type != "qwen3_moe" && c.has("layer_types");
+    if (means && !r.typed("layer_types", "sliding_attention").empty())
+      c.refuse("layer_types", "no layer may slide where use_sliding_window is false");
+    return;
+  }
   const bool all = r.type == "qwen3_moe", typed = r.type == "qwen2_moe" || (!all && c.has("layer_types"));
   const int64_t first = all ? 0 : r.config.get("max_window_layers", int64_t{28});
   r.windows(typed ? r.typed("layer_types", "sliding_attention") : r.where([&](int64_t i) { return i >= first; }));

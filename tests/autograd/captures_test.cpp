@@ -48,6 +48,31 @@ TEST_CASE("checkpoint: a capture by reference that is another tensor in the seco
   const Tensor y = checkpoint([&](const Inputs& in) { return in[0] * c; }, {x});
   c = w * 2.0;
   CHECK_THROWS_AS(backward(sum(y)), AutogradError);
+  c = Tensor({7, 7}).requires_grad_();  // another leaf
+  CHECK_THROWS_WITH(backward(sum(y)), Contains("did not read a leaf") && Contains("capture tensors by value"));
+  c = w;
+  backward(sum(y));
+  CHECK(same_bits(x.grad(), w.detach()));
+}
+
+TEST_CASE("checkpoint: another generator in the second run is an error", "[checkpoint]") {
+  const Tensor x = ones({64}).requires_grad_();
+  Rng rng(1);
+  const Tensor y = checkpoint([&](const Inputs& in) { return dropout(in[0], 0.5, rng); }, {x});
+  rng = Rng(2);
+  CHECK_THROWS_WITH(backward(sum(y)), Contains("checkpoint: the second run drew other random numbers"));
+}
+
+TEST_CASE("checkpoint: what it captured is freed with the graph", "[checkpoint]") {
+  const Tensor x = ones({2}).requires_grad_();
+  const auto held = std::make_shared<int>(1);
+  const Tensor y = checkpoint([held](const Inputs& in) { return in[0] * 2.0; }, {x});
+  CHECK(held.use_count() == 2);
+  backward(sum(y), {.retain_graph = true});
+  CHECK(held.use_count() == 2);
+  backward(sum(y));
+  CHECK(held.use_count() == 1);
+  CHECK_THROWS_WITH(backward(sum(y)), Contains("already freed"));
 }
 
 TEST_CASE("checkpoint: what a function may do with its captures", "[checkpoint]") {

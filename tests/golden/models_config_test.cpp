@@ -290,6 +290,8 @@ TEST_CASE("models: more config.json as published models have it", "[models]") {
 TEST_CASE("models: fields about whose default families disagree must be there", "[models]") {
   CHECK_THAT(refusal(with(golden("olmo2"), "\"rms_norm_eps\": 1e-05,", "")), Contains("\"rms_norm_eps\" is missing"));
   CHECK_THAT(refusal(with(golden("gpt_oss"), "\"rope_theta\": 150.0,", "")), Contains("\"rope_theta\" is missing"));
+  CHECK(refusal(with(golden("llama"), "\"rope_theta\": 500.0,", "")) == "");
+  CHECK(refusal(with(golden("llama"), "\"original_max_position_embeddings\": 16,", "")) == "");
   CHECK(refusal(golden("mamba2")) == "");  // whose eps has another name
   CHECK(refusal(with(golden("deepseek_v3"), "\"deepseek_v3\"", "\"kimi_k2\"")) == "");
 
@@ -320,7 +322,19 @@ TEST_CASE("models: values that transformers follows and this library does not ar
         std::tuple("laguna", "softcapping\": 0.0", "softcapping\": 30.0", "only 0 is known"),
         std::tuple("lara_mini", "\"sliding_a", "\"slide_a",
                    "known: linear_attention, full_attention, sliding_attention"),
-        std::tuple("gpt_oss", "\"sliding_window\": ", "\"sliding_window\": -", "it must be positive")}) {
+        std::tuple("gpt_oss", "\"sliding_window\": ", "\"sliding_window\": -", "it must be positive"),
+        std::tuple("qwen2_moe", "full_attention", "sliding_attention", "no layer may slide where"),
+        std::tuple("laguna", "\"rope_parameters\":", "\"partial_rotary_factor\": 0.5, \"rope_parameters\":",
+                   "\"partial_rotary_factor\": 0.5"),
+        std::tuple("gemma3_text", "\"rope_parameters\":",
+                   "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 3.0}, \"rope_parameters\":",
+                   "rope_parameters stand there, too"),
+        std::tuple("gemma3_text", "\"rope_parameters\": {", "\"rope_parameters\": {\"rope_theta\": 9.0,",
+                   "need one for each of full_attention and sliding_attention"),
+        std::tuple("olmo3", "\"rope_parameters\":",
+                   "\"rope_theta\": 500000.0, \"rope_scaling\": {\"type\": "
+                   "\"linear\", \"factor\": 3.0}, \"others\":",
+                   "only default is known")}) {
     INFO(family << " " << to);
     CHECK_THAT(refusal(with(golden(family), from, to)), Contains(why));
   }
