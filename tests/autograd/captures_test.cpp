@@ -5,6 +5,8 @@
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
 #include <sluice/core/node.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/elementwise/dropout.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/rows/loss.h>
