@@ -324,8 +324,6 @@ TEST_CASE("models: values that transformers follows and this library does not ar
                    "known: linear_attention, full_attention, sliding_attention"),
         std::tuple("gpt_oss", "\"sliding_window\": ", "\"sliding_window\": -", "it must be positive"),
         std::tuple("qwen2_moe", "full_attention", "sliding_attention", "no layer may slide where"),
-        std::tuple("laguna", "\"rope_parameters\":", "\"partial_rotary_factor\": 0.5, \"rope_parameters\":",
-                   "\"partial_rotary_factor\": 0.5"),
         std::tuple("gemma3_text", "\"rope_parameters\":",
                    "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 3.0}, \"rope_parameters\":",
                    "rope_parameters stand there, too"),
