@@ -6,10 +6,10 @@
 //
 // −c_j is an additional column of K, where Q has a constant, and c_i one of Q. With kv_heads < heads a key has one
 // column for each query head that reads it. attention() therefore needs no change and O(n) memory, and a stream keeps
-// the columns in its cache of keys. c grows along the text, and near tokens differ in it by little: it is a sum in f64,
-// of which columns hold two parts in f32, or three in bf16, of 24 bits, where products round their operands to it.
-// There, where |c| reaches 10⁵, near tokens' weights have errors of some 10⁻³. The sums go through all tokens: a
-// document must be a run of equal segments.
+// the columns in its cache of keys. c grows along the text, and near tokens differ in it by little. So c is a sum in
+// f64, and columns hold parts of it: two of f32, or three of bf16 where products round their operands to bf16. Three
+// parts have 24 bits: where |c| reaches 10⁵, near tokens' weights have errors of some 10⁻³. The sums go through all
+// tokens: a document must be a run of equal segments.
 //
 // c_i is constant in a row of scores, so the softmax does not depend on it, but the gradient of log f_t does:
 //

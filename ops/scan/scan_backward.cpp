@@ -236,8 +236,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     }
   }
 
-  /// Stores dg of a decay of whole states, of dx and dk without the chunk's pairs. state, x_state: S and X after the
-  /// chunk, null if zeros.
+  /// Stores dg of a decay of whole states. dx and dk do not have the chunk's pairs yet. state is S before the chunk,
+  /// x_state is X after it; null stands for zeros.
   void store_decay(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, const T* x_state,
                    T* results) const {
     const T* const given = this->decay_at(b, h, first);
@@ -262,7 +262,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     }
   }
 
-  /// Stores dg of a decay by channel, of dx and dk with the chunk's pairs, but those of a step with itself. Overwrites
+  /// Stores dg of a decay by channel. dx and dk have the chunk's pairs, but not those of a step with itself. Overwrites
   /// dk.
   void store_decay_by_channel(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state,
                               const T* x_state, T* results) const {
