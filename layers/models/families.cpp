@@ -94,6 +94,12 @@ void FamilyReader::members(const std::string& module, const PyTorchRules& rules)
   for (const PyTorchRule& r : rules) rename(module + "\\." + r.name + "\\b", module + "." + r.as, r.stored);
 }
 
+void FamilyReader::parts(const std::string& module, const std::string& theirs, const std::vector<std::string>& ours,
+                         int64_t groups) {
+  int64_t part = 0;
+  for (const std::string& one : ours) members(module, {{one, theirs, {.part = part++, .groups = groups}}});
+}
+
 void FamilyReader::rename_in(const std::vector<int64_t>& which, const std::string& ours, const std::string& theirs) {
   if (which.empty()) return;
   std::string numbers;
@@ -231,11 +237,6 @@ void FamilyReader::ungated(const std::vector<int64_t>& which, bool bias, const s
   for (const int64_t layer : which) block(layer).feed = o;
   rename_in(which, "mlp\\.in\\.", "mlp." + in);
   rename_in(which, "mlp\\.out\\.", "mlp." + out);
-}
-
-void FamilyReader::gate_and_up_in_one() {
-  rename("mlp\\.gate_proj", "mlp.gate_up_proj", {.part = 0});
-  rename("mlp\\.up_proj", "mlp.gate_up_proj", {.part = 1});
 }
 
 void FamilyReader::dense_or_sparse(bool norm_topk) {

@@ -61,6 +61,9 @@ struct FamilyReader {
   }
   /// rename() of each rule, whose names are those of members of `module` on both sides.
   void members(const std::string& module, const PyTorchRules& rules);
+  /// rename() of members of `module` that are, in this order, the parts of the member `theirs` of the files.
+  void parts(const std::string& module, const std::string& theirs, const std::vector<std::string>& ours,
+             int64_t groups = 1);
   /// As rename(), of members of the blocks in `which` whose names begin with `ours`; `theirs` follows "layers.N.".
   void rename_in(const std::vector<int64_t>& which, const std::string& ours, const std::string& theirs);
   std::vector<int64_t> all() const { return others_than({}); }
@@ -122,8 +125,6 @@ struct FamilyReader {
   /// As dense(), without a gate: `in` and `out` of mlp.
   void ungated(const std::vector<int64_t>& which, bool bias, const std::string& field = "hidden_act",
                const std::string& in = "up_proj.", const std::string& out = "down_proj.");
-  /// After dense(): gate and value stand in one map, gate_up_proj.
-  void gate_and_up_in_one();
   /// Qwen's feeds: dense ones, and experts in every decoder_sparse_step-th layer outside mlp_only_layers, if the model
   /// has any. `norm_topk` is that of a file that does not say.
   void dense_or_sparse(bool norm_topk);

@@ -20,21 +20,13 @@ DeltaOptions delta_sizes(const ModelConfig& c, const DecoderOptions& o) {
 
 /// Qwen3.5's names of a Gated DeltaNet's weights, or those of one map for all of its inputs (Lara Mini).
 void delta_names(FamilyReader& r) {
-  if (r.has("linear_attn.in_proj."))
-    r.members("linear_attn", {{"q", "in_proj", {.part = 0}},
-                              {"k", "in_proj", {.part = 1}},
-                              {"v", "in_proj", {.part = 2}},
-                              {"output_gate", "in_proj", {.part = 3}},
-                              {"beta", "in_proj", {.part = 4}},
-                              {"decay", "in_proj", {.part = 5}},
-                              {"norm", "out_norm"}});
-  else
-    r.members("linear_attn", {{"q", "in_proj_qkv", {.part = 0}},
-                              {"k", "in_proj_qkv", {.part = 1}},
-                              {"v", "in_proj_qkv", {.part = 2}},
-                              {"output_gate", "in_proj_z"},
-                              {"beta", "in_proj_b"},
-                              {"decay", "in_proj_a"}});
+  if (r.has("linear_attn.in_proj.")) {
+    r.parts("linear_attn", "in_proj", {"q", "k", "v", "output_gate", "beta", "decay"});
+    r.members("linear_attn", {{"norm", "out_norm"}});
+  } else {
+    r.parts("linear_attn", "in_proj_qkv", {"q", "k", "v"});
+    r.members("linear_attn", {{"output_gate", "in_proj_z"}, {"beta", "in_proj_b"}, {"decay", "in_proj_a"}});
+  }
   r.members("linear_attn", {{"conv", "conv1d"}, {"a_log", "A_log"}, {"out", "out_proj"}});
 }
 
@@ -55,17 +47,11 @@ void read_qwen3_next(FamilyReader& r) {
   r.mixers(recurrent, linear);
 
   r.usual_names(recurrent);
-  const int64_t heads = full.heads.heads;  // query and gate by head
-  r.members("self_attn", {{"q_proj", "q_proj", {.part = 0, .groups = heads}},
-                          {"gates\\.0\\.map", "q_proj", {.part = 1, .groups = heads}}});
-  const int64_t groups = linear.heads.heads;
-  if (r.has("in_proj_qkvz"))  // by key head: q, k, and v and z of its value heads
-    r.members("linear_attn", {{"q", "in_proj_qkvz", {.part = 0, .groups = groups}},
-                              {"k", "in_proj_qkvz", {.part = 1, .groups = groups}},
-                              {"v", "in_proj_qkvz", {.part = 2, .groups = groups}},
-                              {"output_gate", "in_proj_qkvz", {.part = 3, .groups = groups}},
-                              {"beta", "in_proj_ba", {.part = 0, .groups = groups}},
-                              {"decay", "in_proj_ba", {.part = 1, .groups = groups}}});
+  r.parts("self_attn", "q_proj", {"q_proj", "gates\\.0\\.map"}, full.heads.heads);  // query and gate by head
+  if (r.has("in_proj_qkvz")) {  // by key head: q, k, and v and z of its value heads
+    r.parts("linear_attn", "in_proj_qkvz", {"q", "k", "v", "output_gate"}, linear.heads.heads);
+    r.parts("linear_attn", "in_proj_ba", {"beta", "decay"}, linear.heads.heads);
+  }
   delta_names(r);
   r.norms_less_one();
 
@@ -180,11 +166,8 @@ void read_minimax(FamilyReader& r) {
   c.must_be("attention_bias", false);
   c.ignore("block_size router_jitter_noise shared_moe_mode");  // block_size changes rounding only
   r.usual_names(recurrent);
-  const int64_t groups = full.heads.heads;  // q, k and v by head
-  r.members("linear_attn", {{"q", "qkv_proj", {.part = 0, .groups = groups}},
-                            {"k", "qkv_proj", {.part = 1, .groups = groups}},
-                            {"v", "qkv_proj", {.part = 2, .groups = groups}},
-                            {"out", "out_proj"}});
+  r.parts("linear_attn", "qkv_proj", {"q", "k", "v"}, full.heads.heads);  // q, k and v by head
+  r.members("linear_attn", {{"out", "out_proj"}});
   r.rename(".*linear_attn\\.log_gamma$", "");  // which config.json determines, as these
   for (const char* buffer : {"slope_rate", "query_decay", "key_decay", "diagonal_decay"})
     r.plan.ignore.push_back(str("self_attn\\.", buffer, "$"));

@@ -95,10 +95,8 @@ void read_phi3(FamilyReader& r) {
   if (c.has("sliding_window")) r.windows(r.all());
   r.usual_names();
   r.dense(r.all());
-  const std::vector<std::string> qkv = {"q", "k", "v"};
-  for (int64_t i = 0; i < 3; ++i)
-    r.rename("self_attn\\." + qkv[static_cast<std::size_t>(i)] + "_proj", "self_attn.qkv_proj", {.part = i});
-  r.gate_and_up_in_one();
+  r.parts("self_attn", "qkv_proj", {"q_proj", "k_proj", "v_proj"});
+  r.parts("mlp", "gate_up_proj", {"gate_proj", "up_proj"});
 }
 
 /// GLM-4 of 2024, and of 2025 with norms around both branches: RoPE of neighbouring channels, on half of a head's, and
@@ -111,7 +109,7 @@ void read_glm(FamilyReader& r) {
   if (r.type == "glm4") r.norms_behind(true, "post_self_attn_layernorm.", "post_mlp_layernorm.");
   r.usual_names();
   r.dense(r.all());
-  r.gate_and_up_in_one();
+  r.parts("mlp", "gate_up_proj", {"gate_proj", "up_proj"});
 }
 
 /// ERNIE 4.5, dense and with experts, and Helium: RoPE of neighbouring channels, biases everywhere or nowhere.
