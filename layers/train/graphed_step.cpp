@@ -73,16 +73,12 @@ Tensor GraphedStep::operator()(const std::vector<Tensor>& inputs) {
   }
   NoGrad guard;
   Shapes& step = **found;
-  if (!optimizer_) {
-    replay(step, inputs);
-  } else {
-    const Optimizer::Counts before = optimizer_->counts();
-    try {
-      replay(step, inputs);
-    } catch (...) {
-      optimizer_->set_counts(before);
-      throw;
-    }
+  const Optimizer::Counts before = optimizer_ ? optimizer_->counts() : Optimizer::Counts{};
+  try {
+    replay(step, inputs, before);
+  } catch (...) {
+    if (optimizer_) optimizer_->set_counts(before);
+    throw;
   }
   return clone(step.result.loss);
 }
@@ -112,11 +108,10 @@ GraphedStep::Result GraphedStep::run(const std::vector<Tensor>& inputs, bool on_
   return result;
 }
 
-void GraphedStep::record(Shapes& step, const std::vector<Tensor>& inputs) {
+void GraphedStep::record(Shapes& step, const std::vector<Tensor>& inputs, const Optimizer::Counts& before) {
   for (std::size_t i = 0; i < inputs.size(); ++i) copy_(step.inputs[i], inputs[i]);
   const Device device = inputs[0].device();
   if (optimizer_) optimizer_->follow_parameters();
-  const Optimizer::Counts before = optimizer_ ? optimizer_->counts() : Optimizer::Counts{};
   step.graph.reset(), step.streams = {}, step.result = {};
   step.gradients.assign(parameters().size(), {});
   Result result;
@@ -142,13 +137,12 @@ bool GraphedStep::renew(Shapes& step) {
   return !optimizer_ || !optimizer_->recordable() || step.graph->renew([&] { optimizer_->step(); });
 }
 
-void GraphedStep::replay(Shapes& step, const std::vector<Tensor>& inputs) {
-  const Optimizer::Counts before = optimizer_ ? optimizer_->counts() : Optimizer::Counts{};
-  if (!step.graph || !step.streams.intact()) record(step, inputs);
+void GraphedStep::replay(Shapes& step, const std::vector<Tensor>& inputs, const Optimizer::Counts& before) {
+  if (!step.graph || !step.streams.intact()) record(step, inputs, before);
   if (!renew(step)) {
     // Parameters are grouped differently now: loaded counts differ, or rates that were equal have become different.
     optimizer_->set_counts(before);
-    record(step, inputs);
+    record(step, inputs, before);
     if (!renew(step))
       fail<DeviceError>("graphed step: the optimiser's step cannot be recorded: its calls are others each time");
   }

@@ -80,9 +80,10 @@ class GraphedStep {
   /// The optimiser's parameters, of which this object keeps no copies: the optimiser knows when it is the last owner.
   const std::vector<NamedTensor>& parameters() const { return optimizer_ ? optimizer_->parameters() : parameters_; }
   Result run(const std::vector<Tensor>& inputs, bool on_device, bool recorded);
-  void record(Shapes& step, const std::vector<Tensor>& inputs);
+  /// `before`: the optimiser's counts before the step.
+  void record(Shapes& step, const std::vector<Tensor>& inputs, const Optimizer::Counts& before);
   bool renew(Shapes& step);
-  void replay(Shapes& step, const std::vector<Tensor>& inputs);
+  void replay(Shapes& step, const std::vector<Tensor>& inputs, const Optimizer::Counts& before);
 
   std::vector<NamedTensor> parameters_;
   Optimizer* optimizer_ = nullptr;
