@@ -25,10 +25,9 @@ void reduce_tensors(const char* op, ReduceOp how, const std::vector<Tensor>& pie
     return copy_elements(to(all, y.device()), y);
   }
   // The same sums as reduce_pieces: bf16 is added in f32 and rounded once.
-  const auto wide = [](const Tensor& x) { return x.dtype() == bf16 ? to(x, f32) : x; };
-  Tensor all = wide(pieces[0]);
+  Tensor all = widened(pieces[0]);
   for (std::size_t r = 1; r < pieces.size(); ++r) {
-    const Tensor x = wide(pieces[r]);
+    const Tensor x = widened(pieces[r]);
     all = how == ReduceOp::sum ? all + x : how == ReduceOp::max ? maximum(all, x) : minimum(all, x);
   }
   copy_elements(to(all, y.dtype()), y);

@@ -75,7 +75,8 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters, std:
       used[k] = true;
       break;
     }
-    for (std::size_t k = 0; k < slot.count; ++k) slot.moments.push_back(zeros(p.tensor.shape(), wide(p.tensor)));
+    for (std::size_t k = 0; k < slot.count; ++k)
+      slot.moments.push_back(zeros(p.tensor.shape(), widened(p.tensor.options())));
     slots_.push_back(std::move(slot));
   }
   follow_conversions();  // creates the masters of bf16 parameters
@@ -94,7 +95,7 @@ void Optimizer::follow_conversions() const {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!keeps(i)) continue;
     const Tensor& w = parameters_[i].tensor;
-    const auto [dtype, device] = wide(w);
+    const auto [dtype, device] = widened(w.options());
     Slot& slot = slots_[i];
     for (Tensor& moment : slot.moments) moment = to(to(moment, dtype), device);
     if (slot.master.defined()) slot.master = w.dtype() == bf16 ? to(slot.master, device) : Tensor();
@@ -292,7 +293,7 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
     updates.push_back(count(name + ".updates"));
     if (updates.back() > steps)
       fail<IOError>(op, ": '", name, ".updates' is ", updates.back(), ", more than ", steps, " steps");
-    each_tensor(i, [&](const std::string& key, const Tensor*) { entry(key, w.shape(), wide(w).dtype); });
+    each_tensor(i, [&](const std::string& key, const Tensor*) { entry(key, w.shape(), widened(w.dtype())); });
   }
   // A parameter that was bf16 when the file was written, and is f32 now, has a master there.
   for (const auto& [name, w] : parameters_)

@@ -151,8 +151,6 @@ class Optimizer : private NoCopy {
 
   /// True if this rank keeps the moments of parameter i.
   bool keeps(std::size_t i) const { return owner_.empty() || owner_[i] == ranks_.rank(); }
-  /// dtype and device of the moments of w, and of its master.
-  static TensorOptions wide(const Tensor& w) { return {w.dtype() == bf16 ? f32 : w.dtype(), w.device()}; }
   Tensor empty_moment(std::size_t i) const;
   /// Calls f(name, tensor) for what belongs to parameter i in state(), but for its count: its moments, and the master
   /// of a bf16 parameter. A tensor that another rank keeps is null.

@@ -61,7 +61,7 @@ void Optimizer::send_updates(const std::vector<bool>& updated) {
 
 Tensor Optimizer::empty_moment(std::size_t i) const {
   const Tensor& w = parameters_[i].tensor;
-  return empty(w.shape(), wide(w));
+  return empty(w.shape(), detail::widened(w.options()));
 }
 
 }  // namespace sluice

@@ -118,9 +118,6 @@ constinit decltype(kernel::attention_keep_mask) kernel::attention_keep_mask{"att
 
 namespace {
 
-/// Sums of exponentials are kept in f32 beside tensors of bf16.
-DType lse_dtype(DType t) { return t == bf16 ? f32 : t; }
-
 Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o, RngBlocks random,
                      Tensor g, const Tensor& g_lse);
 
@@ -217,7 +214,7 @@ struct Attention final : Op<"attention"> {
     if (needs(input::bias)) grads.bias = zeros({q.dim(0), q.dim(1), m, n}, q.options());
     if (needs(input::relative_bias))
       grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)},
-                             {lse_dtype(q.dtype()), q.device()});
+                             detail::widened(q.options()));
     if (logits.defined()) grads.delta = empty(rows, {f32, q.device()});
     if (logits.defined() && needs(input::logits)) grads.gate = detail::empty_heads(logits.shape(), logits.options());
     return grads;
@@ -310,7 +307,7 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
     if (x->defined() && x->rank() > 0 && x->strides()[x->rank() - 1] != 1) *x = contiguous(*x);
   const bool softmax = o.weighting == Weighting::softmax;
   Tensor out = detail::empty_heads({q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, q.options());
-  Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, {lse_dtype(q.dtype()), q.device()}) : Tensor();
+  Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, detail::widened(q.options())) : Tensor();
   if (out.numel() > 0 || (softmax && lse.numel() > 0)) {
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
     const PrecisionScope scope(detail::precision_of(o, q.dtype()));
