@@ -145,7 +145,7 @@ Tensor reduce(const Tensor& x, int root, const Communicator& group) {
         std::vector<Tensor> parts;  // root gets all of x, the others nothing
         for (int r = 0; r < group.size(); ++r) parts.push_back(r == root ? here : empty({0}, here.options()));
         Tensor y = zeros_like(here);
-        reduce_scatter_raw(group.group(), "reduce", parts, y);
+        reduce_scatter_raw(group.group(), "reduce", ReduceOp::sum, parts, y);
         return y;
       });
 }
@@ -223,7 +223,7 @@ Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group, c
         int64_t start = 0;
         for (const int64_t n : lengths) parts.push_back(contiguous(narrow(here, d, start, n))), start += n;
         Tensor y = empty_like(parts[static_cast<std::size_t>(group.rank())]);
-        if (here.device() != meta) reduce_scatter_raw(group.group(), "reduce_scatter", parts, y);
+        if (here.device() != meta) reduce_scatter_raw(group.group(), "reduce_scatter", ReduceOp::sum, parts, y);
         return y;
       });
 }

@@ -33,8 +33,10 @@ void reduce_tensors(const char* op, ReduceOp how, const std::vector<Tensor>& pie
   copy_elements(to(all, y.dtype()), y);
 }
 
-/// y = the op over all ranks' parts[me], in the order of ranks. y may be this rank's parts[me].
-void reduce_parts(Group& group, const char* kind, ReduceOp how, const std::vector<Tensor>& parts, const Tensor& y) {
+}  // namespace
+
+void reduce_scatter_raw(Group& group, const char* kind, ReduceOp op, const std::vector<Tensor>& parts,
+                        const Tensor& y) {
   const int n = group.size(), me = group.rank();
   const Tensor& mine = parts[static_cast<std::size_t>(me)];
   const Tensor received = empty({n - 1, mine.numel()}, {y.dtype(), y.device()}, kind);
@@ -46,10 +48,8 @@ void reduce_parts(Group& group, const char* kind, ReduceOp how, const std::vecto
       [&](int r) { return incoming(r, pieces[static_cast<std::size_t>(r)]); }, y.device());
   if (mine.numel() == 0) return;
   Tensor result = reshape(y, {y.numel()});
-  reduce_tensors(kind, how, pieces, result);
+  reduce_tensors(kind, op, pieces, result);
 }
-
-}  // namespace
 
 void all_reduce_raw(Group& group, Tensor& x, ReduceOp op) {
   const int64_t bytes = x.numel() * size_of(x.dtype());
@@ -60,7 +60,7 @@ void all_reduce_raw(Group& group, Tensor& x, ReduceOp op) {
   const std::vector<Tensor> parts = whole ? std::vector<Tensor>(static_cast<std::size_t>(group.size()), flat)
                                           : split(flat, even_pieces(x.numel(), group.size()));
   const Tensor& mine = parts[static_cast<std::size_t>(group.rank())];
-  reduce_parts(group, "all_reduce", op, parts, mine);
+  reduce_scatter_raw(group, "all_reduce", op, parts, mine);
   if (whole) return;
   group.exchange_all(
       "all_reduce", [&](int r) { return outgoing(r, mine); },
@@ -82,10 +82,6 @@ void all_gather_raw(Group& group, const Tensor& x, std::vector<Tensor>& pieces) 
   group.exchange_all(
       "all_gather", [&](int r) { return outgoing(r, x); },
       [&](int r) { return incoming(r, pieces[static_cast<std::size_t>(r)]); }, x.device());
-}
-
-void reduce_scatter_raw(Group& group, const char* kind, const std::vector<Tensor>& parts, Tensor& y) {
-  reduce_parts(group, kind, ReduceOp::sum, parts, y);
 }
 
 void shift_raw(Group& group, const Tensor& x, int to, Tensor& y, int from) {

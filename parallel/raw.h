@@ -51,8 +51,9 @@ void all_reduce_raw(Group& group, Tensor& x, ReduceOp op);
 void broadcast_raw(Group& group, Tensor& x, int root);
 /// pieces[r] becomes x of rank r; every rank must know the sizes. pieces[rank] is left alone and may be undefined.
 void all_gather_raw(Group& group, const Tensor& x, std::vector<Tensor>& pieces);
-/// y becomes Σ over ranks of their parts[rank()]; parts[r] has the shape of rank r's result. Counted as `kind`.
-void reduce_scatter_raw(Group& group, const char* kind, const std::vector<Tensor>& parts, Tensor& y);
+/// y becomes the op over all ranks' parts[rank()], in the order of ranks; parts[r] has the shape of rank r's result. y
+/// may be this rank's parts[rank()]. Counted as `kind`.
+void reduce_scatter_raw(Group& group, const char* kind, ReduceOp op, const std::vector<Tensor>& parts, const Tensor& y);
 /// x goes to rank `to`, y comes from rank `from`; −1: nowhere.
 void shift_raw(Group& group, const Tensor& x, int to, Tensor& y, int from);
 
