@@ -17,7 +17,7 @@ using enum DType;
 
 /// The upper half of an f32.
 struct BFloat16 {
-  uint16_t bits = 0;  // sign, exponent, 7 bits of mantissa
+  uint16_t bits;  // sign, exponent, 7 bits of mantissa
   BFloat16() = default;
   /// Rounds to nearest even; a NaN stays one. Tensors of f64 and integers are rounded to f32 first.
   SLUICE_FN explicit BFloat16(float x) {

@@ -280,11 +280,11 @@ Tensor rows_of(const Tensor& batch, const Communicator& ranks, int64_t dim) {
   return narrow(batch, d, std::accumulate(lengths.begin(), me, int64_t{0}), *me);
 }
 
-Rng stream_of(const Rng& rng, const Communicator& ranks) {
+Rng stream_of(Rng& rng, const Communicator& ranks) {
   const auto half = [](uint64_t v, int i) { return static_cast<uint32_t>(v >> (32 * i)); };
-  const auto w =
-      philox4x32({half(rng.offset(), 0), half(rng.offset(), 1), static_cast<uint32_t>(ranks.rank()), 0x72616e6b},
-                 {half(rng.seed(), 0), half(rng.seed(), 1)});
+  const uint64_t at = rng.reserve(1);
+  const auto w = philox4x32({half(at, 0), half(at, 1), static_cast<uint32_t>(ranks.rank()), 0x72616e6b},
+                            {half(rng.seed(), 0), half(rng.seed(), 1)});
   return Rng(static_cast<uint64_t>(w[0]) << 32 | w[1]);
 }
 

@@ -84,8 +84,9 @@ class DataParallel : private NoCopy {
 /// This rank's rows of a batch that all ranks have. The pieces are as equal as possible, and may be empty.
 Tensor rows_of(const Tensor& batch, const Communicator& ranks, int64_t dim = 0);
 
-/// A random generator for this rank only, for dropout. It is a pure function of the rank and of seed and offset of
-/// `rng`, which must be the same on all ranks. So a checkpoint needs `rng` only.
-Rng stream_of(const Rng& rng, const Communicator& ranks);
+/// A random generator for this rank only, for dropout: call it once a step. It is a function of the rank and of seed
+/// and offset of `rng`, which must be the same on all ranks and moves on by one, as on one rank. So each step has masks
+/// of its own, and a checkpoint needs `rng` only.
+Rng stream_of(Rng& rng, const Communicator& ranks);
 
 }  // namespace sluice

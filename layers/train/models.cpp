@@ -50,8 +50,9 @@ void update_average(const Members& average, const Members& model, double decay) 
   std::set<const TensorImpl*> done;  // update a tensor that two members share once
   for (std::size_t i = 0; i < sources.size(); ++i) {
     Tensor& mean = *average.slots[i].tensor;
-    if (!done.insert(mean.ref().get()).second || (decay == 1 && sources[i].requires_grad())) continue;
-    if (!sources[i].requires_grad() || decay == 0) {  // 0·NaN would stay
+    const bool parameter = sources[i].requires_grad() || sources[i].impl().frozen;
+    if (!done.insert(mean.ref().get()).second || (decay == 1 && parameter)) continue;
+    if (!parameter || decay == 0) {  // 0·NaN would stay
       copy_(mean, sources[i]);
       continue;
     }

@@ -272,7 +272,8 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
   auto entry = [&](const std::string& key, const Shape& shape, DType dtype) -> const Tensor& {
     const auto found = state.find(key);
     if (found == state.end() || !found->second.defined())
-      fail<IOError>(op, ": ", name_, " misses the entry '", key, "'");
+      fail<IOError>(op, ": ", name_, " misses the entry '", key,
+                    "'; if the parameter was frozen when the file's optimiser was made, freeze it before this one is");
     const Tensor& t = found->second;
     if (t.shape() != shape) fail(op, ": shape of '", key, "' differs — got ", t, "; need ", shape);
     if (t.dtype() != dtype) fail<DTypeError>(op, ": dtype of '", key, "' differs — got ", t.dtype(), "; need ", dtype);
@@ -299,7 +300,9 @@ void Optimizer::load_state(const std::map<std::string, Tensor>& state, const std
   for (const auto& [name, w] : parameters_)
     if (w.dtype() == f32) known.insert(name + ".master");
   for (const auto& [key, t] : state)
-    if (!known.contains(key)) fail<IOError>(op, ": ", name_, " has no entry '", key, "'");
+    if (!known.contains(key))
+      fail<IOError>(op, ": ", name_, " has no entry '", key,
+                    "'; if it is of a frozen parameter, make the optimiser before freeze(), as the file's was");
 
   steps_ = steps;
   for (std::size_t i = 0; i < slots_.size(); ++i) {

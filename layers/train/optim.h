@@ -28,7 +28,8 @@ namespace sluice {
 
 /// Chooses parameters; an empty function chooses all, and none as MuonOptions::matrices.
 using ParameterFilter = std::function<bool(const NamedTensor&)>;
-/// True for rank 2 and above: for weights, but not for biases, gains and scalars.
+/// True for rank 2 and above: for weights, but not for scalars nor for biases and gains, which have rank 1. Those of
+/// several rows are taken, too: `gamma` and `beta` of GAU and FLASH, biases of experts, tables of position biases.
 bool is_matrix(const NamedTensor& p);
 
 /// Parameters with their own learning rate or their own weight decay:

@@ -71,9 +71,8 @@ template <class F, class... Fs> constexpr bool is_one_of = (std::same_as<F, Fs> 
 template <class F> constexpr bool is_exact_in_bf16 = is_one_of<F, Relu, Maximum, Minimum, Floor, Ceil, Round, Trunc>;
 /// Formulas so short that buffers of f32 would take longer: their loops read and write bf16.
 template <class F>
-constexpr bool is_short =
-    is_exact_in_bf16<F> ||
-    is_one_of<F, Add, Sub, Mul, Div, Scale, AddScalar, SubFrom, DivBy, Square, Sqrt, Rsqrt, LeakyRelu, Clamp, Neg, Abs>;
+constexpr bool is_short = is_exact_in_bf16<F> || is_one_of<F, Add, Sub, Mul, Div, Scale, AddScalar, SubFrom, DivBy,
+                                                           Reciprocal, Square, Sqrt, Rsqrt, LeakyRelu, Clamp, Neg, Abs>;
 /// f(x) where only the sign changes.
 SLUICE_FN BFloat16 on_bits(const Neg&, BFloat16 x) {
   return std::bit_cast<BFloat16>(static_cast<uint16_t>(x.bits ^ 0x8000));

@@ -241,10 +241,10 @@ Tensor logsumexp(const Tensor& x_in, const Shape& dims_in, bool keep_dims) {
 
 Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   detail::check_float("norm", x);
-  if (x.dtype() == bf16) return detail::in_f32(norm, x, dims_in, keep_dims);
+  if (x.dtype() == bf16 && (x.requires_grad() || !as_on_cpu(x))) return detail::in_f32(norm, x, dims_in, keep_dims);
   Shape dims = wrap_dims("norm", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   Tensor y;
-  if (x.dtype() == f32 || (as_on_cpu(x) && runs_of(dims).size() < 2)) {
+  if (x.dtype() != f64 || (as_on_cpu(x) && runs_of(dims).size() < 2)) {
     y = reduce_values(ReduceKind::norm, x, dims, keep_dims);
   } else {
     NoGrad guard;

@@ -19,6 +19,8 @@ namespace {
 using namespace detail::reduction;
 
 constexpr int kLanes = 64;
+/// Lanes whose order does not matter: numbers of 8 bytes in 64 lanes would not fit in the registers of AVX2.
+template <class T> constexpr int lanes_in_registers = sizeof(T) == 8 ? kLanes / 2 : kLanes;
 constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
 
 /// Input of a reduction, of any layout. operator() returns n numbers from `at` on: in place, or in thread-local memory.
@@ -57,24 +59,26 @@ template <class T> struct Source {
 
 /// extreme_of_run() in one pass, for which short runs are too short.
 template <class Op, class T> [[gnu::noinline]] T extreme_of_long_run(const T* x, int64_t n) {
+  constexpr int lanes = lanes_in_registers<T>;
   const auto better = [](T a, T y) { return Op::better(a, y); };
-  T best[kLanes], unknown[kLanes] = {};  // NaN, or 0
-  std::fill_n(best, kLanes, Op::template start<T>());
+  T best[lanes], unknown[lanes] = {};  // NaN, or 0
+  std::fill_n(best, lanes, Op::template start<T>());
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int k = 0; k < kLanes; ++k) {
+  for (; i + lanes <= n; i += lanes)
+    for (int k = 0; k < lanes; ++k) {
       const T y = x[i + k];
       best[k] = better(best[k], y), unknown[k] = y != y ? y : unknown[k];
     }
   for (int64_t k = i; k < n; ++k) unknown[k - i] = x[k] != x[k] ? x[k] : unknown[k - i];
-  const T any = detail::row_sum(unknown, kLanes);
+  const T any = detail::row_sum(unknown, lanes);
   const auto rest = [x](int64_t k) { return x[k]; };
-  return any != any ? any : detail::halves_joined<kLanes, true>(best, i, n, rest, better);
+  return any != any ? any : detail::halves_joined<lanes, true>(best, i, n, rest, better);
 }
 /// The extreme of the numbers and, on its own, whether one is NaN: less to wait for than Op::apply() in a chain.
 template <class Op, class T> T extreme_of_run(const T* x, int64_t n) {
   if (std::is_floating_point_v<T> && n >= 8 * kLanes) return extreme_of_long_run<Op>(x, n);
-  const T best = detail::row_joined(x, n, Op::template start<T>(), [](T a, T y) { return Op::better(a, y); });
+  const T best = detail::row_joined<T, lanes_in_registers<T>>(x, n, Op::template start<T>(),
+                                                              [](T a, T y) { return Op::better(a, y); });
   int unknown = 0;
   for (int64_t i = 0; i < n; ++i) unknown |= x[i] != x[i];
   return unknown ? std::numeric_limits<T>::quiet_NaN() : best;
@@ -90,9 +94,11 @@ template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, in
     if constexpr (std::is_same_v<Op, NormOp>)
       part = detail::row_total<double>(m, [p](int64_t i) { return term<Op>(p[i]); });
     else if constexpr (is_extreme<Op>) part = extreme_of_run<Op>(p, m);
-    else
-      part = detail::row_joined(p, m, Op::template start<Part<Op, T>>(),
-                                [](Part<Op, T> a, Part<Op, T> y) { return Op::apply(a, y); });
+    else {
+      constexpr int lanes = std::is_integral_v<T> ? lanes_in_registers<T> : kLanes;
+      part = detail::row_joined<Part<Op, T>, lanes>(p, m, Op::template start<Part<Op, T>>(),
+                                                    [](Part<Op, T> a, Part<Op, T> y) { return Op::apply(a, y); });
+    }
     total = Op::apply(total, static_cast<Total<Op, T>>(part));
   }
   return total;

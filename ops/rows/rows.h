@@ -78,9 +78,9 @@ template <class T, class X, class Join> [[gnu::noinline]] T few_joined(const X* 
 }
 /// join(start, x₀, …, x_{n−1}) of an associative join. By 64 lanes, because a loop of 16 is unrolled completely, and
 /// its selects stay scalar.
-template <class T, class X, class Join> T row_joined(const X* x, int64_t n, T start, Join join) {
+template <class T, int lanes = 64, class X, class Join> T row_joined(const X* x, int64_t n, T start, Join join) {
   if (n < 64) return few_joined(x, n, start, join);
-  return lanes_joined<64>(
+  return lanes_joined<lanes>(
       n, start, [x](int64_t i) { return T(x[i]); }, join);
 }
 /// Largest element that is not NaN; −∞ if there is none. (Where NaN matters, the sum of exponentials is NaN.)

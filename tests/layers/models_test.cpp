@@ -113,6 +113,17 @@ TEST_CASE("models: an average moves by 1 - decay, buffers are copied", "[models]
   for (int i = 0; i < 1000; ++i) update_average(mean, still, 0.9999);
   CHECK(values(mean) == values(still));
 
+  Net thawed(1), slow = clone(thawed);  // a parameter is averaged while it is frozen, too
+  {
+    NoGrad guard;
+    fill_(thawed.in.weight, 0);
+  }
+  update_average(slow, thawed, 0.5);
+  const Doubles half = slow.in.weight.to_vector<double>();
+  freeze(thawed.in);
+  update_average(slow, thawed, 0.5);
+  for (std::size_t i = 0; i < half.size(); ++i) CHECK(slow.in.weight.to_vector<double>()[i] == half[i] / 2);
+
   Net infinite(1);  // a mask that is trained, say
   const auto fill = [&](double x) {
     NoGrad guard;

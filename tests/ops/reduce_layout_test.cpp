@@ -49,6 +49,10 @@ TEST_CASE("reduce: columns have the bits of rows, beyond every block", "[reduce]
         CHECK(same_bits(max(x, {0}), max(rows, {1})));
         CHECK(same_bits(min(transpose(rows, 0, 1)), min(rows)));
         if (is_float(t)) CHECK(same_bits(norm(x, {0}), norm(rows, {1})));
+        if (t != bf16) continue;
+        Tensor leaf = clone(x);
+        CHECK(same_bits(norm(leaf.requires_grad_(), {0}).detach(), norm(x, {0})));
+        CHECK(same_bits(norm(leaf).detach(), norm(x)));
       }
 }
 

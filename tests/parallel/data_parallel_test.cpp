@@ -213,11 +213,12 @@ TEST_CASE("data parallel: parameters that only some ranks reach, buffers, weight
     expect(refused(sum(a), -1) && refused(sum(a), std::nan("")), "impossible weights");
     const Tensor rows = rows_of(arange(7), all);
     expect(same_bits(all_gather(rows, 0, all), arange(7)), "rows");
-    const Rng shared(9);
-    Rng mine = stream_of(shared, all), again = stream_of(shared, all);
-    const Tensor draws = all_gather(uniform({1, 8}, 0, 1, mine), 0, all);
-    expect(same_bits(select(draws, 0, all.rank()), select(uniform({1, 8}, 0, 1, again), 0, 0)) && shared.offset() == 0,
-           "a pure function");
+    Rng shared(9), copy(9);
+    Rng mine = stream_of(shared, all), again = stream_of(copy, all), later = stream_of(shared, all);
+    const Tensor draws = all_gather(uniform({1, 8}, 0, 1, mine), 0, all), own = select(draws, 0, all.rank());
+    expect(same_bits(own, select(uniform({1, 8}, 0, 1, again), 0, 0)), "a function of rank, seed and offset");
+    expect(max_abs_diff(own, select(uniform({1, 8}, 0, 1, later), 0, 0)) > 0.01 && shared.offset() == 2,
+           "a stream for each step");
     for (int r = 0; r < all.size(); ++r)
       for (int q = 0; q < r; ++q)
         expect(max_abs_diff(select(draws, 0, r), select(draws, 0, q)) > 0.01, "a stream for each rank");
