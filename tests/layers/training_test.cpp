@@ -181,6 +181,11 @@ TEST_CASE("training: frozen parameters are saved, without moments", "[training]"
   CHECK(same_bits(a.in.weight, b.in.weight));
   CHECK_FALSE(b.in.weight.requires_grad());
   CHECK(other.seed() == 5);
+
+  a.in.weight.requires_grad_();  // the optimisers of run and restart have other parameters: the error says how to go on
+  Adam of_all(parameters(a));
+  CHECK_THROWS_WITH(of_all.load_state(oa.state()), Contains("'in.weight.updates'") && Contains("freeze it before"));
+  CHECK_THROWS_WITH(oa.load_state(of_all.state()), Contains("'in.weight.m'") && Contains("before freeze()"));
 }
 
 TEST_CASE("training: a process killed while it saves leaves a whole checkpoint", "[training]") {
