@@ -28,8 +28,7 @@ namespace sluice {
 
 /// Chooses parameters; an empty function chooses all, and none as MuonOptions::matrices.
 using ParameterFilter = std::function<bool(const NamedTensor&)>;
-/// True for rank 2 and above: for weights, but not for scalars nor for biases and gains, which have rank 1. Those of
-/// several rows are taken, too: `gamma` and `beta` of GAU and FLASH, biases of experts, tables of position biases.
+/// True for rank 2 and above: weights, but also biases and gains of several rows (`gamma` and `beta` of GAU, experts).
 bool is_matrix(const NamedTensor& p);
 
 /// Parameters with their own learning rate or their own weight decay:
@@ -62,6 +61,8 @@ class Optimizer : private NoCopy {
   void step();
   /// Clears all gradients.
   void zero_grad();
+  /// "adam", "muon", …: what errors and checkpoints call it.
+  const char* name() const { return name_; }
   /// Names of the parameters that had no gradient in any step. Usually the loss does not depend on such a parameter.
   std::vector<std::string> without_gradient() const;
 

@@ -57,6 +57,7 @@ void save_training(const Members& model, const std::string& path, const Optimize
   file.metadata["format"] = detail::kCheckpointFormat;
   file.metadata["step"] = std::to_string(state.step);
   file.metadata["position"] = std::to_string(state.position < 0 ? state.step : state.position);
+  file.metadata["optimizer"] = optimizer.name();
   file.metadata["rng.seed"] = std::to_string(rng.seed());
   file.metadata["rng.offset"] = std::to_string(rng.offset());
   on_rank_0(ranks, [&] { save_safetensors(path, file, "save_checkpoint"); });
@@ -67,6 +68,9 @@ static TrainingState load_here(const Members& model, const std::string& path, Op
   SafeTensors file = load_safetensors(path, {}, "load_checkpoint");
   const std::string at = str("load_checkpoint: '", path, "'");
   TrainingState state = state_of(file, at);
+  // Older files do not say it. Entries alone do not tell: RMSprop and Adam both have m and v.
+  if (const auto of = file.metadata.find("optimizer"); of != file.metadata.end() && of->second != optimizer.name())
+    fail<IOError>(at, " holds the state of ", of->second, ", not of ", optimizer.name());
   const auto seed = number<uint64_t>(file, at, "rng.seed"), offset = number<uint64_t>(file, at, "rng.offset");
   std::map<std::string, Tensor> weights;
   for (auto& [name, x] : file.tensors) {

@@ -37,9 +37,10 @@ void save_checkpoint(const M& model, const std::string& path, const Optimizer& o
 }
 
 /// Restores model, optimiser and generator, so that training continues bit for bit. All or nothing: for a file that is
-/// damaged or belongs to another model, throws IOError naming the file (ShapeError or DTypeError for entries of the
-/// optimiser), and changes neither model, optimiser nor generator. With several ranks, all ranks must call
-/// load_checkpoint(); rank 0 reads. The number of ranks may differ from that of the run that wrote the file.
+/// damaged or belongs to another model or another kind of optimiser, throws IOError naming the file (ShapeError or
+/// DTypeError for entries of the optimiser), and changes neither model, optimiser nor generator. With several ranks,
+/// all ranks must call load_checkpoint(); rank 0 reads. The number of ranks may differ from that of the run that wrote
+/// the file.
 template <class M>
 TrainingState load_checkpoint(const M& model, const std::string& path, Optimizer& optimizer, Rng& rng,
                               const Communicator& ranks = {}) {

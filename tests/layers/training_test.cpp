@@ -182,6 +182,9 @@ TEST_CASE("training: frozen parameters are saved, without moments", "[training]"
   CHECK_FALSE(b.in.weight.requires_grad());
   CHECK(other.seed() == 5);
 
+  RmsProp rms(parameters(b), {.centered = true});  // whose entries are called m and v, too
+  CHECK_THROWS_WITH(load_checkpoint(b, folder / "c", rms, other), Contains("holds the state of adam, not of rmsprop"));
+
   a.in.weight.requires_grad_();  // the optimisers of run and restart have other parameters: the error says how to go on
   Adam of_all(parameters(a));
   CHECK_THROWS_WITH(of_all.load_state(oa.state()), Contains("'in.weight.updates'") && Contains("freeze it before"));
