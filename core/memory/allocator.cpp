@@ -53,9 +53,57 @@ std::size_t size_of_block(std::size_t bytes) {
   return bytes > kLarge ? detail::system_pages().of(bytes) : size_of_class(class_of(bytes));
 }
 
+// Defined below. Small blocks come from slabs through the thread's own lists, others from one pool.
+[[maybe_unused]] void* take_small(int c);
+[[maybe_unused]] void give_small(int c, void* p) noexcept;
+void* take_pooled(std::size_t bytes);
+void give_pooled(void* p, std::size_t bytes) noexcept;
+void* system_block(std::size_t bytes);
+[[noreturn, gnu::cold]] void refuse(std::size_t bytes, int64_t cached);
+
 // Statistics. Relaxed atomics: the figures are exact whenever no other thread allocates.
 std::atomic<int64_t> live_bytes{0}, peak_bytes{0};
 std::atomic<int64_t> limit{int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGE_SIZE) / 2};
+
+}  // namespace
+
+namespace detail {
+
+void* allocate(std::size_t bytes) {
+  if (bytes > kMost) refuse(bytes, 0);
+#if SLUICE_CACHE_BLOCKS
+  return bytes > kSmall ? take_pooled(bytes) : take_small(class_of(bytes));
+#else
+  return system_block(size_of_block(bytes));
+#endif
+}
+
+void deallocate(void* p, std::size_t bytes) noexcept {
+#if SLUICE_CACHE_BLOCKS
+  return bytes > kSmall ? give_pooled(p, bytes) : give_small(class_of(bytes), p);
+#else
+  (void)bytes;
+  std::free(p);
+#endif
+}
+
+void* allocate_counted(std::size_t bytes) {
+  void* p = allocate(bytes);
+  int64_t size = static_cast<int64_t>(size_of_block(bytes));
+  int64_t now = live_bytes.fetch_add(size, std::memory_order_relaxed) + size;
+  int64_t peak = peak_bytes.load(std::memory_order_relaxed);
+  while (now > peak && !peak_bytes.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {}
+  return p;
+}
+
+void deallocate_counted(void* p, std::size_t bytes) noexcept {
+  live_bytes.fetch_sub(static_cast<int64_t>(size_of_block(bytes)), std::memory_order_relaxed);
+  deallocate(p, bytes);
+}
+
+}  // namespace detail
+
+namespace {
 
 struct FreeBlock {
   FreeBlock* next;
@@ -77,7 +125,7 @@ struct FreeList {
   }
 };
 
-[[noreturn, gnu::cold]] void refuse(std::size_t bytes, int64_t cached) {
+void refuse(std::size_t bytes, int64_t cached) {
   fail<MemoryError>("allocate: the system has no ", bytes, " bytes — live are ", live_bytes.load(), ", and ", cached,
                     " that were cached have been returned");
 }
@@ -284,7 +332,7 @@ struct ThreadCache {
 constinit thread_local ThreadCache cache;
 constinit thread_local detail::ThreadEnd emptied{[]() noexcept { cache.empty(); }};
 
-[[maybe_unused]] void* take_small(int c) {
+void* take_small(int c) {
   if (!detail::at_thread_end(emptied)) {  // no cache then: the rest of the batch goes back
     FreeList batch = shared_lists().take(c);
     void* p = batch.pop();
@@ -299,7 +347,7 @@ constinit thread_local detail::ThreadEnd emptied{[]() noexcept { cache.empty(); 
   return list.pop();
 }
 
-[[maybe_unused]] void give_small(int c, void* p) noexcept {
+void give_small(int c, void* p) noexcept {
   if (!detail::at_thread_end(emptied)) {
     FreeList one;
     one.push(p);
@@ -314,43 +362,6 @@ constinit thread_local detail::ThreadEnd emptied{[]() noexcept { cache.empty(); 
 }
 
 }  // namespace
-
-namespace detail {
-
-// Small blocks come from slabs through the thread's own lists, others from one pool.
-void* allocate(std::size_t bytes) {
-  if (bytes > kMost) refuse(bytes, 0);
-#if SLUICE_CACHE_BLOCKS
-  return bytes > kSmall ? take_pooled(bytes) : take_small(class_of(bytes));
-#else
-  return system_block(size_of_block(bytes));
-#endif
-}
-
-void deallocate(void* p, std::size_t bytes) noexcept {
-#if SLUICE_CACHE_BLOCKS
-  return bytes > kSmall ? give_pooled(p, bytes) : give_small(class_of(bytes), p);
-#else
-  (void)bytes;
-  std::free(p);
-#endif
-}
-
-void* allocate_counted(std::size_t bytes) {
-  void* p = allocate(bytes);
-  int64_t size = static_cast<int64_t>(size_of_block(bytes));
-  int64_t now = live_bytes.fetch_add(size, std::memory_order_relaxed) + size;
-  int64_t peak = peak_bytes.load(std::memory_order_relaxed);
-  while (now > peak && !peak_bytes.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {}
-  return p;
-}
-
-void deallocate_counted(void* p, std::size_t bytes) noexcept {
-  live_bytes.fetch_sub(static_cast<int64_t>(size_of_block(bytes)), std::memory_order_relaxed);
-  deallocate(p, bytes);
-}
-
-}  // namespace detail
 
 MemoryStats memory_stats() {
   return {live_bytes.load(), peak_bytes.load(), pool().cached(), shared_lists().slab_bytes.load()};
