@@ -19,7 +19,7 @@ namespace {
 using namespace detail::reduction;
 
 constexpr int kLanes = 64;
-/// Lanes whose order does not matter: numbers of 8 bytes in 64 lanes would not fit in the registers of AVX2.
+/// Lanes of a reduction whose order does not matter. 64 numbers of 8 bytes would take all registers of AVX2.
 template <class T> constexpr int lanes_in_registers = sizeof(T) == 8 ? kLanes / 2 : kLanes;
 constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
 

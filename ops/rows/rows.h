@@ -76,8 +76,8 @@ template <class T, class X, class Join> [[gnu::noinline]] T few_joined(const X* 
   for (int64_t i = 0; i < n; ++i) start = join(start, T(x[i]));
   return start;
 }
-/// join(start, x₀, …, x_{n−1}) of an associative join. By 64 lanes, because a loop of 16 is unrolled completely, and
-/// its selects stay scalar.
+/// join(start, x₀, …, x_{n−1}) of an associative join. By 64 lanes, or 32 of numbers of 8 bytes, because a loop of 16
+/// is unrolled completely, and its selects stay scalar.
 template <class T, int lanes = 64, class X, class Join> T row_joined(const X* x, int64_t n, T start, Join join) {
   if (n < 64) return few_joined(x, n, start, join);
   return lanes_joined<lanes>(
