@@ -33,6 +33,7 @@ SLUICE_TARGET inline void store(Mask mask, float* p, __m256 x) { _mm256_maskstor
 SLUICE_TARGET inline void store(Mask mask, double* p, __m256d x) { _mm256_maskstore_pd(p, mask, x); }
 SLUICE_TARGET inline __m256 fma(__m256 x, __m256 y, __m256 z) { return _mm256_fmadd_ps(x, y, z); }
 SLUICE_TARGET inline __m256d fma(__m256d x, __m256d y, __m256d z) { return _mm256_fmadd_pd(x, y, z); }
+template <class V> SLUICE_TARGET inline void keep_in_register(V& x) { asm("" : "+x"(x)); }
 
 constexpr int kTileRows = 6;
 #include <sluice/ops/gemm/rungs/tile.inc>

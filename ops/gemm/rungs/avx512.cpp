@@ -33,6 +33,7 @@ SLUICE_TARGET inline void store(Mask mask, float* p, __m512 x) { _mm512_mask_sto
 SLUICE_TARGET inline void store(Mask mask, double* p, __m512d x) { _mm512_mask_storeu_pd(p, __mmask8(mask), x); }
 SLUICE_TARGET inline __m512 fma(__m512 x, __m512 y, __m512 z) { return _mm512_fmadd_ps(x, y, z); }
 SLUICE_TARGET inline __m512d fma(__m512d x, __m512d y, __m512d z) { return _mm512_fmadd_pd(x, y, z); }
+template <class V> SLUICE_TARGET inline void keep_in_register(V& x) { asm("" : "+v"(x)); }
 
 constexpr int kTileRows = 14;
 #include <sluice/ops/gemm/rungs/tile.inc>

@@ -42,6 +42,7 @@ SLUICE_TARGET inline void store(Mask count, float* p, float32x4_t x) {
 SLUICE_TARGET inline void store(Mask, double* p, float64x2_t x) { vst1q_lane_f64(p, x, 0); }
 SLUICE_TARGET inline float32x4_t fma(float x, float32x4_t y, float32x4_t z) { return vfmaq_n_f32(z, y, x); }
 SLUICE_TARGET inline float64x2_t fma(double x, float64x2_t y, float64x2_t z) { return vfmaq_n_f64(z, y, x); }
+template <class V> SLUICE_TARGET inline void keep_in_register(V& x) { asm("" : "+w"(x)); }
 
 constexpr int kTileRows = 12;
 #include <sluice/ops/gemm/rungs/tile.inc>
