@@ -159,9 +159,9 @@ Tensor broadcast(const Tensor& x, int root, const Communicator& group) {
       call, as_i64 ? to(x, i64) : x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },
       [&](const Tensor& here, const auto&) {
         if (here.device() == meta) return empty_like(here);
-        Tensor y = group.rank() == root ? clone(here) : empty_like(here);
-        broadcast_raw(group.group(), y, root);
-        return y;
+        Tensor out = group.rank() == root ? clone(here) : empty_like(here);
+        broadcast_raw(group.group(), out, root);
+        return out;
       });
   return as_i64 ? to(y, x.dtype()) : y;
 }

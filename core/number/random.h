@@ -165,6 +165,10 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, Rng& rng, Device d
 Tensor permutation(int64_t n, Rng& rng, Device device = cpu);
 void rand(const Shape&, TensorOptions = {}) = delete;   // draw with uniform(shape, 0, 1, rng)
 void randn(const Shape&, TensorOptions = {}) = delete;  // draw with normal(shape, 0, 1, rng)
+// The shape comes first. Without these normal(0, 1, {2}, rng) would be an empty tensor of shape {0}.
+void uniform(double, double, std::initializer_list<int64_t>, Rng&, TensorOptions = {}) = delete;
+void normal(double, double, std::initializer_list<int64_t>, Rng&, TensorOptions = {}) = delete;
+void truncated_normal(double, double, std::initializer_list<int64_t>, Rng&, TensorOptions = {}) = delete;
 /// An index in [0, n) with probability weights[i] / sum. Weights are finite, >= 0, and not all
 /// zero.
 int64_t sample_discrete(const float* weights, int64_t n, Rng& rng);

@@ -121,8 +121,8 @@ std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::str
   std::replace(types.begin(), types.end(), std::string("attention"), std::string("full_attention"));
   if (static_cast<int64_t>(types.size()) != layers) config.refuse(name, str("need ", layers, " entries"));
   std::erase(others, value), others.insert(others.begin(), value);
-  for (const std::string& type : types)
-    if (std::ranges::find(others, type) == others.end()) config.refuse(name, known(others));
+  for (const std::string& one : types)
+    if (std::ranges::find(others, one) == others.end()) config.refuse(name, known(others));
   return where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == value; });
 }
 
@@ -173,6 +173,8 @@ MultiHeadAttentionOptions FamilyReader::attention() const {
   MultiHeadAttentionOptions o{.heads = {.dim = dim, .heads = heads, .causal = true, .use_rope = true}};
   o.heads.kv_heads = c.get("num_key_value_heads", heads);
   o.heads.head_dim = c.get("head_dim", dim / heads);
+  if (o.heads.head_dim < 1)
+    c.refuse(c.has("head_dim") ? "head_dim" : "num_attention_heads", "a head must have at least one channel");
   o.heads.rope = rope(o.heads.head_dim);
   o.heads.qkv_bias = o.heads.out_bias = c.get("attention_bias", false);
   o.qk_norm_eps = plan.options.norm_eps;

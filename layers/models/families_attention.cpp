@@ -98,8 +98,8 @@ void read_olmo(FamilyReader& r) {
   r.mixers(o);
   if (r.type == "olmo3") {
     // Without rope_parameters transformers takes 500000 for layers that slide, whatever rope_theta is.
-    if (!c.has("rope_parameters.full_attention.rope_theta") && c.at<double>("rope_theta") != 500000)
-      c.refuse("rope_theta", "only 500000 is known");
+    const bool named = c.has("rope_parameters.rope_theta") || c.has("rope_parameters.full_attention.rope_theta");
+    if (!named && c.at<double>("rope_theta") != 500000) c.refuse("rope_theta", "only 500000 is known");
     const std::vector<int64_t> sliding = r.typed("layer_types", "sliding_attention");
     r.two_ropes(o, sliding, 500000);
     r.windows(sliding);

@@ -2,6 +2,7 @@
 
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/index/gather.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +22,7 @@ static int64_t choose(const double* logits, const double* weights, int64_t n, co
     while (!(weights[token(last)] > 0)) --last;
     return token(last);
   };
-  if (o.top_k == 0 && o.top_p == 1)
+  if (o.top_k == 0 && o.top_p == 1 && o.min_p == 0)
     return drawn(n, std::accumulate(weights, weights + n, 0.0), [](int64_t i) { return i; });
   struct Token {
     double logit;
@@ -51,6 +52,11 @@ static int64_t choose(const double* logits, const double* weights, int64_t n, co
     }
     tokens.resize(many), total = sum;
   }
+  if (o.min_p > 0) {
+    std::erase_if(tokens, [&](const Token& t) { return weights[t.token] < o.min_p; });
+    total = 0;
+    for (const Token& t : tokens) total += weights[t.token];
+  }
   return drawn(static_cast<int64_t>(tokens.size()), total,
                [&](int64_t i) { return tokens[static_cast<std::size_t>(i)].token; });
 }
@@ -59,6 +65,9 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
   check_options("sample_tokens", options);
   if (logits.rank() != 2 || logits.dim(1) == 0)
     fail("sample_tokens: logits must be [batch, vocabulary] — got ", logits);
+  if (options.repetition_penalty != 1)
+    fail<ValueError>("sample_tokens: repetition_penalty=", options.repetition_penalty,
+                     " needs the sequences' tokens, which generate() has — scale the logits before");
   const int64_t batch = logits.dim(0), n = logits.dim(1);
   NoGrad guard;
   const bool draws = options.temperature > 0;
@@ -81,6 +90,10 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
                 const GenerateOptions& options, Rng& rng) {
   check_options("generate", options);
+  std::vector<int64_t> stops = options.more_stops;
+  if (options.stop >= 0) stops.push_back(options.stop);
+  else if (!stops.empty())
+    fail<ValueError>("generate: more_stops are besides `stop`, which fills what is over: give it");
   detail::check_defined("generate", {{"prompt", prompt}});
   if (!is_integer(prompt.dtype()))
     fail<DTypeError>("generate: the prompt must be i64 or i32 — got ", prompt.dtype(), " ", prompt);
@@ -90,18 +103,31 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, co
   const int64_t batch = prompt.dim(0);
   std::vector<Tensor> parts{to(prompt, i64)};
   std::vector<bool> over(static_cast<std::size_t>(batch), false);
+  GenerateOptions drawn = options;
+  drawn.repetition_penalty = 1;
+  Tensor seen;  // bool [batch, vocabulary], where there is a penalty
   for (int64_t i = 0; i < options.tokens; ++i) {
     const Tensor logits = logits_of(parts.back());
     if (logits.rank() != 3 || logits.dim(0) != batch || (logits.dim(1) != parts.back().dim(1) && logits.dim(1) != 1))
       fail("generate: the model must turn tokens ", parts.back(), " into logits [batch, n, vocabulary] — got ", logits);
-    if (options.stop >= logits.dim(2))
-      fail<ValueError>("generate: stop=", options.stop, " is none of the ", logits.dim(2), " tokens of logits ",
-                       logits);
-    Tensor next = sample_tokens(select(logits, 1, -1), options, rng);
+    for (const int64_t stop : stops)
+      if (stop < 0 || stop >= logits.dim(2))
+        fail<ValueError>("generate: stop=", stop, " is none of the ", logits.dim(2), " tokens of logits ", logits);
+    Tensor last = select(logits, 1, -1);
+    if (options.repetition_penalty != 1) {
+      const Tensor ids = to(parts.back(), logits.device());
+      const auto bools = [&](bool value, const Shape& shape) {
+        return full(shape, value, {DType::boolean, ids.device()});
+      };
+      seen = scatter(seen.defined() ? seen : bools(false, last.shape()), 1, ids, bools(true, ids.shape()));
+      const Tensor wide = to(last, f64);
+      last = where(seen, where(wide > 0, wide / options.repetition_penalty, wide * options.repetition_penalty), wide);
+    }
+    Tensor next = sample_tokens(last, drawn, rng);
     int64_t* token = next.mutable_data<int64_t>();
     for (std::size_t b = 0; b < over.size(); ++b) {
       if (over[b]) token[b] = options.stop;
-      else over[b] = options.stop >= 0 && token[b] == options.stop;
+      else over[b] = std::find(stops.begin(), stops.end(), token[b]) != stops.end();
     }
     parts.push_back(to(reshape(next, {batch, 1}), prompt.device()));
     if (std::find(over.begin(), over.end(), false) == over.end()) break;

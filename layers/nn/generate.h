@@ -9,6 +9,7 @@
 #include <sluice/ops/shape/view.h>
 
 #include <functional>
+#include <vector>
 
 namespace sluice {
 
@@ -18,6 +19,10 @@ struct GenerateOptions {
   int64_t top_k = 0;       // draw from the k likeliest tokens only; 0: from all
   double top_p = 1;        // draw from the fewest likeliest tokens with this total probability (Holtzman et al. 2020)
   int64_t stop = -1;       // the token that ends a sequence; −1: none
+  double min_p = 0;        // draw from the tokens with at least this share of the likeliest token's probability only
+  double repetition_penalty = 1;         // of tokens that a sequence has, the prompt's too (Keskar et al. 2019):
+                                         // divides logits above 0, multiplies the others
+  std::vector<int64_t> more_stops = {};  // other tokens that end a sequence; only with `stop`
 
   static void describe(auto& o, auto& f) {
     f("tokens", o.tokens, at_least(0), "at most so many new ones");
@@ -25,18 +30,21 @@ struct GenerateOptions {
     f("top_k", o.top_k, at_least(0), "only the k likeliest; 0: all");
     f("top_p", o.top_p, between(0, 1), "only the likeliest ones that together have this probability");
     f("stop", o.stop, at_least(-1), "the token after which a sequence is over; -1: none");
+    f("min_p", o.min_p, between(0, 1), "only those with this share of the likeliest one's probability");
+    f("repetition_penalty", o.repetition_penalty, above(0), "above 1: tokens that stand there already are less likely");
   }
 };
 
 /// Draws one token for each row of logits [batch, vocabulary]. Returns i64 [batch] on the CPU. Applies the temperature,
-/// then top_k, then top_p; ties go to the lower token. Draws from rng once for each row, unless the temperature is 0.
-/// Throws ValueError for a row that has a NaN or +∞, or no finite value.
+/// then top_k, then top_p, then min_p; ties go to the lower token. Draws from rng once for each row, unless the
+/// temperature is 0. It does not know what the sequences have, so a repetition penalty is refused. Throws ValueError
+/// for a row that has a NaN or +∞, or no finite value.
 Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& rng);
 
 /// Continues prompt i64 [batch, n], n >= 1. Returns i64 [batch, n + m] on the prompt's device, with m <= options.tokens
-/// new tokens; m is smaller when all sequences have stopped. A sequence that has stopped is filled with `stop`.
-/// `logits_of` must return the logits [batch, ·, vocabulary] of the next tokens [batch, ·] of a stream, or those of the
-/// last of them alone. A prompt may be i32. Records no history.
+/// new tokens; m is smaller when all sequences have stopped. A sequence that has stopped is filled with `stop`,
+/// whichever token ended it. `logits_of` must return the logits [batch, ·, vocabulary] of the next tokens [batch, ·] of
+/// a stream, or those of the last of them alone. A prompt may be i32. Records no history.
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
                 const GenerateOptions& options, Rng& rng);
 

@@ -46,6 +46,7 @@ void save_training(const Members& model, const std::string& path, const Optimize
   if (state.step < 0 || state.position < -1)
     fail<ValueError>("save_checkpoint: need a step of at least 0, a position of at least -1 — got ", state.step, ", ",
                      state.position);
+  ranks.check_same("save_checkpoint: seed and offset of the generator", str(rng.seed(), ", ", rng.offset()));
   SafeTensors file;
   file.metadata = std::move(metadata);
   for (const auto& s : model.slots) file.tensors[std::string(detail::kCheckpointModel) + s.name] = s.tensor->detach();

@@ -29,7 +29,8 @@ TrainingState load_training(const Members& model, const std::string& path, Optim
 
 /// Writes a safetensors file atomically: a crash leaves the previous checkpoint unchanged. load_model() reads only the
 /// model from this file. With several ranks, all ranks must call save_checkpoint(); rank 0 writes the same file as a
-/// single rank would write, and an error is thrown on all ranks.
+/// single rank would write, and an error is thrown on all ranks. The generator is the common one, not a rank's own:
+/// throws ValueError if the ranks' generators differ.
 template <class M>
 void save_checkpoint(const M& model, const std::string& path, const Optimizer& optimizer, const Rng& rng,
                      const TrainingState& state, const Communicator& ranks = {}) {

@@ -121,12 +121,12 @@ struct CrossEntropyTerm {
 };
 
 // -- of layers -------------------------------------------------------------------------------------------
-/// x where `real` ≠ 0, and where x is finite; else 0: padding that may hold NaN.
+/// x where `real` ≠ 0, and where |x| < 10⁹; else 0: padding may hold NaN, or numbers whose squares overflow.
 struct FinitePadding {
   static constexpr const char* name = "finite_padding";
   static constexpr bool selects = true;
   template <class T> SLUICE_FN T operator()(const T& x, const T& real) const {
-    return select(real != 0.0, x, select(x - x == 0.0, x, like(x, 0)));
+    return select(real != 0.0, x, select(abs(x) < 1e9, x, like(x, 0)));
   }
 };
 /// n / (d + eps), the division of linear attention. A denominator of exactly 0 counts as 1.

@@ -144,10 +144,11 @@ Tensor squeeze(const Tensor& x) {
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   detail::check_defined("narrow", x);
   int d = dim_of("narrow", dim, x);
-  if (start < 0 || length < 0 || start > x.shape()[d] - length)
+  const int64_t n = x.shape()[d], first = start < 0 ? start + n : start;
+  if (first < 0 || length < 0 || first > n - length)
     fail("narrow: ", length, " entries from ", start, " are out of range for dim ", dim, " of x=", x);
   Shape starts = Shape::filled(x.rank(), 0), sizes = x.shape(), steps = Shape::filled(x.rank(), 1);
-  starts[d] = start, sizes[d] = length;
+  starts[d] = first, sizes[d] = length;
   return detail::region(x, starts, sizes, steps);
 }
 

@@ -33,7 +33,8 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index);
 /// NumPy; step > 0.
 Tensor slice(const Tensor& x, int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end = std::nullopt,
              int64_t step = 1);
-/// `length` entries from `start`. Throws ShapeError for a range beyond dim, which slice() would clamp.
+/// `length` entries from `start`, which counts from the end if it is negative. Throws ShapeError for a range beyond
+/// dim, which slice() would clamp.
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 /// Consecutive pieces of the given sizes, which must sum to the dim. One node records all pieces; its backward pass
 /// concatenates.

@@ -329,6 +329,9 @@ TEST_CASE("models: values that transformers follows and this library does not ar
                    "rope_parameters stand there, too"),
         std::tuple("gemma3_text", "\"rope_parameters\": {", "\"rope_parameters\": {\"rope_theta\": 9.0,",
                    "need one for each of full_attention and sliding_attention"),
+        std::tuple("olmo3", "\"rope_parameters\": {", "\"rope_parameters\": {\"rope_theta\": 9.0}, \"others\": {",
+                   "need one for each of full_attention and sliding_attention"),
+        std::tuple("qwen3", "\"head_dim\": ", "\"head_dim\": 0, \"of\": ", "at least one channel"),
         std::tuple("olmo3", "\"rope_parameters\":",
                    "\"rope_theta\": 500000.0, \"rope_scaling\": {\"type\": "
                    "\"linear\", \"factor\": 3.0}, \"others\":",

@@ -93,8 +93,14 @@ TEST_CASE("sample_tokens: what is drawn of many tokens is their order statistic"
   Rng rng(3), same(4);
   const Tensor logits = normal({rows, n}, 0, 2, rng);
   const std::vector<double> u = uniform({rows}, 0, 1, same, {f64}).to_vector<double>();
-  for (const GenerateOptions& o : std::vector<GenerateOptions>{
-           {}, {.temperature = 0.3}, {.top_k = 200}, {.top_p = 0.9}, {.top_k = 900, .top_p = 0.8}}) {
+  for (const GenerateOptions& o : std::vector<GenerateOptions>{{},
+                                                               {.temperature = 0.3},
+                                                               {.top_k = 200},
+                                                               {.top_p = 0.9},
+                                                               {.top_k = 900, .top_p = 0.8},
+                                                               {.min_p = 0.02},
+                                                               {.top_k = 500, .min_p = 0.1},
+                                                               {.top_p = 0.8, .min_p = 0.05}}) {
     Rng drawn(4);
     const Ids got = sample_tokens(logits, o, drawn).to_vector<int64_t>();
     for (int64_t b = 0; b < rows; ++b) {
@@ -112,7 +118,10 @@ TEST_CASE("sample_tokens: what is drawn of many tokens is their order statistic"
       double all = total(), sum = 0;
       std::size_t many = 0;
       while (many < tokens.size() && (many == 0 || sum < o.top_p * all)) sum += tokens[many++].first;
-      tokens.resize(many), all = total(), many = 0;
+      tokens.resize(many);
+      const double best = std::exp(*std::max_element(row.begin(), row.end()) / o.temperature);
+      std::erase_if(tokens, [&](const auto& t) { return t.first < o.min_p * best; });
+      all = total(), many = 0;
       for (double left = u[static_cast<std::size_t>(b)] * all; (left -= tokens[many].first) >= 0;) ++many;
       CHECK(got[static_cast<std::size_t>(b)] == tokens[many].second);
     }
@@ -127,6 +136,7 @@ TEST_CASE("sample_tokens: what is refused", "[generate]") {
   CHECK_THROWS_AS(sample_tokens(Tensor({{-INFINITY, -INFINITY}}), {}, rng), ValueError);
   CHECK_THROWS_AS(sample_tokens(Tensor({{1, 2}}), {.temperature = -1}, rng), ValueError);
   CHECK_THROWS_AS(sample_tokens(Tensor({{1, 2}}), {.top_p = 1.5}, rng), ValueError);
+  CHECK_THROWS_WITH(sample_tokens(Tensor({{1, 2}}), {.repetition_penalty = 1.2}, rng), Contains("generate()"));
 }
 
 TEST_CASE("generate: batches, stop tokens, models and functions", "[generate]") {
@@ -141,10 +151,36 @@ TEST_CASE("generate: batches, stop tokens, models and functions", "[generate]") 
   // The second sequence meets 8 at once and waits, the first after six tokens; then all is over.
   CHECK(ids(generate(Counter{}, prompt, {.tokens = 50, .stop = 8}, rng)) ==
         Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8, 8, 8, 8, 8, 8});
+  // Any of several ends a sequence; what is over is filled with the first.
+  CHECK(ids(generate(Counter{}, prompt, {.tokens = 50, .stop = 3, .more_stops = {8}}, rng)) ==
+        Ids{0, 1, 2, 3, 3, 5, 6, 7, 8, 3});
+  CHECK_THROWS_WITH(generate(Counter{}, prompt, {.more_stops = {8}}, rng), Contains("besides `stop`"));
+  CHECK_THROWS_WITH(generate(Counter{}, prompt, {.stop = 3, .more_stops = {10}}, rng), Contains("stop=10 is none"));
   CHECK_THROWS_AS(generate(Counter{}, Tensor({{1, 2}}), {}, rng), DTypeError);
   CHECK_THROWS_AS(generate(Counter{}, Tensor::from<int64_t>({1}), {}, rng), ShapeError);
   const auto flat = [](const Tensor& t, const Pass&) { return one_hot(reshape(t, {-1}), 10); };
   CHECK_THROWS_WITH(generate(flat, prompt, {}, rng), Contains("must turn"));
+}
+
+TEST_CASE("generate: a penalty for tokens that a sequence has", "[generate]") {
+  Rng rng(1);
+  // Whatever was read, token 3 is the likeliest, then 1.
+  const auto model = [](const Tensor& tokens) {
+    const Tensor row = Tensor::from<double>({-3, 2, -4, 2.4, -1}, {1, 1, 5});
+    return expand(row, {tokens.dim(0), tokens.dim(1), 5});
+  };
+  const auto text = [&](double penalty, const Tensor& prompt) {
+    const GenerateOptions options{.tokens = 3, .temperature = 0, .repetition_penalty = penalty};
+    return generate(model, prompt, options, rng).to_vector<int64_t>();
+  };
+  const Tensor prompt = Tensor::from<int64_t>({0, 2, 3, 1}, {2, 2});
+  CHECK(text(1, prompt) == Ids{0, 2, 3, 3, 3, 3, 1, 3, 3, 3});
+  // 2.4 / 1.5 < 2, then 2 / 1.5 < 1.6: the first sequence repeats only what is still the likeliest.
+  CHECK(text(1.5, prompt) == Ids{0, 2, 3, 1, 3, 3, 1, 3, 3, 3});
+  const auto below = [&](const Tensor& tokens) { return model(tokens) - 5; };  // all logits
+  const GenerateOptions away{.tokens = 5, .temperature = 0, .repetition_penalty = 100};
+  CHECK(generate(below, Tensor::from<int64_t>({0}, {1, 1}), away, rng).to_vector<int64_t>() == Ids{0, 3, 1, 4, 2, 3});
+  CHECK_THROWS_AS(generate(model, prompt, {.repetition_penalty = 0}, rng), ValueError);
 }
 
 TEST_CASE("generate: a layer's stream, the same for the same generator", "[generate]") {
