@@ -48,7 +48,7 @@ void* make_workspace() {
   void* p = nullptr;
   if (cudaMalloc(&p, kWorkspace) == cudaSuccess) return p;
   cudaGetLastError();
-  if (!recording()) cudaDeviceSynchronize();
+  if (!recording()) cudaDeviceSynchronize();  // no other thread records meanwhile: blas() holds the turn
   cudaMemPool_t pool;
   if (cudaDeviceGetDefaultMemPool(&pool, 0) == cudaSuccess) cudaMemPoolTrimTo(pool, 0);
   if (const cudaError_t status = cudaMalloc(&p, kWorkspace); status != cudaSuccess) {
@@ -166,6 +166,7 @@ std::optional<cublasLtMatmulAlgo_t> algorithm_for(const Key& key, const MatmulDe
 /// A row-major product is the column-major product of the transposes in reverse order: cᵀ [m, n] = bᵀ [m, k] · aᵀ [k,
 /// n]. The memory of a row-major matrix is that of its column-major transpose.
 bool blas(const BlasProduct& p) {
+  const StreamTurn turn;
   const Library* const l = library();
   if (!l || p.batch > INT32_MAX) return false;
   const auto type_of = [](DType t) { return t == f64 ? CUDA_R_64F : t == bf16 ? CUDA_R_16BF : CUDA_R_32F; };
@@ -202,7 +203,7 @@ bool blas(const BlasProduct& p) {
   const void* const alpha = wide ? static_cast<const void*>(&one) : &onef;
   const void* const beta = p.accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zerof;
   const cublasStatus_t status = l->matmul(l->handle, desc.it, alpha, p.b, b.it, p.a, a.it, beta, p.c, c.it, p.c, c.it,
-                                          &*algorithm, l->workspace, kWorkspace, stream());
+                                          &*algorithm, l->workspace, kWorkspace, turn);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;  // matmul may refuse the heuristic's choice for huge batches
   if (status != CUBLAS_STATUS_SUCCESS) fail<DeviceError>("matmul: cuBLASLt failed with status ", int{status});
   return true;

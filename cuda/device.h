@@ -134,6 +134,8 @@ class StreamTurn {
 inline StreamTurn stream() { return {}; }
 
 inline std::mutex shared_limits;  // held while a kernel's limit of shared memory is set, and until it is launched
+/// The limit of each kernel. It is never lowered: a graph that is still to be made may hold a launch with more.
+inline std::unordered_map<const void*, std::size_t> shared_limit_of;
 
 /// Throws DeviceError for a launch after which the runtime says `status`; `before`: what it said before (runtime.cu).
 [[noreturn]] void fail_launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes, cudaError_t before,
@@ -150,7 +152,9 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_byte
   std::unique_lock<std::mutex> lock(shared_limits, std::defer_lock);
   if (shared_bytes > 16 * 1024) {  // static and dynamic memory of more than 48 KiB together; static is at most 32
     lock.lock();
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    std::size_t& most = shared_limit_of[reinterpret_cast<const void*>(kernel)];
+    most = std::max(most, shared_bytes);
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most));
   }
   if (status == cudaSuccess) {
     kernel<<<grid, block, shared_bytes, on>>>(args...);

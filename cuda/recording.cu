@@ -127,18 +127,27 @@ constexpr int kMostCheckers = 1024;
 __global__ void __launch_bounds__(kMostCheckers)
     check_indices_kernel(int64_t* index, int64_t n, int64_t low, int64_t limit, int64_t instead, int64_t* found,
                          int64_t* refused) {
-  const auto outside = [&](int64_t i) { return index[i] < low || index[i] >= limit; };
+  constexpr int ahead = 8;  // loads under way in a thread
+  const auto outside = [&](int64_t value) { return value < low || value >= limit; };
+  const int64_t step = blockDim.x;
   auto mine = ~0ull;
-#pragma unroll 8
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-    if (outside(i) && static_cast<unsigned long long>(i) < mine) mine = static_cast<unsigned long long>(i);
+  for (int64_t first = threadIdx.x; first < n; first += ahead * step) {
+    int64_t values[ahead];
+#pragma unroll
+    for (int e = 0; e < ahead; ++e) values[e] = first + e * step < n ? index[first + e * step] : low;
+#pragma unroll
+    for (int e = 0; e < ahead; ++e) {
+      const auto i = static_cast<unsigned long long>(first + e * step);
+      if (first + e * step < n && outside(values[e]) && i < mine) mine = i;
+    }
+  }
   if (mine != ~0ull) atomicMin(reinterpret_cast<unsigned long long*>(found), mine);  // −1 is the largest such number
   __syncthreads();
   if (found[0] < 0) return;  // the same for all threads
   if (threadIdx.x == 0) found[1] = index[found[0]], *refused = 1;
   __syncthreads();
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-    if (outside(i)) index[i] = instead;
+  for (int64_t i = threadIdx.x; i < n; i += step)
+    if (outside(index[i])) index[i] = instead;
 }
 
 /// While it lives, this thread records the graph.

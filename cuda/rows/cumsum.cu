@@ -134,15 +134,53 @@ void scan_numbers(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions optio
   scan<Op<Total>>(s, ReadNumbers<T, Total>{Numbers<T>(x)}, StoreAs<T, Total>{Numbers<T>(y)}, options);
 }
 
+/// m · 2^e, with m in [½, 1), 0, ±∞ or NaN. The product of a piece may leave the range of f64 where the product of all
+/// before it does not: ∞ would meet a 0.
+struct Scaled {
+  double m;
+  int64_t e;
+  __device__ static Scaled of(double x) {
+    int e = 0;
+    if (x != 0 && x - x == 0) x = ::frexp(x, &e);
+    return {x, e};
+  }
+  __device__ Scaled operator*(const Scaled& b) const {
+    const Scaled p = of(m * b.m);
+    return {p.m, p.e + e + b.e};
+  }
+  /// This number times y.
+  __device__ double times(double y) const {
+    constexpr int64_t most = 5000;  // beyond it every number is 0 or ∞
+    return ::ldexp(m * y, static_cast<int>(e > most ? most : e < -most ? -most : e));
+  }
+};
+struct ScaledProduct {
+  using Total = Scaled;
+  __device__ static Scaled start() { return {1, 0}; }
+  __device__ Scaled operator()(const Scaled& a, const Scaled& b) const { return a * b; }
+};
+struct ReadScaled {
+  Numbers<double> x;
+  __device__ Scaled operator()(int64_t at, int64_t) const { return Scaled::of(x[at]); }
+};
+struct StoreScaled {
+  double* y;
+  __device__ void operator()(int64_t at, const Scaled& total) const { y[at] = total.times(1); }
+};
+void running_products(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions options) {
+  scan<ScaledProduct>(s, ReadScaled{Numbers<double>(x)}, StoreScaled{data_of<double>(y)}, options);
+}
+
 /// r ↦ by·r + plus.
 struct Affine {
-  double by, plus;
+  Scaled by;
+  double plus;
 };
 struct ThenAffine {
   using Total = Affine;
-  __device__ static Affine start() { return {1, 0}; }
-  __device__ Affine operator()(Affine first, Affine then) const {
-    return {then.by * first.by, then.by * first.plus + then.plus};
+  __device__ static Affine start() { return {ScaledProduct::start(), 0}; }
+  __device__ Affine operator()(const Affine& first, const Affine& then) const {
+    return {then.by * first.by, then.by.times(first.plus) + then.plus};
   }
 };
 /// R_j = g_j + x_{j+1} R_{j+1} as a function of R_{j+1}, from the last j on: k = n − 1 − j.
@@ -152,7 +190,9 @@ struct SlopeSteps {
   bool each;  // g has all entries, not the last alone
   __device__ Affine operator()(int64_t at, int64_t k) const {
     const bool last = k == 0;
-    return {last ? 1 : x[at + s.inner], each ? g[at] : last ? g[at / s.inner / s.n * s.inner + at % s.inner] : 0};
+    return {Scaled::of(last ? 1 : x[at + s.inner]), each   ? g[at]
+                                                    : last ? g[at / s.inner / s.n * s.inner + at % s.inner]
+                                                           : 0};
   }
 };
 /// dx_j = y_{j−1} R_j, where y_{j−1} is.
@@ -185,9 +225,7 @@ void prod(const Tensor& x, Tensor& y, ReduceShape s) {
 }
 
 void cumprod(const Tensor& x, Tensor& y, int dim) {
-  in_f64(y, [&](Tensor& out) {
-    scan_numbers<ProductOf, double>(converted(x, f64), out, ReduceShape::along(x.shape(), dim), {});
-  });
+  in_f64(y, [&](Tensor& out) { running_products(converted(x, f64), out, ReduceShape::along(x.shape(), dim), {}); });
 }
 
 void cumprod_backward(const Tensor& x_in, const Tensor& g_in, Tensor& dx, int dim) {
@@ -195,7 +233,7 @@ void cumprod_backward(const Tensor& x_in, const Tensor& g_in, Tensor& dx, int di
   const Tensor x = converted(x_in, f64), g = converted(g_in, f64);
   const SlopeSteps steps{data_of<double>(x), data_of<double>(g), s, g.dim(dim) == s.n};
   in_f64(dx, [&](Tensor& out) {
-    scan_numbers<ProductOf, double>(x, out, s, {.exclusive = true});
+    running_products(x, out, s, {.exclusive = true});
     scan<ThenAffine>(s, steps, TimesSlope{data_of<double>(out)}, {.reverse = true});
   });
 }

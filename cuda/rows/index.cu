@@ -116,10 +116,24 @@ template <class T, class S = T> struct Lanes : LaneIndex {
 };
 
 /// put(element of y, element of src) for all positions of the index: a thread takes a lane, one number after the other.
+/// It reads some ahead: behind a store, which src might see, the compiler moves no load.
 template <class T, class S, class Put> void put_lanes(const Lanes<T, S>& x, Put put) {
   for_each(x.count(), [=] __device__(int64_t lane) {
+    constexpr int ahead = 4;
     T* const to = x.start(lane);
-    for (int64_t k = 0; k < x.s.n; ++k) {
+    int64_t k = 0;
+    for (; k + ahead <= x.s.n; k += ahead) {
+      int64_t target[ahead];
+      S from[ahead];
+#pragma unroll
+      for (int e = 0; e < ahead; ++e) {
+        const int64_t at = x.place(lane, k + e);
+        target[e] = x.index[at], from[e] = x.in[at];
+      }
+#pragma unroll
+      for (int e = 0; e < ahead; ++e) put(to[target[e] * x.along], from[e]);
+    }
+    for (; k < x.s.n; ++k) {
       const int64_t at = x.place(lane, k);
       put(to[x.index[at] * x.along], x.in[at]);
     }

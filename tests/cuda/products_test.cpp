@@ -80,6 +80,28 @@ TEST_CASE("cuda: gradients of running products of every form, of all entries and
   });
 }
 
+TEST_CASE("cuda: running products of a piece may leave the range of numbers") {
+  // The products of a piece of x overflow by themselves. Before them stands a 0, or the loss reads only what is before.
+  constexpr int64_t n = 40000;
+  for (const bool zero : {false, true}) {
+    const auto of = [&](Device d) {
+      std::vector<double> x(n, 1.1);
+      if (zero) x[3] = 0;
+      const Tensor leaf = to(Tensor::from(x, {n}), d).requires_grad_();
+      const Tensor first = narrow(cumprod(leaf, 0), 0, 0, 10);
+      return std::pair{to(first.detach(), cpu), to(grad(sum(first), leaf), cpu)};
+    };
+    const auto [y, dx] = of(Device::cuda());
+    const auto [y_cpu, dx_cpu] = of(cpu);
+    CHECK(max_abs_diff(y, y_cpu) <= 1e-14 * max_abs(y_cpu));
+    CHECK(max_abs_diff(dx, dx_cpu) <= 1e-13 * max_abs(dx_cpu));
+  }
+  std::vector<double> halves(n, 0.5);
+  std::fill(halves.begin() + n / 2, halves.end(), 2.0);
+  const Tensor y = cumprod(to(Tensor::from(halves, {n}), Device::cuda()), 0);
+  CHECK((select(y, 0, 0).item() == 0.5 && select(y, 0, -1).item() == 1));
+}
+
 TEST_CASE("cuda: products are one kernel of each, and their slopes another") {
   for (DType t : {f32, f64}) {
     detail::WorkCounter counter;
