@@ -25,10 +25,10 @@ struct Captured {
   };
   std::vector<Edge> edges;                            // to older nodes
   std::set<const Node*> reached;                      // all older nodes
-  std::unordered_map<const Storage*, Memory> memory;  // that its nodes have saved and did not make, with its version
+  std::unordered_map<const Storage*, Memory> memory;  // memory that its nodes saved but did not make
 
   Captured() = default;
-  /// Without the edges in `known`.
+  /// Leaves out the edges in `known`.
   Captured(const Edge& root, uint64_t start, std::span<const Edge> known);
 };
 
@@ -48,7 +48,7 @@ struct Checkpoint final : Op<"checkpoint"> {
   void release() override { Node::release(), f = nullptr, captured = {}; }
 
  private:
-  /// Versions of what the first run read, before the second.
+  /// Versions, before the second run, of the memory that the first run read.
   using Versions = std::unordered_map<const Storage*, uint32_t>;
 
   /// The inputs as leaves, unless the gradient itself is to be recorded: then they lead to the real history, each by an
@@ -64,7 +64,7 @@ struct Checkpoint final : Op<"checkpoint"> {
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs) {
   if (!f) fail<ValueError>("checkpoint: the function is empty");
   if (!grad_enabled()) return f(inputs);
-  std::function<Tensor(const std::vector<Tensor>&)> own = f;  // the one that runs again: it may hold a generator
+  std::function<Tensor(const std::vector<Tensor>&)> own = f;  // the copy that runs again: it may hold a generator
   RngLog tape;
   std::vector<Tensor> xs;
   for (const Tensor& x : inputs) {
@@ -88,7 +88,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   }
   for (Edge& e : captured.edges) node->edges.push_back(std::move(e));
   Tensor out = y.detach();
-  y = Tensor();  // and with it the segment's graph: memory that nobody else has was its own
+  y = Tensor();  // drops the segment's graph too: afterwards, memory without another owner was its own
   std::erase_if(captured.memory, [&](const auto& m) {
     return m.second.storage->use_count() == 1 || m.second.storage == out.impl().storage;
   });
@@ -164,7 +164,7 @@ void Checkpoint::check_reads(const Captured& again, const Versions& before) cons
   for (const auto& [storage, now] : again.memory) {
     const auto then = captured.memory.find(storage);
     if (then == captured.memory.end() || then->second.version == before.at(storage)) continue;
-    if (storage->version() == before.at(storage))  // else the function writes it itself, before it reads it
+    if (storage->version() == before.at(storage))  // otherwise f writes it itself, before it reads it
       fail<AutogradError>("checkpoint: a tensor that the function captured was edited in place (version ",
                           storage->version(), ", read at version ", then->second.version,
                           "); edit a clone of it instead");

@@ -31,11 +31,11 @@ struct BackwardOptions {
 
 /// BackwardOptions as the second argument of backward(), written by name: {.create_graph = true}.
 struct NamedBackwardOptions {
-  /// What no number becomes, so that {1, 2} stays a gradient.
+  /// No number converts to this type, so the list {1, 2} stays a gradient.
   struct ByName {
     constexpr ByName() {}
   };
-  ByName by_name = {};              // left out
+  ByName by_name = {};              // always left out
   bool retain_graph = false;        // as in BackwardOptions
   bool create_graph = false;        // as in BackwardOptions
   std::vector<Tensor> inputs = {};  // as in BackwardOptions
@@ -51,7 +51,7 @@ struct GradOptions {
 };
 
 namespace detail {
-/// A Tensor or what becomes one, but for a bool, which is meant as an option.
+/// A Tensor or a type that converts to one. Not bool: a bool is meant as an option.
 template <class T>
 concept GradientOfRoot = std::convertible_to<const T&, Tensor> && !std::same_as<T, bool>;
 /// Calls final(leaf) during the walk, as soon as the leaf's .grad() has all gradients of this walk.
@@ -61,16 +61,16 @@ Tensor number_like(const Tensor& root, double grad);
 }  // namespace detail
 
 /// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Throws AutogradError when root has no
-/// history, or, without `grad`, more elements than one; and when a tensor that the gradient reads was edited in place
-/// or freed by an earlier walk. Throws ShapeError, DTypeError or DeviceError for a `grad` that does not fit root; a
-/// number takes root's dtype and device.
+/// history, when root has several elements and `grad` is not given, and when a tensor that the gradient reads was
+/// edited in place or freed by an earlier walk. Throws ShapeError, DTypeError or DeviceError for a `grad` that does not
+/// fit root; a number takes root's dtype and device.
 ///
 /// A bf16 leaf adds the gradients of several calls in f32, so that many small ones are not lost in a large one. From
 /// the second call until zero_grad() the leaf keeps the f32 sum, and .grad() is this sum rounded. Calls with
 /// create_graph keep no f32 sum. Within one call, the gradients of a leaf that is used many times are added in bf16.
 ///
-/// This is a template because g++ 12 makes a Tensor of the list {.create_graph = true}, as if it were the number 1. The
-/// function below fits such a list as well, and is called, since it is no template.
+/// This is a template because g++ 12 converts the list {.create_graph = true} to a Tensor, as if it were the number 1.
+/// Such a list also fits the function below, which is preferred because it is no template.
 template <detail::GradientOfRoot T = Tensor>
 void backward(const Tensor& root, const T& grad, BackwardOptions options = {}) {
   if constexpr (std::is_arithmetic_v<T>)
@@ -89,8 +89,8 @@ inline void backward(const Tensor& root, NamedBackwardOptions o = {}) {
 /// outputs.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          GradOptions options = {});
-/// Gradient of one output by one input. A template, so that grad({y}, {x}) calls the function above, whose result's [0]
-/// is a gradient and not an element.
+/// Gradient of one output with respect to one input. A template, so that grad({y}, {x}) calls the function above: its
+/// result is a list, and [0] is a gradient and not an element.
 template <std::same_as<Tensor> T> Tensor grad(const T& output, const T& input, GradOptions options = {}) {
   return grad(std::vector{output}, std::vector{input}, std::move(options))[0];
 }
@@ -99,16 +99,16 @@ template <std::same_as<Tensor> T> Tensor grad(const T& output, const T& input, G
 Tensor sum_to(const Tensor& g, const Shape& shape);
 
 namespace detail {
-/// grad() for edges: neither roots nor wanted points need tensors. With `stop_at_wanted` the walk ends at wanted nodes,
-/// before their hooks: these belong to the walk that goes on from there.
+/// grad() for edges: neither roots nor wanted points need tensors. With `stop_at_wanted` the walk ends at the wanted
+/// nodes and leaves their hooks to the outer walk, which goes on from there.
 std::vector<Tensor> grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
                                std::span<const Edge> wanted, BackwardOptions options, bool stop_at_wanted = false);
 /// The node whose vjp runs on this thread, or null.
 extern constinit thread_local const Node* vjp_of;
-/// The path of the running module; within a vjp, of the module in which its op was recorded, unless the vjp runs
+/// The path of the running module. Within a vjp: of the module in which its op was recorded, unless the vjp runs
 /// modules of its own (a checkpoint's segment).
 std::string running_module();
-/// Keeps the running module in a new node, for observers of its backward pass.
+/// Notes the running module in a new node, for observers of its backward pass.
 void remember_module(Node& node);
 }  // namespace detail
 

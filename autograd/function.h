@@ -32,12 +32,12 @@ using CustomVjpMany = std::function<Tensors(const Tensors& gs, const Tensors& in
 std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForwardMany& forward,
                               CustomVjpMany vjp);
 
-/// f(inputs) without keeping intermediate results: backward runs f again (Chen et al. 2016, "sublinear memory"). Random
-/// numbers drawn inside are drawn again identically, so dropout masks agree, and products have the precision that they
-/// had. Gradients also reach tensors that f captures. The result of f must not be one of its inputs. backward() throws
-/// AutogradError where the second run would not be the first: another shape, other random numbers, a capture by
-/// reference that is another tensor with gradients now (another constant is not noticed), an edit of a captured tensor
-/// that a gradient reads (other edits of captures are not noticed).
+/// Returns f(inputs) without keeping intermediate results; the backward pass runs f again (Chen et al. 2016, "sublinear
+/// memory"). The second run draws the same random numbers, so dropout masks agree, and computes products in the
+/// precision of the first. Gradients also reach tensors that f captures. The result of f must not be one of its inputs.
+/// backward() throws AutogradError if the second run differs from the first: another shape, other random numbers, a
+/// captured reference that now names another tensor with gradients, or an edit of a captured tensor that a gradient
+/// reads. Other edits of captures, and a reference to another constant, are not noticed.
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs);
 
 /// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice. Throws ShapeError

@@ -16,8 +16,8 @@
 
 namespace sluice {
 
-/// Base of everything that Sluice throws. The text names the op, what it got and what it needs. Without memory for a
-/// tensor or a thread it is a MemoryError; for less, std::bad_alloc passes from the standard library.
+/// Base of everything that Sluice throws. The text names the op, what it got and what it needs. A lack of memory for a
+/// tensor or a thread is a MemoryError; smaller allocations throw std::bad_alloc from the standard library.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -67,7 +67,7 @@ struct TextPart {
   static void append_literal(std::string& s, const void* text);
 };
 std::string join(std::initializer_list<TextPart> parts);
-/// The text of an error: the parts, and once the modules that run (running_module.h).
+/// The joined parts, then the running modules unless the text names them already (running_module.h).
 std::string error_text(std::initializer_list<TextPart> parts);
 }  // namespace detail
 
@@ -84,7 +84,7 @@ std::string joined(const auto& items, std::string_view separator = ", ") {
 }
 }  // namespace detail
 
-/// Throws E with the concatenated text. While modules run it ends with them: " — in blocks.3.feed (Mlp) / Linear".
+/// Throws E with the concatenated text. Inside modules the text ends with them: " — in blocks.3.feed (Mlp) / Linear".
 template <class E = ShapeError, class... Args> [[noreturn, gnu::noinline, gnu::cold]] void fail(const Args&... args) {
   throw E(detail::error_text({detail::TextPart(args)...}));
 }

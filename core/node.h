@@ -67,10 +67,10 @@ class Node : public RefCounted, public detail::Pooled {
   Tensor saved(std::size_t i) const;
   void save(const Tensor& x);
   void mark_last_saved_as_output() { saved_.back().is_output = true; }
-  /// What it has saved.
+  /// All saved tensors, unchecked.
   std::span<const Saved> all_saved() const { return {saved_.begin(), saved_.end()}; }
   void add_output(Tensor& y);  // makes this the history of y
-  /// The hook, which this node owns, to be emptied when it is to be removed.
+  /// Adds a hook of an output. This node owns the hook; emptying the returned hook removes it.
   std::weak_ptr<HookHandle::Hook> add_hook(uint32_t output, HookHandle::Hook hook);
   /// Applies the hooks of an output to its gradient.
   void run_hooks(uint32_t output, Tensor& grad);
@@ -121,9 +121,9 @@ class Leaf final : public Node {
   bool is_leaf() const override { return true; }
   void release() override {}
   Tensor grad;
-  bool frozen = false;       // takes no gradients: its tensor requires none for a while
+  bool frozen = false;       // collects no gradients: its tensor requires none for a while
   Tensor sum = {};           // bf16 leaves: the f32 sum over several walks; `grad` is this sum, rounded
-  uint32_t sum_version = 0;  // version of `grad` at that sum; another version: this tensor was edited since
+  uint32_t sum_version = 0;  // version of `grad` when it was rounded from `sum`; if it differs, `grad` was edited
   std::mutex adding;         // held while a backward walk adds to `grad`
 };
 
@@ -163,7 +163,7 @@ inline bool grad_enabled() { return detail::grad_mode; }
 inline void set_grad_enabled(bool on) { detail::grad_mode = on; }
 
 namespace detail {
-/// record() of a node N(args…), which tells observers the name `op`.
+/// record() for a node N(args…), which observers see under the name `op`.
 template <class N, class... Args>
 Tensor record_as(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, Args&&... args) {
   Node* made = nullptr;
@@ -226,7 +226,7 @@ namespace detail {
 /// may hold this memory. A leaf stays the same leaf, with its hooks, and `grad` becomes its gradient. Graphs that saved
 /// x throw AutogradError, as after an in-place edit.
 void replace_memory(Tensor& x, const Tensor& now, Tensor grad);
-/// How often memory of devices was replaced so far.
+/// How often replace_memory() has replaced memory of a device other than the CPU.
 uint64_t replaced_memory();
 }  // namespace detail
 

@@ -19,8 +19,8 @@ class ModuleScope : private NoCopy {
   ModuleScope(const void* object, const char* type) : object_(object), type_(type), outer_(top_) { top_ = this; }
   ~ModuleScope() { top_ = outer_; }
 
-  /// The running modules, outermost first: by their paths in `names`, or in what observers know if it is null
-  /// (profiler, anomaly mode), else by type.
+  /// The running modules, outermost first. A module is named by its path in `names`, or, if `names` is null, in what
+  /// observers know (profiler, anomaly mode); a module without a path by its type.
   static std::string path(const ModuleNames* names = nullptr);
   /// The innermost running module of this thread, or null.
   static const ModuleScope* innermost() { return top_; }
@@ -34,8 +34,8 @@ class ModuleScope : private NoCopy {
 
 namespace detail {
 struct Sequence;
-/// The sequence that is cut over ranks, of which this thread's tensors are pieces (SequenceScope); null: none. It
-/// stands here so that checkpoint() runs again in the sequence of the first run.
+/// The sequence split over ranks of which this thread's tensors are pieces (SequenceScope); null if nothing is split.
+/// Defined in core so that checkpoint() can run again in the sequence of its first run.
 std::shared_ptr<Sequence>& this_sequence();
 }  // namespace detail
 

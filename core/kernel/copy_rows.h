@@ -8,14 +8,14 @@
 
 namespace sluice::detail {
 
-/// memcpy, as fast at every distance.
+/// memcpy that is equally fast for every distance between source and target.
 inline void copy_bytes(const void* from, void* to, int64_t bytes) {
   constexpr int64_t kPiece = 512, kPage = 4096;
   const auto* f = static_cast<const std::byte*>(from);
   auto* t = static_cast<std::byte*>(to);
   if (bytes > kPiece) {
-    // rep movsb, memcpy's way of longer copies, takes 12 times as long on Zen where the target lies just behind the
-    // source but for whole pages: loads then wait for stores.
+    // memcpy copies longer pieces with rep movsb, which takes 12 times as long on Zen where (target − source) mod 4 KB
+    // is from 1 to 63: loads then wait for stores.
     const auto behind = (reinterpret_cast<std::uintptr_t>(t) - reinterpret_cast<std::uintptr_t>(f)) % kPage;
     for (; behind > 0 && behind < 64 && bytes > kPiece; bytes -= kPiece, f += kPiece, t += kPiece)
       std::memcpy(t, f, kPiece);
@@ -29,7 +29,7 @@ template <class T> void copy_run(const T* from, int64_t stride, int64_t n, T* ou
   else if (stride == 0) std::fill_n(out, n, *from);
   else if (stride == -1)  // flipped
     for (int64_t i = 0; i < n; ++i) out[i] = from[-i];
-  else if (stride == 2)  // every second number: shuffles, where the last loop reads one after the other
+  else if (stride == 2)  // every second number: this loop becomes shuffles, the last one reads number by number
     for (int64_t i = 0; i < n; ++i) out[i] = from[2 * i];
   else
     for (int64_t i = 0; i < n; ++i) out[i] = from[i * stride];
@@ -42,7 +42,7 @@ void copy_dense_rows(const T* from, int64_t next_f, T* to, int64_t next_t, int64
 /// Copies rows of n elements, f apart in the source and t in the target.
 template <class T>
 void copy_rows(const T* from, int64_t next_f, int64_t f, T* to, int64_t next_t, int64_t t, int64_t rows, int64_t n) {
-  if (f == 1 && t == 1) {  // heads and channels: a call for each of them would take longer than the copy
+  if (f == 1 && t == 1) {  // rows of heads or channels: a call per row would take longer than the copy
     const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
     if (bytes == 32) return copy_dense_rows<32>(from, next_f, to, next_t, rows);
     if (bytes == 64) return copy_dense_rows<64>(from, next_f, to, next_t, rows);
@@ -51,7 +51,7 @@ void copy_rows(const T* from, int64_t next_f, int64_t f, T* to, int64_t next_t, 
     for (int64_t r = 0; r < rows; ++r) copy_bytes(from + r * next_f, to + r * next_t, bytes);
     return;
   }
-  if (f == 0 && t == 1 && n % 8 == 0) {  // a column that stands for short rows, of constant length each eight
+  if (f == 0 && t == 1 && n % 8 == 0) {  // each source number fills a short row, eight places at a time
     for (int64_t r = 0; r < rows; ++r, from += next_f, to += next_t)
       for (int64_t i = 0; i < n; i += 8) std::fill_n(to + i, 8, *from);
     return;

@@ -22,7 +22,8 @@ constinit std::atomic<int> observer_count = 0;
 
 namespace {
 
-// The lists, innermost first. `changing` guards that of all threads: who tells its observers holds it shared.
+// The lists of observers, innermost first. `changing` guards the list of all threads: a thread that tells it holds it
+// shared.
 constinit thread_local Observer* of_thread = nullptr;
 constinit std::atomic<Observer*> of_all_threads = nullptr;
 std::shared_mutex changing;
@@ -43,7 +44,7 @@ template <class F> void each_observer(F f) {
   for (Observer* list : {of_thread, of_all_threads.load(std::memory_order_relaxed)})
     for (Observer* o = list; o; o = o->outer_) f(*o);
 }
-/// Tells each observer by f. What an observer computes meanwhile is told to none.
+/// Calls f for each observer. What an observer computes meanwhile is reported to no observer.
 template <class F> static void tell(F f) {
   if (telling) return;
   each_observer([&](Observer& o) {
@@ -60,7 +61,7 @@ Observer::~Observer() {
   if (of_ == Of::this_thread) end();
 }
 void Observer::begin() {
-  if (!of_thread) allocated = 0;  // of what was created before it was observed
+  if (!of_thread) allocated = 0;  // what was created before anyone observed
   if (of_ == Of::this_thread) {
     outer_ = std::exchange(of_thread, this);
   } else {
@@ -120,7 +121,7 @@ ObservedCall::~ObservedCall() noexcept(false) {
   try {
     tell([&](Observer& o) { o.on_call(call); });
   } catch (...) {
-    if (std::uncaught_exceptions() == failures_) throw;  // else the kernel's own exception tells more
+    if (std::uncaught_exceptions() == failures_) throw;  // else the kernel's own exception, which tells more, goes on
   }
 }
 
@@ -134,7 +135,7 @@ std::shared_ptr<detail::Sequence>& detail::this_sequence() {
   return *current;
 }
 
-// Here, because the names of modules are asked of the observers.
+// Defined here, because ModuleScope::path() asks the observers for the names of modules.
 constinit thread_local ModuleScope* ModuleScope::top_ = nullptr;
 
 std::string ModuleScope::path(const ModuleNames* names) {

@@ -1,5 +1,5 @@
-// Observers: what the profiler, anomaly mode, summaries and counters are told while they live. Any number may live at
-// once, and each is told everything.
+// Observers: the profiler, anomaly mode, summaries and counters. While an observer lives, it is told of kernel calls,
+// ops and vjps. Any number may live at once, and each is told everything.
 #pragma once
 
 #include <sluice/core/scope.h>
@@ -11,7 +11,7 @@ namespace sluice {
 
 class Node;
 
-/// What one kernel call does: known from shapes and options alone, but for the copies.
+/// The work of one kernel call. Shapes and options alone determine flops, attention_elements and bytes.
 struct Work {
   int64_t flops = 0;               // of matrix products, a multiply-add counting 2
   int64_t attention_elements = 0;  // entries of attention maps; causal maps count in full, a window counts W a query
@@ -24,7 +24,7 @@ struct Work {
     flops += o.flops, attention_elements += o.attention_elements, bytes += o.bytes, widened += o.widened;
     return *this;
   }
-  /// The numbers of the call are equal; copies depend on the device.
+  /// Compares flops, attention_elements and bytes; `widened` depends on the device.
   friend bool operator==(const Work& a, const Work& b) {
     return a.flops == b.flops && a.attention_elements == b.attention_elements && a.bytes == b.bytes;
   }
@@ -46,12 +46,13 @@ struct KernelCall {
   bool nested;
 };
 
-/// While it lives, is told what its own thread does; it must end on this thread, but observers need not end in order.
-/// One of all threads is told from begin() to end(), which its class calls when it is whole. Without observers on any
-/// thread, a kernel call, an op and a vjp cost one branch each.
+/// An observer of this_thread is told what its own thread does. It must end on this thread; observers may end in any
+/// order. An observer of all_threads is told from begin() to end(). Its class must call begin() at the end of its
+/// constructor, and end() in its destructor. Without observers on any thread, a kernel call, an op and a vjp cost one
+/// branch each.
 class Observer : private NoCopy {
  public:
-  enum class Of : bool { this_thread, all_threads };  // whose calls it is told
+  enum class Of : bool { this_thread, all_threads };  // the threads that it observes
   explicit Observer(Of of = Of::this_thread);
   virtual ~Observer();
 
@@ -59,7 +60,8 @@ class Observer : private NoCopy {
   virtual void on_call(const KernelCall&) {}
   /// An op has computed y. node: what it recorded, or null.
   virtual void on_op([[maybe_unused]] const char* op, const Tensor&, [[maybe_unused]] Node* node) {}
-  /// The vjp of a node has computed the gradients of its inputs; or a leaf has its gradient, the only one of `grads`.
+  /// The vjp of a node has computed `grads`, the gradients of its inputs. For a leaf: `grads` is its updated .grad()
+  /// alone.
   virtual void on_vjp(const Node&, [[maybe_unused]] const Tensors& grads) {}
   /// The paths of modules that this observer knows, or null. ModuleScope::path() asks all observers.
   virtual const ModuleNames* modules() const { return nullptr; }
@@ -93,19 +95,19 @@ class WorkCounter final : public Observer {
 /// Number of observers on all threads.
 extern constinit std::atomic<int> observer_count;
 inline bool observed() { return observer_count.load(std::memory_order_relaxed) != 0; }
-// These tell the observers. Must only be called while observed().
+// note_op() and note_vjp() tell the observers. Must only be called while observed().
 [[gnu::cold]] void note_op(const char* op, const Tensor& y, Node* node);
 [[gnu::cold]] void note_vjp(const Node& node, const Tensors& grads);
-/// Storage was created; the next kernel call tells it.
+/// Counts storage that this thread has created; its next kernel call reports the bytes as `allocated`.
 void note_allocation(std::size_t bytes);
 
-/// Times one kernel call. Lies on the stack of its thread and tells the observers when the call ends. What an observer
-/// throws then, as without memory, the call throws.
+/// Times one kernel call. Lies on the stack of its thread and tells the observers when the call ends. If an observer
+/// then throws, as without memory, and the kernel did not, the call throws the observer's exception.
 class ObservedCall {
  public:
   ObservedCall(const char* op, Device device);
   ~ObservedCall() noexcept(false);
-  /// A kernel on this thread had a bf16 tensor copied to f32.
+  /// Notes that a bf16 tensor was copied to f32 for the kernel that runs on this thread.
   static void note_widened();
   Work work;
 
@@ -113,7 +115,7 @@ class ObservedCall {
   const char* op_;
   Device device_;
   double start_, nested_seconds_ = 0;
-  int failures_;  // exceptions on their way when the call began
+  int failures_;  // uncaught exceptions when the call began
   ObservedCall* outer_;
 };
 

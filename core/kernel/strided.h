@@ -36,7 +36,7 @@ template <class T, class S> SLUICE_FN T convert(S x) {
   } else return static_cast<T>(x);
 }
 
-/// BFloat16(x) in long loops: in halves of 16 bits, of which a vector holds twice as many as of x.
+/// BFloat16(x) for long loops. Computes in halves of 16 bits, because a vector holds twice as many of them as of x.
 SLUICE_FN BFloat16 rounded_to_bf16(float x) {
   const auto u = std::bit_cast<uint32_t>(x);
   const auto high = static_cast<uint16_t>(u >> 16), low = static_cast<uint16_t>(u);
@@ -65,8 +65,9 @@ struct StridedRange {
   Run run(int64_t start) const;
 };
 
-/// Whether reading in row-major order takes one element of each cache line, as of a transposed matrix: the last dim is
-/// strided, while another one is dense. A copy of the same dtype goes by tiles of both and is many times faster.
+/// True if a read in row-major order takes only one element of each cache line, as for a transposed matrix: the last
+/// dim is strided and another dim is dense. A copy that keeps the dtype goes by tiles of both dims and is many times
+/// faster.
 bool reads_across(const Layout& layout);
 
 /// Converts elements [start, start+n) of a range, in row-major order, to T and writes them to out.
@@ -74,7 +75,7 @@ bool reads_across(const Layout& layout);
 template <class T>
 void read_tile(const StridedRange& range, const std::byte* base, DType dtype, int64_t start, int64_t n, T* out);
 
-/// Calls f for each of the elements [start, end), as read_tile gives them, as double.
+/// Calls f with each of the elements [start, end), in row-major order, as a double.
 void each_value(const StridedRange& range, const std::byte* base, DType dtype, int64_t start, int64_t end, auto f) {
   double tile[kTile];
   for (; start < end; start += kTile) {

@@ -11,7 +11,8 @@ namespace sluice::detail {
 
 /// Converts n neighbouring elements.
 using ConvertRun = void (*)(const void* from, int64_t n, void* out);
-/// Copies rows of whole lines of 64 bytes to memory that the caches would not keep; `to_step` bytes lie between two.
+/// Copies rows of whole lines of 64 bytes with stores that bypass the caches. Rows of the target are `to_step` bytes
+/// apart.
 void write_past_caches(const void* from, void* to, int64_t to_step, int64_t bytes, int64_t rows);
 
 /// Interleaves the elements of a and b: lo from their first halves, hi from their second halves.
@@ -48,7 +49,7 @@ template <class T> struct Transpose {
   int64_t from_stride, to_stride;
   ConvertRun convert;
   int64_t to_size;  // bytes of an element of the target
-  bool stream;      // past the caches: saves reading a target that the caches would not keep
+  bool stream;      // write past the caches: saves reading a target that the caches would not keep
 
   /// Builds the tile in L1, so that lines are read and written whole and once. `next`: another tile continues the rows
   /// of this one and is prefetched.

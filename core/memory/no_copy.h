@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-/// Base of classes that are neither copied nor moved: owners of what is not theirs alone, and scopes.
+/// Base of classes that are neither copied nor moved: owners of something that others use too, and scopes.
 struct NoCopy {
   NoCopy() = default;
   NoCopy(const NoCopy&) = delete;

@@ -18,7 +18,7 @@ struct ThreadEnd {
 /// the thread ends, it runs again. The main thread does not end before its process. Returns false if nothing can be
 /// noted, as while the library is unloaded.
 bool note_thread_end(ThreadEnd& end) noexcept;
-/// note_thread_end(), unless that was done.
+/// note_thread_end(end), unless `end` is noted already.
 inline bool at_thread_end(ThreadEnd& end) noexcept { return end.noted || note_thread_end(end); }
 
 }  // namespace sluice::detail

@@ -23,9 +23,9 @@ template <class A, class B> SLUICE_FN auto product_of(const A& a, const B& b) {
   if constexpr (std::is_integral_v<A>) return static_cast<A>(std::make_unsigned_t<A>(a) * std::make_unsigned_t<A>(b));
   else return a * b;
 }
-/// std::fmod(a, b), exact, in a loop that vectorises; false where a needs std::fmod itself: where the quotient is
-/// large, b extreme, or an operand not finite. b is the sum of two halves, whose products with a small whole quotient
-/// are exact.
+/// r = std::fmod(a, b), exact, in a loop that vectorises. Returns false where std::fmod itself must be called: for a
+/// large quotient, an extreme b, or an operand that is not finite. b is the sum of two halves, whose products with a
+/// small whole quotient are exact.
 template <class T> SLUICE_FN bool quick_fmod(T a, T b, T& r) {
   constexpr double least = sizeof(T) == 4 ? 0x1p-100 : 0x1p-960, most = sizeof(T) == 4 ? 0x1p100 : 0x1p960;
   const double x = static_cast<double>(math::abs(a)), y = static_cast<double>(math::abs(b));
@@ -74,7 +74,7 @@ template <class T> SLUICE_FN T floor_quotient_of(const T& a, const T& b) {
 
 }  // namespace sluice::detail
 
-// Of integers what core/number/select.h has of floats. The lowest one has no magnitude and stays.
+// The functions of core/number/select.h for integers. abs() of the lowest integer is that integer itself.
 namespace sluice::math {
 template <std::integral T> SLUICE_FN T abs(T x) { return x < 0 ? detail::negated(x) : x; }
 template <std::integral T> SLUICE_FN T sign(T x) { return static_cast<T>((x > 0) - (x < 0)); }

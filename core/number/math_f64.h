@@ -1,11 +1,11 @@
 // Bodies of the elementary functions of double, in the manner of the float ones (core/number/math.h, which alone
 // includes this page and states errors and domains).
 //
-// Where a function must be right to the last bit, a number is the sum of a large part and a rest that the rounding of
-// the large part has lost. Such a rest is a difference that is exact, and products in it have few enough bits to be
-// exact, too, so that fused multiply-add changes nothing. 64-bit integers are only added, subtracted, shifted without
-// sign and combined bit by bit: that is what every instruction set has. Polynomials are sums of pairs of terms, which
-// processors compute side by side.
+// Where a function must be right to the last bit, a number is the sum of a large part and a rest: what rounding the
+// large part has lost. The rest is an exact difference. Products with it have few enough bits to be exact, too, so
+// fused multiply-add changes nothing. 64-bit integers are only added, subtracted, shifted without sign and combined bit
+// by bit, because every instruction set has these operations. Polynomials are sums of pairs of terms, which processors
+// compute side by side.
 #pragma once
 
 #include <sluice/core/number/select.h>
@@ -19,7 +19,7 @@ namespace sluice::math::f64 {
 constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double shift = 0x1.8p52;  // the low bits of x + shift are the integer next to x
-constexpr double ln2 = 0x1.62e42feep-1, ln2_rest = 0x1.a39ef35793c76p-33;  // 32 bits, and what they lack
+constexpr double ln2 = 0x1.62e42feep-1, ln2_rest = 0x1.a39ef35793c76p-33;  // ln 2 rounded to 32 bits, and the rest
 constexpr std::uint64_t sign = 0x8000000000000000u, one = 0x3ff0000000000000u, infinity = 0x7ff0000000000000u;
 
 SLUICE_FN std::uint64_t bits(double x) { return __builtin_bit_cast(std::uint64_t, x); }

@@ -51,7 +51,7 @@ class Rng {
   uint64_t offset() const { return read().offset; }
   /// Continues the stream `seed` at block `offset`.
   void set_state(uint64_t seed, uint64_t offset) {
-    read();  // recordings note where it stood, to put it back there
+    read();  // recordings note the state before, to return to it
     shared() = {seed, offset};
   }
   /// Takes `blocks` blocks: advances the counter and returns the index of the first.
@@ -61,7 +61,7 @@ class Rng {
 
  private:
   friend class RngLog;
-  /// The state, which the recordings (RngLog) note: what is drawn later may follow from it.
+  /// Returns the state. Recordings (RngLog) note the read, because later draws may follow from it.
   State read() const;
   State& shared() {
     if (!state_) state_ = std::make_shared<State>();
@@ -78,16 +78,17 @@ class Rng {
 ///     { RngLog::Record on(log); y = segment(x); }
 ///     { RngLog::Replay on(log); y_again = segment(x); }   // bit-identical
 ///
-/// And recorded device work (core/kernel/graph.h) can be replayed with new numbers: those that it would draw if it were
-/// run at that time. For that, call check() after recording, and advance() after each replay, which gets places().
+/// Also, recorded device work (core/kernel/graph.h) can be replayed with new numbers: those that the code would draw if
+/// it ran at that time. For that, call check() after recording, pass places() to each replay, and call advance() after
+/// it.
 class RngLog {
  public:
   /// For its scope, notes every Rng that this thread draws from, copies, sets or asks where it stands. Scopes nest:
   /// outer logs note it too.
   ///
   /// With `graph`, blocks that this thread draws for that device carry the number of their stream in the innermost such
-  /// log, and no outer one notes them; a draw for another device throws DeviceError. At the end of the scope the Rngs
-  /// return to where they stood before.
+  /// log, and no outer log notes them. A draw for another device throws DeviceError. At the end of the scope the Rngs
+  /// return to their states before it.
   class Record : private NoCopy {
    public:
     explicit Record(RngLog& log, std::optional<Device> graph = std::nullopt);
@@ -100,8 +101,8 @@ class RngLog {
     Record* outer_;
   };
 
-  /// For its scope, puts the noted Rngs back to where they stood at their first use; their later states return when it
-  /// ends. Scopes nest. Logs recording outside do not note what happens within.
+  /// For its scope, returns each noted Rng to its state at its first use; at the end their later states return. Scopes
+  /// nest. Logs that record outside do not note draws inside.
   class Replay : private NoCopy {
    public:
     explicit Replay(const RngLog& log);
@@ -118,20 +119,20 @@ class RngLog {
   void check() const;
   /// False after an Rng was destroyed or replaced by move assignment; the work must then be recorded anew.
   bool intact() const;
-  /// For each stream its seed, and by how many blocks it has advanced since the recording.
+  /// For each stream its seed, and the number of blocks by which it has advanced since the recording.
   std::vector<uint64_t> places() const;
   /// Takes the blocks that a replay used.
   void advance();
-  /// Whether both noted as many blocks of the same numbers, in the same order.
+  /// True if both logs noted the same blocks of the same streams, in the same order.
   friend bool same_draws(const RngLog& a, const RngLog& b);
 
  private:
   friend class Rng;
   struct Stream {
     std::shared_ptr<Rng::State> rng;
-    Rng::State first;     // where it stood
-    uint64_t blocks = 0;  // taken
-    bool set = false;     // to another place, by other code
+    Rng::State first;     // state at its first use
+    uint64_t blocks = 0;  // number of blocks taken
+    bool set = false;     // other code set the Rng to another place
     bool moved() const { return rng->seed != first.seed || rng->offset != first.offset + blocks; }
   };
   std::vector<Stream> streams_;

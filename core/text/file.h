@@ -32,8 +32,9 @@ class FileReader : private NoCopy {
   uint64_t size_ = 0;
 };
 
-/// A regular file's bytes in memory, read from the disk where they are touched. Writes stay in this process. Errors as
-/// of FileReader. The file must not become shorter meanwhile: touching bytes that are gone ends the process (SIGBUS).
+/// A regular file mapped into memory: the system reads the disk where bytes are touched. Writes stay in this process.
+/// Throws as FileReader does. The file must not become shorter meanwhile: touching lost bytes ends the process
+/// (SIGBUS).
 class MappedFile : private NoCopy {
  public:
   explicit MappedFile(const std::string& path, const char* op = "read");
@@ -47,7 +48,7 @@ class MappedFile : private NoCopy {
   uint64_t size_ = 0;
 };
 
-/// The whole file, as long as the system says that it is: nothing of the files in /proc. Errors begin with `op`.
+/// Returns the whole file. The system reports its length, so a file in /proc reads as empty. Errors begin with `op`.
 std::string read_file(const std::string& path, const char* op = "read_file");
 
 /// Buffered output, for the `body` of write_file_atomically.

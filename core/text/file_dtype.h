@@ -1,5 +1,5 @@
-// The dtypes of safetensors files: those of tensors, and others, whose numbers are read as a wider dtype that holds
-// each of them exactly.
+// The dtypes of safetensors files: those of tensors, and others whose numbers are read as a wider dtype that holds each
+// of them exactly.
 #pragma once
 
 #include <sluice/core/dtype.h>
@@ -13,7 +13,7 @@
 
 namespace sluice::detail {
 
-/// F16, as exact as its name says.
+/// F16 as f32, exact.
 inline float float_of_half(uint16_t h) {
   const uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31u, fraction = h & 1023u;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));  // ∞ and NaN
@@ -36,16 +36,16 @@ inline BFloat16 bf16_of_e8m0(uint8_t b) {
 
 struct FileDType {
   std::string_view name;
-  int64_t bytes;                               // of a number in the file
-  DType dtype;                                 // of the tensor
-  void (*widen)(const void*, int64_t, void*);  // n numbers of the file to those of the tensor; null: they are the same
+  int64_t bytes;                               // bytes of a number in the file
+  DType dtype;                                 // dtype of the tensor
+  void (*widen)(const void*, int64_t, void*);  // converts n numbers of the file; null: as they are in the tensor
 };
 
 template <auto one, class From> void widen_each(const void* from, int64_t n, void* to) {
   using To = decltype(one(From{}));
   for (int64_t i = 0; i < n; ++i) static_cast<To*>(to)[i] = one(static_cast<const From*>(from)[i]);
 }
-/// The same of bytes, by a table of all of them.
+/// widen_each() for numbers of one byte, by a table of all 256 values.
 template <auto one> void widen_bytes(const void* from, int64_t n, void* to) {
   static const auto all = [] {
     std::array<decltype(one(0)), 256> table;
@@ -57,8 +57,8 @@ template <auto one> void widen_bytes(const void* from, int64_t n, void* to) {
 }
 template <class To, class From> To whole(From x) { return static_cast<To>(x); }
 
-/// First those that are written, in the order in which the reference implementation sorts them: by size of element,
-/// descending, so that every tensor is aligned.
+/// First the dtypes that are written, in the order in which the reference implementation sorts tensors: by size of
+/// element, descending, so that every tensor is aligned.
 constexpr FileDType kFileDTypes[] = {
     {"I64", 8, i64, nullptr},
     {"F64", 8, f64, nullptr},
@@ -75,7 +75,7 @@ constexpr FileDType kFileDTypes[] = {
     {"U16", 2, i32, &widen_each<whole<int32_t, uint16_t>, uint16_t>},
     {"I16", 2, i32, &widen_each<whole<int32_t, int16_t>, int16_t>},
     {"U32", 4, i64, &widen_each<whole<int64_t, uint32_t>, uint32_t>},
-    {"U64", 8, i64, &widen_each<whole<int64_t, uint64_t>, uint64_t>},  // its reader refuses what becomes negative
+    {"U64", 8, i64, &widen_each<whole<int64_t, uint64_t>, uint64_t>},  // the reader refuses what becomes negative
 };
 
 }  // namespace sluice::detail

@@ -16,7 +16,8 @@ struct Json {
   std::variant<std::monostate, bool, int64_t, double, std::string, List, Object> value;
 
   Json() = default;
-  /// By a default value first: without memory, the copy of a variant by libstdc++ 12 destroys what it never made.
+  /// Assigns to a default value: when memory runs out, libstdc++ 12's copy constructor of variant destroys an object
+  /// that it never made.
   Json(const Json& o) {
     std::visit([this](const auto& v) { value = v; }, o.value);
   }
@@ -40,7 +41,8 @@ struct Json {
   template <class T> const T* as() const { return std::get_if<T>(&value); }
   /// The member `name` of an object; null if there is none.
   const Json* find(std::string_view name) const;
-  /// at(): the member `name`. get(): this value as a T. ValueError if there is none, or if it has another type.
+  /// at() returns the member `name`; throws ValueError if there is none. get() returns this value as a T; throws
+  /// ValueError for another type.
   const Json& at(std::string_view name) const;
   template <class T> const T& get() const {
     if (const T* v = as<T>()) return *v;

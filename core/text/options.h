@@ -80,7 +80,7 @@ class OptionList;
 
 /// One option of one struct.
 struct Option {
-  /// What a value is; of a list, what its items are.
+  /// The type of the value; of a list, the type of its items.
   enum Type { yes_no, whole, real, text, choice, object };
   std::string name;               // in files and flags, with the prefix of its part
   const char* meaning = "";       // for a reader
@@ -196,16 +196,16 @@ template <class T>
 concept Optional = requires(T x) {
   x.has_value();
 };
-/// What an optional holds; a bool that may be null is a choice.
+/// The type inside an optional. An optional bool is declared as a choice (YesNo).
 template <Optional T>
 using Held = std::conditional_t<std::is_same_v<T, std::optional<bool>>, YesNo, typename T::value_type>;
 
-/// The names of the values that an option of type E may have: of the dtypes those in which layers compute.
+/// Names of the values of an option of type E. An option of type DType allows only the dtypes in which layers compute.
 template <Named E> constexpr const char* option_choices(E e) {
   return std::is_same_v<E, DType> ? "f32 f64 bf16" : choices(e);
 }
 
-/// Says in `o` what a T is.
+/// Sets the members of `o` that follow from the type T.
 template <class T> void declare(Option& o) {
   if constexpr (List<T>) declare<typename T::value_type>(o), o.list = true;
   else if constexpr (Optional<T>) declare<Held<T>>(o), o.optional = true;

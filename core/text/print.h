@@ -30,11 +30,11 @@ std::ostream& operator<<(std::ostream& out, Device device);
 std::string describe(const Tensor& x);
 
 namespace detail {
-/// Free text for within the quotes of another language: a backslash before quotes and backslashes, and spaces in place
-/// of control characters.
+/// Escapes text for a quoted string of another language: puts a backslash before quotes and backslashes, and a space in
+/// place of each control character.
 std::string escaped(std::string_view text);
-/// The lines of a table, each ended by a newline. Columns stand two spaces apart, as wide as their widest cell; those
-/// with an r in `sides` ("llr": one letter a column) have their cells at the right.
+/// The lines of a table, each ended by a newline. Columns are two spaces apart and as wide as their widest cell. An r
+/// in `sides` ("llr": one letter a column) aligns the cells of its column at the right.
 std::string aligned(const std::vector<std::vector<std::string>>& lines, std::string_view sides);
 }  // namespace detail
 

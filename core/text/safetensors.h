@@ -32,8 +32,8 @@ struct SafeTensors {
 SafeTensors load_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted = {},
                              const char* op = "load_safetensors");
 
-/// The same without copies: the tensors are the file's own memory, see MappedFile. What is read as another dtype, and
-/// what is not aligned for its own, is copied. In-place edits stay in this process.
+/// load_safetensors() without copies: the tensors are the file's own memory, see MappedFile. Copies tensors that are
+/// read as another dtype or are not aligned for their own. In-place edits stay in this process.
 SafeTensors map_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted = {},
                             const char* op = "map_safetensors");
 

@@ -26,21 +26,21 @@ inline char32_t next_char(const char*& p) {
   return (a & 0x07) << 18 | b << 12 | c << 6 | (byte() & 0x3f);
 }
 
-/// Whether a byte of valid UTF-8 goes on with a character that began before it.
+/// True if a byte of valid UTF-8 continues a character that began before it.
 inline bool goes_on(char c) { return (c & 0xc0) == 0x80; }
-/// Where the character with the byte at `at` begins.
+/// Position of the first byte of the character that contains the byte at `at`.
 inline std::size_t char_begin(std::string_view text, std::size_t at) {
   while (at > 0 && goes_on(text[at])) --at;
   return at;
 }
-/// Behind the character that begins at `at`.
+/// Position behind the character that begins at `at`.
 inline std::size_t char_end(std::string_view text, std::size_t at) {
   do ++at;
   while (at < text.size() && goes_on(text[at]));
   return at;
 }
 
-/// A text for a message: whole, or as many of its first characters as have at most `most` bytes, and "…".
+/// Text for a message: whole, or as many of its first characters as fit into `most` bytes, followed by "…".
 std::string shortened(std::string_view text, std::size_t most = 200);
 
 }  // namespace sluice::detail
