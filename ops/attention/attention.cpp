@@ -104,8 +104,8 @@ static void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
   });
 }
 
-// p_sink = e^{sink − lse}; its value is 0, so its score's gradient is p_sink (0 − δ). With a sink of −∞ a row that sees
-// no key has lse = −∞, too.
+// The sink has the weight p_sink = e^{sink − lse} and the value 0, so the gradient of its score is p_sink (0 − δ). With
+// a sink of −∞, a row that sees no key has lse = −∞, too.
 Tensor sink_gradient(const Tensor& sink, const Tensor& lse, const Tensor& delta) {
   const Tensor total = masked_fill(lse, lse == -std::numeric_limits<double>::infinity(), 0);
   return to(sum(neg(exp(reshape(widened(sink), {sink.dim(0), 1}) - total) * delta), {0, 2}), sink.dtype());
@@ -121,8 +121,8 @@ namespace {
 Tensors composed_vjp(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o, RngBlocks random,
                      Tensor g, const Tensor& g_lse);
 
-/// What a node keeps: the nine tensors of the options; lse for softmax; out for softmax or, gated, with the gate's
-/// logits.
+/// What a node saves: the nine tensors of the options; q, k, v; lse for softmax; out for softmax or a gated result; the
+/// gate's logits if the result is gated.
 namespace kept {
 enum : std::size_t { options, q = 9, k, v, lse, out, logits };
 }
@@ -203,7 +203,8 @@ struct Attention final : Op<"attention"> {
     return result;
   }
 
-  /// Memory for the gradients that are needed; `logits` of a gate are those that the kernel multiplies by.
+  /// Allocates the gradients that are needed. `logits`: those of the gate if the kernel applied the gate, else
+  /// undefined.
   detail::AttentionGradients wanted(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& logits) const {
     const Shape rows{q.dim(0), q.dim(1), q.dim(2)};
     const int64_t m = q.dim(2), n = k.dim(2);
@@ -220,7 +221,7 @@ struct Attention final : Op<"attention"> {
     return grads;
   }
 
-  /// dz in the shape of the logits z: a logit of a whole row has the sum of the row's gradients.
+  /// dz in the shape of the logits z: the logit of a whole row gets the sum of the row's gradients.
   static Tensor to_logits(const Tensor& dz, const Tensor& z) {
     return z.dim(3) == dz.dim(3) ? dz : sum(dz, {-1}, keep);
   }
@@ -273,8 +274,9 @@ Tensors composed_vjp(const Tensor& q_in, const Tensor& k, const Tensor& v, const
   return result;
 }
 
-/// Whether the heads of a single query that share a key head can be rows of one head instead, which read its K and V
-/// once: nothing may tell them apart. From 16 rows on CUDA's tensor cores would serve them, without splitting the keys.
+/// True if the heads that share a key head can be rows of one head, which reads K and V once: for a single query, and
+/// if no option tells the heads apart. On CUDA from 16 rows on, tensor cores would compute them without splitting the
+/// keys.
 bool heads_are_rows(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
   const AttentionMask& m = o.mask;
   for (const Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale, &m.query_segments, &m.blocks, &m.dense})

@@ -23,9 +23,9 @@ constexpr const char* choices(Weighting) { return "softmax relu2 laplace sigmoid
 
 struct AttentionOptions {
   Weighting weighting = Weighting::softmax;  // of the scores
-  /// Scores are s_ij = ρ_i · (scale · q_i·k_j + bias_ij). Default 1/√d.
+  /// Factor of q·k; default 1/√d. Scores are s_ij = ρ_i · (scale · q_i·k_j + bias_ij).
   std::optional<double> scale = std::nullopt;
-  /// c > 0: c·tanh(x/c) takes the place of x = scale · q_i·k_j, before biases and mask (Gemma 2).
+  /// c > 0 replaces x = scale · q_i·k_j by c·tanh(x/c), before biases and mask (Gemma 2). 0: no cap.
   double softcap = 0;
   AttentionMask mask = {};  // which queries see which keys
   /// Added to scores; broadcasts to [batch, heads, m, n]. A gradient for it takes m·n memory.
@@ -39,8 +39,8 @@ struct AttentionOptions {
   Tensor row_scale = {};
   /// Probability that a weight is dropped (the others grow by 1/(1 − p)). Without a generator nothing is dropped.
   double dropout = 0;
-  /// Of attention()'s products of f32, forward and in its gradient, but not in one with a history of its own. If not
-  /// given, the precision in force when they run.
+  /// Precision of the products of f32 in attention() and in its first gradient; if not given, the precision in force
+  /// when they run. A recorded gradient (create_graph) takes the precision in force.
   std::optional<Precision> precision = std::nullopt;
   /// Rows and columns of a tile; 0 lets the engine choose. Results differ in rounding only.
   int64_t tile_rows = 0, tile_cols = 0;
@@ -50,11 +50,11 @@ struct AttentionOptions {
 
 /// q [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv] → [batch, heads, m, dv].
 /// kv_heads divides heads; query head h reads head ⌊h / (heads/kv_heads)⌋ of k and v. Operands of rank 3 have one head,
-/// operands of rank 2 also one batch. f32, f64 and bf16. Gradients of any order: the first in O(n) memory,
-/// higher ones through the definition. NaN behind the mask does not leak; into gradients with a history NaN of a key
-/// does, if any query sees the key. Throws ShapeError or DTypeError for operands, biases, sinks and masks that do not
-/// fit. Throws ValueError unless 0 <= dropout < 1, softcap >= 0 and scale is finite, for a sink without softmax, and
-/// for impossible masks and tiles.
+/// operands of rank 2 also one batch. f32, f64 and bf16. Gradients of any order: the first in O(n) memory, higher ones
+/// through the definition. NaN behind the mask does not leak. Exception: the NaN of a key leaks into recorded gradients
+/// (create_graph) if any query sees the key. Throws ShapeError or DTypeError for operands, biases, sinks and masks that
+/// do not fit. Throws ValueError unless 0 <= dropout < 1, softcap >= 0 and scale is finite, for a sink without softmax,
+/// and for impossible masks and tiles.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {},
                  Rng* rng = nullptr);
 

@@ -5,10 +5,10 @@
 //   dS = P ⊙ (dP − δ) or φ'(S) ⊙ dP     δ_i = Σ_c g_ic o_ic − (gradient of lse_i)
 //   dV += (P ⊙ Z)ᵀ G     dQ += scale·(ρ dS ⊙ cap') K     dK += scale·(ρ dS ⊙ cap')ᵀ Q     dbias = ρ dS
 //
-// The keys of a key head have several parts: part i is every key_parts-th tile of keys, from tile i on. One task owns a
-// part: it alone adds to its dK and dV. Tiles of queries are dealt to `turns` groups. In turn s the task of part i goes
-// through group i + s (mod turns), so that no two tasks add to one dQ at the same time. With fewer tiles of queries
-// than parts of the keys, several dQ are kept and added up at the end.
+// The keys of a key head are split into key_parts parts: part i has the tiles of keys i, i + key_parts, …. One task
+// owns a part: it alone adds to its dK and dV. Tiles of queries are dealt to `turns` groups. In turn s the task of part
+// i goes through group i + s (mod turns), so that no two tasks add to one dQ at the same time. With fewer tiles of
+// queries than parts of the keys, several dQ are kept and added up at the end.
 #include <sluice/ops/attention/attention_products.h>
 #include <sluice/ops/shape/create.h>
 
@@ -31,7 +31,7 @@ template <class T> struct Backward {
   const int64_t tile_rows = std::clamp<int64_t>(tiles.m, 1, o.tile_rows > 0 ? o.tile_rows : tiles.rows_wanted(128));
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : tiles.cols_wanted(256));
   const int64_t key_parts, turns = std::clamp<int64_t>(ceil_div(tiles.m, tile_rows), 1, key_parts);
-  const bool share = tiles.in_parts || group * tiles.m > tile_rows;  // pack a tile of keys for several of queries
+  const bool share = tiles.in_parts || group * tiles.m > tile_rows;  // pack a tile of keys for several tiles of queries
   const int64_t p_size = lines(tile_rows * tile_cols);
   const int64_t dk_size = lines(tile_cols * key_width), dv_size = lines(tile_cols * value_width);
   const int64_t packed_size = KeyTile<T>::size(tiles, Direction::backward, tile_cols);
@@ -48,7 +48,7 @@ template <class T> struct Backward {
     for (Tensor& x : dq) fill_(x, 0);
   }
 
-  /// What a task computes with: P, dS and cap' of a tile; dK, dV and the packed operands of a tile of keys.
+  /// Working memory of a task: P, dS and cap' of a tile; dK, dV and the packed operands of a tile of keys.
   struct Memory {
     TileProducts<T> products;
     Scratch<T> floats;
@@ -78,7 +78,7 @@ template <class T> struct Backward {
   }
 
   /// One part of the keys, with the queries of one turn. Not inlined: parallel_for() would compile all of it for each
-  /// instruction set; its loops are.
+  /// instruction set, which only its loops need.
   [[gnu::noinline]] void keys(Memory& w, int64_t b, int64_t kv, int64_t key_part, int64_t turn) {
     for (int64_t col = key_part * tile_cols; col < tiles.n; col += key_parts * tile_cols) {
       const int64_t cols = std::min(tile_cols, tiles.n - col);
@@ -110,7 +110,7 @@ template <class T> struct Backward {
     }
   }
 
-  /// Adds the part of a tile of queries and keys to dV, dK, dQ and dbias. keys: its keys and values, packed or not.
+  /// Adds the contribution of a tile to dV, dK, dQ and dbias. keys: the tile's keys and values, packed or not.
   void tile(Memory& w, const Tile& t, const KeyTile<T>& keys, int64_t key_part) {
     w.products.scores(t, keys, w.p);                // S = scale·Q Kᵀ
     w.products.weight_gradients(t, keys, g, w.ds);  // dP = G Vᵀ
@@ -163,7 +163,7 @@ template <class T> struct Backward {
       const T shift = lse[at] == -inf ? T(0) : lse[at], row_delta = delta[at];
       const T rho = tiles.rho(t.batch, t.head, t.at(r));
       for (int64_t j = 0; j < t.cols; ++j) p[j] = math::exp(p[j] - shift);
-      if (shift != shift) tiles.hide(t, r, p, T(0), w.seen);  // a row of NaN, too, has weight 0 where it sees nothing
+      if (shift != shift) tiles.hide(t, r, p, T(0), w.seen);  // in a row of NaN, too, forbidden weights are 0
       if (o.dropout > 0) tiles.drop(t, r, ds);
       if (o.dropout > 0 || t.masked) {  // dP behind the mask may be NaN
         for (int64_t j = 0; j < t.cols; ++j) ds[j] = p[j] == T(0) ? T(0) : rho * p[j] * (ds[j] - row_delta);
@@ -209,7 +209,7 @@ int64_t attention_splits(const Tensor& k) {
 constinit decltype(kernel::attention_backward) kernel::attention_backward{
     "attention backward", &detail::backward_cpu,
     [](const detail::AttentionCall& c, const Tensor&, const Tensor&, const Tensor&, detail::AttentionGradients&) {
-      // Products of the keys' width: S again, dQ and dK; of the values' width: dP and dV.
+      // Products of width d: S again, dQ and dK. Products of width dv: dP and dV.
       const int64_t pairs = detail::counted_pairs(c);
       return Work{.flops = 2 * checked_mul("attention backward", pairs, 3 * c.q.dim(3) + 2 * c.v.dim(3)),
                   .attention_elements = pairs};

@@ -25,7 +25,7 @@ template <class T> struct RowState {
   static int64_t size(int64_t rows, int64_t dv) { return rows * (dv + 2); }
 };
 
-/// The tiles of keys of `heads` key heads from `first` on, counted over all batches; packed once for all queries.
+/// Packed tiles of keys of `heads` key heads from `first` on, counted over all batches. Packed once for all queries.
 template <class T> class PackedHeads {
  public:
   PackedHeads(const ScoreTiles<T>& t, int64_t cols, int64_t first, int64_t heads)
@@ -63,12 +63,12 @@ template <class T> struct Forward {
   const HeadView<T> out;
   T* const lse;  // softmax only
   const int64_t tile_rows = std::min(m, o.tile_rows > 0 ? o.tile_rows : tiles.rows_wanted(128));
-  // Long tiles have longer sums and fewer corrections of O. Short ones fit a mask's holes and, with wide values, L2.
+  // Long tiles: longer sums, fewer corrections of O. Short tiles: they fit a mask's holes and, with wide values, L2.
   const int64_t cols_wanted =
       tiles.cols_wanted(sizeof(T) == 4 && dv <= 256 && tiles.visibility.only_span() ? 512 : 256);
   const int64_t tile_cols = std::clamp<int64_t>(tiles.n, 1, o.tile_cols > 0 ? o.tile_cols : cols_wanted);
   const int64_t row_tiles = ceil_div(m, tile_rows), blocks = tiles.batch * tiles.heads * row_tiles;
-  // Few queries, or heads of one query as its rows, give tasks to all threads only if their keys are cut, too.
+  // A few queries, or the heads of one query as rows, give all threads tasks only if their keys are split, too.
   const bool cut = m <= kSkinnyRows || (m <= 64 && blocks <= 32);
   const int64_t key_parts = cut && tiles.n > 0 ? ceil_div(tiles.n, tile_cols) : 1;
   const int64_t state_size = RowState<T>::size(tile_rows, dv);
@@ -79,7 +79,7 @@ template <class T> struct Forward {
 
   void run() {
     const int64_t kv_heads = tiles.batch * tiles.kv_heads, group = tiles.heads / std::max<int64_t>(1, tiles.kv_heads);
-    const int64_t tasks = group * row_tiles * key_parts;  // of a key head
+    const int64_t tasks = group * row_tiles * key_parts;  // tasks of one key head
     // Tiles of keys are packed if most are seen whole, by several tiles of queries.
     const bool whole = tiles.n > 0 && o.mask.window == 0 && o.mask.dilation == 1;
     const bool share = tiles.in_parts || (isa() > Isa::base && group * m > tile_rows && m >= 64 && whole);
@@ -105,7 +105,7 @@ template <class T> struct Forward {
   int64_t first_row(int64_t block) const { return block % row_tiles * tile_rows; }
   int64_t rows_of(int64_t block) const { return std::min(tile_rows, m - first_row(block)); }
 
-  /// What a thread computes with: the scores of a tile, the state of a block.
+  /// Working memory of a thread: the scores of a tile, the state of a block.
   struct Memory {
     TileProducts<T> products;
     Scratch<T> floats;
@@ -133,8 +133,8 @@ template <class T> struct Forward {
     }
   }
 
-  /// Fills f with the state of rows [row, row + rows) of head h after the keys of `range`. Not inlined: parallel_for()
-  /// would compile all of it for each instruction set; its loops are.
+  /// Sets f to the state of rows [row, row + rows) of head h after the keys of `range`. Not inlined: parallel_for()
+  /// would compile all of it for each instruction set, which only its loops need.
   [[gnu::noinline]] void attend(Memory& w, const PackedHeads<T>* packed, int64_t b, int64_t h, int64_t row,
                                 int64_t rows, Visibility::Span range, const RowState<T>& f) const {
     std::fill_n(f.acc, rows * dv, T(0));
@@ -159,7 +159,7 @@ template <class T> struct Forward {
 
   void softmax_rows(const Tile& t, Memory& w, const RowState<T>& f) const {
     for (int64_t i = 0; i < t.rows; ++i) {
-      const int64_t r = t.at(i) - t.row;  // in the state
+      const int64_t r = t.at(i) - t.row;  // row of the state
       T* __restrict__ line = w.scores + i * t.cols;
       tiles.hide(t, i, line, -inf, w.seen);
       const T before = f.max[r], now = std::max(before, row_max(line, t.cols)), shift = now == -inf ? T(0) : now;
@@ -184,7 +184,7 @@ template <class T> struct Forward {
     }
   }
 
-  /// Merges the states that the parts of the keys left of each block, in the order of the parts.
+  /// Merges the states of each block, one for each part of the keys, in the order of the parts.
   void join_parts() {
     parallel_for(blocks, 16, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {

@@ -19,14 +19,15 @@ struct AttentionMask {
   int64_t window = 0;
   /// p_i − p_j is a multiple of `dilation`.
   int64_t dilation = 1;
-  /// Positions that window and dilation do not bind, neither as query nor as key (Longformer, BigBird).
+  /// Positions to which window and dilation do not apply, neither as query nor as key (Longformer, BigBird).
   std::vector<int64_t> global = {};
   /// bool [batch or 1, n] or [batch or 1, heads or 1, n]: true marks real keys, false padding.
   Tensor keys = {};
   /// i64 [batch or 1, m] and [batch or 1, n]: document numbers; only equal ones see each other.
   Tensor query_segments = {}, key_segments = {};
-  /// bool [⌈m/block⌉, ⌈n/block⌉] or [heads, …, …]: whole blocks of queries × keys, counted from 0. Or the blocks of
-  /// keys of each query, [batch or 1, g, m, ⌈n/block⌉], where g divides heads and head h has those of ⌊h/(heads/g)⌋.
+  /// bool [⌈m/block⌉, ⌈n/block⌉] or [heads, …, …]: allows whole blocks of queries × keys, counted from 0. Or bool
+  /// [batch or 1, g, m, ⌈n/block⌉]: the blocks of keys that each query sees; g divides heads, and head h has those of
+  /// ⌊h/(heads/g)⌋.
   Tensor blocks = {};
   int64_t block = 0;
   /// bool, broadcasts to [batch, heads, m, n].
@@ -39,7 +40,7 @@ struct AttentionMask {
   }
 };
 
-/// The mask with its tensors on `device`; it must be the device of the queries.
+/// The mask with its tensors moved to `device`, which must be the device of the queries.
 AttentionMask to(AttentionMask mask, Device device);
 
 /// The pairs that a mask allows, as a bool tensor [batch or 1, heads or 1, m, n]. Throws ShapeError, DTypeError or
@@ -58,9 +59,9 @@ bool varies_by_head(const AttentionMask& mask);
 
 /// The rules of a mask that need no tensors, as kernels ask for them.
 struct DistanceRules {
-  int64_t reach;   // (window − 1)·dilation; without a window beyond every distance, yet positions can be added to it
-  bool banded;     // window or dilation bind pairs
-  bool globals;    // but not those of global positions
+  int64_t reach;   // (window − 1)·dilation; without a window more than any distance, but safe to add positions to
+  bool banded;     // window or dilation applies
+  bool globals;    // global positions are exempt from both
   bool only_span;  // causality and the window are the whole mask: each row sees one interval
   explicit DistanceRules(const AttentionMask& mask);
 };
@@ -74,10 +75,10 @@ class Visibility {
   /// Whether rows [row, row + rows) × columns [col, col + cols) are allowed nowhere, in places, or
   /// everywhere. May say `some` where a closer look would say none or all.
   Sees classify(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols) const;
-  /// B > 0: each query has blocks of B keys of its own; else 0.
+  /// B > 0 if each query has its own list of blocks of B keys; otherwise 0.
   int64_t block_of_query() const { return by_query_ ? mask_.block : 0; }
-  /// Writes the numbers of the rows among [row, row + rows) that have a block with one of the columns [col, col + cols)
-  /// and returns how many. `masked`: whether a pair of these rows and columns may be forbidden.
+  /// Writes the numbers of those rows of [row, row + rows) that have a block with one of the columns [col, col + cols),
+  /// and returns how many. Sets `masked`: true if a pair of these rows and columns may be forbidden.
   int64_t rows_with(int64_t batch, int64_t head, int64_t row, int64_t rows, int64_t col, int64_t cols, int32_t* out,
                     bool& masked) const;
   /// Writes row `row`, columns [col, col + cols): 1 allowed, 0 not.

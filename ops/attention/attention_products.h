@@ -48,7 +48,7 @@ template <class T> struct TileMatrix {
 template <class T> struct PackedMatrix {
   PackedB<T> panels;
   Bf16x3 parts;
-  bool fits = true;  // in parts: all numbers do; those that do not are packed as 0
+  bool fits = true;  // in parts: whether all numbers fit; others are packed as 0
 
   static int64_t size(const ScoreTiles<T>& t, int64_t rows, int64_t cols) {
     return lines(t.in_parts ? Bf16x3::size(cols, rows) : PackedB<T>::size(rows, cols));
@@ -69,7 +69,7 @@ template <class T> struct PackedMatrix {
 
 enum class Direction { forward, backward };
 
-/// A tile of keys and values, packed for all queries: Kᵀ and V forward; Kᵀ, Vᵀ and K backward. Nothing by default.
+/// A tile of keys and values, packed for all queries: Kᵀ and V forward; Kᵀ, Vᵀ and K backward. Empty by default.
 template <class T> struct KeyTile {
   std::optional<PackedMatrix<T>> keys_t, values, values_t, keys;
 
@@ -90,8 +90,9 @@ template <class T> struct KeyTile {
   }
 };
 
-/// Calls product(), which computes in parts c = alpha · a b, if b is transposed, or else c += alpha · a b. Recomputes
-/// the elements that depend on numbers that do not fit. masked: a zero of a hides its row of b.
+/// Calls product(), which computes in parts: c = alpha · a b if b is transposed, otherwise c += alpha · a b. Replaces
+/// the elements that depend on numbers that do not fit by sums of multiply-adds. masked: a zero of a hides its row of
+/// b.
 template <class T, class F>
 void recompute_in_f32(T alpha, const TileMatrix<T>& a, const TileMatrix<T>& b, bool masked, T* c, int64_t ldc,
                       F product) {
@@ -103,7 +104,7 @@ void recompute_in_f32(T alpha, const TileMatrix<T>& a, const TileMatrix<T>& b, b
     sparse_product(a.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, chain.data(), m);
   else gemm(a.trans, b.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, dots ? T(0) : T(1), chain.data(), m);
   product();
-  const T factor = dots ? alpha : T(1);  // of a, before it is split
+  const T factor = dots ? alpha : T(1);  // multiplies a before a is split
   const auto take = [&](int64_t i, int64_t j) { c[i * ldc + j] = chain.data()[i * m + j]; };
   for (int64_t i = 0; i < n; ++i)
     for (int64_t p = 0; p < k; ++p)
@@ -120,7 +121,7 @@ void recompute_in_f32(T alpha, const TileMatrix<T>& a, const TileMatrix<T>& b, b
       }
 }
 
-/// The products of one thread. `keys` is the packed tile of keys, or empty: then K and V are read where they lie.
+/// The products of one thread. `keys` is the packed tile of keys; if it is empty, K and V are read where they lie.
 /// Products in parts need a packed tile.
 template <class T> class TileProducts {
   using Tile = typename ScoreTiles<T>::Tile;
@@ -128,7 +129,7 @@ template <class T> class TileProducts {
   using Matrix = TileMatrix<T>;
 
  public:
-  /// For tiles of at most rows × cols. packed: some keys will be.
+  /// For tiles of at most rows × cols. packed: some calls will pass packed keys.
   TileProducts(const ScoreTiles<T>& t, int64_t rows, int64_t cols, bool packed)
       : t_(t), queries_(t.in_parts ? Bf16x3::size(rows, t.d)
                         : packed   ? PackedA<T>::size(rows, t.d)
@@ -138,7 +139,7 @@ template <class T> class TileProducts {
         right_(t.in_parts ? Bf16x3::size(std::max(t.d, t.dv), rows) : 0), size_(rows * std::max(t.d, t.dv)),
         gathered_(t.visibility.block_of_query() > 0 ? 3 * size_ : 0) {}
 
-  /// s = scale·Q Kᵀ. Packs Q if it is not that of the call before.
+  /// s = scale·Q Kᵀ. Packs Q unless it is the Q of the previous call.
   void scores(const Tile& t, Keys keys, T* s) {
     const Matrix q = queries(t), k = keys_of(t);
     const T scale = T(*t_.o.scale);
@@ -176,7 +177,7 @@ template <class T> class TileProducts {
   }
 
  private:
-  /// c = alpha · a b, if b is transposed, or else c += alpha · a b. left: a as pack_queries() packed it, or null.
+  /// c = alpha · a b if b is transposed, otherwise c += alpha · a b. left: a as packed by pack_queries(), or null.
   void multiply(const Tile& t, T alpha, const Matrix& a, T* left, const Matrix& b,
                 const std::optional<PackedMatrix<T>>& right, T* c, int64_t ldc) {
     const bool dots = b.trans == Trans::yes;
@@ -205,7 +206,7 @@ template <class T> class TileProducts {
     }
   }
 
-  /// Packs Q; in parts scale·Q, so that their products need no scaling.
+  /// Packs Q, or in parts scale·Q, so that products of parts need no scaling.
   void pack_queries(const Matrix& q, T scale) {
     if (!in_parts()) return PackedA<T>(q.count, q.width, queries_.data(), t_.precision).fill(Trans::no, q.data, q.ld);
     queries_fit_ = true;
@@ -221,10 +222,10 @@ template <class T> class TileProducts {
   }
 
   bool in_parts() const { return std::is_same_v<T, float> && t_.in_parts; }
-  /// Whether weights of 0 must hide rows of a sum's right operand.
+  /// True if zero weights must hide rows of a sum's right operand.
   bool hides(const Tile& t, const Matrix& b) const { return t.masked && !all_finite(b.data, b.count, b.width, b.ld); }
 
-  /// add(c, ldc) adds to the rows of a tile in c. `to` is the row of query t.row.
+  /// Calls add(c, ldc), which adds the rows of the tile to c. `to` is the row of query t.row.
   template <class F> void add_rows(const Tile& t, int64_t width, T* to, int64_t ld, F add) {
     if (!t.list) return add(to, ld);
     T* const sums = gathered_.data() + 2 * size_;
@@ -237,7 +238,7 @@ template <class T> class TileProducts {
   }
 
   Matrix weights(const Tile& t, const T* p) const { return {p, t.cols, t.rows, t.cols}; }
-  /// The rows of x that the tile has; listed rows are copied to the place of that number.
+  /// The tile's rows of x. Listed rows are copied to memory number `place` of gathered_.
   Matrix rows_of(const Tile& t, const HeadView<const T>& x, int64_t width, int64_t place) {
     if (!t.list) return {x.at(t.batch, t.head, t.row), x.row, t.rows, width};
     T* const rows = gathered_.data() + place * size_;
@@ -252,15 +253,15 @@ template <class T> class TileProducts {
   Matrix values_of(const Tile& t) const { return cols_of(t, t_.v, t_.dv); }
 
   const ScoreTiles<T>& t_;
-  /// Whether a call has so few queries that its products need no gemm. The call decides, not the tile: backward has to
-  /// compute the scores that forward had, to the bit, or e^{S − lse} is not P. For the same reason none of them is
-  /// gemv's.
+  /// True if the call has so few queries that its products need no gemm. The call decides, not the tile: the backward
+  /// pass must compute the scores of the forward pass to the bit, or e^{S − lse} is not P. For the same reason gemv
+  /// computes no scores.
   const bool few_ =
       t_.visibility.block_of_query() == 0 && (t_.m == 1 || (t_.m <= kSkinnyRows && t_.precision == Precision::f32));
   Scratch<T> queries_, left_, right_;         // packed queries; the operands of one product in parts
-  std::pair<const T*, int64_t> packed_ = {};  // the rows that queries_ holds, and how many; views may overlap
+  std::pair<const T*, int64_t> packed_ = {};  // address and number of the rows in queries_; views may overlap
   bool queries_fit_ = true;
-  int64_t size_;         // of the largest rows of a tile
+  int64_t size_;         // most numbers in the rows of a tile
   Scratch<T> gathered_;  // listed rows: queries, gradients of the output, and sums for either
 };
 

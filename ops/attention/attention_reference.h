@@ -26,11 +26,11 @@ namespace detail {
 struct AttentionOperands {
   Tensor q, k, v;
   AttentionOptions options;
-  int rank;  // of the operands given
+  int rank;  // rank of the caller's operands
 };
 AttentionOperands attention_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                                      const AttentionOptions& options);
-/// The options with their tensors in f32 where these are of bf16.
+/// The options with bf16 tensors converted to f32.
 AttentionOptions widened(AttentionOptions o);
 /// x [batch, heads, m, …] without the dims that operands of rank `rank` lack.
 Tensor restore_rank(const Tensor& x, int rank);

@@ -22,10 +22,10 @@ namespace sluice::detail {
 template <class T> struct ScoreTiles {
   struct Tile {
     int64_t batch, head, row, rows, col, cols;
-    int64_t first;                  // of its columns, in the tile of keys that they were cut from
-    bool whole;                     // its columns are that whole tile of keys
+    int64_t first;                  // its first column, counted from the start of the tile of keys
+    bool whole;                     // its columns are the whole tile of keys
     bool masked;                    // some pairs are forbidden
-    const int32_t* list = nullptr;  // the numbers of its rows, if these do not follow each other from `row` on
+    const int32_t* list = nullptr;  // the numbers of its rows, unless they are row, row + 1, …
 
     int64_t at(int64_t r) const { return list ? list[r] : row + r; }
   };
@@ -65,8 +65,8 @@ template <class T> struct ScoreTiles {
                splits({.n = m, .m = d, .k = n, .dtype = dtype_of<T>(), .precision = precision});
   }
 
-  /// Rows [row, row + rows) of head h, and of the tile of keys [first, first + width) the columns in `seen`; in three
-  /// parts, whole steps of AMX. Returns nothing if the mask forbids all pairs.
+  /// The tile of rows [row, row + rows) of head h and of those columns of the tile of keys [first, first + width) that
+  /// lie in `seen`; in three parts, whole AMX steps of columns. Returns nothing if the mask forbids all pairs.
   std::optional<Tile> tile(int64_t b, int64_t h, int64_t row, int64_t rows, int64_t first, int64_t width,
                            Visibility::Span seen) const {
     int64_t begin = std::clamp<int64_t>(seen.begin - first, 0, width);
@@ -78,8 +78,8 @@ template <class T> struct ScoreTiles {
     if (kind == Visibility::Sees::none) return std::nullopt;
     return Tile{b, h, row, rows, first + begin, cols, begin, cols == width, kind == Visibility::Sees::some};
   }
-  /// Leaves of a tile the rows that see something of it, if the mask has blocks of keys for each query. `list` has room
-  /// for all rows.
+  /// If the mask lists blocks of keys for each query, reduces a tile to the rows that see one of its columns. `list`
+  /// must have room for all rows.
   void gather(Tile& t, std::vector<int32_t>& list) const {
     if (visibility.block_of_query() == 0 || !t.masked) return;
     bool masked = true;
@@ -87,9 +87,10 @@ template <class T> struct ScoreTiles {
     t.masked = masked;
     if (count < t.rows) t.rows = count, t.list = list.data();
   }
-  /// Rows of a tile, unless the call says. Rows that chose the same keys are gathered from many.
+  /// Rows of a tile unless the call sets them. With blocks for each query, rows with the same keys are gathered from
+  /// many.
   int64_t rows_wanted(int64_t otherwise) const { return visibility.block_of_query() > 0 ? 512 : otherwise; }
-  /// Columns of a tile, unless the call says: one block of keys, or several short ones.
+  /// Columns of a tile unless the call sets them. With blocks for each query: one block of keys, or several short ones.
   int64_t cols_wanted(int64_t otherwise) const {
     const int64_t block = visibility.block_of_query();
     return block == 0 ? otherwise : block > 256 ? 256 : block >= 32 ? block : 64 / block * block;

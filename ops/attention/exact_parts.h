@@ -1,4 +1,5 @@
-// Scores that depend on the key alone, as columns of K beside ones in Q: what products round must be kept in parts.
+// Scores that depend on the key alone, as columns of K opposite ones in Q. Products round their operands, so each score
+// is split into parts that stay exact.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -7,9 +8,8 @@
 
 namespace sluice::detail {
 
-/// Tensors of `dtype`, to which w (f32 or f64) adds up in products with 1; the gradient of w goes through the last one.
-/// Where products round their operands to bf16 there are three, of 8 bits each; of f64 in f32 there are two; else w
-/// alone.
+/// Tensors of `dtype` that add up to w (f32 or f64). Where products round their operands to bf16: three parts of 8 bits
+/// each. For f64 in f32: two parts. Otherwise: w alone. The gradient of w flows through the last part.
 std::vector<Tensor> exact_parts(const Tensor& w, DType dtype);
 
 }  // namespace sluice::detail

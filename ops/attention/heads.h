@@ -19,7 +19,7 @@ Tensor empty_heads(const Shape& shape, TensorOptions options);
 /// Returns x, or a copy if its rows are not contiguous or overlap: kernels and BLAS cannot read such rows. No history.
 Tensor readable_rows(const Tensor& x);
 
-/// x [batch, g, …] → [batch, heads, …]: each of the g heads for all of `heads` that read it, ⌊i/(heads/g)⌋ for head i.
+/// x [batch, g, …] → [batch, heads, …]: repeats each of the g heads; head i of the result is head ⌊i/(heads/g)⌋ of x.
 Tensor spread_heads(const Tensor& x, int64_t heads);
 /// The adjoint: x [batch, heads, …] → [batch, groups, …], the sums over the heads of each group. Undefined for
 /// undefined.
@@ -41,7 +41,7 @@ template <class T> class Scratch {
  public:
   /// An array in the memory.
   struct Part {
-    T*& start;  // set to where it begins
+    T*& start;  // set to the array's first element
     int64_t count;
   };
   explicit Scratch(int64_t n) : memory_(n > 0 ? empty({n}, {.dtype = dtype_of<T>()}) : Tensor()) {}
@@ -81,8 +81,8 @@ template <class T> bool all_finite(const T* x, int64_t rows, int64_t width, int6
   return sum == T(0);
 }
 
-/// c [n, m] += alpha · a · b, or alpha · aᵀ · b, without the zeros of a: 0·NaN adds nothing. For tiles whose operands
-/// hold NaN or infinities behind the mask.
+/// c [n, m] += alpha · a · b, or alpha · aᵀ · b. Skips the zeros of a, because 0·NaN must add nothing. For tiles whose
+/// operands hold NaN or infinities behind the mask.
 template <class T>
 void sparse_product(Trans ta, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
                     int64_t ldb, T* c, int64_t ldc) {

@@ -19,7 +19,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 /// x with its last dim in blocks, the last one filled up: [..., blocks, block].
 Tensor in_blocks(const Tensor& x, int64_t block, double filling) {
-  block = std::min(block, std::max<int64_t>(1, x.dim(-1)));  // a longer one would be filling alone
+  block = std::min(block, std::max<int64_t>(1, x.dim(-1)));  // a longer block would hold only filling
   return detail::in_blocks(x, -1, block, filling);
 }
 
@@ -125,8 +125,8 @@ Tensor index_scores(const KeyIndex& index) {
   return to(sum(s * unsqueeze(transpose(w, 1, 2), -1), {1}), index.q.dtype());
 }
 
-/// Joins f(scores, visible) over some rows of index_scores() [batch, 1, rows, n] at a time; `visible`, of the same
-/// rows, is undefined if all pairs are.
+/// Calls f(scores, visible) for some rows of index_scores() [batch, 1, rows, n] at a time and joins the results.
+/// `visible` has the same rows; undefined if all pairs are visible.
 template <class F>
 static Tensor by_index(const char* op, const KeyIndex& index, int64_t top, const AttentionMask& mask, F f) {
   check_index(op, index);

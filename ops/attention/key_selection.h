@@ -1,6 +1,6 @@
 // Which keys a query attends to, chosen by scores that cost less than attention. Query i of m stands at position
-// p_i = i + n − m, as in AttentionMask. A choice has no gradient. Of equal scores the first one wins, and a row that
-// may see fewer than it may choose keeps them all.
+// p_i = i + n − m, as in AttentionMask. A choice has no gradient. Of equal scores the first one wins. A row that sees
+// fewer keys or blocks than it may choose keeps them all.
 //
 //   blocks   scores of ⌈n/B⌉ blocks of B keys → choose_blocks() → AttentionMask::blocks
 //   tokens   index_scores() → index_mask() → AttentionMask::dense, or index_keys(): their numbers
@@ -16,9 +16,9 @@ namespace sluice {
 
 struct BlockChoice {
   int64_t block;        // B
-  int64_t count;        // blocks of a query, those below among them
-  int64_t initial = 0;  // so many first blocks are always chosen
-  int64_t local = 1;    // so many last blocks up to the query's own are always chosen
+  int64_t count;        // blocks of a query, initial and local ones included
+  int64_t initial = 0;  // number of first blocks that are always chosen
+  int64_t local = 1;    // number of last blocks, up to the query's own, that are always chosen
 };
 
 /// The chosen blocks of m queries from position `first` on, bool of the scores' shape [batch, heads, m, blocks]. A
@@ -37,8 +37,8 @@ struct BlockRows {
 /// divides block.
 BlockRows block_means(const Tensor& x, int64_t block, int64_t stride, const Tensor& keys = {});
 
-/// The largest q·k of each block among the keys up to the query and real, −∞ for none: q [batch, heads, m, d],
-/// k [batch, 1 or heads, n, d] → [batch, heads, m, ⌈n/block⌉] (MiniMax-M3). No gradient.
+/// The largest q·k of each block over its real keys up to the query; −∞ if there are none. q [batch, heads, m, d], k
+/// [batch, 1 or heads, n, d] → [batch, heads, m, ⌈n/block⌉] (MiniMax-M3). No gradient.
 Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tensor& keys = {});
 
 // -- single keys (DeepSeek-AI 2025, "DeepSeek-V3.2", §2.1) ---------------------------------------------------------
@@ -54,7 +54,7 @@ Tensor index_scores(const KeyIndex& index);
 /// The `top` best keys of each row of index_scores() among those that `mask` allows, bool [batch, 1, m, n]. `mask` must
 /// be the same for all heads. Computes some rows of scores at a time.
 Tensor index_mask(const KeyIndex& index, int64_t top, const AttentionMask& mask);
-/// The same keys by number, the best first: i64 [batch, 1, m, min(top, n)], −1 behind those of a row with fewer.
+/// The numbers of the same keys, best first: i64 [batch, 1, m, min(top, n)]. A row with fewer keys ends with −1.
 Tensor index_keys(const KeyIndex& index, int64_t top, const AttentionMask& mask);
 
 namespace detail {

@@ -16,12 +16,12 @@ Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties = TopKTies::inde
 
 namespace detail {
 
-/// The scores as they are ranked: what is `allowed` stands before the rest, even with a score of −∞ or NaN, which
-/// counts as the lowest number.
+/// The scores as they are ranked: all `allowed` entries before the rest. An allowed −∞ or NaN counts as the lowest
+/// number.
 Tensor ranked_scores(const Tensor& scores, const Tensor& allowed);
 /// The pairs of attention(q, k, ·, options) with the `top` best scores of their rows, as AttentionMask::dense. Operands
-/// of rank 4, options checked. Undefined if all pairs count. Computes 128 rows of scores at a time; the result takes
-/// m·n bytes a head.
+/// of rank 4, options checked. Undefined if no pair is forbidden. Computes 128 rows of scores at a time; the result
+/// takes m·n bytes a head.
 Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& options, int64_t top,
                   TopKTies ties = TopKTies::index);
 
