@@ -18,17 +18,17 @@ namespace sluice {
 
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;       // numbers
-constexpr int64_t kChannels = 1 << 10;    // of a task at most: what is read again of some rows stays in L2
+constexpr int64_t kGrain = 1 << 14;       // numbers of a task
+constexpr int64_t kChannels = 1 << 10;    // channels of a task, at most: rows that are read again stay in L2
 constexpr int64_t kFewChannels = 1 << 8;  // the same where there are few segments
-constexpr int64_t kRows = 4;              // at a time, of one sequence
-constexpr int64_t kFew = 64;              // rows that are added up in T; such sums are added in f64
+constexpr int64_t kRows = 4;              // rows of one sequence at a time
+constexpr int64_t kFew = 64;              // rows that are added up in T before their sum is added in f64
 constexpr int64_t kSegment = 512;         // rows of a task of the backward pass
 
 template <class T> void add_product(const T* a, const T* b, T* SLUICE_RESTRICT sum, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += a[i] * b[i];
 }
-/// What all sums here are: to(r) += Σ_j w(j) ⊙ x(r + j) for rows of n numbers, r < rows and j < taps. A null x(i) is
+/// The sum of all loops here: to(r) += Σ_j w(j) ⊙ x(r + j) for rows of n numbers, r < rows and j < taps. A null x(i) is
 /// left out. Four by four, the width of published models, reads and writes each row once.
 template <class T> void correlate(int64_t rows, int64_t taps, auto&& w, auto&& x, auto&& to, int64_t n) {
   const T *a[4], *b[7];
@@ -53,8 +53,8 @@ template <class T> void correlate(int64_t rows, int64_t taps, auto&& w, auto&& x
   }
 }
 
-/// The operands of p: rows [outer, n, c] of sequences with `early` rows [outer, width − 1, c] before them, which may be
-/// absent, as may bias.
+/// The operands of p: rows [outer, n, c] of sequences, `early` rows [outer, width − 1, c] before them, and the bias.
+/// The last two may be absent.
 template <class T> struct Convolution {
   const T *rows, *early, *w, *bias;
   int64_t n, c, width;
@@ -63,7 +63,7 @@ template <class T> struct Convolution {
       : rows(x.data<T>()), early(before.defined() ? before.data<T>() : nullptr), w(weight.data<T>()),
         bias(bias_in.defined() ? bias_in.data<T>() : nullptr), n(x.dim(-2)), c(x.dim(-1)), width(weight.dim(0)) {}
 
-  /// How many of the rows `row` … `end` − 1 come next: those of one sequence.
+  /// How many of the rows `row` … `end` − 1 to compute next: at most kRows, of one sequence.
   int64_t next(int64_t row, int64_t end) const { return std::min({kRows, end - row, n - row % n}); }
   /// Channels from `first` on of the row that stands `later` rows after `row` in its sequence, at most kChannels.
   const T* at(int64_t row, int64_t later, int64_t first) const {
@@ -105,7 +105,7 @@ void causal_conv_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   });
 }
 
-/// Where the gradients go, each of which may be null.
+/// Pointers to the gradients; each may be null.
 template <class T> struct ConvolutionGradients { T *rows, *early, *w, *bias; };
 
 /// A block of channels of a segment of rows.
@@ -135,10 +135,10 @@ template <class T> class BackwardTask {
   }
 
  private:
-  /// Row `row` of h, of this task's channels: one of the last that were made. Without SiLU h is g.
+  /// Row `row` of h, for this task's channels. Must be one of the last ring_ rows that were made. Without SiLU h is g.
   const T* h(int64_t row) { return ring_ ? made(row) : g_ + row * p_.c + first_; }
   T* made(int64_t row) { return h_.data() + row % ring_ * count_; }
-  /// h of the rows before `wanted` and `end`, the end of their sequence, and perhaps of some more.
+  /// Makes h up to row `wanted`, perhaps some rows more, but not beyond `end`, the end of the sequence.
   void make_h(int64_t wanted, int64_t end) {
     for (int64_t some; made_ < std::min(wanted, end); made_ += some) {
       some = p_.next(made_, end);
@@ -150,7 +150,7 @@ template <class T> class BackwardTask {
       }
     }
   }
-  /// dx of `some` rows, the first of them `later` rows after `row`: 0, or less before the first row of a sequence.
+  /// dx of `some` rows, the first of them `later` rows after `row`: 0, or negative for rows before a sequence.
   void make_dx(int64_t row, int64_t later, int64_t some, T* dx) {
     for (int64_t r = 0; r < some; ++r) std::fill_n(dx + r * p_.c + first_, count_, T(0));
     const int64_t left = p_.n - row % p_.n;
@@ -159,7 +159,7 @@ template <class T> class BackwardTask {
         [&](int64_t i) { return later + i >= 0 && later + i < left ? h(row + later + i) : nullptr; },
         [&](int64_t r) { return dx + r * p_.c + first_; }, count_);
   }
-  /// few_ += what `some` rows add to dw and, last, to dbias.
+  /// Adds the contribution of `some` rows to few_: dw and, last, dbias.
   void add_few(int64_t row, int64_t some) {
     const auto few = [&](int64_t j) { return few_.data() + j * count_; };
     correlate<T>(
@@ -216,7 +216,7 @@ void causal_conv_backward_cpu(const Tensor& x, const Tensor& weight, const Tenso
   });
 }
 
-/// x behind the rows before it.
+/// x with the rows before it in front.
 Tensor with_rows_before(const Tensor& x, const Tensor& before, int64_t width) {
   return before.defined() ? cat({before, x}, -2) : pad(x, -2, width - 1, 0);
 }
@@ -273,7 +273,7 @@ struct CausalConv final : Op<"causal_conv1d"> {
             needs(2) ? in_dtype(sum(flatten(h, 0, -2), {0})) : Tensor(),
             needs(3) ? in_dtype(narrow(drows, -2, 0, early)) : Tensor()};
   }
-  /// g ⊙ silu'(p) in one pass. The slope of formula::Silu on tensors is the same in six ops, half as fast.
+  /// g ⊙ silu'(p) in one pass. The slope of formula::Silu on tensors would take six ops, and twice the time.
   static Tensor pulled_back(const Tensor& p, const Tensor& g) {
     return map(
         [](auto at, auto slope_of) {

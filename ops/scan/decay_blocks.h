@@ -1,5 +1,5 @@
-// The steps of a chunk in blocks, for a scan with a decay per channel. There a weight e^{L_t − L_j} cannot be taken out
-// of a sum over channels, so that factors refer to the border before a block, E_t = e^{L_t − L_border}:
+// A scan with a decay per channel goes through a chunk in blocks. Its weights e^{L_t − L_j} differ by channel: none can
+// be taken out of a sum over channels. So factors refer to the border before a block, E_t = e^{L_t − L_border}:
 //
 //   earlier blocks: q_t ∘ E_t and x_j ∘ e^{L_border − L_j}, which is carried on from block to block
 //   the own block:  q_t ∘ E_t and x_j / E_j up to the first step where E is small; from that step on, running products
@@ -21,10 +21,10 @@
 namespace sluice::detail {
 
 constexpr int64_t kDecayBlock = 16;  // steps
-/// A decay g below this counts as this: e^g is 0 in either precision, and differences of sums of −∞ would be NaN.
+/// A decay g below this is replaced by it: e^g is 0 in either precision, and differences of sums of −∞ would be NaN.
 constexpr double kForgotten = -1e3;
 
-/// The steps of one head at which nothing is left of what was. A scan begins anew there, so that not even NaN passes.
+/// The steps of one head whose decay leaves nothing of earlier steps. A scan begins anew there, so not even NaN passes.
 template <class T> struct TotalDecays {
   const T* g = nullptr;  // [n, channels]; null: none
   int64_t channels = 1;
@@ -33,7 +33,7 @@ template <class T> struct TotalDecays {
     return g && std::all_of(g + t * channels, g + (t + 1) * channels, forgotten);
   }
 };
-/// f(first, count) for the pieces into which total decays cut the steps [begin, end), in reverse from the last one.
+/// Calls f(first, count) for the pieces into which total decays cut steps [begin, end); in reverse, the last one first.
 template <class T> void each_piece(const TotalDecays<T>& total, int64_t begin, int64_t end, bool reverse, auto f) {
   for (int64_t done = 0, count = 1; done < end - begin; done += count, count = 1)
     if (reverse) {
@@ -47,21 +47,21 @@ template <class T> void each_piece(const TotalDecays<T>& total, int64_t begin, i
     }
 }
 
-/// How many of `rows` rows, from the first on, pass the test fit(first, count) of count rows. Usually all do.
+/// How many of `rows` rows, from the first on, pass fit(first, count). Tests all at once first: usually all pass.
 int64_t fitting(int64_t rows, auto fit) {
   int64_t count = fit(int64_t{0}, rows) ? rows : 0;
   while (count < rows && fit(count, int64_t{1})) ++count;
   return count;
 }
 
-/// What a chunk's steps leave of each other, in `columns` channels. Rows lie behind each other, without gaps.
+/// The decays between the steps of a chunk, in `columns` channels. Rows are contiguous.
 template <class T> struct DecayBuffers {
   T* step;       // g [chunk, columns]
   double* sums;  // L = g_0 + … + g_t [chunk, columns], behind a row of zeros
   T* border;     // [columns], e^{L_border}: what is left of the chunk's start
   T* factor;     // [chunk, columns], E
   T* carried;    // [chunk, columns], see DecayBlocks
-  T* part;       // [block, columns], of whoever goes through the blocks; each_pair() overwrites it
+  T* part;       // [block, columns], scratch of the loop over blocks; each_pair() overwrites it
 };
 
 /// for (DecayBlocks b(buffers, x, columns, count); b.enter(); b.leave(done)) goes through blocks [begin, end) of
@@ -71,7 +71,7 @@ template <class T> struct DecayBuffers {
 ///   begin <= j < mild  x_j / E_j
 ///   mild <= j < end    0
 ///
-/// After the last block it has x ∘ e^{L_end − L}.
+/// After the last block, carried = x ∘ e^{L_end − L}.
 template <class T> struct DecayBlocks : DecayBuffers<T> {
   using DecayBuffers<T>::step, DecayBuffers<T>::sums, DecayBuffers<T>::border, DecayBuffers<T>::factor,
       DecayBuffers<T>::carried, DecayBuffers<T>::part;
@@ -84,7 +84,7 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
     std::fill_n(border, columns, T(1));
   }
 
-  /// Whether E and 1 / E are not too large: so much range is lost.
+  /// True if E and 1 / E are at most 2²⁴: so much range may be lost.
   static bool in_range(const T* e, int64_t numbers) {
     constexpr double most = 1 << 24;
     int outside = 0;
@@ -118,7 +118,7 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
   /// Calls f(j, t, x_j ∘ e^{L_t − L_j}) for the block's pairs of steps j <= t with t >= from.
   void each_pair(int64_t from, auto f) const {
     if (from >= end) return;
-    T *weight = part, *kept = part + columns;  // e^g of the second step and on
+    T *weight = part, *kept = part + columns;  // e^g from the second step on
     const T* const steps = step + (begin + 1) * columns;
     for (int64_t i = 0; i < (end - begin - 1) * columns; ++i) kept[i] = math::exp(steps[i]);
     for (int64_t j = begin; j < end; ++j) {
@@ -130,7 +130,7 @@ template <class T> struct DecayBlocks : DecayBuffers<T> {
     }
   }
 
-  /// Carries x on to the border behind the block. Rows before step `done` take what enter() left, the others x itself.
+  /// Carries x on to the border after the block: rows before step `done` from what enter() made, others from x itself.
   void leave(int64_t done) {
     const T* last = factor + (end - 1) * columns;
     const double* there = sums + (end - 1) * columns;
@@ -233,7 +233,7 @@ template <class T> struct LaterRows {
 template <class T>
 void sum_by_keys(DecayBuffers<T>& w, std::span<const LaterRows<T>> rows, int64_t columns, int64_t count, T* o,
                  Precision precision) {
-  std::fill_n(w.border, columns, T(1));  // what is left at the block's end of a row at the chunk's end
+  std::fill_n(w.border, columns, T(1));  // e^{L_end − L_last} from the block's last step to the chunk's end
   for (int64_t end = count, begin; end > 0; end = begin) {
     begin = (end - 1) / kDecayBlock * kDecayBlock;
     const int64_t steps = end - begin, at = begin * columns;

@@ -3,9 +3,9 @@
 //   A_tj = Σ_c e_tc k_jc e^{L_tc − L_jc}, j < t        P_tj = Σ_c q_tc k_jc e^{L_tc − L_jc}, j <= t
 //   u = (I + A)⁻¹ (w − (e ∘ e^L) S)
 //
-// Exponents are <= 0. Rows of e and q stand behind each other as one matrix x [2c, key_width], so that what is done to
-// both is one product. A decay of whole states is a factor of a row, which products with S leave out: it scales their
-// result, or their other operand. A decay by channel stands inside their sums, and has copies of x and k of its own.
+// Exponents are <= 0. The rows of e, then those of q, form one matrix x [2c, key_width], so that one product serves
+// both. A decay of whole states is a factor of each row. Products with S leave it out; it scales their result, or their
+// other operand. A decay by channel stands inside their sums and needs copies of x and k of its own.
 // (The system is the WY form of a product of Householder-like factors: Yang et al. 2024, "Parallelizing Linear
 // Transformers with the Delta Rule over Sequence Length", section 3.)
 #pragma once
@@ -25,9 +25,9 @@ namespace sluice::detail {
 
 enum class DeltaDecay { none, scalar, channels };
 
-/// The operands of a call, and what forward and backward do alike with a chunk. Without e it is linear_scan's.
+/// The operands of a call, and the work on a chunk that forward and backward share. Without e they are linear_scan's.
 template <class T> struct DeltaOperands {
-  static constexpr int64_t kFewSteps = 4;  // up to so many, products of matrices cost more than steps
+  static constexpr int64_t kFewSteps = 4;  // for at most so many steps, products of matrices take longer
   HeadView<const T> q, k, erase, write;    // q is k where only u is wanted
   const T* g;                              // [batch, value_heads, n, channels]
   DeltaDecay decay;
@@ -44,7 +44,8 @@ template <class T> struct DeltaOperands {
         batch(k_.dim(0)), heads(w.dim(1)), group(heads / k_.dim(1)), n(k_.dim(2)), key_width(k_.dim(3)),
         value_width(w.dim(3)), chunk(std::min(chunk_, n)), chunks((n - 1) / chunk + 1), erases(e.defined()),
         sides(erases + q_.defined()),
-        // Exponentials set the pace of decays by channel, and u, which later steps build on, must not drift.
+        // With decays by channel, exponentials take most of the time; and u, on which later steps build, must not
+        // drift.
         precision(decay == DeltaDecay::channels || !q_.defined() ? Precision::f32 : sluice::precision()) {}
 
   struct Memory : DecayBuffers<T> {
@@ -92,12 +93,12 @@ template <class T> struct DeltaOperands {
   TotalDecays<T> total_decays(int64_t b, int64_t h) const { return {g ? decay_at(b, h, 0) : nullptr, channels()}; }
   int64_t channels() const { return decay == DeltaDecay::channels ? key_width : 1; }
 
-  /// What a product with S takes for x ∘ e^L and for k ∘ e^{L_end − L}; the factors `here` and `left` of a row it
-  /// leaves out.
+  /// The rows that a product with S takes for x ∘ e^L and for k ∘ e^{L_end − L}. With a decay of whole states they lack
+  /// their factors `here` and `left`.
   const T* far_rows(const Memory& m) const { return decay == DeltaDecay::channels ? m.far : m.x; }
   const T* carried_rows(const Memory& m) const { return decay == DeltaDecay::channels ? m.carried : m.keys; }
 
-  /// Copies the rows of a chunk, and makes its sums L and what follows from them: A and P, and the factors of its rows.
+  /// Copies the rows of a chunk. Computes its sums L, and from them A, P and the factors of its rows.
   void enter(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count) const {
     load(m.keys, k, key_width, b, h / group, first, count), load_decays(m, b, h, first, count);
     if (erases) load(m.x, erase, key_width, b, h, first, count);
@@ -144,7 +145,7 @@ template <class T> struct DeltaOperands {
       });
   }
 
-  /// What a decay of whole states makes of a chunk's pairs.
+  /// Multiplies the pairs of a chunk by their decays, for a decay of whole states.
   void weigh(Memory& m, int64_t count) const {
     for (int64_t t = 0; t < count; ++t) {
       T* const weight = m.weight + t * count;
@@ -154,11 +155,11 @@ template <class T> struct DeltaOperands {
         for (int64_t j = 0; j < end; ++j) m.pairs[(side * count + t) * count + j] *= weight[j];
     }
   }
-  /// `used` numbers of a line of `count`, and those that fill the last vector: a loop over the rest of a vector would
-  /// take them one by one.
+  /// Rounds `used` numbers of a line of `count` up to whole vectors: a loop over part of a vector would take them one
+  /// by one.
   static int64_t whole_vectors(int64_t used, int64_t count) { return std::min(round_up(used, 16), count); }
 
-  /// Multiplies rows of y [count, width] by their factors.
+  /// Multiplies the rows of y [count, width] by their factors, for a decay of whole states.
   void scale_rows(const T* factor, T* y, int64_t count, int64_t width) const {
     if (decay != DeltaDecay::scalar) return;
     vectorised([&] {
@@ -169,7 +170,7 @@ template <class T> struct DeltaOperands {
     });
   }
 
-  /// c [rows, columns] = a · state, or a · stateᵀ, for a [rows, depth]; null is a state of zeros.
+  /// c [rows, columns] = a · state, or a · stateᵀ, for a [rows, depth]. A null state counts as zeros.
   void product(Trans trans, int64_t rows, int64_t columns, int64_t depth, const T* a, const T* state, T* c) const {
     if (!state) std::fill_n(c, rows * columns, T(0));
     else gemm(Trans::no, trans, rows, columns, depth, T(1), a, depth, state, value_width, T(0), c, columns, precision);
@@ -177,7 +178,7 @@ template <class T> struct DeltaOperands {
 
   /// S ← e^{L_end} ∘ S + aᵀ b, for a [rows, key_width] and b [rows, value_width].
   void next_state(const Memory& m, T* state, int64_t count, int64_t rows, const T* a, const T* b) const {
-    const T whole = m.here[count - 1];  // a product that adds to S multiplies it too, except by 0, as 0·NaN is NaN
+    const T whole = m.here[count - 1];  // beta of the product may scale S, but not by 0, as 0·NaN is NaN
     const bool apart = decay == DeltaDecay::channels || whole == T(0);
     if (apart)
       vectorised([&] {
@@ -190,8 +191,8 @@ template <class T> struct DeltaOperands {
          state, value_width, precision);
   }
 
-  /// `rows` of r, for a state that may be null as in product(), which is (x ∘ e^L) S without the factors `here`, then u
-  /// = (I + A)⁻¹ (w − here ∘ r of e).
+  /// Computes `rows` rows of r = (x ∘ e^L) S without the factors `here`, for a state that may be null as in product().
+  /// Then computes u = (I + A)⁻¹ (w − here ∘ r), with the rows of r that belong to e.
   void solve(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, int64_t rows) const {
     product(Trans::no, rows, value_width, key_width, far_rows(m), state, m.r);
     vectorised([&] {

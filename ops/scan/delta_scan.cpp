@@ -90,7 +90,7 @@ Tensors composed_vjp(const Operands& x, Tensor dout, const Tensor& dstate, int64
   const auto times = [](const Tensor& t, const Tensor& decay) {
     return decay.defined() ? map(formula::Decayed{}, t, decay) : t;
   };
-  Tensor to_last, kept;  // the part of dk that passes all later steps, and k times it: 0 before −∞, even of NaN
+  Tensor to_last, kept;  // dk's part from dstate, and k times it; both 0 before a −∞, even of NaN
   if (dstate.defined()) {
     const Tensor at_end = matmul(u, transpose(dstate, -2, -1));
     du = du + matmul(times(k, to_end), dstate);

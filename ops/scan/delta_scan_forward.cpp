@@ -43,8 +43,8 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
 
   static bool is_zero(T x) { return x == T(0); }
 
-  /// anew: the state is zeros. Not inlined: parallel_for() would compile all of it for each instruction set; its loops
-  /// are.
+  /// anew: the state is zeros. Not inlined: parallel_for() would compile all of it for each instruction set, which only
+  /// its loops need.
   [[gnu::noinline]] void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, bool anew, T* state,
                                    HeadView<T>& out) const {
     this->enter(m, b, h, first, count);

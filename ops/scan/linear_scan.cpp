@@ -63,9 +63,10 @@ struct LinearScan final : Op<"linear_scan"> {
   }
 
  private:
-  /// True if linear_scan_backward serves this call, and pays. It makes all gradients: three scans make some of them
-  /// faster, but a decay's with larger errors. A thread holds the states between all chunks of a head: they must not
-  /// outgrow its rows by far. States of one row or column have a kernel of their own, in f64.
+  /// True if linear_scan_backward serves this call, and pays. It computes all gradients; three scans compute some of
+  /// them faster, but a decay's with larger errors. A thread holds the states between all chunks of a head, which must
+  /// not take much more memory than the rows of the head. States of one row or column have a kernel of their own, in
+  /// f64.
   bool one_pass(const Tensor& gy) const {
     const Tensor q = saved(0), g = saved(3);
     const int64_t m = q.dim(3), e = gy.dim(3);
@@ -78,7 +79,8 @@ struct LinearScan final : Op<"linear_scan"> {
     const auto in_order = [this](const Tensor& x) { return o.reverse ? flip(x, {2}) : x; };
     const auto decays = [this](const Tensor& g) { return o.reverse ? detail::backward_decay(g) : g; };
     const Tensor q = in_order(saved(0)), k = in_order(saved(1)), v = in_order(saved(2)), g = decays(saved(3));
-    // Few heads of k would leave threads without work, so that up to 16 sums over heads of v are made side by side.
+    // Few heads of k would leave threads without work. So sums over the heads of v are cut into parts, until there are
+    // at least 16 in all.
     const int64_t groups = k.dim(1), group = v.dim(1) / groups;
     int64_t parts = 1;
     while (parts < group && (group % parts != 0 || k.dim(0) * groups * parts < 16)) ++parts;
@@ -169,7 +171,7 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
 
 constexpr double kForgets = -std::numeric_limits<double>::infinity();
 
-/// False if no number is −∞ or NaN. Devices are not asked: that would wait for them.
+/// False only if no number is −∞ or NaN. On other devices than the CPU true without a look, which would wait for them.
 static bool may_forget(const Tensor& g) {
   if (g.device() == meta || g.numel() == 0) return false;
   return g.device() != cpu || !(min(g.detach()).item() > kForgets);
@@ -211,7 +213,7 @@ Tensor detail::decayed_state(const Tensor& k, const Tensor& v, const Tensor& lef
 Tensor detail::carried(const Tensor& q, const Tensor& state, const Tensor& upto) {
   const Tensor rows = map(formula::Decayed{}, q, upto);
   if (!may_forget(upto)) return matmul(rows, state);
-  const Tensor gone = forgotten(upto);  // of the rows, too: their gradients are products with the state
+  const Tensor gone = forgotten(upto);  // clears the rows, too: their gradients are products with the state
   return masked_fill(matmul(masked_fill(rows, gone, 0), state), gone, 0);
 }
 

@@ -7,9 +7,9 @@
 // columns (per value channel). Decays are given as logarithms g <= 0 and enter only as e^{G_t − G_j}, t >= j, with
 // running sums G, so no factor overflows.
 //
-// The family is closed under differentiation: dq, dk and dv are scans again, forwards or in reverse, with the
-// roles of q, k, v exchanged, and dg is a cumulative sum of q ⊙ dq − k ⊙ dk, both without the step's own term. So
-// gradients of every order run through the same kernel.
+// The family is closed under differentiation: dq, dk and dv are scans again, forwards or in reverse, with the roles of
+// q, k, v exchanged, and dg is a cumulative sum of q ⊙ dq − k ⊙ dk, both without the step's own term. So gradients of
+// every order run through the same kernel. Where it pays, the first gradient has a kernel of its own.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -30,10 +30,10 @@ struct LinearScanOptions {
 
 /// q, k [batch, groups, n, m], v [batch, heads, n, e] → [batch, heads, n, e]; `groups` divides heads, and head i of v
 /// reads q and k of head ⌊i/(heads/groups)⌋. `log_decay` is undefined (no decay), or broadcasts to [batch, heads, n]
-/// or, with four dims, to [batch, heads, n, m] ([batch, heads, n, e] with decay_on_values). Its values must be <= 0;
-/// −∞ drops all that was, on a CPU even NaN and infinities where all channels drop. Beside operands of bf16 it may be
-/// f32, here and below. The result is not normalised: a call with v = 1, [batch, heads, n, 1], gives the denominator,
-/// at little cost. O(n·chunk·(m + e) + n·m·e) time, O(n) memory.
+/// or, with four dims, to [batch, heads, n, m] ([batch, heads, n, e] with decay_on_values). Its values must be <= 0; −∞
+/// drops everything before the step; on a CPU, where all channels drop, even NaN and infinities. Beside operands of
+/// bf16 log_decay may be f32, here and below. The result is not normalised: a call with v = 1, [batch, heads, n, 1],
+/// gives the denominator, at little cost. O(n·chunk·(m + e) + n·m·e) time, O(n) memory.
 Tensor linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                    const LinearScanOptions& options = {});
 /// The state S_n after all steps, [batch, heads, m, e], starting from `initial` if defined: a stream continues from it.
@@ -44,23 +44,23 @@ Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& l
 
 namespace detail {
 
-/// log_decay broadcast to the first three dims of `channels`, or, if it has four, to all of `channels`; undefined for
-/// undefined. DTypeError unless it has the dtype of `operand`, which is `name` in the text, or is f32 beside bf16.
+/// log_decay broadcast to the first three dims of `channels`, or, if it has four dims, to all of `channels`; undefined
+/// for undefined. Throws DTypeError, with `name` for `operand`, unless log_decay has its dtype, or is f32 beside bf16.
 Tensor expanded_decay(const char* op, const Tensor& log_decay, const char* name, const Tensor& operand,
                       const Shape& channels);
-/// cumsum() of log decays: from a −∞ on it is −∞, whatever came before, even NaN. total_decay() is the sum likewise.
+/// cumsum() of log decays: −∞ from the first −∞ on, whatever came before, even NaN. total_decay() is such a sum.
 Tensor running_decay(const Tensor& log_decay, int64_t dim, CumsumOptions options = {});
 Tensor total_decay(const Tensor& log_decay, int64_t dim);
-/// The log decays g of the scan read backwards in time: from j to t < j it passes g_{t+1} … g_j. Undefined of
-/// undefined.
+/// The log decays for the scan read backwards in time, in which the way from j to t < j passes g_{t+1} … g_j. Undefined
+/// for undefined.
 Tensor backward_decay(const Tensor& g);
-/// The gradient of log decays g from what each step adds to it: Σ_{t >= s} x_t, of x in the shape of g. On a CPU the
-/// sum ends before the next step that drops all, which leaves 0 of all steps behind it, even of NaN.
+/// The gradient Σ_{t >= s} x_t of log decays g, where x_t (in the shape of g) is the contribution of step t. On a CPU
+/// the sum ends before the next step that drops everything: later steps contribute 0, even if they are NaN.
 Tensor decay_gradient(const Tensor& x, const Tensor& g);
 /// Σ_j (k_j ∘ e^{left_j})ᵀ v_j, for log decays left [batch, heads, n, 1 or m] from each step to the end.
 Tensor decayed_state(const Tensor& k, const Tensor& v, const Tensor& left);
 /// (q_t ∘ e^{upto_t})·state, for log decays upto [batch, heads, n, 1 or m] from the state to each step. In both
-/// functions nothing is left of what a decay of −∞ in all channels drops, not even NaN.
+/// functions a decay of −∞ in all channels leaves 0, even of NaN.
 Tensor carried(const Tensor& q, const Tensor& state, const Tensor& upto);
 
 }  // namespace detail

@@ -37,7 +37,7 @@ template <class T> struct Scan {
   int64_t heads, group, n, m, e, chunk, channels;  // group: heads of v that read a head of k; channels of g: 1, m or e
   int64_t blocks, width;                           // value columns are split into blocks: columns of S are independent
   bool by_channel = decay == Decay::keys || decay == Decay::values;
-  /// With decays per channel exponentials set the pace: bf16 would lose exactness and gain no speed.
+  /// With a decay per channel, exponentials take most of the time: bf16 would lose accuracy and gain no speed.
   Precision precision = by_channel ? Precision::f32 : sluice::precision();
 
   Scan(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& g_, const LinearScanOptions& options,
@@ -149,7 +149,8 @@ template <class T> struct Scan {
     std::copy_n(state, size, w.state);
   }
 
-  /// a_tj = q_t·k_j for the pairs that count, j <= t; in the order of the tensors, in reverse, j >= t.
+  /// a_tj = q_t·k_j for the pairs that count, j <= t; in reverse j >= t, in the order of the tensors. 0 for other
+  /// pairs.
   void weights(Memory& w, const T* queries, int64_t q_row, const T* keys, int64_t k_row, int64_t count, bool reverse) {
     pair_products(reverse ? Pairs::later : Pairs::earlier, count, m, queries, q_row, keys, k_row, w.a, precision);
     for (int64_t t = 0; t < count; ++t) {
@@ -162,13 +163,14 @@ template <class T> struct Scan {
     for (int64_t t = 0; o.exclusive && t < count; ++t) w.a[t * count + t] = T(0);
   }
 
-  /// A chunk without decay or with a scalar one, its steps in the order of the tensors. Here and in copied(), not
-  /// inlined: parallel_for() would compile all of it for each instruction set; its long loops are.
+  /// A chunk without decay or with a scalar one; its steps are in the order of the tensors. This function and copied()
+  /// are not inlined: parallel_for() would compile all of them for each instruction set, which only their long loops
+  /// need.
   [[gnu::noinline]] void in_place(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
                                   int64_t cols, bool start, bool last) {
     const T *queries = q.at(b, h / group, first), *keys = k.at(b, h / group, first), *values = v.at(b, h, first) + col;
     T* const y = out.at(b, h, first) + col;
-    double* const sums = w.sums;  // of g from the chunk's first step, in reverse from its second step, to each step
+    double* const sums = w.sums;  // Σ g to each step from the chunk's first step, in reverse from its second
     double whole = 0;             // the sum of all g that the state passes in the chunk
     if (decay == Decay::scalar) {
       const T* steps = g + (b * heads + h) * n + first;
@@ -200,7 +202,7 @@ template <class T> struct Scan {
          weighted ? m : k.row, values, v.row, T(!start), w.state, cols, precision);
   }
 
-  /// a_tj ← a_tj e^{L_t − L_j} for the pairs that count, in whole vectors: those and some more.
+  /// a_tj ← a_tj e^{L_t − L_j} for the pairs that count. Goes through whole vectors: some other pairs become 0.
   void weigh(Memory& w, int64_t count) const {
     for (int64_t t = 0; t < count; ++t) {
       const double here = w.sums[t], sign = o.reverse ? -1 : 1;
@@ -210,7 +212,7 @@ template <class T> struct Scan {
     }
   }
 
-  /// A chunk with a decay per channel, its steps in copies in the order of the scan.
+  /// A chunk with a decay per channel; its steps are copied into the order of the scan.
   [[gnu::noinline]] void copied(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
                                 int64_t cols, bool start) {
     load(w, b, h, first, count, col, cols);

@@ -29,8 +29,8 @@ struct Products {
   template <class T> static T join(T a, T x) { return detail::product_of(a, x); }
 };
 
-/// Goes on from `kept` with the scans of `width` runs, which are `apart`, of n entries, `step` from one to the next:
-/// together, because a sum waits for the one before it.
+/// Continues from `kept` the scans of `width` runs, which are `apart`; each has n entries, `step` from one to the next.
+/// Runs are scanned together, because a sum waits for the one before it.
 template <class Op, class Total, class T, class Width, class Apart>
 void scan_runs(const T* __restrict__ x, T* __restrict__ y, int64_t n, int64_t step, Width width, Apart apart,
                bool exclusive, Total* kept) {

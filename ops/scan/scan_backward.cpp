@@ -1,5 +1,5 @@
-// The gradients of delta_scan and linear_scan. From the last chunk to the first, with X = dL/dS after the chunk. The
-// rows of G are −dw and behind them do, as those of x are e and q; dA, dP are what G uᵀ leaves of the pairs that count:
+// The gradients of delta_scan and linear_scan, from the last chunk to the first, with X = dL/dS after the chunk. The
+// rows of G are −dw, then do, as those of x are e, then q. dA and dP are the entries of G uᵀ for the pairs that count:
 //
 //   du = Pᵀ do + (k ∘ e^{L_end − L}) X
 //   dw = (I + A)⁻ᵀ du
@@ -8,18 +8,18 @@
 //   dk = e^{L_end − L} ∘ (u Xᵀ) + Σ_t [dA | dP]_tj e^{L_t − L_j} x_t
 //   X ← e^{L_end} ∘ X + (x ∘ e^L)ᵀ G
 //
-// g_s scales what passes it: S and earlier steps on their way to later ones and to X. Within the chunk, with the parts
-// p_t = k_t ⊙ e^{L_end − L_t} ∘ (u_t Xᵀ) of k ⊙ dk and r_t = x_t ⊙ e^{L_t} ∘ (G_t Sᵀ) of x ⊙ dx,
+// g_s scales all that passes step s: S and earlier steps on their way to later ones and to X. Within the chunk, with
+// the parts p_t = k_t ⊙ e^{L_end − L_t} ∘ (u_t Xᵀ) of k ⊙ dk and r_t = x_t ⊙ e^{L_t} ∘ (G_t Sᵀ) of x ⊙ dx,
 //
 //   dg_s = Σ_{t >= s} Σ_{j < s} [A | P]_tj [dA | dP]_tj + Σ_{t >= s} r_t + Σ_{j < s} p_j + e^{L_end} ∘ Σ S ⊙ X
 //
 // where each term is as small as g_s makes it. By channel, the first sum would take each pair of steps times each
-// channel. It is Σ_{t >= s} (x_t ⊙ dx_t − r_t) − (k_t ⊙ dk_t − p_t): what begins before s less what only begins later.
-// A step's pair with itself, dP_tt, passes no g_s, and decays may not weaken it: if it were added and subtracted again,
-// its rounding errors could be larger than all that is left. So dx and dk have dP_tt only after dg is known.
+// channel. There it is Σ_{t >= s} (x_t ⊙ dx_t − r_t) − (k_t ⊙ dk_t − p_t): the pairs with t >= s less those with j >=
+// s. The pair of a step with itself, dP_tt, passes no g_s, and no decay weakens it: if it were added and subtracted
+// again, its rounding errors could be larger than all that is left. So dx and dk get dP_tt only after dg is known.
 //
-// linear_scan has no e, no A, and u = w = v. Its forward pass keeps no states: a sweep over k and v makes those of a
-// head again, for as little as it would take to write and read them.
+// linear_scan has no e, no A, and u = w = v. Its forward pass keeps no states: a sweep over k and v recomputes those of
+// a head, which takes as little time as writing and reading them.
 #include <sluice/ops/scan/delta_scan.h>
 
 #include <sluice/ops/kernels.h>
@@ -39,13 +39,13 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
   struct Results {
     HeadView<T> q, k, erase, write;
     T* g;
-    int64_t summed;  // so many value heads share dq and dk
+    int64_t summed;  // number of value heads that share dq and dk
   };
   struct Memory : Base::Memory {
     Scratch<T> more;
     T* rows;     // [2c, value_width], G
     T* du;       // [c, value_width], then dw
-    T* dx;       // [2c, key_width]; this and dk without the pairs of a step with itself
+    T* dx;       // [2c, key_width]; dx and dk lack the pairs of a step with itself
     T* dk;       // [c, key_width]
     T* d;        // [2c, c], dA and dP
     T* own;      // [c], dP_tt
@@ -66,7 +66,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
                                  {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {}
   };
 
-  /// With the states of delta_scan's forward call and the gradient of the one after it; both null for linear_scan.
+  /// states: from delta_scan's forward call; dstate: gradient of the last state. Both are null for linear_scan.
   void run(const T* states, HeadView<const T> dout, T* dstate, Results results) const {
     const int64_t size = key_width * value_width;
     parallel_for(this->batch * heads / results.summed, 1, [&](int64_t begin, int64_t end) {
@@ -96,14 +96,14 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     return std::all_of(x, x + size, [](T value) { return value == T(0); });
   }
 
-  /// S before each chunk, of linear_scan.
+  /// Recomputes S before each chunk, for linear_scan.
   const T* remade_states(Memory& m, int64_t b, int64_t h) const {
     const int64_t size = key_width * value_width;
     std::fill_n(m.states, size, T(0));
     const TotalDecays<T> total = this->total_decays(b, h);
     for (int64_t i = 0; i + 1 < chunks; ++i) {
       T* const next = m.states + (i + 1) * size;
-      int64_t first = (i + 1) * chunk - 1;  // of the chunk's last piece
+      int64_t first = (i + 1) * chunk - 1;  // first step of the chunk's last piece
       while (first > i * chunk && !total(first)) --first;
       const int64_t count = (i + 1) * chunk - first;
       if (total(first)) std::fill_n(next, size, T(0));
@@ -118,7 +118,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     return m.states;
   }
 
-  /// What a decay by channel leaves of the keys of `count` steps and of the state before them.
+  /// Applies a decay by channel of `count` steps: to their keys, and to the state before them.
   void carry(Memory& m, int64_t count) const {
     const double* const whole = m.sums + (count - 1) * key_width;
     for (int64_t c = 0; c < key_width; ++c) m.end[c] = math::exp(T(whole[c]));
@@ -129,7 +129,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
 
   /// Stores the gradients of a chunk. state: S before the chunk, null if zeros. x_state is X after the chunk, and
   /// becomes X before it; products with it are left out if nothing is later. Not inlined: parallel_for() would compile
-  /// all of it for each instruction set; its loops are.
+  /// all of it for each instruction set, which only its loops need.
   [[gnu::noinline]] void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state,
                                    bool nothing_later, const HeadView<const T>& dout, T* x_state,
                                    Results& results) const {
@@ -164,7 +164,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     if (erases || first > 0) this->next_state(m, x_state, count, sides * count, this->far_rows(m), m.rows);
   }
 
-  /// Makes G and, of G uᵀ, dA, dP and dP_tt; stores dw.
+  /// Computes G, and from G uᵀ dA, dP and dP_tt; stores dw.
   void pair_gradients(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const HeadView<const T>& dout,
                       const T* later, const HeadView<T>& dwrite) const {
     const int64_t q_rows = (sides - 1) * count;  // rows of x before those of q
@@ -222,7 +222,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     sum_by_keys<T>(m, std::span(later, static_cast<std::size_t>(sides)), key_width, count, m.dk, precision);
   }
 
-  /// Stores dx and dk, with the pairs of a step with itself.
+  /// Stores dx and dk, after adding the pairs of each step with itself.
   void store(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, Results& results) const {
     const int64_t q_rows = (sides - 1) * count, of = h / results.summed;
     const bool more = h % results.summed > 0;

@@ -1,5 +1,6 @@
-// Products of the pairs of steps (t, j) of a chunk, of which half do not count: those with j > t, or in a reverse scan
-// j < t. They are left out by blocks: 5/8 of a product of 64 steps remain.
+// Products over the pairs of steps (t, j) of a chunk, of which half do not count: those with j > t, or in a reverse
+// scan j < t. Blocks without a pair that counts are left out: of 64 steps, pair_products() computes 3/4,
+// masked_product() 5/8.
 #pragma once
 
 #include <sluice/ops/attention/heads.h>
@@ -13,7 +14,7 @@ namespace sluice::detail {
 /// The steps j whose pairs with t count: j <= t, or j >= t.
 enum class Pairs : bool { earlier, later };
 
-/// Steps of a block. Products of bf16 pack their operands anew for each block, so that one block is faster.
+/// Steps of a block. bf16 takes one block, because its products would pack their operands anew for each block.
 inline int64_t pair_block(int64_t n, int64_t steps, Precision precision) {
   return precision == Precision::f32 ? steps : std::max<int64_t>(n, 1);
 }
@@ -31,8 +32,8 @@ void pair_products(Pairs pairs, int64_t n, int64_t m, const T* x, int64_t ldx, c
   }
 }
 
-/// c [n, m] = a · b, or aᵀ · b; with `add`, c += it. a [n, n] is 0 for the pairs of steps that do not count; what is
-/// not finite in the row of b of such a pair stays out of c.
+/// c [n, m] = a · b, or aᵀ · b; with `add`, c += it. a [n, n] must be 0 for the pairs of steps that do not count. For
+/// such a pair, infinities and NaN in its row of b stay out of c.
 template <class T>
 void masked_product(Trans ta, Pairs pairs, int64_t n, int64_t m, const T* a, const T* b, int64_t ldb, bool add, T* c,
                     int64_t ldc, Precision precision) {

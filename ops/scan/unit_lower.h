@@ -1,5 +1,5 @@
-// Systems of a unit lower triangular matrix, in place. Blocks of 16 rows: the blocks on the diagonal are inverted by
-// substitution, and the rest are products.
+// Solves systems with a unit lower triangular matrix in place, in blocks of 16 rows: the blocks on the diagonal are
+// inverted by substitution, and the rest are products.
 #pragma once
 
 #include <sluice/core/kernel/vectorise.h>
@@ -14,11 +14,12 @@ namespace sluice::detail {
 
 constexpr int64_t kUnitBlock = 16;  // rows
 
-/// Numbers of the inverses of blocks on the diagonal, of n rows.
+/// Size in numbers of the inverses of the diagonal blocks, for a matrix of n rows.
 constexpr int64_t corner_inverses(int64_t n) { return ceil_div(n, kUnitBlock) * kUnitBlock * kUnitBlock; }
 
-/// The inverses of the blocks on the diagonal of I + A, one behind the other, for the part of a [n, n] below its
-/// diagonal. A row depends on those before it: the blocks' rows take turns, so that none waits for the one before.
+/// Inverts the diagonal blocks of I + A, where A is the part of a [n, n] below its diagonal. The inverses lie one
+/// behind the other. A row depends on those before it; the rows of different blocks take turns, so that none waits for
+/// the one before.
 template <class T> void invert_corners(int64_t n, const T* a, T* inverses) {
   using Line [[gnu::vector_size(kUnitBlock * sizeof(T))]] = T;  // compilers keep a loop of so few numbers scalar
   vectorised([=] {
@@ -37,8 +38,8 @@ template <class T> void invert_corners(int64_t n, const T* a, T* inverses) {
   });
 }
 
-/// x ← (I + A)⁻¹ x, or (I + A)⁻ᵀ x, for x [n, m], the part of a [n, n] below its diagonal, and what invert_corners()
-/// made of it. scratch: kUnitBlock · m numbers.
+/// x ← (I + A)⁻¹ x, or (I + A)⁻ᵀ x, for x [n, m], where A is the part of a [n, n] below its diagonal. `inverses` are
+/// those of invert_corners(). scratch: kUnitBlock · m numbers.
 template <class T>
 void solve_unit_lower(Trans trans, int64_t n, const T* a, const T* inverses, T* x, int64_t m, int64_t ldx, T* scratch) {
   const int64_t blocks = ceil_div(n, kUnitBlock);
