@@ -90,9 +90,8 @@ template <class T> struct KeyTile {
   }
 };
 
-/// Calls product(), which computes in parts: c = alpha · a b if b is transposed, otherwise c += alpha · a b. Replaces
-/// the elements that depend on numbers that do not fit by sums of multiply-adds. masked: a zero of a hides its row of
-/// b.
+/// Calls product(), which computes in parts: c = alpha · a b if b is transposed, otherwise c += alpha · a b. Recomputes
+/// by multiply-adds the elements that depend on numbers that do not fit. masked: a zero of a hides its row of b.
 template <class T, class F>
 void recompute_in_f32(T alpha, const TileMatrix<T>& a, const TileMatrix<T>& b, bool masked, T* c, int64_t ldc,
                       F product) {

@@ -20,7 +20,7 @@ namespace detail {
 /// number.
 Tensor ranked_scores(const Tensor& scores, const Tensor& allowed);
 /// The pairs of attention(q, k, ·, options) with the `top` best scores of their rows, as AttentionMask::dense. Operands
-/// of rank 4, options checked. Undefined if no pair is forbidden. Computes 128 rows of scores at a time; the result
+/// of rank 4, options checked. Undefined if all pairs are kept. Computes 128 rows of scores at a time; the result
 /// takes m·n bytes a head.
 Tensor best_pairs(const Tensor& q, const Tensor& k, const AttentionOptions& options, int64_t top,
                   TopKTies ties = TopKTies::index);

@@ -27,26 +27,26 @@ constexpr int64_t kAmxCols = 32;                               // columns of a p
 constexpr int64_t kAmxDepth = 1024;                            // of k at a time, at most
 constexpr int64_t kAmxPart = 1024, kSplitTile = 3 * kAmxPart;  // bytes of a tile; of the three parts of a tile of f32
 
-/// Panels of b, of depth k and in tiles of `parts` parts, that stay in half of L2, which has 2 MiB beside AMX, else 1.
+/// Panels of b (depth k, tiles in `parts` parts) that fit into half of L2, which has 2 MiB with AMX, else 1 MiB.
 inline int64_t amx_near_panels(int64_t k, int64_t parts) {
   const int64_t bytes = int64_t{1} << (isa() == Isa::amx ? 20 : 19);
   return std::clamp<int64_t>(bytes / (ceil_div(k, kAmxStep) * parts * 2048), 4, 16);
 }
 
-/// Packs one block of k as tiles: `count` columns of b as panels, of 16 · kAmxCols floats for each kAmxStep of k; or
-/// rows of a. along: k runs along the rows of x. turned: x is a transposed operand. X is float or BFloat16.
+/// Packs one block of k as tiles: `count` columns of b as panels, with 16 · kAmxCols floats for each kAmxStep of k; or
+/// `count` rows of a. along: k runs along the rows of x. turned: x is a transposed operand. X is float or BFloat16.
 template <class X> void bf16_pack(const X* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, float* to);
 /// One block of k, both operands in tiles.
 void bf16_multiply(const float* a, const float* b, const Block<float>& c);
-// It is one of these, as the instruction set in use has it.
+// bf16_multiply() is one of these, by the instruction set in use.
 void amx_multiply(const float* a, const float* b, const Block<float>& c);
 void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& c);
 void bfmmla_multiply(const float* a, const float* b, const Block<float>& c);
-/// The same, but first packs some rows of a at a time.
+/// bf16_multiply() for an unpacked a: packs some of its rows at a time.
 void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, const Block<float>& c);
 
-// -- f32 as three parts of bf16 each (rungs/amx_f32.cpp), tiles three times as large. Products return whether c is
-// finite. --
+// -- Each f32 as three parts of bf16 (rungs/amx_f32.cpp), in tiles three times as large. Products return true if all of
+// c is finite. --
 void amx_split(const float* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, float* to);
 bool amx_multiply_split(const float* a, const float* b, const Block<float>& c);
 bool amx_split_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, const Block<float>& c);

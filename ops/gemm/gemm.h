@@ -1,10 +1,10 @@
 // Matrix products for kernels: single-threaded, row-major, operands plain or transposed; and operands that are packed
 // once and used many times. (Tensors are multiplied by ops/matmul/matmul.h.)
 //
-// Which implementation computes a product, plan.h says. With one row or one column it is gemv of OpenBLAS, and on
-// processors without NEON or AVX2 all of OpenBLAS. Otherwise an element of c is one chain of fused multiply-adds for
-// every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or how
-// operands are held.
+// plan.h says which implementation computes a product. With one row or one column it is OpenBLAS's gemv. On processors
+// without NEON or AVX2 OpenBLAS computes all products. Otherwise an element of c is one chain of fused multiply-adds
+// for every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or
+// how operands are held.
 #pragma once
 
 #include <sluice/core/dtype.h>
@@ -24,13 +24,13 @@ void gemm(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, float alpha, cons
           int64_t ldb, float beta, float* c, int64_t ldc, Precision precision = Precision::f32);
 void gemm(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc, Precision = Precision::f32);
-/// gemm() without gemv: an element has the same bits in a product of one row or column as in a larger one. Where all
-/// products are OpenBLAS's, this is gemm().
+/// gemm() without gemv: an element has the same bits in a product of one row or column as in a larger product. Where
+/// OpenBLAS computes all products, this is gemm().
 template <class T>
 void gemm_chained(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
                   int64_t ldb, T beta, T* c, int64_t ldc, Precision precision = Precision::f32);
 
-/// Where a product of one block of k goes: c [n, m] = alpha · a · b + beta · c; then c += bias [m] if it is not null.
+/// Destination of a product of one block of k: c [n, m] = alpha · a · b + beta · c; then c += bias [m] unless null.
 template <class T> struct Block {
   int64_t n, m, k;
   T alpha, beta;
@@ -47,7 +47,7 @@ template <class T> void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const 
 /// A packed left operand [n, k] in the caller's memory, to be multiplied by several pieces of a right operand.
 template <class T> class PackedA {
  public:
-  /// Size of the memory in numbers of T: enough for any precision, or for one packing. Must be 64-byte aligned.
+  /// Size of the memory in numbers of T: for any precision, or for one packing. The memory must be 64-byte aligned.
   static int64_t size(int64_t n, int64_t k);
   PackedA(int64_t n, int64_t k, T* memory, Precision precision = Precision::f32)
       : PackedA(n, k, memory, usual_packing(dtype_of<T>(), precision)) {}
@@ -71,7 +71,7 @@ template <class T> class PackedA {
 /// use must not change between filling and multiplying.
 template <class T> class PackedB {
  public:
-  /// Size of the memory in numbers of T: enough for any precision, or for one packing. Must be 64-byte aligned.
+  /// Size of the memory in numbers of T: for any precision, or for one packing. The memory must be 64-byte aligned.
   static int64_t size(int64_t k, int64_t m);
   PackedB(int64_t k, int64_t m, T* memory, Precision precision = Precision::f32)
       : PackedB(k, m, memory, usual_packing(dtype_of<T>(), precision)) {}
@@ -84,7 +84,7 @@ template <class T> class PackedB {
   /// Rows of a block of k; the last block may have fewer. Blocks are summed one after the other: operands of one block
   /// each, multiplied in turn with beta 1, give the same bits.
   int64_t block_rows() const { return depth_; }
-  /// Rows of a that multiply() packs at a time; they stay in cache while all panels go past. 0 for tiles: pack a before
+  /// Rows of a that multiply() packs at a time; they stay in cache while all panels go past. 0 for tiles: pack a first
   /// (PackedA). near_panels() is then the number of panels that stay in cache while rows of a go past.
   int64_t row_block() const;
   int64_t near_panels() const;

@@ -1,7 +1,7 @@
-// OpenBLAS (or Accelerate, on macOS without OpenBLAS), and the choice of its kernels. A release does not know
-// processors younger than itself: on them 0.3.21 (Debian 12) silently falls back to kernels of 2004. So before the
-// first product the choice is compared with what the processor can do, and corrected. From AVX2 on only gemv comes here
-// (plan.h): by those kernels it takes 3.5 to 8 times as long in cache, and twice as long from memory.
+// OpenBLAS (or Accelerate, on macOS without OpenBLAS), and the choice of its kernels. A release of OpenBLAS does not
+// know processors younger than itself: on them 0.3.21 (Debian 12) silently falls back to kernels of 2004. So before the
+// first product the choice is compared with what the processor can do, and corrected. With AVX2 or NEON only gemv comes
+// here (plan.h). With kernels of 2004 it takes 3.5 to 8 times as long in cache, and twice as long from memory.
 #pragma once
 
 #include <sluice/core/kernel/cpu.h>

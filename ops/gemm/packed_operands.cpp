@@ -74,8 +74,8 @@ class Wide {
   Tensor memory_;
 };
 
-/// Packs one block of k: `count` rows of a left operand or columns of a right one, plain ones with leading dimension
-/// `plain`. Tiles take numbers of bf16 as they are; for other packings they are widened.
+/// Packs one block of k: `count` rows of a left operand or columns of a right one. plain: leading dimension of plain
+/// copies. Tiles take numbers of bf16 as they are; for other packings the numbers are widened.
 template <class T, class X>
 void pack(Packing packing, bool left, Trans trans, const X* x, int64_t ld, int64_t count, int64_t k, T* to,
           int64_t plain) {

@@ -11,8 +11,8 @@ namespace sluice::detail {
 
 /// k is summed in blocks of equal length, at most this.
 constexpr int64_t kDepth = 512;
-/// Rows of a that are copied at a time, for one block of k; the copy stays in L2 (168 KiB in f32). More rows use a
-/// panel of b, which may come from far away, more often.
+/// Rows of a that are copied at a time, for one block of k; the copy stays in L2 (168 KiB in f32). The more rows, the
+/// more often each panel of b is used, which may come from far away.
 constexpr int64_t kRows = 84;
 
 /// Bytes of a row of b that are packed at a time: kDepth rows are 2 MiB.
@@ -66,8 +66,9 @@ template <class T> Left<T> in_place(Trans trans, const T* a, int64_t lda) {
 /// panels of b.
 template <class T> T* pack_memory(int which, int64_t numbers);
 
-/// Calls f(first, rows, tiles) for some rows of a left operand at a time, with memory for their tiles of bf16, for k
-/// numbers a row in `parts` parts. These fit beside the panels of b in L2: 768 KiB of 2 MiB beside AMX, else 256 of 1.
+/// Calls f(first, rows, tiles) for some rows of a left operand at a time, with memory for their tiles of bf16: k
+/// numbers a row in `parts` parts. The tiles fit beside the panels of b in L2: 768 KiB of 2 MiB with AMX, else 256 KiB
+/// of 1 MiB.
 template <class F> void by_packed_rows(int64_t n, int64_t k, int64_t parts, F f) {
   constexpr int64_t kSide = 2 * kAmxTile;
   const int64_t row = round_up(k, kAmxStep) * parts / 2;          // of floats

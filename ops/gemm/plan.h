@@ -22,12 +22,12 @@ struct GemmShape {
   bool plain_rows = false;               // a lies row by row
   bool plain_column = false;             // b, one column, is contiguous, and no bias is added
   Isa isa = sluice::isa();
-  bool flush = flush_denormals();  // products of bf16 flush denormals always: instructions for them serve only where
-                                   // that is wanted
+  bool flush = flush_denormals();  // instructions for products of bf16 always flush denormals, so they serve only
+                                   // where this is true
 };
 
 struct Plan {
-  /// rows: few rows, as in a decoding step; memory-bound. column: one column, the same of the transposed product.
+  /// rows: few rows, as in a decoding step; memory-bound. column: one column, as one row of the transposed product.
   /// separate: each task has a tile of c, and packs its own operands where packing pays. shared: all threads pack the
   /// operands of one matrix, a part at a time, and share it.
   enum Way : uint8_t { rows, column, separate, shared };
@@ -39,15 +39,15 @@ struct Plan {
 /// The way of a product of tensors. Neither c nor k is empty.
 Plan plan_gemm(const GemmShape& p);
 
-/// The packing of a product of one thread; plain also for one row or column, which is memory-bound and goes to gemv.
+/// The packing of a product of one thread. plain also for one row or column, which is memory-bound and goes to gemv.
 Packing packing_of(const GemmShape& p);
 /// The packing for many small products of one kind.
 Packing usual_packing(DType dtype, Precision precision);
-/// Whether a product that is large enough is computed in three parts of bf16 (rungs/amx_f32.cpp).
+/// True if a product that is large enough is computed in three parts of bf16 (rungs/amx_f32.cpp).
 bool splits(const GemmShape& p);
 
-/// Whether a copy of an operand pays: it is used by more than four tiles, and is not small. size: rows or columns of
-/// the other operand. tile: those of a tile.
+/// True if copying an operand pays: more than four tiles use it, and it is not small. size: rows or columns of the
+/// other operand. tile: rows or columns of a tile. numbers: size of the operand.
 inline bool copy_pays(int64_t size, int64_t tile, int64_t numbers) { return size > 4 * tile && numbers > 4096; }
 
 /// Products of more rows go to gemm.

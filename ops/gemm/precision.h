@@ -13,9 +13,9 @@ enum class Precision {
 };
 
 /// The precision of products of f32 tensors (matmul, linear, attention, linear_scan, delta_scan) that this thread
-/// calls: that of its innermost PrecisionScope, or else that of the process. All other operations stay f32, and so do
-/// weights, gradients and results. Products of f64, and products with one row or one column, which are memory-bound, do
-/// not depend on it, nor do scans with a decay per channel and gradients of decays.
+/// calls: that of its innermost PrecisionScope, or else that of the process. Weights, gradients, results and all other
+/// operations stay f32. The precision has no effect on products of f64, on products with one row or one column (these
+/// are memory-bound), on scans with a decay per channel, and on gradients of decays.
 ///
 /// On processors with AMX large products of f32 are made of six products of bf16 (ops/gemm/rungs/amx_f32.cpp). Their
 /// errors are those of fused multiply-adds, and a little more near the least normal number, 2⁻¹²⁶. Beside roundings,
@@ -26,10 +26,10 @@ enum class Precision {
 /// AMX, AVX-512 BF16 and BFMMLA flush denormals in every mode. After set_flush_denormals(false) no product uses them,
 /// in f32 or bf16.
 ///
-/// A product of a backward pass uses the precision in force when it runs; one that checkpoint() computes again, that of
-/// the forward pass. On processors with AMX tiles bf16 is up to ten times as fast as f32, with AVX-512 BF16 up to twice
-/// as fast; on arm64 with BFMMLA one instruction does the work of four. Elsewhere operands are rounded to the same
-/// values, and results differ in the rounding of sums.
+/// A product of a backward pass uses the precision in force when it runs; a product that checkpoint() computes again
+/// uses that of the forward pass. On processors with AMX tiles bf16 is up to ten times as fast as f32, with AVX-512
+/// BF16 up to twice as fast; on arm64 with BFMMLA one instruction does the work of four. Elsewhere operands are rounded
+/// to the same values, and results differ in the rounding of sums.
 Precision precision();
 /// The precision of products of tensors of dtype t: always bf16 for tensors of bf16, else precision().
 inline Precision precision_of(DType t) { return t == bf16 ? Precision::bf16 : precision(); }

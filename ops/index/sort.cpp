@@ -29,14 +29,14 @@ constexpr int64_t kFew = 64, kBlock = 32, kRadix = 256;
 /// As wide as T, so that loops vectorise.
 template <class T> using Count = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
 
-/// Whether one of n values, at most kBlock, comes before the bound.
+/// True if one of n values, at most kBlock, comes before the bound.
 template <class T, class Before> bool any_before(const T* x, int64_t n, T bound, Before before) {
   Count<T> any = 0;
   for (int64_t i = 0; i < n; ++i) any |= before(x[i], bound) ? 1 : 0;
   return any != 0;
 }
 
-/// The places of the NaN among n values from order[at] on, up to order[k).
+/// Writes the places of the NaN among n values to order[at], …, order[k − 1].
 template <class T> void order_nans(const T* x, int64_t k, int64_t at, int64_t* order) {
   for (int64_t i = 0; at < k; ++i)
     if (x[i] != x[i]) order[at++] = i;
@@ -66,8 +66,8 @@ template <class T, class Before> void order_by_rank(const T* x, int64_t n, int64
   order_nans(x, k, numbers, order);
 }
 
-/// order[0…k) = indices of the first k of the n values; ties by index, NaN last. Of what has been read, the first k
-/// are selected again and again. Later values that do not come before the last of them are not among the first k.
+/// order[0…k) = indices of the first k of the n values; ties by index, NaN last. Keeps candidates and reduces them to
+/// the first k whenever there are too many. A later value is a candidate only if it comes before the last of these k.
 template <class T, class Before>
 void order_row(const T* x, int64_t n, int64_t k, Before before, std::vector<Entry<T>>& entries, int64_t* order) {
   const auto less = [before](const Entry<T>& a, const Entry<T>& b) {
@@ -113,8 +113,8 @@ template <class T> auto radix_key(T x, bool descending) {
   }
   return descending ? static_cast<Key>(~key) : key;
 }
-/// Sorts the keys of `numbers` of the n values of x, less `least`, by their bytes, the lowest first; each pass keeps
-/// the order of equal bytes. `most` is the highest: bytes above its own take no pass.
+/// Sorts `numbers` of the n values of x by their keys less `least`: byte by byte, the lowest first; each pass keeps the
+/// order of equal bytes. `most` is the highest such key: bytes above it take no pass.
 template <class Key, class T>
 void order_keys(const T* x, int64_t n, int64_t numbers, bool descending, uint64_t least, uint64_t most,
                 int64_t* order) {

@@ -31,7 +31,7 @@ using detail::Plan;
 using detail::Tiling;
 using detail::Trans;
 
-constexpr int64_t kFew = 32;                    // multiply-adds of a product that take less time than calls of gemm
+constexpr int64_t kFew = 32;                    // products of at most so many multiply-adds are faster without gemm
 constexpr int64_t kGroup = 32;                  // rows of a that are packed at a time
 constexpr int64_t kRoundedRow = kRounded + 16;  // padded: no two rows lie in the same sets of the cache
 
@@ -43,7 +43,7 @@ void round_rows(const float* from, int64_t ld, int64_t rows, int64_t cols, BFloa
   });
 }
 
-/// Products of X, computed in T: X itself, or f32 for bf16.
+/// A product of matrices of X, computed in T: X itself, or f32 for bf16.
 template <class T, class X> struct Matmul {
   static constexpr bool kRounds = !std::is_same_v<T, X>;
   const Plan plan;
@@ -69,7 +69,7 @@ template <class T, class X> struct Matmul {
     return dims.rank() > 0 ? at + i * x.strides()[0] : 0;
   }
 
-  /// A product of few rows: few [rows, k] · many [k, cols]; of one column by its transpose, which has one row.
+  /// A product few [rows, k] · many [k, cols] of few rows. One column is computed as one row of the transposed product.
   struct Skinny {
     int64_t rows, cols, ld, ld_many;
     Trans trans;  // of many
@@ -77,12 +77,12 @@ template <class T, class X> struct Matmul {
   Skinny skinny(bool column) const {
     Skinny s = column ? Skinny{1, n, k, left.ld, left.trans == Trans::no ? Trans::yes : Trans::no}
                       : Skinny{n, m, left.ld, right.ld, right.trans};
-    // A vector is a row or a column. Dots run along k, sums along the columns: each needs more of these than one.
+    // A vector counts as a row or as a column. Dots run along k, sums along columns: each needs more than one of these.
     if (s.ld_many == 1 && s.cols == 1) s.trans = Trans::yes, s.ld_many = k;
     else if (s.ld_many == 1 && k == 1) s.trans = Trans::no, s.ld_many = s.cols;
     return s;
   }
-  /// Many dots of few numbers each: OpenBLAS adds up their lanes faster.
+  /// True for many dots of few numbers each: OpenBLAS adds up their lanes faster.
   bool short_dots() const {
     const Skinny s = skinny(n > 1);
     return s.trans == Trans::yes && s.cols > 16 && k < 64;
@@ -101,9 +101,9 @@ template <class T, class X> struct Matmul {
     }
   }
 
-  /// A tile of c, for one block of k: `rows` rows of a by panels [first, last) of b, which are `cols` columns. Rows of
-  /// a lie at from_a, or are packed: those of `copy` from `row` on. sums: memory for a piece that is rounded. Returns
-  /// false if a split product is not finite.
+  /// Computes a tile of c for one block of k: `rows` rows of a times panels [first, last) of b, which have `cols`
+  /// columns. The rows of a are read at from_a, or packed in `copy` from `row` on. sums: memory for a piece before it
+  /// is rounded. Returns false if a split product has results that are not finite.
   bool tile(const PackedA<T>* copy, int64_t row, const X* from_a, int64_t rows, const PackedB<T>& panels, int64_t first,
             int64_t last, [[maybe_unused]] int64_t cols, T beta, const T* add, X* to, [[maybe_unused]] T* sums) const {
     if constexpr (kRounds) {
@@ -135,13 +135,13 @@ template <class T, class X> struct Matmul {
         }
     };
     parallel_for(batch, int64_t{1} << 12, [&](int64_t begin, int64_t end) {
-      detail::vectorised([=, &one] {  // for the instruction of std::fma()
+      detail::vectorised([=, &one] {  // compiled for processors with an instruction for std::fma()
         for (int64_t matrix = begin; matrix < end; ++matrix) one(matrix);
       });
     });
   }
 
-  /// A piece of a product of one row or one column, by one thread. memory: for k numbers.
+  /// Computes a piece of a product of one row or one column on one thread. memory: for k numbers.
   void vector(const X* from_a, const X* from_b, int64_t rows, int64_t cols, X* to, X* memory) const {
     const bool column = n > 1;
     const Skinny s = skinny(column);
@@ -162,7 +162,7 @@ template <class T, class X> struct Matmul {
   void separate() const {
     if constexpr (!kRounds)
       if (plan.packing == Packing::panels && n * m * k <= kFew) return few();
-    // The bits of OpenBLAS's results depend on the tiling, so it is for 8 threads, whatever their number.
+    // The bits of OpenBLAS's results depend on the tiling. So it tiles for 8 threads, whatever their number.
     const Tiling t = kRounds ? Tiling::pieces(n, m, 2 * kRounded, 1)
                              : Tiling(batch, n, m, k, kGroup, 32, isa() == Isa::base ? 8 : num_threads());
     const bool packed = kRounds || plan.packing == Packing::split;
@@ -221,9 +221,9 @@ template <class T, class X> struct Matmul {
   const X* a_from(const Part& p) const { return pa + offset(a, p.matrix) + left.at(p.top, p.l); }
   const X* b_from(const Part& p) const { return pb + offset(b, p.matrix) + right.at(p.l, p.first); }
 
-  /// All threads first pack b: one block of k at a time, or all of k for bf16, by as many columns as stay in the shared
-  /// cache. They pack a, too, if several tasks use the same rows: on AMX, for bf16, or if n is too small for whole rows
-  /// to give every thread a task. What is packed already is not packed again.
+  /// All threads first pack b: one block of k at a time (for bf16 all of k), and as many columns as stay in the shared
+  /// cache. They pack a, too, if several tasks use the same rows: for tiles of bf16, for tensors of bf16, or if n is
+  /// too small to give every thread a task of whole rows. Operands that are packed already are not packed again.
   void shared() const {
     const Packing packing = plan.packing;
     const PackedB<T> all(k, m, nullptr, packing);
@@ -239,7 +239,7 @@ template <class T, class X> struct Matmul {
     const bool short_a = !pack_a && for_a <= most && n < all.row_block() * num_threads();
     const Tensor memory = empty({for_b + (short_a || pack_a ? for_a : 0)}, {.dtype = dtype_of<T>()});
     T* const place = reinterpret_cast<T*>(memory.raw());
-    std::tuple<const X*, int64_t, int64_t> there_a, there_b;  // packed: where they lie, and their sizes
+    std::tuple<const X*, int64_t, int64_t> there_a, there_b;  // address and sizes of operands that are packed already
     for (int64_t matrix = 0; matrix < batch; ++matrix)
       for (int64_t first = 0; first < m; first += width)
         for (int64_t l = 0; l < k; l += depth)
@@ -300,7 +300,7 @@ template <class T, class X> struct Matmul {
 };
 
 detail::GemmShape shape_of(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c) {
-  const auto left = operand(a), right = operand(b);  // no value: the operand is copied and then plain
+  const auto left = operand(a), right = operand(b);  // no value: the operand is copied, and the copy is plain
   const int64_t n = c.dim(-2), m = c.dim(-1);
   return {.batch = c.numel() / (n * m),
           .n = n,

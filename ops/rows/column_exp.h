@@ -13,11 +13,11 @@
 
 namespace sluice::detail {
 
-/// Columns of a block. A block reads long pieces of rows, because rows whose distance is a power of two share one place
-/// in the caches.
+/// Columns of a block. Blocks are this wide to read long pieces of rows, because rows whose distance is a power of two
+/// share one place in the caches.
 inline constexpr int64_t kColumns = 128;
 
-/// Rows of less than kShort numbers are copied to be columns where there are many: their maxima and sums, across a
+/// Many rows of less than kShort numbers are copied to be columns: the maximum and the sum of a short row, across a
 /// vector, would take longer than the rest.
 template <class T> inline constexpr int64_t kShort = 256 / sizeof(T);
 template <class T> bool are_short_rows(int64_t rows, int64_t n) { return n < kShort<T> && rows >= kColumns / 4; }
@@ -72,7 +72,7 @@ void column_exp_totals(const T* __restrict__ p, ReduceShape s, int64_t m, T* shi
   else add_up([](T v) { return math::exp_low(v); });
 }
 
-/// f(columns, row, m) for blocks of m rows of x as columns [n, m], in parallel.
+/// Calls f(columns, row, m) for blocks of m rows of x, copied as columns [n, m], in parallel.
 template <class T, class F> void for_each_short_block(const Tensor& x, int64_t n, F f) {
   const int64_t rows = x.numel() / n;
   for_each_row(ceil_div(rows, kColumns), n * kColumns, [=, from = x.raw(), dtype = x.dtype()](int64_t i) {

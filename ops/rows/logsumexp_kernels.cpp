@@ -1,5 +1,5 @@
-// logsumexp of the lines of x [outer, n, inner] on the CPU: m + log Σ e^(x−m), m = max x. Sums are f64, in blocks of
-// T. Long lines are cut into pieces, in parallel; then follows the logsumexp of what the pieces gave.
+// logsumexp of the lines of x [outer, n, inner] on the CPU: m + log Σ e^(x−m), m = max x. Blocks are summed in T, their
+// sums in f64. Long lines are cut into pieces, in parallel; the result is the logsumexp of the results of the pieces.
 #include <sluice/core/number/math.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
@@ -10,8 +10,8 @@ namespace sluice {
 
 namespace {
 
-/// Where logarithms go, of f32, f64 or bf16. Its loops are apart from those of the sums, which would be compiled for
-/// each dtype.
+/// Destination of logarithms, in f32, f64 or bf16. store() is apart from the loops of the sums, which would otherwise
+/// be compiled for each dtype.
 struct Logs {
   std::byte* y;
   DType dtype;
@@ -30,8 +30,8 @@ struct Logs {
   }
 };
 
-/// y [outer, pieces, inner]: log Σ e^x of pieces, of `length` entries but the last one, of the lines of
-/// x [outer, n, inner].
+/// y [outer, pieces, inner]: log Σ e^x over each piece of the lines of x [outer, n, inner]. A piece has `length`
+/// entries, the last one perhaps fewer.
 template <class T> void logsumexp_of_pieces(const Tensor& x, Logs y, ReduceShape s, int64_t length) {
   const int64_t pieces = ceil_div(s.n, length), lines = s.outer * pieces, blocks = ceil_div(s.inner, detail::kColumns);
   const auto first = [=](int64_t line) { return line / pieces * s.n + line % pieces * length; };
@@ -71,7 +71,7 @@ template <class T> void logsumexp_of_pieces(const Tensor& x, Logs y, ReduceShape
   });
 }
 
-/// Long lines in pieces, in parallel, and then of what these give.
+/// Cuts long lines into pieces, in parallel, and joins their results.
 void logsumexp_cpu(const Tensor& x, Tensor& y, ReduceShape s) {
   constexpr int64_t task = 1 << 15;
   const int64_t width = std::min(s.inner, detail::kColumns);

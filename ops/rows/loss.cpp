@@ -35,7 +35,7 @@ void cross_entropy_targets_cpu(const Tensor& targets, int64_t ignore_index, int6
 template <class T> T exp_total_of_row(const T* p, int64_t classes, int64_t of, double smoothing, T& target) {
   T shift;
   const T total = detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
-  const T by = shift;  // from all logits: log Σ + shift would lose the digits of log Σ
+  const T by = shift;  // subtracted from all logits: log Σ + shift would lose the digits of log Σ
   target = p[of] - by;
   if (smoothing > 0) {
     const T sum = detail::row_total<T>(classes, [=](int64_t i) { return p[i] - by; });
@@ -139,7 +139,7 @@ constinit decltype(kernel::cross_entropy_backward) kernel::cross_entropy_backwar
 
 namespace {
 
-/// Throws unless y, which goes with x, is on x's device and of its dtype; bf16 goes with f32.
+/// Throws unless y has x's dtype and device; bf16 and f32 go together.
 void check_beside(const char* op, const char* name, const Tensor& x, const char* of_y, const Tensor& y) {
   if (detail::widened(y.dtype()) != detail::widened(x.dtype()))
     fail<DTypeError>(op, ": dtypes differ — got ", name, "=", x.dtype(), ", ", of_y, "=", y.dtype());

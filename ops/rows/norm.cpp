@@ -29,8 +29,9 @@ void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tens
     detail::for_each_row(x.numel() / n, n, [&](int64_t row) {
       const T* __restrict__ p = in[row];
       T* __restrict__ q = out[row];
-      // From the first number on, because r makes an ulp of a row of equal numbers large. The second sum is of what the
-      // first one lost: next to a first number that is much larger than the others it is most of their mean.
+      // The mean is taken relative to the first number, because r makes an ulp of a row of equal numbers large. The
+      // second sum recovers what the first one lost: beside a much larger first number that is most of the other
+      // numbers' mean.
       const auto mean_from = [=](T at) {
         return at + detail::row_total<T>(n, [=](int64_t i) { return p[i] - at; }) / T(n);
       };

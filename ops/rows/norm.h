@@ -1,6 +1,6 @@
-// Normalisation along the last dim. All throw ValueError unless eps >= 0. The squares of a row are added up as they
-// are: where their sum overflows (numbers from 1e19 on in f32 and bf16) the row becomes 0, of layer_norm 0 or NaN, and
-// its gradient 0, or NaN where products with the row overflow, too.
+// Normalisation along the last dim. All throw ValueError unless eps >= 0. The squares of a row are added up unscaled.
+// Where their sum overflows (numbers from 1e19 on in f32 and bf16), the row becomes 0 (layer_norm: 0 or NaN), and its
+// gradient 0, or NaN where products with the row overflow, too.
 #pragma once
 
 #include <sluice/core/tensor.h>

@@ -20,7 +20,7 @@ Tensor composed_cumprod(Tensor y, int d) {
 
 namespace {
 
-/// Goes on from y_{−1} in `kept` with running products of runs: `before` becomes y_{j−1}.
+/// Continues running products of runs from y_{−1} in `kept`; `before` receives y_{j−1}.
 template <class T, class Width, class Apart>
 void products_before(const T* __restrict__ x, double* __restrict__ before, int64_t n, int64_t step, Width width,
                      Apart apart, double* kept) {
@@ -33,8 +33,8 @@ void products_before(const T* __restrict__ x, double* __restrict__ before, int64
     }
   std::copy_n(y, int64_t{width}, kept);
 }
-/// dx of runs, downwards, from y_{j−1} in `before` and x_n R_n in `kept`, which becomes x_0 R_0. Without `each` only
-/// the last entry has a gradient, with which `kept` begins.
+/// dx of runs, from the last entry to the first. `before` holds y_{j−1}. `kept` holds x_n R_n and becomes x_0 R_0.
+/// Without `each` only the last entry has a gradient, and `kept` begins with it.
 template <bool each, class T, class Width, class Apart>
 void cumprod_backward_runs(const T* __restrict__ x, const T* __restrict__ g, T* __restrict__ dx, int64_t n,
                            int64_t step, Width width, Apart apart, const double* __restrict__ before, double* kept) {
@@ -50,7 +50,7 @@ void cumprod_backward_runs(const T* __restrict__ x, const T* __restrict__ g, T* 
   std::copy_n(r, int64_t{width}, kept);
 }
 
-/// Piece by piece: upwards for the products before each piece, then downwards.
+/// Goes upwards piece by piece for the products before each piece, then downwards.
 template <bool each, class T> void cumprod_backward(const T* x0, const T* g0, T* dx0, ReduceShape s) {
   const int64_t pieces = ceil_div(s.n, kPiece);
   for_each_block(s, [=](int64_t at, auto width, auto rows) {
@@ -97,7 +97,7 @@ void cumprod_backward_cpu(const Tensor& x, const Tensor& g, Tensor& dx, int dim)
   });
 }
 
-/// Fractions in f64, whose range holds what some factors give before the others bring it back.
+/// Fractions in f64: products of some of the factors may leave the range of f32 where the whole does not.
 Tensor in_wide_range(const Tensor& x) { return is_float(x.dtype()) ? to(x, f64) : x; }
 
 /// dx in ops. After the step of s, r_j has the terms of g_j to g_{j+2s−1}, and a_j is x_{j+1} ⋯ x_{j+2s}.

@@ -58,20 +58,20 @@ std::vector<DimRun> runs_of(const Shape& dims) {
   return runs;
 }
 
-/// Whether x is reduced as the CPU does it: on meta, too, where cost() counts.
+/// True if x is reduced as the CPU does it: also on meta, where cost() counts.
 bool as_on_cpu(const Tensor& x) { return x.device() == cpu || x.device() == meta; }
-/// x, contiguous where the kernel would not find long runs in place.
+/// x, made contiguous where the kernel would not find long runs in place.
 Tensor readable(const Tensor& x, const ReduceShape& s) {
   if (!as_on_cpu(x) || (s.inner == 1 ? s.n : s.inner) < 192) return contiguous(x);
   return detail::StridedRange(x.layout()).run(0).count > 0 ? x : contiguous(x);
 }
-/// Where in `order` each of the dims stands.
+/// The position of each of the dims in `order`.
 Shape places_of(const Shape& dims, const Shape& order) {
   Shape places;
   for (int64_t d : dims) places.push_back(std::find(order.begin(), order.end(), d) - order.begin());
   return places;
 }
-/// order_in_memory() of x, or none where that is no gain, or changes the order of a sum.
+/// order_in_memory() of x; empty where this order is no gain, or would change the order of a sum.
 Shape useful_order(ReduceKind kind, const Tensor& x, const Shape& dims) {
   if (!as_on_cpu(x) || x.is_contiguous()) return {};
   for (int d = 0; d < x.rank(); ++d)
@@ -185,7 +185,7 @@ Centred centred(const char* op, const Tensor& x_in, const Shape& dims, double co
   const int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
   if (!std::isfinite(correction)) fail<ValueError>(op, ": correction must be finite — got ", correction);
   const Tensor c = x - mean(x, dims, keep);
-  // The mean of c is what the mean of x was rounded by, which beside a large mean is more than the entries differ.
+  // The mean of c is the rounding error of the mean of x, which beside a large mean is more than the entries differ.
   return {c - mean(c.detach(), dims, keep), std::max(0.0, static_cast<double>(n) - correction)};
 }
 }  // namespace
@@ -194,7 +194,7 @@ Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction
   const Centred c = centred("var", x, dims, correction);
   return to(sum(square(c.x), dims, keep_dims) / c.freedom, x.dtype());
 }
-// By the norm, whose slope at 0 is 0: equal numbers have a gradient, where √var has none.
+// By norm(), whose slope at 0 is 0: equal numbers have a gradient, which √var does not give them.
 Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
   const Centred c = centred("std_dev", x, dims, correction);
   return to(norm(c.x, dims, keep_dims) / std::sqrt(c.freedom), x.dtype());
@@ -220,7 +220,7 @@ Tensor logsumexp(const Tensor& x_in, const Shape& dims_in, bool keep_dims) {
   const Shape dims = wrap_dims("logsumexp", dims_in, x_in.rank());
   const Shape shape = keep_dims ? with_dims_kept(x_in.shape(), dims) : with_dims_dropped(x_in.shape(), dims);
   const auto runs = runs_of(dims);
-  if (runs.size() > 1) {  // brought together, as the last ones
+  if (runs.size() > 1) {  // moved together to the end
     Shape order, last;
     for (int d = 0; d < x_in.rank(); ++d)
       if (std::find(dims.begin(), dims.end(), d) == dims.end()) order.push_back(d);
@@ -229,8 +229,8 @@ Tensor logsumexp(const Tensor& x_in, const Shape& dims_in, bool keep_dims) {
   }
   const ReduceShape s = runs.empty() ? ReduceShape{1, 1, 1} : runs[0].of(x_in.shape());
   const Tensor x = reshape(x_in, {s.outer, s.n, s.inner});
-  // Backward: dx = g · softmax(x). e^(x − y) would lose the digits of a large y. Softmax would take a transposed x by
-  // other loops, with other bits.
+  // Backward: dx = g · softmax(x). e^(x − y) would lose the digits of a large y. x is made contiguous, because softmax
+  // takes a transposed x by other loops, with other bits.
   const Tensor y = record("logsumexp", logsumexp_values(x.detach()), {x}, {x}, [](const Node& node, const Tensor& g) {
     const Tensor x = node.saved(0);
     if (x.numel() == 0) return zeros_like(x);
@@ -280,7 +280,7 @@ Tensor prod(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   if (!is_float(x.dtype()) && x.dtype() != i64) return prod(to(x, i64), dims, keep_dims);
   if (dims.empty()) return clone(x);
   const auto runs = runs_of(dims);
-  // In f64, whose range holds what a part of the factors gives before the others bring it back.
+  // In f64: products of some of the factors may leave the range of f32 where the whole does not.
   Tensor y = runs.size() > 1 && x.dtype() != i64 ? to(x, f64) : x;
   for (const DimRun run : runs) {
     const ReduceShape s = run.of(y.shape());

@@ -36,8 +36,8 @@ template <class T> struct Source {
     read(at, n, to);
     return to;
   }
-  /// Whether rows of `inner` numbers lie in memory as they are, `step` apart, bf16 or not; `at` becomes an offset
-  /// there.
+  /// True if rows of `inner` numbers can be read where they lie, in bf16, too. Sets `step` to their distance, and makes
+  /// `at` an offset in memory.
   bool rows_in_place(int64_t inner, int64_t& at, int64_t& step) const {
     if (!walk || walk->contiguous) return true;
     if (walk->rank != 2 || walk->shape[1] != inner || walk->strides[1] != 1) return false;
@@ -57,7 +57,7 @@ template <class T> struct Source {
   }
 };
 
-/// extreme_of_run() in one pass, for which short runs are too short.
+/// extreme_of_run() in one pass, which pays for long runs only.
 template <class Op, class T> [[gnu::noinline]] T extreme_of_long_run(const T* x, int64_t n) {
   constexpr int lanes = lanes_in_registers<T>;
   const auto better = [](T a, T y) { return Op::better(a, y); };
@@ -74,7 +74,7 @@ template <class Op, class T> [[gnu::noinline]] T extreme_of_long_run(const T* x,
   const auto rest = [x](int64_t k) { return x[k]; };
   return any != any ? any : detail::halves_joined<lanes, true>(best, i, n, rest, better);
 }
-/// The extreme of the numbers and, on its own, whether one is NaN: less to wait for than Op::apply() in a chain.
+/// The extreme of the numbers; NaN if one is NaN. NaN is looked for apart: a chain of Op::apply() would wait longer.
 template <class Op, class T> T extreme_of_run(const T* x, int64_t n) {
   if (std::is_floating_point_v<T> && n >= 8 * kLanes) return extreme_of_long_run<Op>(x, n);
   const T best = detail::row_joined<T, lanes_in_registers<T>>(x, n, Op::template start<T>(),
@@ -104,13 +104,13 @@ template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, in
   return total;
 }
 
-/// Lanes in which reduce_run() adds up n numbers, here n rows: a sum has the same bits along columns as along rows. Of
-/// equal extremes, a single lane keeps the last.
+/// Number of lanes in which reduce_run() adds up n numbers; here of n rows, so that a sum has the same bits along
+/// columns as along rows. Extremes take a single lane, which keeps the last of equal ones.
 template <class Op> int64_t lanes_of(int64_t n) {
   if constexpr (std::is_same_v<Op, NormOp>) return detail::kRowLanes;
   return is_extreme<Op> || n < 16 ? 1 : n < kLanes ? 16 : kLanes;
 }
-/// to[k] = join of to[k], or of Op's start if `fresh`, and of number k of each of 1, 2 or 4 rows.
+/// Joins number k of each of 1, 2 or 4 rows to to[k], or, if `fresh`, to Op's start.
 template <class Op, class T, bool fresh, class P, class From>
 void join_rows(int64_t rows, P* __restrict__ to, int64_t count, const From* a, int64_t apart) {
   const From *b = a + apart, *c = b + apart, *d = c + apart;
@@ -123,7 +123,7 @@ void join_rows(int64_t rows, P* __restrict__ to, int64_t count, const From* a, i
   else
     for (int64_t k = 0; k < count; ++k) to[k] = joined(old(k), a[k]);
 }
-/// part [lanes, m]: its first row becomes the reduction of n rows of m numbers, `step` apart, in the order of
+/// Reduces n rows of m numbers, `step` apart, to the first row of part [lanes, m], in the order of
 /// detail::lanes_joined().
 template <class Op, class T, class From>
 void reduce_rows(const From* x, int64_t step, int64_t n, int64_t m, Part<Op, T>* __restrict__ part) {
@@ -221,7 +221,7 @@ template <class T> void reduce_as(ReduceKind kind, Source<T> in, T* out, ReduceS
   else if constexpr (std::is_floating_point_v<T>) reduce<NormOp>(in, out, s);
 }
 
-/// Norms that squares outside the range of f64 have made inexact, 0, infinite or NaN, once more: of x / max |x|.
+/// Computes again, from x / max |x|, norms that are 0, infinite, NaN or inexact because squares left the range of f64.
 void scale_norms(Source<double> x, double* y, ReduceShape s) {
   parallel_for(s.outer * s.inner, ceil_div(1 << 15, s.n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -263,7 +263,7 @@ void prod_cpu(const Tensor& x, Tensor& y, ReduceShape s) {
   dispatch_float("prod", x.dtype(), [&]<class T>() { reduce<ProdOp, T>({x.data<T>()}, y.mutable_data<T>(), s); });
 }
 
-/// Whether a comes before b: NaN before numbers, then the larger (or smaller). Never of two that are equal.
+/// True if a comes before b: NaN before numbers, then the larger (or smaller) number. False if they are equal.
 template <bool largest, class T> bool before(T a, T b) { return ((largest ? a > b : a < b) | (a != a)) & (b == b); }
 template <class T> T pick(bool first, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) return math::select(first, a, b);
@@ -314,7 +314,7 @@ void best_of_columns(const T* x, int64_t n, int64_t inner, int64_t m, int64_t fi
   for (int64_t k = 0; k < m; ++k) out[k] = first + place[k];
 }
 
-/// The places in pieces of x, in parallel, and then the best of these.
+/// Finds the places in pieces of x, in parallel, and then the best of these.
 template <bool largest, class T> void arg_extreme(const T* x, int64_t* out, ReduceShape s) {
   constexpr int64_t task = 1 << 15;
   const int64_t strip = std::min<int64_t>(s.inner, kLanes), strips = ceil_div(s.inner, strip);
@@ -350,7 +350,7 @@ template <bool largest, class T> void arg_extreme(const T* x, int64_t* out, Redu
 void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s) {
   int64_t* out = index.mutable_data<int64_t>();
   dispatch_all(x.dtype(), [&]<class T>() {
-    if constexpr (!std::is_same_v<T, BFloat16>) {  // widened (core/kernel/kernel.h)
+    if constexpr (!std::is_same_v<T, BFloat16>) {  // bf16 comes widened (core/kernel/kernel.h)
       using Number = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
       const auto* in = reinterpret_cast<const Number*>(x.data<T>());
       if (largest) arg_extreme<true>(in, out, s);

@@ -29,7 +29,7 @@ using MaxOp = ExtremeOp<true>;
 using MinOp = ExtremeOp<false>;
 /// √Σx². The squares of f32 are exact in f64, and sums of them do not leave its range.
 struct NormOp : SumOp {};
-/// In f64, whose range holds what a part of the factors gives before the others bring it back.
+/// Products are computed in f64: products of some of the factors may leave the range of f32 where the whole does not.
 struct ProdOp {
   template <class T> static constexpr T start() { return T(1); }
   template <class T> static T apply(T a, T b) { return a * b; }
@@ -42,7 +42,7 @@ using Total =
     std::conditional_t<(std::is_base_of_v<SumOp, Op> || takes_part_in_f64<Op>)&&std::is_floating_point_v<T>, double, T>;
 /// Type of partial results.
 template <class Op, class T> using Part = std::conditional_t<takes_part_in_f64<Op>, Total<Op, T>, T>;
-/// What reduces partial results.
+/// The op that joins partial results.
 template <class Op> using Join = std::conditional_t<std::is_same_v<Op, NormOp>, SumOp, Op>;
 
 template <class Op, class T> Part<Op, T> term(T x) {

@@ -56,8 +56,9 @@ void rope_angles_cpu(const Tensor& positions, int64_t offset, const Tensor& freq
 void keep(const detail::DeviceGraphs& graphs, const Tensor& x) { graphs.keep(x); }
 void keep(const detail::DeviceGraphs& graphs, const Angles& a) { graphs.keep(a.cos), graphs.keep(a.sin); }
 
-/// Values on devices, by what they are made of; beyond `most` it begins anew. A graph keeps the values that it reads.
-/// A value made while a graph is recorded is not kept here: its memory is filled by replays, and a recording may fail.
+/// Values on devices, by key. A cache of `most` values is emptied before the next one is added. A graph keeps the
+/// values that it reads. A value made while a graph is recorded is not kept here: replays fill its memory, and a
+/// recording may fail.
 template <class Key, class Value> class DeviceCache {
  public:
   explicit DeviceCache(std::size_t most) : most_(most) {}
@@ -137,8 +138,8 @@ Angles cached_angles(int64_t n, const RopeOptions& o, int64_t dim, TensorOptions
   });
 }
 
-/// lo + i·hi = (a + i·b)(c + i·s) for `count` pairs; parameters, because g++ would take pairs one by one for fear that
-/// what it writes overlaps what it reads.
+/// lo + i·hi = (a + i·b)(c + i·s) for `count` pairs. A function with __restrict__ parameters: otherwise g++ would take
+/// pairs one by one for fear that results overlap operands.
 template <class T>
 void rotate_halves(const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ c, const T* __restrict__ s,
                    T sign, int64_t count, T* __restrict__ lo, T* __restrict__ hi) {
@@ -177,8 +178,8 @@ void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, 
   });
 }
 
-/// Heads that lie as a projection left them, [batch, n, heads, d] in memory, are read there, and so lies the result:
-/// neither splitting heads before nor merging them behind copies anything, forward or backward.
+/// Heads in the order in which a projection leaves them, [batch, n, heads, d] in memory, are read there, and the result
+/// has the same order. So splitting heads before and merging them behind copies nothing, forward or backward.
 Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse) {
   const bool by_position = x.rank() == 4 && !x.is_contiguous() && transpose(x.detach(), 1, 2).is_contiguous();
   Tensor y = by_position ? transpose(empty(transpose(x.detach(), 1, 2).shape(), x.options()), 1, 2)

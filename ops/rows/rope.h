@@ -23,11 +23,11 @@ struct RopeOptions {
   std::vector<double> frequencies = {};
   double factor = 1;  // multiplies the rotated channels (YaRN)
   /// xPos (Sun et al. 2023, with s = 512): if s = xpos ≠ 0, pair c at position p is also multiplied by ζ_c^(p/s),
-  /// ζ_c = (2c/dim + 0.4)/1.4, for queries; keys, with of_keys(), are divided. p is the absolute position, so in f32 it
-  /// may reach some 60·s.
+  /// ζ_c = (2c/dim + 0.4)/1.4, for queries; keys, with of_keys(), are divided. p is the absolute position: in f32 it
+  /// may reach about 60·s.
   double xpos = 0;
 
-  /// The options for keys, if these are for queries. Layers rotate keys with of_keys().
+  /// The options for keys, from those for queries. Layers rotate keys with of_keys().
   RopeOptions of_keys() const {
     RopeOptions o = *this;
     o.xpos = -xpos;

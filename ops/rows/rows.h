@@ -26,8 +26,9 @@ template <class F> void for_each_row(int64_t rows, int64_t width, F f) {
   });
 }
 
-/// join of all lanes and, with `rest`, of term(i), …, term(n − 1), fewer than lanes: by halves, each with as many terms
-/// if there are, and at last up to three terms. Inlined, so that the lanes stay in registers.
+/// Joins all lanes and, with `rest`, the terms i … n − 1, fewer than lanes. Joins lanes by halves, and after each half
+/// of 4 or more as many terms, if there are so many; at last up to three terms. Inlined, so that the lanes stay in
+/// registers.
 template <int lanes, bool rest, class T, class Term, class Join>
 [[gnu::always_inline]] inline T halves_joined(T* lane, int64_t i, int64_t n, Term term, Join join) {
   constexpr int half = lanes / 2;
@@ -41,7 +42,7 @@ template <int lanes, bool rest, class T, class Term, class Join>
   for (; rest && i < n; ++i) joined = join(joined, term(i));
   return joined;
 }
-/// join of start and term(i), i < n, in a fixed order; join(start, x) is x.
+/// Joins `start` and term(i), i < n, in a fixed order. `start` must be neutral: join(start, x) is x.
 template <int lanes, class T, class Term, class Join>
 [[gnu::always_inline]] inline T lanes_joined(int64_t n, T start, Term term, Join join) {
   T lane[lanes];
@@ -53,7 +54,7 @@ template <int lanes, class T, class Term, class Join>
   return halves_joined<lanes, false>(lane, i, n, term, join);
 }
 
-/// Σ term(i), i < n, in blocks, whose sums of T are added up in f64. term may also store what it computes.
+/// Σ term(i), i < n: blocks are summed in T, and their sums are added up in f64. term may also store what it computes.
 template <class T, class Total = T, class Term> Total row_total(int64_t n, Term term) {
   constexpr int64_t block = 1024;
   double total = 0;
@@ -68,7 +69,7 @@ template <class T> T row_sum(const T* x, int64_t n) {
 template <class T> T row_dot(const T* a, const T* b, int64_t n) {
   return row_total<T>(n, [a, b](int64_t i) { return a[i] * b[i]; });
 }
-/// Not inlined, so that the loops of long rows keep their registers: row_joined() of n < 64.
+/// row_joined() of n < 64. Not inlined, so that the loops of long rows keep their registers.
 template <class T, class X, class Join> [[gnu::noinline]] T few_joined(const X* x, int64_t n, T start, Join join) {
   if (n >= 16)
     return lanes_joined<16>(
@@ -76,8 +77,8 @@ template <class T, class X, class Join> [[gnu::noinline]] T few_joined(const X* 
   for (int64_t i = 0; i < n; ++i) start = join(start, T(x[i]));
   return start;
 }
-/// join(start, x₀, …, x_{n−1}) of an associative join. By 64 lanes, or 32 of numbers of 8 bytes, because a loop of 16
-/// is unrolled completely, and its selects stay scalar.
+/// join(start, x₀, …, x_{n−1}) of an associative join, in 64 lanes; callers may take 32 for numbers of 8 bytes. Not 16:
+/// a loop of 16 is unrolled completely, and its selects stay scalar.
 template <class T, int lanes = 64, class X, class Join> T row_joined(const X* x, int64_t n, T start, Join join) {
   if (n < 64) return few_joined(x, n, start, join);
   return lanes_joined<lanes>(
@@ -87,8 +88,8 @@ template <class T, int lanes = 64, class X, class Join> T row_joined(const X* x,
 template <class T> T row_max(const T* x, int64_t n) {
   return row_joined(x, n, -std::numeric_limits<T>::infinity(), [](T top, T y) { return y > top ? y : top; });
 }
-/// Σ e^(x_i − shift) of a row whose largest element is m. Each term passes through keep(i, term), which returns it. The
-/// shift is m, or 0 where m is infinite: there e^x itself is right.
+/// Σ e^(x_i − shift) of a row whose largest element is m. Sets shift to m, or to 0 where m is infinite: there e^x
+/// itself is right. Each term passes through keep(i, term), which must return it.
 template <class T, class Total = T, class Keep>
 Total row_exp_total(const T* __restrict__ x, int64_t n, T m, T& shift, Keep keep) {
   const T by = shift = m - m == T(0) ? m : T(0);
@@ -131,7 +132,7 @@ template <class T> class RowsIn {
   bool narrow_;
 };
 
-/// Writes rows as RowsIn reads them. done(row) rounds a row of bf16.
+/// Writes rows of n numbers of a contiguous tensor: in place, or for bf16 in row_memory(which), which done(row) rounds.
 template <class T> class RowsOut {
  public:
   RowsOut(Tensor& y, int64_t n, int which) : at_(y.raw()), n_(n), which_(which), narrow_(y.dtype() == bf16) {}

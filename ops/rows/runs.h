@@ -24,9 +24,9 @@ template <class F> void for_each_columns(ReduceShape s, int64_t most, F f) {
 inline constexpr int64_t kRuns = 64;
 template <int64_t k> using Fixed = std::integral_constant<int64_t, k>;
 
-/// f(at, width, rows) for blocks of `width` neighbouring runs, at most kRuns, of x [outer, n, inner] along the middle,
-/// in parallel. The first run of a block begins at `at`. With `rows` they lie one behind the other, else side by side.
-/// Few are counted by the compiler, which keeps their totals in registers.
+/// Calls f(at, width, rows) for blocks of `width` neighbouring runs, at most kRuns, of x [outer, n, inner] along the
+/// middle, in parallel. The first run of a block begins at `at`. `rows`: the runs lie one behind the other, else side
+/// by side. A small width is a constant for the compiler, which then keeps the totals in registers.
 template <class F> void for_each_block(ReduceShape s, F f) {
   if (s.inner != 1)
     return for_each_columns(s, kRuns, [=](int64_t at, int64_t width) {
@@ -43,8 +43,8 @@ template <class F> void for_each_block(ReduceShape s, F f) {
   });
 }
 
-/// Pieces of up to four rows of n numbers, where scans of rows take place: numbers are converted in vectors, and memory
-/// is read upwards, whatever the direction. The rows of a piece are not a power of two apart, which caches do not like.
+/// Copies of up to four rows of n numbers, for scans of rows: numbers are converted in vectors, and memory is read
+/// upwards, whatever the direction. Rows of a piece are not a power of two apart: such rows share a place in the cache.
 inline constexpr int64_t kPiece = 256, kApart = kPiece + 8;
 template <class T> struct Piece {
   T at[4 * kApart];
