@@ -1,11 +1,11 @@
-// How NSA makes one row of a block of rows: φ of Yuan et al. 2025, "Native Sparse Attention", arXiv 2502.11089, §3.3.1.
-// For the rows x_0 … x_{B−1} of a block, all of one KV head with weights of its own,
+// How NSA turns a block of rows into one row: φ of Yuan et al. 2025, "Native Sparse Attention", arXiv 2502.11089,
+// §3.3.1. For the rows x_0 … x_{B−1} of a block of one KV head; each KV head has weights of its own:
 //
 //   mean     Σ_b x_b / B
 //   linear   [x_0 + p_0 | … | x_{B−1} + p_{B−1}]·W
 //   mlp      relu([x_0 + p_0 | …]·W)·W'
 //
-// p_b is the position of a row in its block. Padding counts as 0; a mean is that of the real rows.
+// p_b is a vector for position b of a block. Padding counts as 0; a mean is over the real rows.
 #pragma once
 
 #include <sluice/layers/nn/init.h>
@@ -21,7 +21,7 @@ constexpr const char* choices(Compression) { return "mean linear mlp"; }
 /// Sizes of the rows and blocks, and the kind of φ.
 struct BlockCompressionOptions {
   int64_t heads, width;   // KV heads, channels of a row
-  int64_t block, stride;  // rows of a block, and from one to the next
+  int64_t block, stride;  // rows of a block; rows from one block to the next
   Compression kind = Compression::mean;
   int64_t hidden = 0;  // of mlp; 0 means block·width
   Init init = Init::xavier();
@@ -47,8 +47,8 @@ struct BlockCompression {
 
   BlockCompression() = default;
   BlockCompression(BlockCompressionOptions o, Rng& rng);
-  /// x [batch, heads, n, width] → rows [batch, heads, blocks, width] of whole blocks, and which blocks have a real row
-  /// by `keys` (bool [batch or 1, n]; undefined: all). Throws ShapeError for other heads or another width.
+  /// x [batch, heads, n, width] → a row for each whole block, [batch, heads, blocks, width], and which blocks have a
+  /// real row by `keys` (bool [batch or 1, n]; undefined: all). Throws ShapeError for other heads or another width.
   BlockRows operator()(const Tensor& x, const Tensor& keys = {}) const;
   SLUICE_PARTS(position, in, out);
 };

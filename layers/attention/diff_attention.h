@@ -6,8 +6,9 @@
 //     o_i = a_{2i} − λ_i·a_{2i+1},  a = Attn(q, k, v),  λ_i = σ(x·Wλ)_i for each token
 //   y = [o_1 … o_h]·Wo
 //
-// Version 1 has h pairs of query heads and g of key heads, all of dk channels, and g heads of 2·dk values. Pair i reads
-// pair ⌊i/(h/g)⌋ of the keys: its first map the first key, its second the second.
+// Version 1 has h pairs of query heads and g pairs of key heads, all of dk channels, and g value heads of 2·dk
+// channels. Pair i of the queries reads pair ⌊i/(h/g)⌋ of the keys: its first map the first key head, its second map
+// the second.
 #pragma once
 
 #include <sluice/layers/nn/heads.h>

@@ -43,15 +43,15 @@ Linear detail::forget_map(const ForgetGateOptions& o, const HeadsOptions& h, Rng
 
 void detail::add_forget_columns(Call& call, const Linear& map, const Tensor& x, double scale, Tensor& q, Tensor& k) {
   const int64_t batch = q.dim(0), heads = q.dim(1), n = q.dim(2), kv_heads = k.dim(1), group = heads / kv_heads;
-  const Tensor w = sums(call, map, x) * (1 / scale);  // its weights are f32: not rounded
+  const Tensor w = sums(call, map, x) * (1 / scale);  // the gate's map has f32 weights, which are not rounded
   const PrecisionScope scope(precision_of(q.dtype()));
   // The gradient of log f_t sums differences of the columns' gradients over all later tokens, and they nearly cancel:
   // rounded to bf16 they would leave noise. A stream needs none.
   if (!call.streams()) q = widened(q), k = widened(k);
-  // Column 0 adds c_i to all scores of query i. Of the others, query head g·group + r has 1 in column r, where KV head
-  // g has −c_j of this query head. Products of many queries add up column by column and begin with these, so that
-  // c_i − c_j is formed before the rest, and of each part on its own. Those of few queries add up in lanes: their
-  // errors are up to 8 times larger.
+  // Column 0 adds c_i to all scores of query i. Of the other columns, query head g·group + r has 1 in column r, where
+  // KV head g has −c_j of this query head. Products of many queries add up column by column and begin with these
+  // columns: c_i − c_j is formed before the rest, part by part. Products of few queries add up in lanes: their errors
+  // are up to 8 times larger.
   const Tensor own =
                    expand(reshape(expand(eye(group, group, q.options()), {kv_heads, group, group}), {heads, 1, group}),
                           {batch, heads, n, group}),

@@ -4,19 +4,19 @@
 //   f_t = σ(x_t·W_f + b_f), one f_t for each query head     c_t = Σ_{l ≤ t} log f_l
 //   y_i = Σ_{j ≤ i} softmax_j(scale·q_i·k_j + c_i − c_j)·v_j
 //
-// −c_j is an additional column of K, where Q has a constant, and c_i one of Q. With kv_heads < heads a key has one
-// column for each query head that reads it. attention() therefore needs no change and O(n) memory, and a stream keeps
-// the columns in its cache of keys. c grows along the text, and near tokens differ in it by little. So c is a sum in
-// f64, and columns hold parts of it: two of f32, or three of bf16 where products round their operands to bf16. Three
-// parts have 24 bits: where |c| reaches 10⁵, near tokens' weights have errors of some 10⁻³. The sums go through all
-// tokens: a document must be a run of equal segments.
+// c_i − c_j is added to the scores by additional columns: −c_j in K, where Q has a constant, and c_i in Q, where K has
+// a constant. With kv_heads < heads a key has one column for each query head that reads it. So attention() needs no
+// change and O(n) memory, and a stream keeps the columns in its cache of keys. c grows along the text, and near tokens
+// differ in it by little. So c is summed in f64, and columns hold parts of it: two of f32, or three of bf16 where
+// products round their operands to bf16. Three parts have 24 bits: where |c| reaches 10⁵, the weights of near tokens
+// have errors of some 10⁻³. The sums go through all tokens: a document must be a run of equal segments.
 //
-// c_i is constant in a row of scores, so the softmax does not depend on it, but the gradient of log f_t does:
+// c_i is constant in a row of scores. The softmax does not depend on it, but the gradient of log f_t does:
 //
 //   with c_i      Σ of dS_ij over the pairs j < t ≤ i
 //   without       −Σ_{j ≥ t} Σ_i dS_ij, whose pairs with t ≤ j add up to 0 but for roundings, many of them
 //
-// In tensors of bf16 the gradients of these columns are rounded to bf16 before the sum, which keeps some of the error.
+// In tensors of bf16 the gradients of these columns are rounded to bf16 before the sum, so some of the error remains.
 #pragma once
 
 #include <sluice/layers/nn/heads.h>
@@ -34,7 +34,7 @@ enum class ForgetGate {
 constexpr const char* choices(ForgetGate) { return "input learned fixed none"; }
 
 namespace detail {
-/// The options of a forget gate, in ForgetGateOptions and wherever else these four stand.
+/// Describes the four options of a forget gate, for each struct that has them.
 void describe_forget_gate(auto& o, auto& f) {
   f("gate", o.gate, "f: sigmoid(x Wf + bf), sigmoid(bf), the same not trained, or 1");
   f.training("gate_bias", o.gate_bias, any_number(), "initial b_f");
@@ -53,12 +53,12 @@ struct ForgetGateOptions {
 };
 
 namespace detail {
-/// W_f and b_f as a map dim → heads of dtype exact(dtype), for checked options; b_f alone where the gate does not read
-/// x, nothing without one.
+/// W_f and b_f as a map dim → heads of dtype exact(dtype), for checked options. Only b_f if the gate does not read x;
+/// empty without a gate.
 Linear forget_map(const ForgetGateOptions& o, const HeadsOptions& heads, Rng& rng);
-/// Adds the columns of c to q [batch, heads, n, dk] and k [batch, kv_heads, n, dk] of the call's tokens, whose x
-/// [batch, n, dim] the gate reads. Padding forgets nothing: its f_t is 1. `scale` is that of the scores: c is divided
-/// by it, because attention() multiplies by it. Outside of a stream bf16 becomes f32, and products are to round it.
+/// Adds the columns of c to q [batch, heads, n, dk] and k [batch, kv_heads, n, dk] of the call's tokens. The gate reads
+/// x [batch, n, dim]. Padding forgets nothing: its f_t is 1. c is divided by `scale`, because attention() multiplies
+/// scores by it. Outside of a stream bf16 becomes f32, and the caller must let products round it (Precision::bf16).
 void add_forget_columns(Call& call, const Linear& map, const Tensor& x, double scale, Tensor& q, Tensor& k);
 }  // namespace detail
 

@@ -42,8 +42,8 @@ struct GatedAttentionOptions {
   }
 };
 
-/// The same as options of MultiHeadAttention, whose gates are those of output, query, key and value that there are, in
-/// this order. Throws ValueError for options that do not fit.
+/// The same as options of MultiHeadAttention. Its gates are those of output, query, key and value that are on, in this
+/// order. Throws ValueError for options that do not fit.
 MultiHeadAttentionOptions gated_attention_options(const GatedAttentionOptions& options);
 
 struct GatedAttention : MultiHeadAttention {

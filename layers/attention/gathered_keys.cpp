@@ -16,7 +16,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kHeld = 1 << 22;  // numbers that are gathered at a time, at least
-constexpr double kCopy = 64;        // multiply-adds of attention() in the time of a number's copy there and back
+constexpr double kCopy = 64;        // multiply-adds of attention() in the time of copying a number there and back
 
 /// attention() with a sink for each of the rows [.., group] of q [batch, kv_heads, group, d].
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
@@ -53,8 +53,7 @@ Tensor attention_to_keys(const Tensor& q, const Tensor& k, const Tensor& v, cons
   const auto rows_of = [](const Tensor& x) { return rearrange("b h n d -> (b n) (h d)", x); };
   const Tensor first = reshape(arange(batch, {i64, q.device()}) * static_cast<double>(n), {batch, 1, 1, 1}),
                k_rows = rows_of(k), v_rows = rows_of(v);
-  // Each part makes gradients of all keys, so that parts which gather few numbers beside these would spend their time
-  // on zeros.
+  // Each part makes gradients of all keys. Parts that gather far fewer numbers would spend their time on zeros.
   const bool differentiable = grad_enabled() && (k.requires_grad() || v.requires_grad());
   const int64_t width = k_rows.dim(1) + v_rows.dim(1), of_query = std::max<int64_t>(1, batch * count * width),
                 held = std::max(kHeld, differentiable ? 8 * batch * n * width : 0),

@@ -32,7 +32,7 @@ struct IndexerOptions {
   }
 };
 
-/// Its choice has no gradient: what trains it is a loss on index_scores().
+/// The choice of keys has no gradient: a loss on index_scores() trains the indexer.
 struct Indexer {
   static constexpr const char* type = "Indexer";
   IndexerOptions options{};

@@ -8,10 +8,10 @@
 //
 // With raw_latent (A.X-K2) q and the gate's logits are one map of [RMSNorm(z) | z], z = x·Wdq, per head [q | gate].
 //
-// Expanded, this is attention() with k = [k_n | κ]. Absorbed, Wuk stands on the side of the queries and Wuv behind the
-// sum, q_n·k_n = (q_n·Wukᵀ)·c, so that all heads read one KV head [c | κ] whose values are c. The two forms differ in
-// rounding and cost only. By default a layer takes the one with fewer products: expanded for a whole sequence, absorbed
-// for a few tokens that follow many.
+// Expanded, this is attention() with k = [k_n | κ]. Absorbed, Wuk is applied to the queries and Wuv after the sum:
+// q_n·k_n = (q_n·Wukᵀ)·c, so that all heads read one KV head [c | κ] whose values are c. The two forms differ in
+// rounding and cost only. By default a layer takes the form with fewer products: expanded for a whole sequence,
+// absorbed for a few tokens that follow many.
 //
 // With topk a query attends to the keys that an indexer chooses (DeepSeek sparse attention, indexer.h).
 #pragma once
@@ -42,7 +42,7 @@ struct MlaOptions {
   RopeOptions rope = {.pairing = RopePairing::interleaved};
   std::optional<double> scale = std::nullopt;  // of the scores; default (dn + dr)^{−1/2}
   MlaGate gate = MlaGate::none;
-  bool raw_latent = false;             // q and gate read [RMSNorm(z) | z], and an indexer z. Needs q_rank
+  bool raw_latent = false;             // q and gate read [RMSNorm(z) | z], an indexer reads z. Needs q_rank
   bool sink = false;                   // a learned score per head without a value: e^s/(e^sink + Σ e^s)
   bool rope_norm = false;              // RMSNorm of κ, before RoPE
   double norm_eps = 1e-6;              // of RMSNorm; the LayerNorm of an indexer has 1e-6
@@ -95,7 +95,7 @@ struct Mla {
   Linear q, q_down, q_up;  // dim → h·(dn + dr), or dim → q_rank → h·(dn + dr); raw: 2·q_rank → h·(dn + dr + gate)
   Linear kv_down, kv_up;  // dim → r + dr, [c | κ]; r → h·(dn + dv), per head [k_n | v]
   Norm q_norm, kv_norm, rope_norm;
-  AttentionGate gate;  // unless it comes with q
+  AttentionGate gate;  // without raw_latent
   Tensor sink;         // [h]
   Linear out;          // h·dv → dim
   Indexer indexer;     // with topk
@@ -104,8 +104,8 @@ struct Mla {
   /// Throws ValueError for options that do not fit.
   Mla(MlaOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same shape. A stream keeps r + dr numbers per token, with topk
-  /// index_dim more. Masks of pairs and biases of the pass do not change which keys the indexer chooses.
+  /// x [batch, n, dim] → the same shape. A stream keeps r + dr numbers per token, and index_dim more with topk. Masks
+  /// of pairs and biases of the pass do not change which keys the indexer chooses.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// [c | κ] of x after norm and RoPE, [batch, n, r + dr]: what a stream keeps.
   Tensor latents(const Tensor& x, int64_t position = 0) const;
@@ -117,9 +117,9 @@ struct Mla {
   }
 
  private:
-  /// Whether m queries of n keys are computed in the latent space, by `form` or by the products per head and sequence:
-  /// m·r·(dn + dv) + m·n·(2r + dr) absorbed, n·r·(dn + dv) + m·n·(dn + dr + dv) expanded. Where chosen keys are
-  /// gathered, fewer take the place of n in m·n, of which a causal query sees half.
+  /// True if m queries of n keys are computed in the latent space: by `form`, or if that takes fewer products per head
+  /// and sequence, m·r·(dn + dv) + m·n·(2r + dr) absorbed, n·r·(dn + dv) + m·n·(dn + dr + dv) expanded. If chosen keys
+  /// are gathered, their cost in pairs replaces n in m·n, twice if causal: a causal query sees half of n.
   bool absorbs(double m, double n, bool gathers) const;
 };
 

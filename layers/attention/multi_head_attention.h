@@ -60,7 +60,7 @@ struct MultiHeadAttentionOptions {
 
   /// Rules of AttentionMask. `window` is a number of keys, a query's own position included; 0 means all.
   int64_t window = 0, dilation = 1;
-  std::vector<int64_t> global = {};  // and the positions of the pass
+  std::vector<int64_t> global = {};  // in addition to the positions of the pass
   /// The rows of global positions are replaced by rows computed with Wq_g, Wk_g and Wv_g over all keys, or over keys
   /// j <= i if causal (Longformer). Wq_g, Wk_g and Wv_g are initially copies of Wq, Wk and Wv.
   bool separate_global_projections = false;
@@ -172,12 +172,12 @@ struct MultiHeadAttention {
                global_q, global_k, global_v, sandwich);
 
  protected:
-  /// A layer of another name that computes the same, for options that it made. `name` begins its errors.
+  /// The type and name of a layer that is this one with options that it sets.
   struct Preset {
-    const char* type;  // of the layer, in files
-    const char* name;  // that begins its errors
+    const char* type;  // the layer's type in files
+    const char* name;  // the name that begins its errors
   };
-  /// With options that `preset` has made.
+  /// For a layer `preset` that has set the options.
   MultiHeadAttention(Preset preset, MultiHeadAttentionOptions o, Rng& rng);
 
  private:
@@ -194,7 +194,7 @@ struct MultiHeadAttention {
   bool cross() const { return options.heads.context_dim > 0; }
   Prepared prepare(Call& call) const;
   Tensor gated(GatePosition position, const Tensor& y, const Sources& from, bool after_qk_norm = false) const;
-  /// Rows of k or v of `source`, one for each token, mixed by `shift` with those of the token before.
+  /// Rows of k or v, one for each token; `shift`, a map of `source`, mixes each with the row of the token before.
   Tensor shifted(Call& call, const Linear& shift, const Tensor& source, const Tensor& rows) const;
   Tensor queries(const Sources& from, int64_t position) const;
   Tensor keys(Call& call, const Tensor& source, int64_t position) const;

@@ -15,9 +15,9 @@
 //   DSA   the `topk` keys with the largest index score, for all heads (DeepSeek-AI 2025, "DeepSeek-V3.2", §2.1);
 //         as a layer: MlaOptions::topk
 //
-// q is [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv]; all is causal, aligned at the end.
-// Blocks are counted from the first key, padding included. Means and scores take the real keys of a block, and a block
-// of padding is never chosen. The scores are O(m·n/stride) or O(m·n/block); those of MSA and DSA are O(m·n).
+// q is [batch, heads, m, d], k [batch, kv_heads, n, d], v [batch, kv_heads, n, dv]. All of these are causal, aligned at
+// the end. Blocks are counted from the first key, padding included. Means and scores take the real keys of a block, and
+// a block of padding is never chosen. The scores are O(m·n/stride) or O(m·n/block); those of MSA and DSA are O(m·n).
 #pragma once
 
 #include <sluice/layers/attention/block_compression.h>
@@ -105,9 +105,9 @@ Tensor msa_blocks(const Tensor& index_q, const Tensor& index_k, const MsaSizes& 
 Tensor msa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q, const Tensor& index_k,
                      const MsaSizes& sizes, const SelectedOptions& options = {}, Rng* rng = nullptr);
 
-/// attention() to the `topk` keys with the largest index score among those that causality, padding and documents of the
-/// mask allow. Its pairs and blocks restrict the attention alone. Gathers the keys where that is faster
-/// (gathered_keys.h), else masks pairs.
+/// attention() to the `topk` keys with the largest index score. Causality, padding and documents of the mask decide
+/// which keys compete; its pairs and blocks restrict the attention alone. Gathers the keys where that is faster
+/// (gathered_keys.h), otherwise masks pairs.
 Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const KeyIndex& index, int64_t topk,
                      const AttentionOptions& options = {.mask = {.causal = true}}, Rng* rng = nullptr);
 
@@ -150,7 +150,7 @@ struct NsaAttention {
   SLUICE_PARTS(heads, compressed_k, compressed_v, window_k, window_v, k_compression, v_compression, gate);
 
  private:
-  /// Keys and values of the whole blocks, of which `real` marks the real rows. A stream keeps those of earlier steps.
+  /// Keys and values of the whole blocks; `real` marks the real rows. A stream keeps the results of earlier steps.
   std::pair<BlockRows, Tensor> compressed(Call& call, const Tensor& k, const Tensor& v, const Tensor& real) const;
 };
 
@@ -196,7 +196,7 @@ struct MsaAttentionOptions {
   }
 };
 
-/// RoPE turns as many channels of the index as of q and k. A stream keeps index_dim numbers per token more.
+/// RoPE turns as many channels of the index as of q and k. A stream keeps index_dim more numbers per token.
 struct MsaAttention {
   static constexpr const char* type = "MsaAttention";
   MsaAttentionOptions options;
@@ -216,8 +216,8 @@ struct MsaAttention {
   struct Index {
     Tensor q, k;  // [batch, kv_heads, n, di], [batch, 1, n, di]
   };
-  /// The operands of msa_blocks() for x [batch, n, dim]. The choice has no gradient: what trains the index is a loss on
-  /// their products. `position` is the position of the first token.
+  /// The operands of msa_blocks() for x [batch, n, dim]. `position` is the position of the first token. The choice has
+  /// no gradient: a loss on the products of q and k trains the index.
   Index index(const Tensor& x, int64_t position = 0) const;
   SLUICE_PARTS(heads, q_norm, k_norm, index_q, index_k, index_q_norm, index_k_norm);
 };

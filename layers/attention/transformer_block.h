@@ -56,7 +56,7 @@ template <class A> BranchFacts facts_of(const A& a) {
   if constexpr (requires { bool(a.options.heads.residual); }) facts.adds_input = a.options.heads.residual;
   else if constexpr (requires { bool(a.options.residual); }) facts.adds_input = a.options.residual;
   else if constexpr (requires { A::adds_input; }) facts.adds_input = A::adds_input;
-  facts.dtype = compute_dtype(members(a), facts.dtype);  // the options' is that of before to() and load_model()
+  facts.dtype = compute_dtype(members(a), facts.dtype);  // options.dtype does not follow to() and load_model()
   return facts;
 }
 void check_block(const TransformerBlockOptions& o, const BranchFacts& attention, const BranchFacts& feed);

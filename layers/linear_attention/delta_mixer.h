@@ -1,13 +1,14 @@
-// What the layers of the delta rule share (ops/scan/delta_scan.h). Around a layer's own decay and gate stand
+// The parts that the layers of the delta rule share (ops/scan/delta_scan.h), around a layer's own decay and gate:
 //
 //   before: q, k, v = silu(conv(x·Wq | x·Wk | x·Wv)) in heads, q and k of length 1, q times dk^{−1/2}, β = c·σ(x·Wβ)
 //   behind: y = (RMSNorm(o) ⊙ gate)·Wo, each value head normed by itself with one weight [dv]
 //
 // H heads of q and k serve HV value heads; value head i reads q and k of head ⌊i/(HV/H)⌋.
 //
-// With m `updates` a token writes m times, each time with a k, v and β of its own; its decay acts before the first, q
-// reads after the last (Siems et al. 2025, "DeltaProduct": a token's step of the state is a product of m Householder
-// matrices). It is the same scan over m·n rows, in which all but a token's first have g = 0, all but its last q = 0.
+// With m `updates` a token writes m times, each time with its own k, v and β. Its decay acts before the first update,
+// and q reads after the last (Siems et al. 2025, "DeltaProduct": a token's step of the state is a product of m
+// Householder matrices). This is the same scan over m·n rows: all rows of a token but the first have g = 0, all but the
+// last q = 0.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -72,7 +73,7 @@ struct DeltaMixer {
   void draw(const char* layer, DeltaOptions& o, Rng& rng, Act activation = Act::silu);
   /// q, k and v of the call's tokens, activated; q and k not yet normalised.
   Rows rows(const DeltaOptions& o, const Call& call, Act activation = Act::silu) const;
-  /// The same with q and k of length 1 for each head, q times dk^{−1/2}. A row of zeros stays so.
+  /// rows() with q and k of length 1 for each head, and q times dk^{−1/2}. A row of zeros stays zero.
   Rows unit_rows(const DeltaOptions& o, const Call& call, Act activation = Act::silu) const;
   /// β [batch, n·m, HV, 1].
   Tensor strength(const DeltaOptions& o, const Call& call) const;
@@ -81,13 +82,14 @@ struct DeltaMixer {
   /// writes nothing and decays nothing. A document begins with an empty state.
   static Tensor scanned(const DeltaOptions& o, Call& call, const Rows& x, const Tensor& log_decay, const Tensor& erase,
                         const Tensor& write);
-  /// y from what scanned() gave. `gate` [batch, n, HV·dv] are the logits of a factor φ; undefined: none.
+  /// y from the result of scanned(). `gate` [batch, n, HV·dv] are the logits of a factor φ; undefined: no factor.
   Tensor finish(const DeltaOptions& o, const Call& call, const Tensor& attended, const Tensor& gate = {},
                 Act activation = Act::silu) const;
 };
 
 namespace detail {
-/// t [batch, n, …] in row `at` of every `updates`, zeros in the others, [batch, n·updates, …]. Undefined t stays so.
+/// Puts t [batch, n, …] into row `at` of each token's `updates` rows; the others are zeros: [batch, n·updates, …].
+/// Undefined for undefined.
 Tensor among_updates(const Tensor& t, int64_t updates, int64_t at);
 }  // namespace detail
 

@@ -7,7 +7,7 @@
 //   g = −e^{A_log} ⊙ softplus(x·Wa + dt_bias), a number for each value head; none in DeltaNet
 //   y = (RMSNorm(o) ⊙ silu(x·Wg))·Wo
 //
-// delta_mixer.h has what stands around it: q, k, v, the convolution, β.
+// delta_mixer.h has the parts around it: q, k, v, the convolution, β.
 #pragma once
 
 #include <sluice/layers/linear_attention/delta_mixer.h>
@@ -78,7 +78,7 @@ struct GatedDeltaNet : DeltaMixer {
   GatedDeltaNet() = default;
   GatedDeltaNet(GatedDeltaNetOptions o, Rng& rng);
   GatedDeltaNet(DeltaOptions o, Rng& rng) : GatedDeltaNet(GatedDeltaNetOptions{.heads = o}, rng) {}
-  /// x [batch, n, dim] → the same shape. A stream keeps what one of DeltaNet keeps.
+  /// x [batch, n, dim] → the same shape. A stream keeps the same numbers as one of DeltaNet.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// g [batch, n, HV]; f32 for x of bf16.
   Tensor log_decay(const Tensor& x) const;

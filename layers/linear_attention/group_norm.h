@@ -1,4 +1,4 @@
-// A norm of each group of channels on its own, as retention has it behind its heads.
+// A norm of each group of channels on its own, as retention applies it to the output of its heads.
 #pragma once
 
 #include <sluice/layers/nn/init.h>

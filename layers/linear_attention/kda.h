@@ -5,10 +5,10 @@
 //   z = x·F + dt_bias [HV·dk]     g = −e^{A_log} ⊙ softplus(z), or above a lower bound ℓ·σ(e^{A_log} ⊙ z)
 //   y = (RMSNorm(o) ⊙ σ(x·Γ))·Wo
 //
-// F and Γ have rank dv, or as in Ling 3.0 are one matrix each.
+// F and Γ have rank dv, or, as in Ling 3.0, are one full matrix each.
 //
-// With `erase_write` β gives way to a gate for each erased key channel and each written value channel (NVIDIA 2026,
-// GDN-2): e = c·σ(x·Wb) ⊙ k and w = σ(x·Ww) ⊙ v in the words of ops/scan/delta_scan.h.
+// With `erase_write`, gates for each erased key channel and each written value channel replace β (NVIDIA 2026, GDN-2):
+// e = c·σ(x·Wb) ⊙ k and w = σ(x·Ww) ⊙ v in the terms of ops/scan/delta_scan.h.
 #pragma once
 
 #include <sluice/layers/linear_attention/delta_mixer.h>

@@ -50,17 +50,17 @@ Operands prepare(const Tensor& q, const Tensor& k, const Tensor& v, const Linear
   const auto real = [&](const Tensor& t) { return detail::filled_tokens(t, padding, 0, 2); };
   Operands x{f.scale == 1 ? q : q * f.scale, real(k), real(v), real(f.log_decay)};
   if (!f.starts.defined()) return x;
-  // Nothing of earlier documents passes a decay of −∞, nor, in reverse, of later ones.
+  // A decay of −∞ lets nothing of earlier documents pass, nor, in reverse, of later ones.
   if (!x.decay.defined()) x.decay = zeros({}, detail::widened(k.options()));
   x.decay = detail::filled_tokens(x.decay, f.starts, -std::numeric_limits<double>::infinity(), 2);
   return x;
 }
 
-/// [batch, heads, n, ·] ↔ [batch, n, heads, ·], the order in memory: maps of tokens return it, merge_heads() needs it.
+/// [batch, heads, n, ·] ↔ [batch, n, heads, ·], the order in memory: maps of tokens write it, merge_heads() needs it.
 Tensor token_major(const Tensor& x) { return transpose(x, 1, 2); }
 
-/// `sum` computes Σ_j (q_i·k_j) v_j. Returns it for v, divided by that for 1 with a normaliser. RoPE turns φ(q) and
-/// φ(k) of the numerator only; `first` is the position of the first token.
+/// `sum` computes Σ_j (q_i·k_j) v_j. Returns this sum for v; with a normaliser divided by the sum for v = 1. RoPE turns
+/// φ(q) and φ(k) of the numerator only; `first` is the position of the first token.
 template <class Sum>
 Tensor numerator_and_denominator(const Operands& x, const LinearAttentionForm& f, int64_t first, const Sum& sum) {
   const Tensor q = f.rope ? detail::rope_from(x.q, *f.rope, first) : x.q;
@@ -90,7 +90,7 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
   switch (f.direction) {
     case LinearDirection::full:
       if (!f.starts.defined()) return attended(full_sum);
-      [[fallthrough]];  // all tokens of a document
+      [[fallthrough]];  // as bidirectional: all tokens of a document
     case LinearDirection::bidirectional:
       return attended([&](const Tensor& q, const Tensor& k, const Tensor& values) {  // both directions include j = i
         return scan(false)(q, k, values) + scan(true)(q, k, values) - sum(q * k, {-1}, keep) * values;
@@ -203,7 +203,7 @@ Tensor LinearAttention::operator()(const Tensor& given, const Pass& pass) const 
   Call call(*this, "linear_attention", given, o.dim, pass);
   const HeadsOptions h = head_options();
   auto [q, k, v] = project(h, call);
-  const Tensor padding = call.padding();  // whose features may overflow
+  const Tensor padding = call.padding();  // features of padding may overflow
   q = detail::filled_tokens(q, padding, 0, 2), k = detail::filled_tokens(k, padding, 0, 2);
   LinearAttentionForm form{.direction = o.direction,
                            .normalize = o.normalize,

@@ -47,7 +47,7 @@ struct LinearAttentionForm {
   int64_t chunk = 64;
   /// bool [batch, n]: false marks padding. A padded token has no key, no value and no decay; its k and v may hold NaN.
   Tensor key_mask = {};
-  /// bool [batch, n]: true where a document begins, whose tokens do not see those of others.
+  /// bool [batch, n]: true where a document begins. Tokens of a document do not see those of other documents.
   Tensor starts = {};
   /// Rotates φ(q) and φ(k) in the numerator only, so that weights depend on relative positions and the denominator
   /// stays positive (Su et al. 2021, "RoFormer", eq. 19).

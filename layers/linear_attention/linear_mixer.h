@@ -1,4 +1,4 @@
-// What the layers of the linear family share. Around a layer's own features, decay, scan and norm stand
+// The parts that the layers of the linear family share, around a layer's own features, decay, scan and norm:
 //
 //   before: q, k, v = conv(x·Wq | x·Wk | x·Wv) in heads, RoPE on q and k, k and v repeated for the heads that read them
 //   behind: y = (norm(o) ⊙ swish(x·Wg))·Wo, then dropout
@@ -29,8 +29,8 @@ struct LinearMixer {
 
   /// q, k, v of the call's tokens, [batch, heads, n, ·].
   Heads::Projected project(const HeadsOptions& h, const Call& call) const;
-  /// o_t = scale·q_t S_t with S_t = e^{g_t} ∘ S_{t−1} + k_tᵀ v_t, for g = log_decay [batch, heads, n] or with a channel
-  /// dim, dims broadcast. Without a scale it is dk^{−1/2}. In a stream it continues the stream's S.
+  /// o_t = scale·q_t S_t with S_t = e^{g_t} ∘ S_{t−1} + k_tᵀ v_t. g = log_decay [batch, heads, n] or with a channel
+  /// dim; its dims broadcast. `scale` defaults to dk^{−1/2}. In a stream the scan continues from the stream's S.
   static Tensor decayed(Call& call, const Heads::Projected& x, const Tensor& log_decay, int64_t chunk,
                         std::optional<double> scale = {});
   /// The layer's output from the normed values of all heads, [batch, n, heads·dv].

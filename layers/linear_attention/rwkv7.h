@@ -68,7 +68,7 @@ struct Rwkv7 {
   /// x [batch, n, dim] → the same shape, as the first layer. A document begins with an empty state, and nothing before
   /// it. A stream keeps dim·head_dim numbers a sequence, and the last row.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  /// The same in a stack: `first_values` [batch, n, dim] is v of the first layer, which finds it undefined and sets it.
+  /// The same in a stack. `first_values` [batch, n, dim] is v of the first layer: pass it undefined there, to be set.
   /// ShapeError if it does not fit x.
   Tensor operator()(const Tensor& x, Tensor& first_values, const Pass& pass = {}) const;
   /// w from x_w, [batch, n, dim]; f32 for x of bf16.

@@ -76,7 +76,7 @@ struct DecoderBlock {
   std::variant<std::monostate, Glu, Moe, Mlp> feed;
 
   DecoderBlock() = default;
-  /// Of a model with options `o`.
+  /// A block of a model with options `o`.
   DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng);
   /// x [batch, n, dim] → the same shape.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;

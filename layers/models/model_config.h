@@ -1,5 +1,5 @@
-// The config.json beside a model's weights, which remembers what was read: a field that nobody asked for may change
-// what the model computes, and loading without it would be wrong silently.
+// The config.json beside a model's weights. It remembers which fields were read: a field that nobody read may change
+// what the model computes, and loading without it would give wrong results silently.
 #pragma once
 
 #include <sluice/core/text/json.h>
@@ -16,8 +16,8 @@ namespace sluice {
 Json parse_python_json(const std::string& text);
 
 /// Fields have dotted names, "rope_parameters.rope_theta". A null counts as absent. A model for text and images keeps
-/// its language model's fields in "text_config"; they are found without this prefix, and nothing beside them is but
-/// tie_word_embeddings.
+/// its language model's fields in "text_config". They are found without this prefix; of the fields beside text_config
+/// only tie_word_embeddings is found.
 class ModelConfig {
  public:
   /// `text` is JSON; `at`, such as "op: 'path'", begins errors. IOError for text that is no JSON object.
@@ -50,15 +50,14 @@ class ModelConfig {
   template <class T> void must_be(const std::string& name, const T& value) const {
     if (has(name) && !(at<T>(name) == value)) refuse(name, str("only ", value, " is known"));
   }
-  /// Marks fields as read that change nothing that the model computes. Spaces stand between the names.
+  /// Marks fields as read that do not change what the model computes. Names are separated by spaces.
   void ignore(const std::string& names) const;
-  /// For each "theirs": "usual" of this JSON object, the field `theirs` is called `usual` from now on, unless both
-  /// stand there.
+  /// For each "theirs": "usual" of this JSON object, renames the field `theirs` to `usual`, unless both are there.
   void rename(const std::string& names) const;
-  /// Takes the members of this JSON object where fields are absent, but not where they are null.
+  /// Adds the members of this JSON object where fields are absent, but not where they are null.
   void assume(const std::string& defaults) const;
-  /// IOError naming every field that was neither read nor ignored; who reads an object has read its fields. `ignored`
-  /// are more names.
+  /// IOError naming every field that was neither read nor ignored. Reading an object reads its fields. `ignored` are
+  /// more names.
   void check_read(const std::vector<std::string>& ignored) const;
   /// IOError: `name` has a value that this library cannot follow; `why`.
   [[noreturn]] void refuse(const std::string& name, const std::string& why) const;

@@ -44,7 +44,7 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
 /// Continues prompt i64 [batch, n], n >= 1. Returns i64 [batch, n + m] on the prompt's device, with m <= options.tokens
 /// new tokens; m is smaller when all sequences have stopped. A sequence that has stopped is filled with `stop`,
 /// whichever token ended it. `logits_of` must return the logits [batch, ·, vocabulary] of the next tokens [batch, ·] of
-/// a stream, or those of the last of them alone. A prompt may be i32. Records no history.
+/// a stream, or the logits of the last token alone. A prompt may be i32. Records no history.
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
                 const GenerateOptions& options, Rng& rng);
 
@@ -54,15 +54,14 @@ void check_padding_in_front(const Tensor& key_mask);
 }  // namespace detail
 
 /// generate() for a model that returns the logits of tokens [batch, ·]. The model runs as a stream, see step(). It
-/// reads a context of the pass with the prompt. Prompts of several lengths are padded in front with any token; the
-/// key_mask of the pass, bool [batch, n], is false there. Padding counts as positions: chunks, blocks and absolute
-/// positions begin with it, so that models with these go on otherwise than from each prompt alone. A model with `static
-/// constexpr bool logits_of_hidden = true` is logits(hidden(tokens, pass)); of a prompt only the last row's logits are
-/// made.
+/// reads a context of the pass with the prompt. Prompts of several lengths must be padded in front with any token; the
+/// key_mask of the pass, bool [batch, n], is false there. Padding takes up positions. So models with chunks, blocks or
+/// absolute positions continue otherwise than from each prompt alone. A model with `static constexpr bool
+/// logits_of_hidden = true` must be logits(hidden(tokens, pass)); only the last row of a prompt gets logits.
 template <TakesPass M>
 Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng, const Pass& pass = {}) {
   Stream stream;
-  Pass next = pass;  // reads all fields: without tokens nothing else will
+  Pass next = pass;  // reads all fields: if no tokens are generated, nothing else reads them
   const auto logits_of_last = [&](const Tensor& tokens, const Pass& p) {
     // A vocabulary is large, and only the last row is drawn from.
     if constexpr (requires { requires M::logits_of_hidden; })

@@ -1,6 +1,6 @@
 // The common part of layers with heads: sizes, the four maps, checks of the options, RoPE, and the output map. A
 // multi-head layer has a HeadsOptions in its options and a Heads; the layer itself computes the attended values from q,
-// k and v. Made of HeadsOptions alone, it has the defaults of its other options.
+// k and v. A layer made from HeadsOptions alone has the defaults of its other options.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>

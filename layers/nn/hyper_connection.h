@@ -34,7 +34,7 @@ struct HyperConnectionOptions {
   int64_t dim;          // of a stream
   int64_t streams = 4;  // s
   HyperKind kind = HyperKind::doubly_stochastic;
-  int64_t iterations = 20;  // divisions by the sums of columns
+  int64_t iterations = 20;  // number of divisions by the sums of columns
   double eps = 1e-6;        // ε
   double norm_eps = 1e-6;
   int64_t rank = 0;  // of W↓; 0 means dim/4, at least 1
@@ -65,7 +65,7 @@ struct HyperConnection {
   HyperConnection() = default;
   HyperConnection(HyperConnectionOptions o, Rng& rng);
 
-  /// What a block reads, and what takes its result.
+  /// The input of a block, and what write() needs to add the block's result.
   struct Reading {
     Tensor x;     // [..., dim]
     Tensor kept;  // Σ_j M_ji H_j, [..., s, dim]
@@ -75,7 +75,7 @@ struct HyperConnection {
   Reading read(const Tensor& h) const;
   /// The streams [..., s·dim] after a block whose result is y [..., dim].
   Tensor write(const Reading& reading, const Tensor& y) const;
-  /// write() of what the branch makes of read(): connection(h, [&](const Tensor& x) { return attention(norm(x)); }).
+  /// read(), the branch and write() in one: connection(h, [&](const Tensor& x) { return attention(norm(x)); }).
   template <std::invocable<const Tensor&> Branch> Tensor operator()(const Tensor& h, Branch&& branch) const {
     ModuleScope scope(this, type);
     const Reading reading = read(h);

@@ -40,16 +40,16 @@ void describe_parameters(auto& o, auto& f) {
   f.training("dtype", o.dtype, "of the parameters");
 }
 
-/// The dtype of what a layer of `dtype` does not round to bf16: exponents of decays, whose errors add up over all
-/// tokens, and biases that decide between near scores.
+/// The dtype of parameters that a layer of `dtype` does not round to bf16: exponents of decays, whose errors add up
+/// over all tokens, and biases that decide between near scores.
 inline DType exact(DType dtype) { return dtype == bf16 ? f32 : dtype; }
 namespace detail {
-/// Where and as what a new weight is made: on the CPU, or on meta while a MetaInit (layers/nn/meta_init.h) lives.
+/// Device and dtype of a new weight: on the CPU, or on meta while a MetaInit (layers/nn/meta_init.h) lives.
 TensorOptions initial(DType dtype);
 }  // namespace detail
 /// A trained weight of shape [in, out]. Throws ShapeError unless in >= 1 and out >= 1.
 Tensor init_weight(int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);
-/// The weight [width, channels] of a convolution of each channel by itself, whose fans both are `width`.
+/// The weight [width, channels] of a convolution of each channel by itself. Its fan-in and fan-out are `width`.
 Tensor init_depthwise(int64_t width, int64_t channels, Init init, Rng& rng, DType dtype = f32);
 /// `count` weights of shape [in, out], drawn one after the other: [count, in, out].
 Tensor init_weights(int64_t count, int64_t in, int64_t out, Init init, Rng& rng, DType dtype = f32);

@@ -25,9 +25,9 @@ struct KvCache {
   /// buffers must grow they get room for `expected` tokens in all. Without history. ShapeError when the shapes do not
   /// continue the stream, ValueError for another window than before.
   std::vector<Tensor> append(const std::vector<Tensor>& fresh, int64_t window = 0, int64_t expected = 0);
-  /// Takes back the last append(), without a window all since then: the cache has `before` tokens again.
+  /// Undoes the last append(); without a window undoes all appends since the cache had `before` tokens.
   void take_back(int64_t before) noexcept;
-  /// Keeps the memory of the stored rows alone; without memory for them all stays as it is.
+  /// Frees memory beyond the stored rows. Changes nothing if there is no memory for their copy.
   void trim() noexcept;
   /// Number of rows kept: length, or with a window at most W.
   int64_t stored() const { return window > 0 && window < length ? window : length; }

@@ -12,9 +12,9 @@ namespace sluice {
 ///   const Model model(rng);
 ///   const Cost c = cost_of(model, [&](const Model& m) { m(zeros({1, n}, {i64, meta})); });
 ///
-/// Holds for the layers of the library, and in others for init_weight(), init_vector() and init_normal(). What
-/// a layer computes stays where it is until to(layer, meta): single numbers, the decays γ of Retention, LinearAttention
-/// and LightningAttention, and what it makes by zeros() and such.
+/// Applies to layers of the library, and in others to init_weight(), init_vector() and init_normal(). Tensors that a
+/// layer makes otherwise stay where they are until to(layer, meta): single numbers, the decays γ of Retention,
+/// LinearAttention and LightningAttention, and the results of zeros() and similar functions.
 struct [[nodiscard]] MetaInit : detail::Restored<bool> {
   MetaInit();
 };

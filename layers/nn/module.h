@@ -41,8 +41,8 @@ struct LoadOptions {
 };
 
 namespace detail {
-/// Of a training checkpoint (layers/train/training.h): its metadata entry "format", and what the names of the model's
-/// tensors begin with.
+/// The metadata entry "format" of a training checkpoint (layers/train/training.h), and the beginning of the names of
+/// its model's tensors.
 inline constexpr std::string_view kCheckpointFormat = "sluice-checkpoint-1", kCheckpointModel = "model.";
 
 /// Whether T is some Kind<…>: std::vector, std::optional, std::variant.
@@ -173,9 +173,9 @@ template <class M> std::vector<NamedTensor> parameters(const M& m) {
 template <class M> std::vector<NamedTensor> state_dict(const M& m) {
   return detail::tensors_of(detail::members(m), false);
 }
-/// Copies a state into m, also one of m's own tensors. Checks all names, shapes and dtypes before the first value
-/// changes. Throws IOError naming the entries that are missing, unexpected or of another shape or dtype, and a tensor
-/// that only one of the two has on meta.
+/// Copies a state into m. The state may consist of m's own tensors. Checks all names, shapes and dtypes before the
+/// first value changes. Throws IOError naming the entries that are missing, unexpected or of another shape or dtype,
+/// and a tensor that only one of the two has on meta.
 template <class M> void load_state(const M& m, const std::map<std::string, Tensor>& state) {
   detail::load_state(detail::members(m), state);
 }

@@ -4,11 +4,12 @@
 //   s = softmax(x·Wr), or σ(x·Wr)     T = the k largest of s + b     w_i = s_i, or s_i/Σ_T s
 //   y = c·Σ_{i ∈ T} w_i·(silu(x·Wg_i) ⊙ (x·Wu_i))·Wd_i  +  σ(x·w_s)·shared(x)
 //
-// Of s and w the gradient flows, of the choice T none. softmax: Mixtral, Qwen3; the shared expert with a gate for each
-// token: Qwen2-MoE, Qwen3-Next; σ with the bias b for the choice alone: DeepSeek-V3, Kimi Linear, Trinity. With groups
-// of experts, T comes from the best of them alone (DeepSeek-V2, §2.2.2; DeepSeek-V3, §2.1.2). gpt-oss has biases in all
-// maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l. Nemotron 3 has no gate, and
-// may have experts of a latent z = x·W_down, whose sum goes through W_up: y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up.
+// Gradients flow through s and w, not through the choice T. softmax: Mixtral, Qwen3. A shared expert with a gate for
+// each token: Qwen2-MoE, Qwen3-Next. σ, with the bias b for the choice alone: DeepSeek-V3, Kimi Linear, Trinity. With
+// groups of experts, T comes from the best groups alone (DeepSeek-V2, §2.2.2; DeepSeek-V3, §2.1.2). gpt-oss has biases
+// in all maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l. Nemotron 3 has no
+// gate. Its experts may read a latent z = x·W_down, and W_up maps their sum back:
+// y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -37,13 +38,13 @@ struct MoeOptions {
   double scale = 1;              // c
   bool router_bias = false;      // b [experts], not trained by gradients
   bool logit_bias = false;       // a bias of x·Wr, trained
-  int64_t groups = 1;            // of experts/groups experts side by side
+  int64_t groups = 1;            // groups of experts/groups neighbouring experts
   int64_t top_groups = 1;        // groups from which a token's experts come
-  int64_t group_best = 1;        // a group's score is the sum of its so many largest s + b; DeepSeek-V2: 1, V3: 2
+  int64_t group_best = 1;        // number of largest s + b that add up to a group's score; DeepSeek-V2: 1, V3: 2
   bool expert_bias = false;      // biases of Wg_i, Wu_i and Wd_i
   MoeActivation activation = MoeActivation::swiglu;
   double swiglu_limit = 7, swiglu_alpha = 1.702;  // l and α of swiglu_oai
-  int64_t shared_hidden = 0;                      // of an expert that all tokens go to; 0: none
+  int64_t shared_hidden = 0;                      // width of an expert that all tokens go to; 0: none
   bool shared_gate = true;                        // the factor σ(x·w_s) of the shared expert
   Init init = Init::lecun();
   DType dtype = f32;
@@ -78,7 +79,7 @@ struct ExpertMaps {
   static constexpr const char* type = "ExpertMaps";
   Tensor weight;  // [experts, in, out]
   Tensor bias;    // [experts, out]
-  /// x [tokens, in], all of the expert e → [tokens, out].
+  /// Applies the matrix of expert e: x [tokens, in] → [tokens, out].
   Tensor operator()(const Tensor& x, int64_t e) const;
   SLUICE_PARTS(weight, bias);
 };
@@ -99,7 +100,7 @@ struct Moe {
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
 
-  /// Where x [tokens, dim] goes.
+  /// The routing of x [tokens, dim].
   struct Routing {
     Tensor scores;   // s [tokens, experts]; f32 for bf16
     Tensor chosen;   // i64 [tokens, top_k], the best first

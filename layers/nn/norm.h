@@ -46,7 +46,7 @@ struct NormOptions {
 namespace detail {
 /// The options of a layer whose `kind` is its type's own: the default, or `other`. Throws ValueError for further kinds.
 NormOptions norm_options(NormOptions o, NormKind kind, NormKind other);
-/// The norm of these options, with other weights.
+/// Applies the norm of these options with other weights.
 Tensor normalised(const NormOptions& o, const Tensor& x, const Tensor& weight, const Tensor& bias);
 /// Normalises each group of channels of x [..., groups·dim] on its own, then multiplies by weight and adds bias, where
 /// they are defined: both [groups·dim], or both [dim] for all groups. Only the kind `layer` subtracts the mean.

@@ -2,11 +2,11 @@
 // a struct's members.
 #pragma once
 
-/// The visit of a module that calls its parts as its members are called; up to 80 of them.
+/// Defines visit() for a module whose parts have the names of its members; at most 80 parts.
 #define SLUICE_PARTS(...)                                                                            \
   static void visit(auto& self, auto&& f) { SLUICE_ALL_PARTS(__VA_OPT__(SLUICE_PART(__VA_ARGS__))) } \
   static_assert(true)
-/// The same of a module that derives from one, whose parts come first.
+/// Defines visit() for a module that derives from another one. The parts of the base come first.
 #define SLUICE_PARTS_BEHIND(Base, ...)                     \
   static void visit(auto& self, auto&& f) {                \
     Base::visit(self, f);                                  \
@@ -25,7 +25,7 @@
 
 namespace sluice::detail {
 
-/// A member in the visit of SLUICE_PARTS; one that is in_place lists its own members there.
+/// Visits a member for SLUICE_PARTS. A member that is in_place lists its own members in its place.
 template <class T> void visit_part(auto& f, const char* name, T& x) {
   if constexpr (requires { T::in_place; }) T::visit(x, f);
   else f(name, x);

@@ -1,12 +1,12 @@
-// A call of a layer: what it brings besides x, and where its tokens stand. They are the whole sequence, a piece of one
-// that is split over ranks (parallel/sequence.h), or the continuation of a stream.
+// A call of a layer: its arguments besides x, and the place of its tokens. They are the whole sequence, a piece of a
+// sequence that is split over ranks (parallel/sequence.h), or the continuation of a stream.
 //
 //   Tensor y = layer(x, {.key_mask = mask, .rng = &rng});
 //
 //   Stream stream;                             // empty: nothing has been read
 //   Tensor y = step(layer, x_t, stream);       // the same forward pass for the next tokens, without history
 //
-// A layer is written once. It makes a Call of its arguments and asks it for whatever crosses tokens.
+// A layer is written once for all three. It makes a Call of its arguments and asks it for all that crosses tokens.
 #pragma once
 
 #include <sluice/core/number/random.h>
@@ -36,18 +36,18 @@ template <class T> class Given {
   requires std::is_constructible_v<T, const E*, const E*> Given(std::initializer_list<E> list)
       : value_(list.begin(), list.end()) {}
   Given(const Given& o) : value_(o.get()), read_(true) {}
-  /// Assigning reads it; the field that it was assigned to counts as read.
+  /// Assignment reads `o`; the assigned field counts as read.
   Given& operator=(const Given& o) {
     value_ = o.get(), read_ = true;
     return *this;
   }
-  /// The value, which has been read from now on.
+  /// Returns the value and marks it as read.
   const T& get() const {
     read_ = true;
     return value_;
   }
   operator const T&() const { return get(); }
-  /// The value, left unread: for code that does not act on it.
+  /// Returns the value without marking it as read, for code that does not act on it.
   const T& peek() const { return value_; }
   /// True if a tensor, or a list that is not empty, was given. Asking does not read it.
   bool defined() const {
@@ -64,9 +64,9 @@ template <class T> class Given {
   mutable bool read_ = false;
 };
 
-/// What a call may bring; every field is optional. A layer reads the fields that it needs; a model hands its pass on. A
-/// pass belongs on the stack. Its end throws ValueError if a field was given but never read. get() reads a field, as
-/// does its use as a `const Tensor&`; a field that was assigned or copied counts as read.
+/// The optional arguments of a call. A layer reads the fields that it needs; a model hands its pass on. A pass belongs
+/// on the stack. Its end throws ValueError if a field was given but never read. get() reads a field, as does its use as
+/// a `const Tensor&`; a field that was assigned or copied counts as read.
 struct Pass {
   Given<Tensor> key_mask = {};          // bool [batch, n]: true for real tokens of x, false for padding (may hold NaN)
   Given<Tensor> context = {};           // [batch, k, context_dim], what cross attention reads; already normalised
@@ -89,7 +89,8 @@ struct Pass {
   ~Pass() noexcept(false);
 };
 
-/// Position of the first of `tokens` tokens in the whole sequence. ValueError in a step of a stream of another number.
+/// Position of the first of `tokens` tokens in the whole sequence. ValueError in a step of a stream with another number
+/// of tokens.
 int64_t first_position(int64_t tokens, const Pass& pass, const char* layer = "first_position");
 
 /// A model or layer that is called with a Pass.
@@ -125,9 +126,9 @@ Tensor filled_tokens(const Tensor& t, const Tensor& marked, double value, int64_
 Tensor padding_of(const Tensor& keys);
 }  // namespace detail
 
-/// The call of one layer. It checks x and the mask, and gives what crosses tokens, wherever these stand. Its end throws
-/// ValueError for segments that neither the layer nor one inside it has read: it would mix documents, while another
-/// layer of the model keeps them apart.
+/// The call of one layer. It checks x and the mask, and provides all that crosses tokens, wherever the tokens are. Its
+/// end throws ValueError for segments that neither the layer nor a layer inside it has read: such a layer would mix
+/// documents that other layers of the model keep apart.
 class Call {
  public:
   /// `given` must be x [batch, n, dim]. Throws ShapeError or DTypeError naming `layer` unless it and the mask fit.
@@ -153,8 +154,8 @@ class Call {
   Rng* rng() const { return pass_.rng; }
   /// The pass for the call of a layer inside this one.
   const Pass& pass() const { return pass_; }
-  /// The masks of the pass, for self attention: keys, documents, pairs, blocks. The keys are x, or what rows() gave
-  /// before this call, which in a stream is more.
+  /// The masks of the pass, for self attention: keys, documents, pairs, blocks. The keys are x, or the rows that rows()
+  /// has returned in this call, of which a stream has more.
   AttentionMask mask() const;
   /// mask().keys, without reading the other masks.
   const Tensor& mask_of_keys() const;
@@ -176,7 +177,7 @@ class Call {
   std::vector<Tensor> rows(const std::vector<Tensor>& fresh, int64_t window = 0);
   /// Queries and keys that a table of relative positions must cover, where `keys` are among what rows() gave.
   std::pair<int64_t, int64_t> extent(const Tensor& keys) const;
-  /// How many of the last rows() later queries see with these rules, (window − 1)·dilation + 1; 0 for all.
+  /// Number of last rows that later queries see under these rules: (window − 1)·dilation + 1; 0 for all.
   static int64_t rows_seen(int64_t window, int64_t dilation, const std::vector<int64_t>& global);
   /// attention() of q over all tokens so far; k and v are those of x. mask.keys is set here.
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options);
@@ -194,19 +195,19 @@ class Call {
   /// delta_scan() over all tokens so far.
   Tensor delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& log_decay,
                     const DeltaScanOptions& options);
-  /// What `make` gives for the context, `count` tensors. A stream computes it in its first step and keeps it; `make`
-  /// itself keeps nothing in the stream. ValueError for a stream that keeps another number.
+  /// The `count` tensors that `make` computes from the context. A stream computes them in its first step and keeps
+  /// them. `make` must keep nothing in the stream itself. ValueError for a stream that keeps another number of tensors.
   std::vector<Tensor> of_context(std::size_t count, const std::function<std::vector<Tensor>()>& make);
-  /// What a stream keeps here, for what the above does not serve; valid until the step ends. ShapeError for a stream of
-  /// another batch, DeviceError for one on another device.
+  /// What a stream keeps here, for layers that the functions above do not serve; valid until the step ends. ShapeError
+  /// for a stream of another batch, DeviceError for a stream on another device.
   Stream::Kept& kept(const char* what);
 
  private:
   Tensor& kept_tensor(const char* what);
   /// Which of the last `count` tokens are real, bool [batch, count]; undefined as long as no step had a mask. `kept`
-  /// has the mask of the earlier ones, or nothing, and then that of the last `stored` tokens.
+  /// must hold the mask of the earlier tokens, or nothing; afterwards it holds the mask of the last `stored` tokens.
   Tensor kept_mask(std::vector<Tensor>& kept, int64_t count, int64_t stored) const;
-  /// A scan's state. ShapeError, naming `rows` of the call, for a stream with another.
+  /// The state of a scan. ShapeError, naming `rows` of the call, for a stream with another state.
   Tensor& kept_state(const Shape& shape, DType dtype, const Tensor& rows);
 
   ModuleScope scope_;

@@ -26,8 +26,8 @@ class Stream {
   Stream& operator=(Stream&& other);
   /// Number of tokens so far.
   int64_t length() const { return length_; }
-  /// length(), for a layer that is called with `tokens` tokens. ValueError, beginning with `layer`, if these are not
-  /// all of the running step's: its positions would be others than in the full pass.
+  /// length(), for a layer that is called with `tokens` tokens. ValueError, beginning with `layer`, unless these are
+  /// all tokens of the running step: otherwise positions would differ from those of the full pass.
   int64_t position(int64_t tokens, const char* layer) const;
   /// Makes room for `tokens` tokens in all, counted from the first. A cache of all tokens takes this room at once when
   /// it is next full, and copies nothing until then. Throws ValueError for a number below 0 or above 2⁵⁶.

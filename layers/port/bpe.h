@@ -9,12 +9,12 @@
 
 namespace sluice::detail {
 
-/// Lets a table of strings be asked by string_view.
+/// Allows look-ups by string_view in a table of strings.
 struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
 };
-/// By text.
+/// A hash map whose keys are texts.
 template <class T> using TextMap = std::unordered_map<std::string, T, TextHash, std::equal_to<>>;
 
 struct Bpe {

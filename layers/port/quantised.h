@@ -24,9 +24,9 @@ namespace sluice::detail {
 /// "a.weight_scale_inv", and for "a.input_scale", which scales what the weight multiplies. Otherwise "".
 std::string weight_of(const std::string& name);
 
-/// Puts each weight w that `file` stores in few bits, and for which `wanted` is true, in the place of its packed
-/// tensors and scales, in `dtype(w)`. Their names leave `names`, and w's joins it. Scales of what w multiplies are
-/// dropped. IOError, which begins with `op`, for scales that do not fit.
+/// Replaces the packed tensors and scales of each weight w that `file` stores in few bits, and for which `wanted` is
+/// true, by w in `dtype(w)`. In `names`, the name of w replaces theirs. Drops scales of the numbers that w multiplies.
+/// IOError, which begins with `op`, for scales that do not fit.
 void dequantise(const std::string& op, std::map<std::string, Tensor>& file, std::set<std::string>& names,
                 const std::function<bool(const std::string&)>& wanted,
                 const std::function<DType(const std::string&)>& dtype);

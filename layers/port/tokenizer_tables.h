@@ -13,7 +13,7 @@ namespace sluice::detail {
 struct TextChange {
   std::optional<Pattern> pattern;
   std::string text;
-  bool nfc = false;  // neither of these: normal form C
+  bool nfc = false;  // true: normal form C instead
   std::string operator()(std::string_view s) const;
 };
 
@@ -21,14 +21,14 @@ struct TextChange {
 enum class SplitBehavior { Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous };
 constexpr const char* choices(SplitBehavior) { return "Removed Isolated MergedWithPrevious MergedWithNext Contiguous"; }
 
-/// A step that splits texts; without a pattern it puts a space in front of those that begin with none.
+/// A step that splits texts. Without a pattern it puts a space in front of texts that begin with none.
 struct SplitStep {
   std::optional<Pattern> pattern;
   SplitBehavior behavior = SplitBehavior::Isolated;
-  bool invert = false;  // what matches and what does not change places
+  bool invert = false;  // the matches and the text between them change places
 };
 
-/// A token beside the model's.
+/// A token in addition to the model's tokens.
 struct AddedToken {
   std::string text;  // normalized if it is searched for in normalized text
   bool special = false;
@@ -47,9 +47,9 @@ struct TokenTrie {
   std::pair<int64_t, std::size_t> longest(std::string_view text, std::size_t at) const;
 };
 
-/// The steps that make a text of tokens, in their order.
+/// The steps that turn tokens into a text, in order.
 struct TokenDecoder {
-  bool absent = true;                // then spaces stand between tokens
+  bool absent = true;                // no decoder: spaces stand between tokens
   bool byte_level = false;           // tokens are bytes, written in the byte-level alphabet
   std::vector<TextChange> replaces;  // in each token
   bool byte_fallback = false;        // <0x41> is a byte
@@ -57,13 +57,13 @@ struct TokenDecoder {
   int64_t strips = 0;                // this often at most
 };
 
-/// All of it.
+/// All tables of a tokenizer.
 struct TokenizerTables {
   Bpe bpe;
   std::unordered_map<int64_t, std::string_view> tokens;  // the model's, by number; the texts are bpe.vocab's
   std::unordered_map<int64_t, AddedToken> added;
   TextMap<int64_t> added_ids;
-  TokenTrie added_in_raw, added_in_normalized;  // found before, behind normalization
+  TokenTrie added_in_raw, added_in_normalized;  // searched before, after normalization
   std::vector<TextChange> normalizers;
   std::vector<SplitStep> splits;
   bool byte_level = false;              // words are bytes, written in the byte-level alphabet

@@ -275,7 +275,7 @@ Tensors composed_vjp(const Tensor& q_in, const Tensor& k, const Tensor& v, const
 }
 
 /// True if the heads that share a key head can be rows of one head, which reads K and V once: for a single query, and
-/// if no option tells the heads apart. Not on CUDA from 16 rows on: tensor cores would take them and not split the keys.
+/// if no option tells the heads apart. Not on CUDA from 16 rows on: its tensor cores would not split the keys.
 bool heads_are_rows(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
   const AttentionMask& m = o.mask;
   for (const Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale, &m.query_segments, &m.blocks, &m.dense})
