@@ -66,8 +66,8 @@ extern Kernel<void(Tensor& y, bool upper, int64_t k)> zero_triangle;
 // -- comparing, reducing, ordering -----------------------------------------------------------------------
 /// y = a ⋛ b: operands of any layout and dtype, y bool of their broadcast shape.
 extern Kernel<void(Compare kind, const Tensor& a, const Tensor& b, Tensor& y)> compare;
-/// y [outer, inner] from x [outer, n, inner]; sum also i64; on the CPU max and min also i64 and i32;
-/// norm, √Σx², not of f64.
+/// y [outer, inner] from x [outer, n, inner]. norm is √Σx². sum also of i64; on the CPU max and min also of i64 and
+/// i32; norm of f64 on the CPU alone.
 extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
 /// y [outer, inner], products of x [outer, n, inner].
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> prod;
@@ -79,7 +79,7 @@ extern Kernel<void(bool largest, const Tensor& x, Tensor& index, ReduceShape sha
 extern Kernel<void(const Tensor& x, Tensor& y, int dim, CumsumOptions options)> cumsum;
 /// y = running products along dim; on the CPU also i64 and i32.
 extern Kernel<void(const Tensor& x, Tensor& y, int dim)> cumprod;
-/// dx from g, that of y, or, of size 1 along dim, that of the last entries alone.
+/// dx from g: the gradient of y or, if g has size 1 along dim, of its last entries alone.
 extern Kernel<void(const Tensor& x, const Tensor& g, Tensor& dx, int dim)> cumprod_backward;
 /// Each row of x [..., n] gives index [..., k] of its first k values in order; ties by index, NaN last.
 extern Kernel<void(const Tensor& x, Tensor& index, bool descending)> argsort;
@@ -105,7 +105,7 @@ extern Kernel<void(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor&
 extern Kernel<void(const Tensor& x, Tensor& y, bool log)> softmax;
 /// dx from y = softmax(x) or, with log, log_softmax(x).
 extern Kernel<void(const Tensor& y, const Tensor& g, Tensor& dx, bool log)> softmax_backward;
-/// Both along the middle of tensors seen as [outer, n, inner].
+/// softmax and softmax_backward along the middle of tensors seen as [outer, n, inner].
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape, bool log)> softmax_columns;
 extern Kernel<void(const Tensor& y, const Tensor& g, Tensor& dx, ReduceShape shape, bool log)> softmax_columns_backward;
 /// w, b [n] or undefined; stats [rows, 2]: mean (0 unless centred) and 1/√(mean c² + eps) of each row.
@@ -149,15 +149,15 @@ extern Kernel<void(const AttentionMask& mask, int64_t batch, int64_t heads, Tens
 extern Kernel<void(const AttentionMask& mask, int64_t batch, int64_t heads, int64_t n, Tensor& y)> visible_count;
 /// y [..., m, n] = 1/(1 − p) where attention keeps a weight, else 0: the mask that dropout inside attention uses.
 extern Kernel<void(Tensor& y, DropoutSpec spec)> attention_keep_mask;
-/// q, k, v as linear_scan() takes them, last dim contiguous, q and k of fewer heads than v only where there is a
-/// linear_scan_backward; g undefined, [batch, heads, n] or [batch, heads, n, channels]; y [batch, heads, n, e], last
+/// q, k, v as linear_scan() takes them, last dim contiguous. q and k may have fewer heads than v only where there is a
+/// linear_scan_backward. g undefined, [batch, heads, n] or [batch, heads, n, channels]; y [batch, heads, n, e], last
 /// dim contiguous.
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
                    Tensor& y)>
     linear_scan;
-/// Gradients of linear_scan forwards, not exclusive, with m and e over 1 and a decay of whole states or by channel of
-/// k, from dout, that of its result; dg is undefined where it is not wanted. dq and dk [batch, parts, n, m], where
-/// parts is a multiple of k's heads that divides v's, hold the sums over the heads of v that belong to each part.
+/// Gradients of a linear_scan that is neither reverse nor exclusive, with m and e over 1 and without a decay by channel
+/// of v. dout: gradient of its result; dg is undefined if it is not wanted. dq and dk [batch, parts, n, m] hold sums
+/// over the heads of v that belong to each part; parts is a multiple of k's heads that divides v's.
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& dout,
                    int64_t chunk, Tensor& dq, Tensor& dk, Tensor& dv, Tensor& dg)>
     linear_scan_backward;
@@ -167,7 +167,7 @@ constexpr int64_t kCausalConvWidth = 4;
 extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before, bool silu,
                    Tensor& y)>
     causal_conv;
-/// Gradients from g, that of y; those that are undefined are not wanted.
+/// Gradients from g, the gradient of y. Undefined ones are not wanted.
 extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before, const Tensor& g,
                    bool silu, Tensor& dx, Tensor& dweight, Tensor& dbias, Tensor& dbefore)>
     causal_conv_backward;
@@ -178,8 +178,8 @@ extern Kernel<void(const Tensor& x, const Tensor& weight, const Tensor& bias, co
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
                    int64_t chunk, Tensor& out, Tensor& state, Tensor& states)>
     delta_scan;
-/// Gradients of delta_scan from those of out and, in dstate, of S_n; dstate becomes that of S_0. `states` are the
-/// forward call's.
+/// Gradients of delta_scan from dout, the gradient of out, and dstate, the gradient of S_n, which becomes that of S_0.
+/// `states` are the forward call's.
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write, const Tensor& g,
                    const Tensor& states, const Tensor& dout, int64_t chunk, Tensor& dq, Tensor& dk, Tensor& derase,
                    Tensor& dwrite, Tensor& dg, Tensor& dstate)>

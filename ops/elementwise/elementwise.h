@@ -8,14 +8,14 @@
 
 namespace sluice {
 
-// A scalar argument takes the dtype and device of the tensor. Beside an integer tensor, a fraction throws DTypeError,
-// except in comparisons and in x / c with a whole 1/c. Beside i64 a number of 2^53 to 2^63, which a double may have
-// rounded, is a DTypeError, too. A number outside the range of the integers is one in scale, x ± c and c − x, and
-// saturates elsewhere.
+// A scalar argument takes the dtype and device of the tensor. With an integer tensor, a fraction throws DTypeError,
+// except in comparisons and in x / c with a whole 1/c. With i64, a number of 2^53 to 2^63, which a double may have
+// rounded, throws DTypeError, too. A number outside the range of the integers throws DTypeError in scale, x ± c and c −
+// x, and saturates elsewhere.
 
-// -- arithmetic: f32, f64, bf16; add, sub, mul, neg, scale, square, pow by a number, remainder, floor_divide, maximum,
-// minimum, clamp, where and masked_fill also i64, i32; the last two also bool. Integers are divided as to(a, f32) /
-// to(b, f32), or by floor_divide -----------
+// -- arithmetic: f32, f64, bf16. Also i64, i32: add, sub, mul, neg, scale, square, pow by a number, remainder,
+// floor_divide, maximum, minimum, clamp, where and masked_fill; the last two also bool. a/b of integers is to(a, f32) /
+// to(b, f32); floor_divide stays in integers --
 
 /// a + b, a − b, a·b, a/b, −x: also as operators.
 Tensor add(const Tensor& a, const Tensor& b);
@@ -95,10 +95,10 @@ Tensor normal_cdf(const Tensor& x);
 /// 2.6·10^7 on.
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
-/// Slope sign(x): 0 at 0. Of the lowest integer itself.
+/// Slope sign(x): 0 at 0. The lowest integer has no magnitude and stays.
 Tensor abs(const Tensor& x);
-/// −1, 0 or 1. Its gradient and those of the four roundings below are 0. round() rounds halves to even. Integers stay
-/// what they are.
+/// −1, 0 or 1. Its gradient and those of the four roundings below are 0. round() rounds halves to even. Roundings leave
+/// integers as they are.
 Tensor sign(const Tensor& x);
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);

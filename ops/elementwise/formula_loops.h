@@ -29,8 +29,8 @@
 
 namespace sluice::formula {
 
-/// quick(f, x…, y): y = f(x…) without a call of the C library, for loops of formulas that have it. False where y is
-/// wrong, which is rare: there the formula itself is called.
+/// quick(f, x…, y): y = f(x…) without a call of the C library, for formulas that have such a loop. Returns false where
+/// y is wrong, which is rare: there the loop calls the formula itself.
 SLUICE_FN bool quick(const Sin&, double x, double& y) {
   y = math::f64::sin(x);
   return math::abs(x) < math::f64::quadrants_end;
@@ -52,7 +52,7 @@ template <std::floating_point T> SLUICE_FN bool quick(const FloorDivide&, T a, T
   return right;
 }
 
-/// quick_slopes(f, x…, d): d[k] = ∂f/∂x_k, as quick() gives y.
+/// quick_slopes(f, x…, d): d[k] = ∂f/∂x_k, by the rules of quick().
 SLUICE_FN bool quick_slopes(const Sin&, double x, std::array<double, 1>& d) { return quick(Cos(), x, d[0]); }
 SLUICE_FN bool quick_slopes(const Cos&, double x, std::array<double, 1>& d) {
   const bool right = quick(Sin(), x, d[0]);
@@ -67,13 +67,13 @@ template <std::floating_point T> SLUICE_FN bool quick_slopes(const Remainder&, T
 
 /// True if F is in the list.
 template <class F, class... Fs> constexpr bool is_one_of = (std::same_as<F, Fs> || ...);
-/// Formulas that make a bf16 of operands of bf16: nothing is rounded.
+/// Formulas whose result is a bf16 if the operands are: nothing is rounded.
 template <class F> constexpr bool is_exact_in_bf16 = is_one_of<F, Relu, Maximum, Minimum, Floor, Ceil, Round, Trunc>;
 /// Formulas so short that buffers of f32 would take longer: their loops read and write bf16.
 template <class F>
 constexpr bool is_short = is_exact_in_bf16<F> || is_one_of<F, Add, Sub, Mul, Div, Scale, AddScalar, SubFrom, DivBy,
                                                            Reciprocal, Square, Sqrt, Rsqrt, LeakyRelu, Clamp, Neg, Abs>;
-/// f(x) where only the sign changes.
+/// f(x) for formulas that change the sign only.
 SLUICE_FN BFloat16 on_bits(const Neg&, BFloat16 x) {
   return std::bit_cast<BFloat16>(static_cast<uint16_t>(x.bits ^ 0x8000));
 }
@@ -90,7 +90,7 @@ namespace sluice::detail {
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
-/// quick(i) for all i < n, and exact(i) where it is false. `Word` is as wide as the numbers, for the vectoriser.
+/// Calls quick(i) for all i < n, and exact(i) where it returns false. `Word` is as wide as the numbers, to vectorise.
 template <class Word> SLUICE_LOOP void quick_loop(int64_t n, auto quick, auto exact) {
   for (int64_t b = 0; b < n; b += kTile) {
     const int64_t end = std::min(n, b + kTile);
@@ -116,7 +116,7 @@ template <class F, class... X> SLUICE_FN BFloat16 narrow_call(const F& f, X... x
 }
 
 template <class F> constexpr bool is_selecting = requires { requires F::selects; };
-/// g · slope; 0 where a formula that `selects` has slope 0, even if g is infinite.
+/// g · slope. For a formula that `selects`, 0 where the slope is 0, even if g is infinite.
 template <class F, class T> SLUICE_FN T pulled_back(const T& g, const T& slope) {
   if constexpr (is_selecting<F>) return math::select(slope == T(0), T(0), g * slope);
   else return g * slope;

@@ -9,7 +9,7 @@
 namespace sluice::formula {
 
 // -- powers that are roots ---------------------------------------------------------------------------
-/// What C's pow takes a root of: of −∞ that of ∞, of −0 that of 0.
+/// The number whose root C's pow returns: ∞ for −∞, and 0 for −0.
 template <class T> SLUICE_FN T root_operand(const T& x) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   return select(x == -inf, like(x, inf), x) + 0.0;
@@ -30,7 +30,7 @@ template <class Phi> struct Gated {
 };
 // clang-format off
 struct Glu : Gated<Sigmoid> { static constexpr const char* name = "glu"; };  // Dauphin et al. 2017
-/// Of Shazeer 2020, as GeGlu, SwiGlu and Bilinear.
+/// ReGlu, GeGlu, SwiGlu and Bilinear are of Shazeer 2020.
 struct ReGlu : Gated<Relu> { static constexpr const char* name = "reglu"; };
 struct GeGlu : Gated<Gelu> { static constexpr const char* name = "geglu"; };
 struct GeGluTanh : Gated<GeluTanh> { static constexpr const char* name = "geglu_tanh"; };  // T5 1.1, Gemma
@@ -73,8 +73,8 @@ struct AbsoluteError {  // slope 0 where x = y
   static constexpr const char* name = "l1_loss";
   template <class T> SLUICE_FN T operator()(const T& x, const T& y) const { return abs(x - y); }
 };
-/// ½e² for |e| <= δ, and δ(|e| − ½δ) beyond (Huber 1964). |e| stands in the second only: it would cost ½e² its second
-/// derivative at 0.
+/// ½e² for |e| <= δ, and δ(|e| − ½δ) beyond (Huber 1964). Only the second part uses |e|, which would cost ½e² its
+/// second derivative at 0.
 struct Huber {
   static constexpr const char* name = "huber_loss";
   double delta = 1;

@@ -92,8 +92,8 @@ void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* result
   });
 }
 
-/// Operands that are all transposed alike, more of them than results: computed in the order of their memory, so that
-/// results are transposed instead of operands. False if operands are not so.
+/// For operands that are all transposed alike, more of them than results: computes in the order of their memory, so
+/// that results are transposed instead of operands. Returns false for other operands.
 bool run_transposed(const MapPlan& p, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
   std::size_t wanted = 0;
   for (std::size_t k = 0; k < n; ++k) wanted += results[k].defined();

@@ -55,7 +55,7 @@ MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool in
 /// Plan of a backward pass. Operands are the n inputs of the node, then g, the gradient of its output. Allocates
 /// grads[k] for each input k whose gradient is needed.
 MapPlan plan_map_vjp(const Node& node, const Tensor* xs, std::size_t n, const Tensor& g, Tensors& grads);
-/// The gradients g · slopes[k] of a node's inputs in `dtype`, as ops. `selects`: 0 where a slope is, even if g is ∞.
+/// The gradients g · slopes[k] of a node's inputs in `dtype`, as ops. `selects`: a slope of 0 gives 0, even if g is ∞.
 Tensors pulled_back(const Node& node, std::span<const Tensor> slopes, const Tensor& g, DType dtype, bool selects);
 
 /// A formula's loop over contiguous runs: out[j][i] from in[k][i], i < n.
@@ -65,7 +65,7 @@ struct TileLoops {
   TileLoop<double> f64;
   TileLoop<int64_t> i64 = nullptr;
   TileLoop<int32_t> i32 = nullptr;
-  TileLoop<BFloat16> bf16 = nullptr;  // null: by way of f32
+  TileLoop<BFloat16> bf16 = nullptr;  // null: converted to f32 and back
 };
 /// Runs a plan on the CPU, in parallel. Operands that cannot be read in place are gathered tile by tile. Undefined
 /// results go into a buffer that is discarded.

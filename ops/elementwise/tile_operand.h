@@ -13,9 +13,9 @@ namespace sluice::detail {
 template <class T> class TileOperand {
  public:
   static constexpr int64_t kLength = 4096 / sizeof(T);  // shorter tiles are too much overhead for short formulas
-  static constexpr int64_t kBuffer = kLength + kTile;   // and the longest period
+  static constexpr int64_t kBuffer = kLength + kTile;   // room for a tile after the longest period
   TileOperand() = default;
-  /// x, which broadcasts to `shape`. A transposed operand is copied whole before.
+  /// x, which must broadcast to `shape`. A transposed operand is first copied whole.
   TileOperand(const Tensor& x, const Shape& shape) : x_(reads_across(x.layout()) ? contiguous(x.detach()) : x) {
     walk_ = StridedRange(x_.layout().expanded(shape));
     at_ = x_.raw(), as_it_is_ = x.dtype() == dtype_of<T>();
@@ -27,7 +27,7 @@ template <class T> class TileOperand {
     else if (walk_.strides[last] == 0 && walk_.shape[last] >= kTile) constant_ = walk_.shape[last];
   }
 
-  /// Where the elements from i on lie, or null; n becomes the number of them that lie there.
+  /// Address of the elements from i on, or null if they cannot be read in place; n becomes how many lie there.
   const T* in_place(int64_t i, int64_t& n) const {
     if (constant_ > 0) n = std::min(n, constant_ - i % constant_);
     if (!as_it_is_ || period_ > 0) return nullptr;
@@ -38,9 +38,9 @@ template <class T> class TileOperand {
     n = std::min(n, run.count);
     return at + run.offset;
   }
-  /// Whether every tile is read, if not in place.
+  /// True if every tile is read anew, unless it is read in place.
   bool varies() const { return period_ == 0 && constant_ == 0; }
-  /// The n elements from i on, in the buffer; `held`, −1 at first, tells what it holds.
+  /// The n elements from i on, in the buffer. `held` says what the buffer holds; it must be −1 at first.
   const T* buffered(int64_t i, int64_t n, T* buffer, int64_t& held) const {
     if (period_ > 0) {
       if (held < 0) {
@@ -71,9 +71,9 @@ template <class T> class TileOperand {
   Tensor x_;
   StridedRange walk_;
   const std::byte* at_ = nullptr;
-  int64_t numel_ = 0;     // of `shape`
-  int64_t period_ = 0;    // the operand repeats after so many elements; 0: after none, or too many
-  int64_t constant_ = 0;  // each number stands for so many elements; 0: for few
+  int64_t numel_ = 0;     // elements of `shape`
+  int64_t period_ = 0;    // number of elements after which the operand repeats; 0: it does not, or after too many
+  int64_t constant_ = 0;  // number of elements for which each number stands; 0: few
   bool as_it_is_ = false, bf16_run_ = false;
 };
 

@@ -43,7 +43,7 @@ Tensor eye(int64_t n, int64_t m = -1, TensorOptions options = {});
 Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options = {});
 
 /// x converted to `dtype`; x itself if that is its dtype. Floats saturate in integers, and NaN becomes 0; i64 wraps in
-/// i32. Of bool only ±0 is false, not a denormal. Gradients convert back; none flow through integers and bool.
+/// i32. In bool only ±0 becomes false, not a denormal. Gradients convert back; none flow through integers and bool.
 Tensor to(const Tensor& x, DType dtype);
 /// x on `device`; x itself if it is there already. Gradients move back. Moving to meta drops the values; moving from
 /// meta is a DeviceError.
@@ -70,7 +70,7 @@ void scale_(Tensor& x, double factor);
 namespace detail {
 /// full(), with errors in the name of `op`.
 Tensor filled(const char* op, const Shape& shape, double value, TensorOptions options);
-/// DTypeError, naming op, for a number beside numbers of `dtype` that may have been another one: an int64_t of 2^53 and
+/// Throws DTypeError, naming op, if c beside a tensor of `dtype` may have been another number: an int64_t of 2^53 and
 /// more may be rounded when it becomes a double. ±2^63 stand for the ends of i64.
 void check_exact(const char* op, DType dtype, double c);
 /// f32 for bf16, else the same: dtypes, options, tensors. An op made of several ops computes on widened inputs and

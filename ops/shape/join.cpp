@@ -189,7 +189,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   Tensor y = detail::filled("fold", shape, 0, windows.options());
   if (windows.numel() > 0) {
     NoGrad guard;
-    Shape order = Shape::filled(rank, 0);  // of the dims of `whole`, windows whose numbers lie along dim d + 1
+    Shape order = Shape::filled(rank, 0);  // order of the dims of `whole`: windows with their entries along dim d + 1
     for (int i = 0; i < rank; ++i) order[i] = i;
     order.insert(d + 1, rank);
     const Tensor whole = permute(windows, order);
@@ -210,7 +210,7 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   });
 }
 
-/// n copies of x along dim or, if `each`, of each of its entries there.
+/// n copies of x along dim; if `each`, n copies of each of its entries there.
 static Tensor repeated(const char* op, const Tensor& x, int64_t n, int64_t dim, bool each) {
   detail::check_defined(op, x);
   const int d = wrap_dim(op, dim, x.rank()), copies = d + each;  // a new dim, merged with d
