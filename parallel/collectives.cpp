@@ -21,7 +21,8 @@ using Adjoint = std::function<Tensor(const Tensor& g)>;  // a collective is line
 
 constexpr int64_t kRequiresGrad = 1;  // of PeerCall::flags
 
-/// Exchanges wait for each other, and one in the background for the end of the recording.
+/// Throws while a graph is recorded: an exchange waits for earlier ones, of which one in the background would wait for
+/// the end of the recording.
 void refuse_in_recording(const char* op, const Tensor& x) {
   if (const DeviceGraphs* graphs = graphs_of(x.device()); graphs && graphs->recording())
     fail<DeviceError>(op, ": exchanging with other ranks cannot be recorded in a graph, whose replays would repeat it");
@@ -112,7 +113,7 @@ char kind_of(const std::exception& e) {
 
 const char* name_of(ReduceOp op) { return op == ReduceOp::sum ? "(sum) " : op == ReduceOp::max ? "(max) " : "(min) "; }
 
-/// What one rank refuses as several do.
+/// Checks that one rank makes as several ranks do.
 void check_operand(const char* op, const Tensor& x) {
   check_defined(op, x);
   check_reducible(op, x.dtype());
@@ -154,7 +155,7 @@ Tensor broadcast(const Tensor& x, int root, const Communicator& group) {
   check_defined("broadcast", x), check_root("broadcast", root, group);
   if (group.size() == 1) return x;
   const Call call{"broadcast", str("broadcast(root ", root, ") ", signature(x.dtype(), x.shape()))};
-  const bool as_i64 = x.dtype() == i32 || x.dtype() == boolean;  // how it travels
+  const bool as_i64 = x.dtype() == i32 || x.dtype() == boolean;  // integers and bool travel as i64
   const Tensor y = collective(
       call, as_i64 ? to(x, i64) : x, group, [root, group](const Tensor& g) { return reduce(g, root, group); },
       [&](const Tensor& here, const auto&) {
@@ -166,7 +167,7 @@ Tensor broadcast(const Tensor& x, int root, const Communicator& group) {
   return as_i64 ? to(y, x.dtype()) : y;
 }
 
-/// all_gather() of ranks whose `what` must agree, too.
+/// all_gather() that also needs the same `what` on all ranks.
 static Tensor gathered(const Tensor& x, int d, const Communicator& group, const std::string& what) {
   const Call call{"all_gather", str("all_gather(dim ", d, ") ", signature(x.dtype(), x.shape(), d), what),
                   x.shape()[d]};
@@ -237,7 +238,7 @@ Tensor ring_shift(const Tensor& x, int by, const Communicator& group, ShiftOptio
   return shift(x, by, group, options.cyclic, d, x.rank() ? x.shape()[d] : 1);
 }
 
-/// exclusive_scan of sums, or with a decay: of a recurrence.
+/// exclusive_scan() of sums; with a decay, of a recurrence.
 static Tensor scanned(const Tensor& decay, const Tensor& state, const Communicator& group) {
   const int64_t m = state.numel(), n = decay.defined() ? decay.numel() : 0;
   Tensor both = reshape(state, {m});  // in one message
@@ -248,7 +249,7 @@ static Tensor scanned(const Tensor& decay, const Tensor& state, const Communicat
   const auto state_of = [&](int r) { return reshape(narrow(select(all, 0, r), 0, 0, m), state.shape()); };
   Tensor s;
   if (group.rank() > 0) s = state_of(0);
-  else s = reshape(sum(narrow(narrow(all, 0, 0, 0), 1, 0, m), {0}), state.shape());  // zeros, with a history as others
+  else s = reshape(sum(narrow(narrow(all, 0, 0, 0), 1, 0, m), {0}), state.shape());  // zeros, with the history of `all`
   for (int r = 1; r < group.rank(); ++r) {
     if (decay.defined()) s = reshape(narrow(select(all, 0, r), 0, m, n), decay.shape()) * s;
     s = s + state_of(r);

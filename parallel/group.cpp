@@ -210,10 +210,10 @@ void Group::move_linked(const char* op, const std::vector<Outgoing>& sends, cons
   link_->exchange(out, in, watch(op));
 }
 
-/// The result throws when there is no use in waiting longer for messages of devices. A device does not know which rank
-/// keeps it waiting. So when time is up the ranks exchange a byte on the host; the error of that exchange names the
-/// ranks that do not come. While `joining` there is no roll call: a rank that cannot join has said so, and all go on
-/// without a link.
+/// Returns a function that throws when waiting longer for messages of devices is useless. A device does not know which
+/// rank it waits for. When time is up the ranks therefore exchange a byte on the host; the error of that exchange names
+/// the ranks that do not come. With `joining` there is no such roll call: a rank that cannot join has said so, and all
+/// go on without a link.
 std::function<void()> Group::watch(const char* op, bool joining) {
   return [this, op, joining, deadline = steady_seconds() + timeout_] {
     transport_->throw_if_failed();
@@ -274,15 +274,15 @@ bool Group::LinkTrial::all_able(const std::function<void()>& attempt) {
   const auto unable = [&](bool waited) {
     return std::find_if(answers.begin(), answers.end(), [&](const Answer& a) { return !a.able && a.waited == waited; });
   };
-  auto first = unable(false);  // the reason; who waited in vain does not know it
+  auto first = unable(false);  // the rank with the reason; a rank that waited in vain does not know it
   if (first == answers.end()) first = unable(true);
   if (first == answers.end()) return true;
   fail_for(static_cast<int>(first - answers.begin()), ": ", std::string(first->why));
   return false;
 }
 
-/// True if no two ranks share a device. No engine links ranks on one device, and NCCL keeps what it took for a link
-/// that it refuses. Therefore it is not asked.
+/// True if no two ranks share a device. No engine links ranks on one device, and NCCL keeps the resources of
+/// a link that it refuses. Therefore NCCL is not asked.
 bool Group::LinkTrial::all_apart() {
   for (int r = 0; r < group.size(); ++r)
     for (int other = 0; other < r; ++other)

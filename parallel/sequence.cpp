@@ -112,14 +112,14 @@ Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
   return here + to(sum(detail::of_ranks_before(sum(x, {dim}, keep), o.reverse), {0}), here.dtype());
 }
 
-// S_t = e^{G_t} ∘ S_before + (the piece's own state), with S_before = Σ_s e^{decay of the pieces between} ∘ S_s over
-// the ranks s before. A rank sends only its state and the decay of its whole piece. In reverse, the ranks after it
-// count.
+// S_t = e^{G_t} ∘ S_before + (the state of the piece alone), with S_before = Σ_s e^{decay of the pieces between} ∘ S_s
+// over the earlier ranks s. A rank sends only its state and the decay of its whole piece. In reverse, s runs over the
+// later ranks.
 Tensor sequence_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Tensor& log_decay,
                      const LinearScanOptions& o) {
   detail::check_defined("sequence_scan", {{"q", q_in}, {"k", k_in}, {"v", v}});
   if (!in_sequence()) return linear_scan(q_in, k_in, v, log_decay, o);
-  if (v.dtype() == bf16)  // decays of whole pieces would be rounded, and states
+  if (v.dtype() == bf16)  // else the states and the decays of whole pieces would be rounded
     return to(
         sequence_scan(detail::widened(q_in), detail::widened(k_in), detail::widened(v), detail::widened(log_decay), o),
         bf16);
@@ -144,8 +144,8 @@ Tensor sequence_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, co
   return here + detail::carried(q, before, o.reverse ? left : upto);
 }
 
-// A piece maps a state S before it to M S + N. N is its state from S = 0, and M the one of the columns of the identity
-// if nothing is written.
+// A piece maps the state S before it to M S + N. N is its final state from S = 0. M is its final state from S = I if
+// nothing is written.
 Tensor sequence_delta_scan(const Tensor& q, const Tensor& k, const Tensor& erase, const Tensor& write,
                            const Tensor& log_decay, const DeltaScanOptions& o) {
   detail::check_defined("sequence_delta_scan", {{"q", q}, {"k", k}, {"erase", erase}, {"write", write}});

@@ -50,7 +50,7 @@ Tensor band_of_rows(const AttentionMask& mask, RowRange rows, RowRange keys, Dev
   return seen;
 }
 
-/// band_of_rows of about 260 000 pairs at a time: on the way it takes 20 bytes a pair.
+/// band_of_rows() in steps of about 260 000 pairs, because it takes 20 bytes a pair while it runs.
 Tensor band(const AttentionMask& mask, RowRange rows, RowRange keys, Device device) {
   Tensor seen = empty({rows.length(), keys.length()}, {boolean, device});
   const int64_t step = (1 << 18) / std::max<int64_t>(1, keys.length()) + 1;

@@ -19,7 +19,7 @@ RowRange common(RowRange a, const std::vector<RowRange>& ranges, int r) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-/// Differs between plans, but for collisions.
+/// A hash of a plan.
 uint64_t hash_of(const RowPlan& plan) {
   std::string text;
   for (const std::vector<RowRange>* ranges : {&plan.owned, &plan.wanted})

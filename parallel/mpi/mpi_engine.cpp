@@ -66,7 +66,7 @@ struct Wait {
   std::vector<int> expected;  // bytes that a receive must get; −1: a send
   Clock::time_point deadline = {},
                     found_end = {};  // when time is up; when a rank that is missing was seen to have ended
-  bool asked = false;                // who waits
+  bool asked = false;                // who_waits was sent
 
   std::vector<int> missing() const {
     std::set<int> ranks;
@@ -257,8 +257,8 @@ class MpiEngine final : public Engine {
     }
   }
 
-  /// Time is up, after `patience` seconds: asks all ranks for whom they wait; when they have had time to answer,
-  /// reports the ranks that do not come, and throws.
+  /// Called when `patience` seconds are over. Asks all ranks which ranks they wait for. When they have had time to
+  /// answer, reports the missing ranks and throws.
   void ask_who_waits(Wait& wait, double patience, Clock::time_point now) {
     const bool lower_asks = std::any_of(asked_at_.begin(), asked_at_.lower_bound(rank_),
                                         [&](const auto& a) { return now < a.second + seconds(3 * kAnswerSeconds); });
