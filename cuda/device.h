@@ -13,6 +13,7 @@
 #include <cstring>
 #include <mutex>
 #include <type_traits>
+#include <unordered_map>
 
 #ifndef __CUDACC__
 #include <sluice/cuda/emulator/emulator.h>

@@ -23,7 +23,7 @@ Tensor initial_bias(const ForgetGateOptions& o, int64_t heads, DType dtype) {
   return to(Tensor::from(bias, {heads}), dtype).requires_grad_();
 }
 
-/// c of the call's tokens, f64 [batch, heads, n]: sums of many small numbers, whose differences count.
+/// c of the call's tokens, f64 [batch, heads, n]. f64, because c sums many small numbers and its differences count.
 Tensor sums(Call& call, const Linear& map, const Tensor& x) {
   Tensor z = detail::widened(map.bias);
   if (map.weight.defined()) z = linear(detail::widened(x), detail::widened(map.weight), z);

@@ -15,7 +15,7 @@ namespace sluice {
 
 namespace {
 
-constexpr int64_t kHeld = 1 << 22;  // numbers that are gathered at a time, at least
+constexpr int64_t kHeld = 1 << 22;  // numbers gathered at a time, at least
 constexpr double kCopy = 64;        // multiply-adds of attention() in the time of copying a number there and back
 
 /// attention() with a sink for each of the rows [.., group] of q [batch, kv_heads, group, d].

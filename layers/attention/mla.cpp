@@ -19,7 +19,7 @@ MlaOptions yarn_mla(MlaOptions o, double factor, int64_t length, double mscale) 
   return o;
 }
 
-/// Logits of the gate that stand behind each head's q.
+/// Number of the gate's logits behind each head's q.
 static int64_t width_with_q(const MlaOptions& o) {
   return !o.raw_latent || o.gate == MlaGate::none ? 0 : o.gate == MlaGate::headwise ? 1 : o.value_dim;
 }

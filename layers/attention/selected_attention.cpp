@@ -41,8 +41,8 @@ void check_operands(const char* op, const Tensor& q, const Tensor& k, const Tens
   if (k.dim(2) < q.dim(2)) fail(op, ": ", q.dim(2), " queries need as many keys; got k=", k);
 }
 
-/// Which means queries row … row + rows − 1 of m see: those whose last key is not later, bool [batch or 1, 1, rows,
-/// means].
+/// Which means the queries at positions first … first + rows − 1 see: those whose last key is not later. Returns bool
+/// [batch or 1, 1, rows, means].
 Tensor seen_means(const BlockRows& means, const NsaSizes& s, int64_t first, int64_t rows) {
   const TensorOptions whole{i64, means.rows.device()};
   const Tensor last =
@@ -56,7 +56,7 @@ Tensor nsa_blocks_of(const Tensor& q, const BlockRows& means, const NsaSizes& s,
   NoGrad guard;
   const int64_t m = q.dim(2), kv_heads = means.rows.dim(1), group = q.dim(1) / std::max<int64_t>(1, kv_heads);
   const int64_t blocks = ceil_div(n, s.select), count = means.rows.dim(2);
-  // Block j has the strides [j·S, (j + 1)·S), mean c the strides [c, c + L); x = c − j·S from 1 − L to S − 1.
+  // In strides, block j covers [j·S, (j + 1)·S) and mean c covers [c, c + L). x = c − j·S runs from 1 − L to S − 1.
   const int64_t S = s.select / s.stride, L = s.block / s.stride;
   const Tensor rows_of = detail::widened(q.detach()), keys = detail::widened(means.rows.detach());
   return detail::by_rows(m, 128, [&](int64_t row, int64_t rows) {
@@ -180,7 +180,7 @@ Tensor msa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 
 // -- DSA -----------------------------------------------------------------------------------------------------------
 
-/// Of n keys, how many m queries see on average.
+/// The mean number of keys that a query sees.
 static double seen_keys(int64_t queries, int64_t keys, bool causal) {
   const auto m = static_cast<double>(queries), n = static_cast<double>(keys);
   return causal ? std::max(n / 2, n - m / 2) : n;
@@ -209,15 +209,15 @@ Tensor dsa_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Ke
 
 namespace {
 
-/// The heads of map(x), each normed and then, with use_rope, turned.
+/// The heads of map(x), normed and then, with use_rope, rotated.
 Tensor side(const HeadsOptions& h, const Tensor& x, const Linear& map, const Norm& norm, int64_t heads,
             const RopeOptions& rope, int64_t position) {
   const Tensor y = norm(detail::split_heads(map(x), heads));
   return h.use_rope ? detail::rope_from(y, rope, position) : y;
 }
 
-/// The output of a layer: f(rows, options) makes the attended values of its rows for all tokens so far; `fresh` are
-/// those of x.
+/// The output of a layer. f(rows, options) returns the attended values. Its rows are `fresh`, those of x, behind those
+/// of earlier tokens of a stream.
 template <class F>
 Tensor finished(const HeadsOptions& h, const Heads& heads, Call& call, const std::vector<Tensor>& fresh, F f) {
   const std::vector<Tensor> rows = call.rows(fresh);
@@ -278,7 +278,7 @@ Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {
     }
   return finished(h, heads, call, fresh, [&, &q = q](const std::vector<Tensor>& own, const SelectedOptions& here) {
     return over_all_keys(own, here, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
-      const std::size_t at = options.separate_keys ? 2 : 0;  // of the compressed branch, and from it to the window's
+      const std::size_t at = options.separate_keys ? 2 : 0;  // index of the compressed branch's keys; the window's: 2·at
       const auto [blocks_k, blocks_v] = compressed(call, rows[at], rows[at + 1], o.keys);
       const NsaKeys keys{blocks_k, blocks_v, rows[0], rows[1], rows[2 * at], rows[2 * at + 1]};
       return nsa_attention(q, keys, gates, options.sizes, o, call.rng());

@@ -37,7 +37,7 @@ Mamba2::Mamba2(Mamba2Options given, Rng& rng) : options(std::move(given)) {
   out = Linear({inner, o.dim, false, o.init, o.dtype}, rng);
 }
 
-/// u·W_in with the factors of its parts.
+/// u·W_in, with its parts times in_factors.
 static Tensor scaled(const Tensor& map, const Mamba2Options& o) {
   if (o.in_factors.empty()) return map;
   const int64_t inner = o.heads * o.head_dim, grouped = o.groups * o.state;
@@ -56,11 +56,11 @@ Mamba2::Operands Mamba2::operands(const Call& call) const {
   const std::vector<Tensor> maps = split(scaled(in(u), o), {inner, inner + 2 * grouped, o.heads}, -1);
   const Tensor mixed = o.short_conv > 0 ? conv(maps[1], call.pass()) : silu(maps[1]);
   const std::vector<Tensor> xbc = split(mixed, {inner, grouped, grouped}, -1);
-  // Δ, its decay and Δ·x in f32 for bf16: what a rounded exponent is off by adds up over all tokens.
+  // For bf16, Δ, its decay and Δ·x are computed in f32: the error of a rounded exponent adds up over all tokens.
   Tensor dt = clamp(softplus(detail::widened(maps[2]) + detail::widened(dt_bias)), o.dt_limit[0], o.dt_limit[1]);
   dt = detail::filled_tokens(dt, hidden, 0);
   const Tensor log_decay = detail::filled_tokens(dt * neg(exp(detail::widened(a_log))), starts, -INFINITY);
-  // Token by token, [batch, n, heads, ·], as the maps and the scan have their results in memory.
+  // Token by token, [batch, n, heads, ·]: the layout in which the maps and the scan store their results.
   const Tensor x = unflatten(xbc[0], -1, {o.heads, o.head_dim});
   const Tensor written = to(detail::widened(x) * unsqueeze(dt, -1), x.dtype());
   return {maps[0],

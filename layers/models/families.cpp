@@ -12,8 +12,8 @@ std::vector<ModelFamily> model_families() {
   return all;
 }
 
-/// IOError unless layers/port/quantised.h can read weights that are stored as this config.json says. The names and
-/// shapes of their tensors say the rest.
+/// Throws IOError unless layers/port/quantised.h can read weights that are stored as this config.json says. Names and
+/// shapes of the tensors tell the rest.
 static void check_quantisation(const ModelConfig& c) {
   const std::string of = "quantization_config.";
   const auto one_of = [&](const char* field, const std::vector<std::string>& names) {
@@ -62,7 +62,7 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
                : std::ssize(c.at<std::vector<std::string>>("layers_block_type"));
   if (layers < 1 || layers > 1024) c.refuse("num_hidden_layers", "it must be from 1 to 1024");
   o.blocks.resize(static_cast<std::size_t>(layers));
-  // Families disagree about a default.
+  // Must be given: families have different defaults.
   o.norm_eps = c.any_of<double>({"rms_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"});
   o.tied = c.get("tie_word_embeddings", false);
   c.ignore(
@@ -73,7 +73,7 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
       "mtp_num_hidden_layers mtp_use_dedicated_embeddings transformers.js_config unsloth_fixed num_logits_to_keep "
       "use_mamba_kernels vision_config image_token_id video_token_id vision_start_token_id vision_end_token_id "
       "vision_token_id");
-  // A model for text and images has its text's weights under a longer name.
+  // In a model for text and images the names of the text's weights have a longer prefix.
   const std::string body = has("model.language_model.")   ? "model.language_model."
                            : has("language_model.model.") ? "language_model.model."
                                                           : "model.";
@@ -83,7 +83,7 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
   rename("^blocks\\.", body + "layers.");
   plan.ignore = {"rotary_emb\\.inv_freq$", "^(model\\.)?mtp[._]", "^(model\\.)?visual\\.",
                  "^(model\\.)?(vision_tower|multi_modal_projector)\\."};
-  // Layers that predict later tokens stand behind the last one.
+  // Layers that predict later tokens (MTP) stand behind the last layer.
   const int64_t more = c.get<int64_t>("num_nextn_predict_layers", c.get<int64_t>("num_mtp_layers", 0));
   for (int64_t i = 0; i < std::min<int64_t>(more, 16); ++i)
     plan.ignore.push_back(str("^model\\.layers\\.", layers + i, "\\."));
@@ -264,7 +264,7 @@ MoeOptions FamilyReader::moe(std::initializer_list<const char*> names_of_experts
   o.top_k = config.any_of<int64_t>({"num_experts_per_tok", "num_experts_per_token", "moe_k"});
   o.hidden = config.get("moe_intermediate_size", config.get<int64_t>("intermediate_size", 0));
   config.must_be("hidden_act", std::string("silu"));
-  config.ignore("intermediate_size");  // where no layer is dense
+  config.ignore("intermediate_size");  // if no layer is dense
   return o;
 }
 

@@ -96,8 +96,8 @@ struct FamilyReader {
   /// the object `under`. The default base is 10000, as for most families of transformers; others set theirs in
   /// `defaults`.
   RopeOptions rope(int64_t head_dim, const std::string& under = {}) const;
-  /// Sets attention `o` in all blocks; blocks that slide have a RoPE of their own. Its base is `local` where the file
-  /// does not have a RoPE for each of the two. If `local` is 0, the file must have both.
+  /// Sets attention `o` in all blocks. Blocks with a window have a RoPE of their own; its base is `local` where the
+  /// file does not have a RoPE for each of the two. If `local` is 0, the file must have both.
   void two_ropes(MultiHeadAttentionOptions o, const std::vector<int64_t>& sliding, double local = 0);
   /// Softmax attention: heads, RoPE, biases.
   MultiHeadAttentionOptions attention() const;

@@ -7,8 +7,8 @@ namespace sluice::detail {
 
 namespace {
 
-/// Qwen2 and Qwen3 may slide in some layers: layer_types says in which, or those from max_window_layers on. Qwen3 MoE
-/// slides in all; of Qwen2 MoE without layer_types packages disagree.
+/// Windows of Qwen2 and Qwen3: in the layers that layer_types names, or from layer max_window_layers on. Qwen3 MoE has
+/// them in all layers. Packages disagree about Qwen2 MoE without layer_types.
 void set_qwen_windows(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.config.ignore("max_window_layers sliding_window layer_types");
@@ -23,7 +23,7 @@ void set_qwen_windows(FamilyReader& r) {
   r.windows(typed ? r.typed("layer_types", "sliding_attention") : r.where([&](int64_t i) { return i >= first; }));
 }
 
-/// Mistral, Ministral and Mixtral: all layers slide, or those that layer_types names, or none.
+/// Mistral, Ministral and Mixtral: windows in all layers, in those that layer_types names, or in none.
 void read_mistral(FamilyReader& r) {
   const ModelConfig& c = r.config;
   c.must_be("attention_bias", false);
@@ -88,8 +88,8 @@ void read_qwen3(FamilyReader& r) {
   r.dense_or_sparse(norms);
 }
 
-/// OLMo 2 and 3, OLMoE and FlexOlmo: norms of all heads' q and k together, and, but in OLMoE, norms behind the branches
-/// instead of before. OLMo 3 slides in three layers of four, without the other layers' stretched RoPE.
+/// OLMo 2 and 3, OLMoE and FlexOlmo: norms of all heads' q and k together, and, except in OLMoE, norms behind the
+/// branches instead of before. Three of four layers of OLMo 3 have windows, and RoPE that is not stretched.
 void read_olmo(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MultiHeadAttentionOptions o = r.attention();
@@ -97,7 +97,7 @@ void read_olmo(FamilyReader& r) {
   if (c.has("clip_qkv")) c.refuse("clip_qkv", "only null is known");
   r.mixers(o);
   if (r.type == "olmo3") {
-    // Without rope_parameters transformers takes 500000 for layers that slide, whatever rope_theta is.
+    // Without rope_parameters transformers uses 500000 for layers with windows, whatever rope_theta is.
     const bool named = c.has("rope_parameters.rope_theta") || c.has("rope_parameters.full_attention.rope_theta");
     if (!named && c.at<double>("rope_theta") != 500000) c.refuse("rope_theta", "only 500000 is known");
     const std::vector<int64_t> sliding = r.typed("layer_types", "sliding_attention");
@@ -112,8 +112,8 @@ void read_olmo(FamilyReader& r) {
   r.experts(r.all(), moe);
 }
 
-/// EXAONE 4 and K-EXAONE: norms of each head's q and k, RoPE in the layers that slide, or in all if none may. EXAONE 4
-/// has its norms behind the branches; K-EXAONE has them before, and experts.
+/// EXAONE 4 and K-EXAONE: norms of each head's q and k, RoPE in the layers with windows, or in all layers if
+/// sliding_window is null. EXAONE 4 has norms behind the branches; K-EXAONE has norms before them, and experts.
 void read_exaone(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MultiHeadAttentionOptions o = r.attention();
@@ -173,10 +173,10 @@ void read_gemma(FamilyReader& r) {
   r.norms_less_one();
 }
 
-/// gpt-oss: sinks, biases everywhere, experts with a clamped gate; every other layer slides.
+/// gpt-oss: sinks, biases everywhere, experts with a clamped gate, windows in every other layer.
 void read_gpt_oss(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  // The defaults of both are not those of the others.
+  // Both must be given: for gpt-oss they have other defaults than for the other families.
   c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
   c.any_of<std::string>({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
   MultiHeadAttentionOptions o = r.attention();
@@ -191,7 +191,7 @@ void read_gpt_oss(FamilyReader& r) {
   for (DecoderBlockOptions& block : r.plan.options.blocks) block.feed = moe;
   r.usual_names();
   r.members("self_attn", {{"sink", "sinks"}});
-  // Of each expert a column of the gate and one of the value in turn.
+  // The columns of gate and value alternate in the map of an expert.
   const int64_t m = moe.hidden;
   constexpr PyTorchLayout as_is = PyTorchLayout::as_is;
   r.members("mlp", {{"gate\\.weight", "experts.gate_up_proj", {.part = 0, .groups = m, .axis = 2, .layout = as_is}},
@@ -202,7 +202,7 @@ void read_gpt_oss(FamilyReader& r) {
                     {"down\\.bias", "experts.down_proj_bias", {.layout = as_is}}});
 }
 
-/// Trinity (Arcee AI): a gate on attention's output, RoPE only in the layers that slide, norms around both branches,
+/// Trinity (Arcee AI): a gate on attention's output, RoPE only in the layers with windows, norms around both branches,
 /// experts chosen by σ.
 void read_afmoe(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -228,7 +228,7 @@ void read_afmoe(FamilyReader& r) {
   MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
   moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   c.must_be("score_func", std::string("sigmoid"));
-  c.must_be("route_norm", true);  // transformers norms the weights whatever it says
+  c.must_be("route_norm", true);  // transformers normalises the weights whatever the field says
   moe.norm_topk = true;
   moe.scale = c.get("route_scale", 1.0);
   moe.groups = c.get<int64_t>("n_group", 1), moe.top_groups = c.get<int64_t>("topk_group", 1);
@@ -238,8 +238,8 @@ void read_afmoe(FamilyReader& r) {
   r.rename("mlp\\.gate\\.weight", "mlp.router.gate.weight");
 }
 
-/// Laguna (poolside): a softplus gate for each head or channel of attention's output, heads and RoPE by the kind of
-/// layer, experts chosen by σ.
+/// Laguna (poolside): a softplus gate for each head or channel of attention's output, a number of heads for each layer,
+/// RoPE by the kind of layer, experts chosen by σ.
 void read_laguna(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.rotary_share = 1.0;
@@ -273,7 +273,7 @@ void read_laguna(FamilyReader& r) {
   r.experts(r.others_than(dense), moe, r.has("shared_experts.") ? "shared_experts" : "shared_expert");
 }
 
-/// What the config.json of Gemma 3 leaves out, of 4B and more: the defaults of transformers' Gemma3TextConfig.
+/// Defaults of transformers' Gemma3TextConfig for fields that config.json of Gemma 3 (4B and larger) leaves out.
 constexpr const char* kGemma3 = R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
   "head_dim": 256, "rms_norm_eps": 1e-06, "query_pre_attn_scalar": 256, "rope_theta": 1000000})";
 

@@ -7,7 +7,7 @@ namespace sluice::detail {
 
 namespace {
 
-/// Sizes of Gated DeltaNet as Qwen and OLMo call them.
+/// Sizes of Gated DeltaNet under the names that Qwen and OLMo use.
 DeltaOptions delta_sizes(const ModelConfig& c, const DecoderOptions& o) {
   c.must_be("hidden_act", std::string("silu"));  // in transformers also that of the convolution
   DeltaOptions d{.dim = o.dim};
@@ -40,7 +40,7 @@ void read_qwen3_next(FamilyReader& r) {
   c.must_be("attn_output_gate", true);
   const GatedDeltaNetOptions linear{.heads = delta_sizes(c, r.plan.options)};
   c.must_be("use_sliding_window", false);
-  if (r.type != "qwen3_next") c.must_be("norm_topk_prob", true);  // Qwen3.5 norms always
+  if (r.type != "qwen3_next") c.must_be("norm_topk_prob", true);  // Qwen3.5 always normalises
   c.ignore("mamba_ssm_dtype");
   const auto recurrent = r.typed_or_turns("linear_attention", "full_attention_interval", 4);
   r.mixers(full);
@@ -81,7 +81,7 @@ void read_lara_mini(FamilyReader& r) {
   r.experts(r.all(), moe);
 }
 
-/// OLMo-Hybrid: OLMo 2's attention among blocks of Gated DeltaNet, whose writes may turn the state.
+/// OLMo-Hybrid: OLMo 2's attention among blocks of Gated DeltaNet, whose β may be up to 2.
 void read_olmo_hybrid(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MultiHeadAttentionOptions full = r.attention();
@@ -101,7 +101,7 @@ void read_olmo_hybrid(FamilyReader& r) {
   r.rename_in(recurrent, "mixer_norm\\.", r.has("attention_layer_norm") ? "attention_layer_norm." : "input_layernorm.");
   const std::string feed = r.has("feedforward_layer_norm") ? "feedforward_layer_norm." : "post_attention_layernorm.";
   r.rename_in(recurrent, "feed_norm\\.", feed);
-  // Saved again by transformers, the norm behind attention has the name of the other blocks' norm.
+  // In files that transformers saved again, the norm behind attention has the name of the other blocks' norm.
   const auto full_layers = r.typed("layer_types", "full_attention", {"linear_attention"});
   const bool saved_again =
       !full_layers.empty() && r.has(str("layers.", full_layers[0], ".feedforward_layer_norm").c_str());
@@ -136,7 +136,7 @@ std::vector<int64_t> lightning_layers(const FamilyReader& r, bool published) {
 /// added to what it reads, the norm's output.
 void read_minimax(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const bool published = r.type != "minimax";  // else as transformers writes it, which turns all channels
+  const bool published = r.type != "minimax";  // else the format of transformers, in which RoPE turns all channels
   if (published) r.rotary_share = r.rotary_dim_share();
   const MultiHeadAttentionOptions full = r.attention();
   const std::vector<int64_t> recurrent = lightning_layers(r, published);
@@ -146,7 +146,7 @@ void read_minimax(FamilyReader& r) {
                                                      .heads = full.heads.heads,
                                                      .head_dim = full.heads.head_dim,
                                                      .gamma = lightning_gammas(full.heads.heads, layer, r.layers)};
-  // α of what is carried on and β of the branch, of blocks of either kind and of the feeds.
+  // α multiplies what is carried on, β the branch: for the two kinds of mixers and for the feeds.
   const auto factors = [&](const char* theirs, const char* transformers) {
     const std::string at = published ? str("layernorm_", theirs) : transformers, end = published ? "" : "_factor";
     const double carried = c.get(at + "_alpha" + end, 1.0);
@@ -168,7 +168,7 @@ void read_minimax(FamilyReader& r) {
   r.usual_names(recurrent);
   r.parts("linear_attn", "qkv_proj", {"q", "k", "v"}, full.heads.heads);  // q, k and v by head
   r.members("linear_attn", {{"out", "out_proj"}});
-  r.rename(".*linear_attn\\.log_gamma$", "");  // which config.json determines, as these
+  r.rename(".*linear_attn\\.log_gamma$", "");  // config.json determines it, as the buffers below
   for (const char* buffer : {"slope_rate", "query_decay", "key_decay", "diagonal_decay"})
     r.plan.ignore.push_back(str("self_attn\\.", buffer, "$"));
   r.rename("linear_attn\\.", "self_attn.");
@@ -176,7 +176,7 @@ void read_minimax(FamilyReader& r) {
   r.block_sparse_moe();
 }
 
-/// Width of LFM2's dense feeds: of intermediate_size two thirds, times a factor, rounded up to a multiple.
+/// Width of LFM2's dense feeds: two thirds of intermediate_size, times a factor, rounded up to a multiple.
 int64_t lfm2_width(const ModelConfig& c) {
   c.must_be("block_use_swiglu", true);
   const char* const width = c.has("block_ff_dim") ? "block_ff_dim" : "intermediate_size";
@@ -201,9 +201,9 @@ void lfm2_experts(FamilyReader& r, const std::vector<int64_t>& which) {
   r.experts(which, o);
 }
 
-/// LFM2, dense and with experts: gated short convolutions, and in some blocks attention with norms of each head's q
-/// and k. In LFM3 attention has a gate for each head, slides in some blocks, with another RoPE, and norms stand behind
-/// the branches, too.
+/// LFM2, dense and with experts: gated short convolutions, and in some blocks attention with norms of each head's q and
+/// k. In LFM3 attention has a gate for each head, and in some blocks a window and another RoPE; norms also stand behind
+/// the branches.
 void read_lfm2(FamilyReader& r) {
   const ModelConfig& c = r.config;
   const bool sparse = r.type == "lfm2_moe", third = r.type == "lfm3";
@@ -224,7 +224,7 @@ void read_lfm2(FamilyReader& r) {
     if (c.get("use_sandwich_norm", true)) r.norms_behind(true, "post_operator_norm.", "post_ffn_norm.");
   } else {
     r.mixers(full);
-    // The same by other names, in published files.
+    // Published files repeat these fields under other names.
     c.must_be("theta", c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"}));
     c.must_be("use_pos_enc", true);
     c.must_be("num_heads", full.heads.heads);

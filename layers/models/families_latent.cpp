@@ -77,7 +77,7 @@ void kimi_feeds(FamilyReader& r, const std::vector<int64_t>& dense) {
   r.rename("mlp\\.router_bias$",
            r.has("gate.expert_bias") ? "mlp.gate.expert_bias" : "mlp.gate.e_score_correction_bias");
   r.experts(r.others_than(dense), moe, "shared_experts");
-  const bool all = r.has("layers.0.block_sparse_moe");  // transformers' files call dense layers so, too
+  const bool all = r.has("layers.0.block_sparse_moe");  // in transformers' files dense layers have this name, too
   r.block_sparse_moe(all ? "\\.mlp\\." : "\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)");
 }
 
@@ -103,7 +103,7 @@ void read_kimi_linear(FamilyReader& r) {
   c.must_be("mla_use_nope", true);
   c.must_be("tie_word_embeddings", false);
   c.ignore("rope_theta");
-  const bool published = c.has("linear_attn_config.num_heads");  // else as transformers writes it
+  const bool published = c.has("linear_attn_config.num_heads");  // else the format of transformers
   KdaOptions linear{.heads = {.dim = r.plan.options.dim}};
   DeltaOptions& d = linear.heads;
   d.heads = d.value_heads = c.at<int64_t>(published ? "linear_attn_config.num_heads" : "linear_num_heads");
@@ -139,7 +139,7 @@ void read_ling(FamilyReader& r) {
   KdaOptions linear{.heads = {.dim = r.plan.options.dim}};
   DeltaOptions& d = linear.heads;
   d.heads = d.value_heads = full.heads;
-  // Written by transformers, head_dim is latent attention's.
+  // In files that transformers wrote, head_dim is that of latent attention.
   d.key_dim = d.value_dim = c.any_of<int64_t>({"linear_head_dim", "head_dim"});
   d.short_conv = c.any_of<int64_t>({"short_conv_kernel_size", "linear_conv_kernel_dim"});
   d.norm_eps = r.plan.options.norm_eps;

@@ -84,8 +84,8 @@ void read_starcoder2(FamilyReader& r) {
 /// Phi-3 and Phi-4 with the usual RoPE: one map makes q, k and v, and one gate and value.
 void read_phi3(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  // Another kind, whatever its name, is longrope in transformers: other frequencies for a long text than for a short
-  // one.
+  // Transformers treats any other kind as longrope, whatever its name: other frequencies for long texts than for short
+  // ones.
   for (const std::string at : {"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"})
     c.must_be(at, std::string("default"));
   r.rotary_share = c.get("rope_parameters.partial_rotary_factor", c.get("partial_rotary_factor", 1.0));

@@ -13,7 +13,7 @@ void mamba2_names(FamilyReader& r, const std::string& module) {
   r.members(module, {{"(in|out)", "$1_proj"}, {"conv", "conv1d"}, {"a_log", "A_log"}, {"d", "D"}});
 }
 
-/// Mamba-2 as Mamba-2 of transformers and Nemotron-H call its options; the names of these begin with `of`.
+/// Options of Mamba-2 under the names of transformers' Mamba-2 and of Nemotron-H, with the prefix `of`.
 Mamba2Options mamba2_options(const FamilyReader& r, const std::string& of, const std::string& state) {
   const ModelConfig& c = r.config;
   Mamba2Options o{.dim = r.plan.options.dim};
@@ -30,7 +30,7 @@ Mamba2Options mamba2_options(const FamilyReader& r, const std::string& of, const
   return o;
 }
 
-/// The names of what stands around `backbone`'s blocks, and of a block's one norm.
+/// The names of the weights around `backbone`'s blocks, and of a block's only norm.
 PyTorchRules mamba2_names_around(const std::string& backbone) {
   return {{"^embedding\\.", backbone + "embeddings."},
           {"^norm\\.", backbone + "norm_f."},
@@ -193,7 +193,7 @@ void read_granite(FamilyReader& r) {
   else granite_feeds(r, hybrid);
 }
 
-/// The names of Bamba's and Falcon-H1's feeds and norms, after the usual ones.
+/// The names of feeds and norms in Bamba and Falcon-H1. Must be called after usual_names().
 void bamba_names(FamilyReader& r) {
   mamba2_names(r, "mamba");
   r.dense(r.all());
@@ -228,7 +228,7 @@ void read_falcon_h1(FamilyReader& r) {
   if (in != 1 && full.heads.qkv_bias) c.refuse("attention_bias", "need attention_in_multiplier 1 for it");
   full.scale = in * in * factor("key") / std::sqrt(static_cast<double>(full.heads.head_dim));
 
-  if (!c.is_null("mamba_d_ssm")) c.at<int64_t>("mamba_d_ssm");  // transformers' default is of one model
+  if (!c.is_null("mamba_d_ssm")) c.at<int64_t>("mamba_d_ssm");  // transformers' default fits one model only
   Mamba2Options ssm = granite_mamba(r);
   ssm.norm = c.get("mamba_rms_norm", false), ssm.norm_before_gate = c.get("mamba_norm_before_gate", true);
   ssm.in_factors = c.get("ssm_multipliers", std::vector<double>(5, 1.0));

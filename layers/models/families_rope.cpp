@@ -6,8 +6,8 @@
 
 namespace sluice::detail {
 
-/// Llama 3.1's frequencies: those that turn seldom in the trained `length` are divided by `factor`, between two bounds
-/// the division fades out.
+/// Llama 3.1's frequencies. Those with at most `low` turns in the trained `length` are divided by `factor`, those with
+/// at least `high` turns are kept. Between these bounds the division fades out.
 static std::vector<double> llama3_frequencies(int64_t dim, double base, double factor, double low, double high,
                                               double length) {
   std::vector<double> out = rope_frequencies(dim, base);
@@ -19,7 +19,7 @@ static std::vector<double> llama3_frequencies(int64_t dim, double base, double f
   return out;
 }
 
-/// Whether rope_parameters are there, one for all layers; else rope_scaling may be.
+/// True if rope_parameters describe one RoPE for all layers. Otherwise rope_scaling may be given.
 static bool one_rope(const ModelConfig& c) {
   return c.has("rope_parameters.rope_theta") || c.has("rope_parameters.rope_type") || c.has("rope_parameters.type");
 }
@@ -39,14 +39,14 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
     return c.at<int64_t>(c.has(field) || !c.has("max_position_embeddings") ? field : "max_position_embeddings");
   };
   const std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));
-  const bool proportional = kind == "proportional";  // turns all pairs, but those behind the share by no angle
+  const bool proportional = kind == "proportional";  // all pairs turn, those beyond the share by the angle 0
   if (!rotary_share && !proportional) c.must_be(partial, 1.0);
   const double share = c.get(partial, rotary_share.value_or(1)), channels = static_cast<double>(head_dim) * share;
   if (!(channels >= 1 && share <= 1)) c.refuse(partial, str("it must turn from 1 to all of ", head_dim, " channels"));
   const int64_t turned = static_cast<int64_t>(channels), dim = proportional ? head_dim : turned;
   if (dim != head_dim) o.rot_dim = dim;
   if (kind == "default" || kind == "mrope") {
-    c.ignore(at + "mrope_section " + at + "mrope_interleaved");  // three positions, which are one for text
+    c.ignore(at + "mrope_section " + at + "mrope_interleaved");  // positions on three axes, which are equal for text
   } else if (kind == "linear" || proportional) {
     o.frequencies = rope_frequencies(dim, o.base);
     for (double& f : o.frequencies) f /= proportional ? c.get(at + "factor", 1.0) : c.at<double>(at + "factor");

@@ -81,7 +81,7 @@ ModelPlan plan_of(const char* op, const std::string& folder, const ModelConfig& 
   return plan;
 }
 
-/// Its tensors are on meta.
+/// A model with these options whose tensors are on meta.
 Decoder shapes_of(const DecoderOptions& options) {
   MetaInit shapes_only;
   Rng rng(0);
@@ -99,8 +99,7 @@ void set_dtype(DecoderOptions& o, DType dtype) {
   }
 }
 
-/// The text of config.json with another dtype, and without what says how weights were quantised; all else stays as it
-/// is.
+/// The text of config.json with another dtype and without `quantization_config`. All other fields stay.
 std::string with_dtype(std::string config, DType dtype) {
   if (Json json = parse_python_json(config); json.find("quantization_config")) {
     std::erase_if(std::get<Json::Object>(json.value), [](const auto& e) { return e.first == "quantization_config"; });
@@ -124,12 +123,12 @@ void check_fits(const char* op, const detail::Members& model, const Decoder& nee
       fail<ValueError>(op, ": the model has ", slot(model, i), " where '", like, "' has ", slot(theirs, i));
 }
 
-/// Gives tensors the shapes that they have in the files, and adds the files' tensors whose names match `others`. Those
-/// in few bits get this dtype.
+/// Gives tensors the shapes that they have in the files, and adds the files' tensors whose names match `others`.
+/// Quantised tensors of the files become `dtype`.
 void complete(SafeTensors& out, const std::string& folder, const Checkpoint& files,
               const std::vector<std::string>& others, DType dtype) {
   const std::vector<std::regex> patterns(others.begin(), others.end());
-  const auto stays = [&](const std::string& name) {  // a tied head is no other tensor: it was trained, too
+  const auto stays = [&](const std::string& name) {  // not a head tied to the embedding: it was trained with it
     return name != "lm_head.weight" && name.size() <= 1000 &&
            std::ranges::any_of(patterns, [&](const std::regex& r) { return std::regex_search(name, r); });
   };

@@ -17,7 +17,7 @@ std::string with_infinity(const std::string& text) {
   std::string out;
   bool quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const std::size_t taken = quoted && text[i] == '\\' ? 2 : 1;  // an escaped quote ends no text
+    const std::size_t taken = quoted && text[i] == '\\' ? 2 : 1;  // an escaped quote does not end the string
     if (taken == 1 && text[i] == '"') quoted = !quoted;
     const std::string_view rest = std::string_view(text).substr(i);
     if (const bool negative = rest.starts_with("-Infinity"); !quoted && (negative || rest.starts_with("Infinity"))) {
@@ -43,7 +43,7 @@ ModelConfig::ModelConfig(const std::string& text, std::string at) : at_(std::mov
   const Json* language = json.find("text_config");
   nested_ = language && language->as<Json::Object>();
   add("", nested_ ? *language : json);
-  // What ties the head stands at the top, or in text_config, or in both.
+  // tie_word_embeddings stands at the top level, in text_config, or in both.
   const Json* const tied = nested_ ? json.find("tie_word_embeddings") : nullptr;
   if (tied && *tied == Json(true)) fields_["tie_word_embeddings"] = true;
 }
@@ -91,7 +91,7 @@ void ModelConfig::assume(const std::string& defaults) const {
 }
 
 void ModelConfig::check_read(const std::vector<std::string>& ignored) const {
-  const auto known = [&](const std::string& name) {  // itself, or an object that holds it: names have dots, too
+  const auto known = [&](const std::string& name) {  // the field or an object around it was read: names have dots, too
     for (std::size_t end = name.find('.');; end = name.find('.', end + 1)) {
       const std::string part = name.substr(0, end);
       if (read_.contains(part) || std::find(ignored.begin(), ignored.end(), part) != ignored.end()) return true;

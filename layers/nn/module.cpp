@@ -93,7 +93,7 @@ StateNames load_state(const Members& m, const std::map<std::string, Tensor>& sta
   for (const auto& s : m.slots) {
     const auto it = state.find(s.name);
     if (it == state.end() || it->second.ref() == s.tensor->ref()) continue;
-    const Tensor& from = it->second;  // where it is one of the model's, as it was before the first copy
+    const Tensor& from = it->second;  // if it shares memory with the model: its values before the first copy
     copies.emplace_back(*s.tensor, written.contains(from.impl().storage.get()) ? clone(from) : from);
   }
   for (auto& [to, from] : copies) copy_(to, from);
@@ -269,7 +269,7 @@ int64_t trained_values(const Members& m, const Members::Part& part) {
 std::string summary_of(const Members& m) {
   std::vector<std::vector<std::string>> lines{{"path", "type", "    values", "tensors"}};
   for (auto p = m.parts.begin(); p != m.parts.end(); ++p) {
-    if (p->first == p->last && !p->name.empty()) continue;  // as an optional layer that this model has not
+    if (p->first == p->last && !p->name.empty()) continue;  // e.g. an optional layer that this model lacks
     std::string tensors;                                    // that belong to no part inside this one
     for (std::size_t i = p->first; i < p->last; ++i) {
       const auto holds = [&](const Members::Part& q) { return q.first <= i && i < q.last; };

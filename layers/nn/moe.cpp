@@ -10,8 +10,8 @@ namespace sluice {
 
 namespace {
 
-/// How many of the choices, i64 [tokens·k], contiguous, fall on each expert. On meta, where there are no values, as
-/// many on each.
+/// Number of choices that fall on each expert. `choices`: i64 [tokens·k], contiguous. On meta, where there are no
+/// values, choices are spread evenly.
 std::vector<int64_t> tokens_of_experts(const Tensor& choices, int64_t experts) {
   std::vector<int64_t> counts(static_cast<std::size_t>(experts), 0);
   if (choices.device().kind == DeviceKind::meta) {
@@ -35,7 +35,7 @@ Tensor limited_to_groups(const Tensor& worth, const MoeOptions& o) {
 
 bool gated(const MoeOptions& o) { return o.activation != MoeActivation::relu2; }
 
-/// The hidden layer of an expert from u and g, which is undefined where experts have no gate.
+/// Hidden layer of an expert from u and g. g is undefined if experts have no gate.
 Tensor activated(const Tensor& u, const Tensor& g, const MoeOptions& o) {
   if (!gated(o)) return relu2(u);
   if (o.activation == MoeActivation::swiglu) return swiglu(u, g);
@@ -43,8 +43,8 @@ Tensor activated(const Tensor& u, const Tensor& g, const MoeOptions& o) {
   return glu((clamp(u, -o.swiglu_limit, o.swiglu_limit) + 1) * low, low * o.swiglu_alpha);
 }
 
-/// The maps of all experts. For a gradient they are views of one op each: of views made one by one each would have a
-/// gradient of the size of all. Maps that are absent give an undefined tensor.
+/// The maps of all experts. For a gradient they are views that one op makes: with an op for each view, each would have
+/// a gradient of the size of all. Absent maps give an undefined tensor.
 class EachExpert {
  public:
   explicit EachExpert(const ExpertMaps& maps) : maps_(maps) {

@@ -42,7 +42,7 @@ int64_t first_position(int64_t tokens, const Pass& pass, const char* layer) {
 }
 
 /// Checks the segments and leaves them unread for the layer; returns whether they had been read. After an error they
-/// count as read: it is enough.
+/// count as read: one error is enough.
 static bool take_segments(const char* layer, const Pass& pass, const Tensor& x) {
   const bool read = pass.segments.mark(true);
   detail::check_rows(layer, "segments", pass.segments.peek(), i64, "x", x);
@@ -119,7 +119,7 @@ Tensor Call::kept_mask(std::vector<Tensor>& kept, int64_t count, int64_t stored)
   const Tensor all = cat(
       {known.defined() ? narrow(known, 1, known.dim(1) - before, before) : real(before), now.defined() ? now : real(m)},
       1);
-  const int64_t least = std::min(count, stored);  // of no tokens rows() gives one row less than are stored
+  const int64_t least = std::min(count, stored);  // for a call without tokens rows() gives one row less than are stored
   kept = {clone(narrow(all, 1, count - least, least))};
   return all;
 }

@@ -29,7 +29,7 @@ Tensor made_of(const Shape& shape, DType dtype, auto number) {
   return y;
 }
 
-/// How many of `rows` rows one of `scales` scales serves: the power of two by which all have one; 0 if there is none.
+/// Number of rows that share a scale if `rows` rows have `scales` scales: a power of two, or 0 if none fits.
 int64_t served(int64_t rows, int64_t scales) {
   if (rows < 1 || scales < 1) return 0;
   const auto each = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((rows - 1) / scales + 1)));
@@ -57,8 +57,8 @@ Tensor scaled(const Tensor& x, const Tensor& given, DType dtype) {
   return x.dtype() == bf16 ? product(numbers.data<BFloat16>()) : product(numbers.data<int32_t>());
 }
 
-/// The whole numbers of 4 or 8 bits that are packed into I32, as bf16; undefined if they are no matrix of `shape`, or
-/// may be of either. By itself the count of I32 says how many bits, but where one holds a row of up to 4.
+/// The whole numbers of 4 or 8 bits that are packed into I32, as bf16. Undefined if they are no matrix of `shape`, or
+/// if both widths fit: one I32 holds a row of up to 4 numbers at either width.
 Tensor unpacked(const Tensor& packed, const Tensor& shape) {
   if (packed.rank() != 2 || packed.dtype() != i32 || packed.numel() == 0 || shape.shape() != Shape{2}) return {};
   const std::vector<int64_t> size = to(shape, i64).to_vector<int64_t>();

@@ -65,7 +65,7 @@ struct ByteLevel {
       byte[c] = static_cast<int>(b);
     }
   }
-  /// Appends the bytes of a token; one with another character stands for itself.
+  /// Appends the bytes of a token. A token with a character outside of the alphabet stands for itself.
   void append(std::string_view token, std::string& out) const {
     const std::size_t before = out.size();
     for (const char *p = token.data(), *end = p + token.size(); p != end;) {
@@ -272,7 +272,7 @@ std::string TokenStream::push(int64_t id) {
   return strip(std::move(text += token));
 }
 
-/// What a row of bytes is, now that it has ended.
+/// The text of a run of byte tokens that has ended.
 std::string TokenStream::release() {
   std::string text;
   take_utf8(text, held_);

@@ -13,7 +13,7 @@ constexpr std::string_view kCategories =
 /// Hangul syllables are composed by arithmetic: L + V + T in the order of their code points.
 constexpr char32_t kSyllables = 0xac00, kL = 0x1100, kV = 0x1161, kT = 0x11a7, kVs = 21, kTs = 28, kCount = 11172;
 
-/// What normal form C goes by.
+/// The tables of normal form C.
 struct Composition {
   struct Pair {
     char32_t first, second;  // second is 0 for a decomposition to one character

@@ -146,7 +146,7 @@ static void check_weight(double weight) {
   if (!(weight >= 0) || !std::isfinite(weight)) fail<ValueError>("data_parallel: a weight must be >= 0 — got ", weight);
 }
 
-/// The weight that the gradients of a loss of this dtype have: their sum is divided by the same.
+/// The weight in the dtype of the loss, as it multiplies the gradients. Their sum must be divided by the same number.
 static double rounded(double weight, const Tensor& loss) {
   return loss.defined() ? full({}, weight, {loss.dtype()}).item() : weight;
 }
@@ -158,8 +158,8 @@ static void check_loss(const Tensor& loss, double weight) {
     fail<ValueError>("data_parallel: the weight ", weight, " is ", used, " in ", loss.dtype(), ", the loss's dtype");
 }
 
-/// Whether this rank has a backward pass. It has one also for a loss of weight 0, because the loss may be that of a
-/// sequence that is cut over ranks, whose backward passes exchange; but not for the NaN of a mean of nothing.
+/// Whether this rank runs a backward pass. It also does so for a loss of weight 0, because the sequence may be split
+/// over ranks, whose backward passes exchange; but not for the NaN of a mean over nothing.
 static bool walks(const Tensor& loss, double weight) {
   if (weight > 0) return true;
   if (!loss.defined() || !loss.requires_grad() || loss.numel() != 1) return false;
@@ -168,7 +168,7 @@ static bool walks(const Tensor& loss, double weight) {
 
 /// Empties the buckets. Builds them again for parameters that were converted or moved.
 void DataParallel::prepare() {
-  // What a pass that failed has sent still reads the buckets.
+  // Sums of a pass that failed may still read the buckets.
   for (Bucket& b : buckets_) {
     try {
       b.sum.wait();

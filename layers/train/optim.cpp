@@ -103,7 +103,7 @@ void Optimizer::follow_conversions() const {
   }
 }
 
-/// Throws ValueError if a step would train nothing, or a parameter that belongs to no model.
+/// Throws ValueError if a step would train nothing, or if a parameter without a gradient belongs to no model.
 void Optimizer::check_gradients(const std::vector<Tensor>& grads) const {
   bool any = false;
   std::size_t frozen = 0;
@@ -187,7 +187,7 @@ void Optimizer::step() {
     for (const Due& d : due)
       if (d.rounded.defined()) follow(d.rounded, slots_[d.index]);
     update(due);
-  } catch (...) {  // no memory: the step does not count, but what it has updated before stays so
+  } catch (...) {  // no memory: the step does not count, but values that it has already updated stay
     set_counts(before);
     for (const Due& d : due) parameters_[d.index].tensor.bump_version();
     throw;

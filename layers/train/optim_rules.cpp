@@ -15,8 +15,8 @@ namespace {
 
 using Moment = std::vector<Tensor> UpdatedTensors::*;
 
-/// Calls step(rule, tensors) once for each group of parameters with the same rule, dtypes and device. `moments`: what
-/// the rule calls those of a slot.
+/// Calls step(rule, tensors) once for each group of parameters with the same rule, dtypes and device. `moments`: the
+/// members of UpdatedTensors that the rule uses, in the order of a slot's moments.
 template <class Due, class RuleOf, class Step>
 void step_together(const std::vector<Due>& due, RuleOf rule_of, const Step& step,
                    const std::vector<Moment>& moments = {&UpdatedTensors::m, &UpdatedTensors::v}) {
