@@ -119,8 +119,8 @@ void detail::connect(Node& node, TensorRefs inputs, TensorRefs saves, Tensor& y)
   throw;
 }
 
-/// True if two elements may share one place in memory. Exact for layouts whose dims nest; of others, such as an unfold
-/// that is then sliced with a step, it may say yes where they do not.
+/// True if two elements may share one place in memory. Exact for layouts whose dims nest. For other layouts, such as an
+/// unfold that is then sliced with a step, it may return true although no elements share memory.
 static bool overlaps(const Tensor& x) {
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride, last index
   for (int d = 0; d < x.rank(); ++d)

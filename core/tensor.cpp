@@ -48,7 +48,7 @@ Tensor alias(const Tensor& x, const Layout& layout) {
 Tensor Tensor::detach() const { return alias(*this, layout()); }
 
 namespace {
-/// The number of a tensor: `whole` of integers and bool, else `real`.
+/// The only element of a tensor: `whole` for integers and bool, else `real`.
 struct Number {
   bool is_whole;
   int64_t whole = 0;

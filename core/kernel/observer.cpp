@@ -22,8 +22,8 @@ constinit std::atomic<int> observer_count = 0;
 
 namespace {
 
-// The lists of observers, innermost first. `changing` guards the list of all threads: a thread that tells it holds it
-// shared.
+// The lists of observers, innermost first. `changing` guards the list of all threads; a thread holds it shared while it
+// calls observers.
 constinit thread_local Observer* of_thread = nullptr;
 constinit std::atomic<Observer*> of_all_threads = nullptr;
 std::shared_mutex changing;
@@ -61,7 +61,7 @@ Observer::~Observer() {
   if (of_ == Of::this_thread) end();
 }
 void Observer::begin() {
-  if (!of_thread) allocated = 0;  // what was created before anyone observed
+  if (!of_thread) allocated = 0;  // without what was created before anyone observed
   if (of_ == Of::this_thread) {
     outer_ = std::exchange(of_thread, this);
   } else {
@@ -128,7 +128,7 @@ ObservedCall::~ObservedCall() noexcept(false) {
 }  // namespace detail
 
 std::shared_ptr<detail::Sequence>& detail::this_sequence() {
-  // SequenceScopes put back what was there before, so it needs no destructor (thread_end.h says what one would cost).
+  // No destructor is needed, because each SequenceScope restores the previous value (thread_end.h says what one costs).
   alignas(std::shared_ptr<Sequence>) static thread_local std::byte place[sizeof(std::shared_ptr<Sequence>)];
   constinit static thread_local std::shared_ptr<Sequence>* current = nullptr;
   if (!current) current = ::new (place) std::shared_ptr<Sequence>;
@@ -141,8 +141,8 @@ constinit thread_local ModuleScope* ModuleScope::top_ = nullptr;
 std::string ModuleScope::path(const ModuleNames* names) {
   const auto found = [](const ModuleNames& m, const ModuleScope& s) -> std::string {
     if (const auto it = m.find({s.object_, s.type_}); it != m.end()) return it->second;
-    // A derived layer is registered under its own type, but its scope has the type of its base. The modules of which it
-    // is the first member have its address, too; their paths are shorter.
+    // A derived layer is registered under its own type, but its scope has the type of its base. Modules whose first
+    // member is this layer have the same address, but shorter paths.
     std::string longest;
     for (auto it = m.lower_bound({s.object_, ""}); it != m.end() && it->first.first == s.object_; ++it)
       if (it->second.size() > longest.size()) longest = it->second;

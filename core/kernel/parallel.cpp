@@ -18,7 +18,7 @@ std::mutex control_mutex;
 std::unique_ptr<tbb::global_control> control;
 std::atomic<int> threads{0};
 
-// A child of fork() has none of TBB's threads, and perhaps a lock that one of them held, so it must not wait for them.
+// After fork() the child has none of TBB's threads, and one of them may have held a lock: the child must not wait.
 std::atomic<bool> started{false}, orphan{false};
 [[maybe_unused]] const int fork_safe = ::pthread_atfork(nullptr, nullptr, [] { orphan = orphan || started; });
 }  // namespace
@@ -68,7 +68,7 @@ void parallel_chunks(int64_t chunks, void (*body)(void*, int64_t), void* context
         }
       });
     });
-  } catch (const std::exception& e) {  // TBB makes its tasks, and a thread when a loop needs it first
+  } catch (const std::exception& e) {  // TBB allocates tasks, and a thread when a loop first needs one
     if (thrown) throw;
     fail<MemoryError>("parallel loop: no memory for its tasks, or for one more thread, or none is allowed (", e.what(),
                       "); set_num_threads(1) needs neither");

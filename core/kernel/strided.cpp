@@ -164,8 +164,8 @@ struct Move {
   }
 };
 
-/// Each item of a move has `pieces` pieces. Calls run(first, last, from offset, to offset) for each item that has some
-/// of the pieces [begin, end): those are its pieces [first, last).
+/// Each item of a move has `pieces` pieces. Calls run(first, last, from offset, to offset) for each item with pieces in
+/// [begin, end); [first, last) are these pieces, counted within the item.
 template <class Run> void for_each_item(const Move& m, int64_t pieces, int64_t begin, int64_t end, Run run) {
   int64_t index[kMaxRank], f = 0, t = 0, item = begin / pieces;
   for (int d = m.rank - 1; d >= 0; item /= m.shape[d], --d)
@@ -260,7 +260,8 @@ template <class T> void copy_runs(const T* from, T* to, Move m) {
   });
 }
 
-/// The dim along which the source is contiguous, if only the target is along the last one; else the last dim.
+/// The dim along which the source is contiguous, if the target, but not the source, is contiguous along the last dim.
+/// Else the last dim.
 int dim_across(const Move& m, int64_t size) {
   const int last = m.rank - 1;
   int across = last;

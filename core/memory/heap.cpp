@@ -123,7 +123,7 @@ Heap::Range* Heap::grow_by(std::size_t size) {
   auto up = [](std::size_t bytes) { return (bytes + kHuge - 1) / kHuge * kHuge; };
   std::size_t more = up(size - there);
   std::byte* p = pages_.map(end, more);
-  if (p && p != end && there) {  // elsewhere, and too little there
+  if (p && p != end && there) {  // the new memory lies elsewhere, and its size counted on `there`
     pages_.unmap(p, more);
     p = pages_.map(nullptr, more = up(size));
   }

@@ -109,7 +109,7 @@ void random_cpu(const RandomFill& f, Tensor& y) {
   }
 }
 
-/// A new tensor filled by `f`, with the seed and first block that are taken from rng here.
+/// Returns a new tensor filled by `f`. Takes the seed and the first block from rng.
 Tensor filled(const char* op, const Shape& shape, TensorOptions options, Rng& rng, RandomFill f) {
   Tensor y = empty(shape, options, op);
   const int64_t per_block = 16 / std::max<int64_t>(4, size_of(options.dtype));  // bool, bf16: one word, as f32
@@ -142,7 +142,7 @@ Rng::State Rng::read() const {
 RngBlocks Rng::draw(uint64_t blocks, Device device) {
   State& state = shared();
   RngBlocks result{state.seed, state.offset};
-  bool again = false, graphed = false;  // within a Replay, the blocks are counted already; only one graph notes them
+  bool again = false, graphed = false;  // a Replay has counted the blocks already; only the innermost graph notes them
   for (RngLog::Record* r = recording; r; r = r->outer_) {
     again |= r == outside;
     if (r->graph_ && std::exchange(graphed, true)) continue;
@@ -174,7 +174,7 @@ RngLog::Record::~Record() {
 }
 
 RngLog::Replay::Replay(const RngLog& log) {
-  later_.reserve(log.streams_.size());  // what follows does not throw: no generator stays where it was sent back to
+  later_.reserve(log.streams_.size());  // nothing below throws, so no generator keeps the replayed state
   for (const Stream& s : log.streams_) later_.emplace_back(s.rng, std::exchange(*s.rng, s.first));
   outside_ = std::exchange(outside, recording);
 }

@@ -73,7 +73,7 @@ std::string check_entry(Entry& e) {
   return {};
 }
 
-/// Where a file's bytes come from: read() copies the next ones, mapped() gives them themselves.
+/// The bytes of a file: read() copies the next ones, mapped() returns a view of them.
 class Source {
  public:
   Source(const char* op, const std::string& path, bool map) {
@@ -90,7 +90,7 @@ class Source {
     if (file_) file_->skip(n);
     at_ += n;
   }
-  /// A tensor over the next bytes; undefined where they cannot be one.
+  /// A tensor over the next bytes. Undefined if it is empty, or if the bytes are not mapped or not aligned.
   Tensor mapped(const Shape& shape, DType dtype) {
     if (file_ || shape.numel() == 0) return {};
     std::byte* const data = mapping_->data() + at_;
