@@ -278,7 +278,7 @@ Tensor NsaAttention::operator()(const Tensor& given, const Pass& pass) const {
     }
   return finished(h, heads, call, fresh, [&, &q = q](const std::vector<Tensor>& own, const SelectedOptions& here) {
     return over_all_keys(own, here, [&](const std::vector<Tensor>& rows, const SelectedOptions& o) {
-      const std::size_t at = options.separate_keys ? 2 : 0;  // index of the compressed branch's keys; the window's: 2·at
+      const std::size_t at = options.separate_keys ? 2 : 0;  // index of the compressed branch's keys; window: 2·at
       const auto [blocks_k, blocks_v] = compressed(call, rows[at], rows[at + 1], o.keys);
       const NsaKeys keys{blocks_k, blocks_v, rows[0], rows[1], rows[2 * at], rows[2 * at + 1]};
       return nsa_attention(q, keys, gates, options.sizes, o, call.rng());
