@@ -67,8 +67,8 @@ struct Builder final : nlohmann::json_sax<nlohmann::json> {
   std::vector<Json*> open_;
 };
 
-/// Appends j to `out` in the format of nlohmann's dump(). Writes lists and objects itself, because destroying nlohmann's
-/// needs memory. A negative indent writes one line; `depth` is the number of lists and objects around j.
+/// Appends j to `out` in the format of nlohmann's dump(). Writes lists and objects itself, because destroying
+/// nlohmann's needs memory. A negative indent writes one line; `depth` is the number of lists and objects around j.
 void write(const Json& j, int indent, int depth, std::string& out) {
   const auto line = [&](int at) {
     if (indent >= 0) out.append(1, '\n').append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(at), ' ');
