@@ -46,6 +46,16 @@ TEST_CASE("training: while a checkpoint is written, one rank holds the moments o
   CHECK(grown < 3 * kWeights);  // Adam's moments are two
 }
 
+TEST_CASE("training: a checkpoint takes no generator that only one rank has", "[training][parallel]") {
+  TempFolder folder;
+  const auto save = [&](const Communicator& all) {
+    const Stack model;
+    save_checkpoint(model, folder / "own", Adam(parameters(model)), Rng(all.rank() == 1 ? 8 : 7), {}, all);
+  };
+  CHECK_THROWS_WITH(run_ranks(3, save), Contains("save_checkpoint: seed and offset of the generator: rank 1 has "
+                                                 "another one — got '8, 0'"));
+}
+
 TEST_CASE("training: what is no tensor of a checkpoint is read without its tensors", "[training]") {
   TempFolder folder;
   const Stack model;

@@ -376,13 +376,6 @@ TEST_CASE("data parallel: one checkpoint, whatever wrote it", "[parallel][thread
   how.steps = 16;
   CHECK(worst(moved, go_on(1, false, "", file("alone"))) <= 1e-12);
 
-  // A rank's own generator is in no file.
-  for (const std::string& e : errors_on_ranks(3, [&](const Communicator& all) {
-         Model m(5);
-         const auto adam = optimizer_of(m, how);
-         save_checkpoint(m, file("own"), *adam, Rng(all.rank() == 1 ? 8 : 7), {}, all);
-       }))
-    CHECK_THAT(e, Contains("save_checkpoint: seed and offset of the generator: rank 1 has another one — got '8, 0'"));
   // A file that cannot be read or written is the same error on all ranks, and changes nothing.
   std::ofstream(file("broken")) << "nonsense";
   for (const bool write : {false, true})
