@@ -8,6 +8,7 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 using namespace sluice;
 using namespace sluice::testing;
