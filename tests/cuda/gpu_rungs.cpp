@@ -155,6 +155,28 @@ void products_rows(Weighting weighting) {
   });
 }
 
+/// A call of bf16 that only products serve, since its values are 256 wide: heads side by side, two for each key head, a
+/// window. `bias`: also a bias of bf16, which has a gradient.
+void products_rows_bf16(bool bias) {
+  const int64_t n = small ? 80 : 1500, d = 128, dv = 256;
+  const auto operand = [&](int64_t heads, int64_t width) {
+    return transpose(to(numbers({1, n, heads, width}), bf16), 1, 2);
+  };
+  const Tensor q = operand(4, d), k = operand(2, d), v = operand(2, dv), g = operand(4, dv),
+               by_pair = bias ? to(numbers({4, n, n}), bf16) : Tensor();
+  row(bias ? "products-bf16-bias" : "products-bf16", [&] {
+    std::vector<Tensor> x{q, k, v};
+    if (bias) x.push_back(by_pair);
+    for (Tensor& y : x) y = y.detach().requires_grad_();
+    AttentionOptions o{.mask = {.causal = true, .window = small ? 20 : 300}};
+    if (bias) o.bias = x[3];
+    const Tensor y = attention(x[0], x[1], x[2], o);
+    std::vector<Tensor> all = grad({y}, x, {.grad_outputs = {g}});
+    all.push_back(y.detach());
+    return all;
+  });
+}
+
 void scan_rows(int64_t m, bool decays) {
   const int64_t n = small ? 70 : 1000;
   const Tensor q = numbers({1, 2, n, m}), k = numbers({1, 2, n, m}), v = numbers({1, 2, n, 64}),
@@ -206,6 +228,8 @@ std::vector<std::pair<std::string, std::function<void()>>> cases() {
         }
   all.emplace_back("products-softmax", [] { products_rows(Weighting::softmax); });
   all.emplace_back("products-relu2", [] { products_rows(Weighting::relu2); });
+  for (bool bias : {false, true})
+    all.emplace_back(bias ? "products-bf16-bias" : "products-bf16", [=] { products_rows_bf16(bias); });
   for (int64_t m : {int64_t{64}, int64_t{128}})
     for (bool decays : {false, true})
       all.emplace_back(str("scan-m", m, decays ? "-decays" : ""), [=] { scan_rows(m, decays); });
