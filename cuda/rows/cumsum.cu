@@ -39,7 +39,8 @@ template <class Op, class Source, class Sink> struct ScanColumn {
                   o = column / c.s.inner / c.split.count;
     const int64_t from = piece * c.split.length, end = c.end(from);
     Total total = c.start ? c.start[column] : Op::start();
-#pragma unroll 4
+    constexpr int ahead = sizeof(Total) > 16 ? 2 : 4;  // more would not fit in registers
+#pragma unroll(ahead)
     for (int64_t k = from; k < end; ++k) {
       const int64_t at = c.place(o, k, i);
       const Total before = total;
@@ -138,21 +139,20 @@ void scan_numbers(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions optio
 /// before it does not: ∞ would meet a 0.
 struct Scaled {
   double m;
-  int64_t e;
+  int e;
   __device__ static Scaled of(double x) {
     int e = 0;
     if (x != 0 && x - x == 0) x = ::frexp(x, &e);
     return {x, e};
   }
   __device__ Scaled operator*(const Scaled& b) const {
+    constexpr int most = 1 << 29;  // beyond it e is not exact, and cannot overflow
     const Scaled p = of(m * b.m);
-    return {p.m, p.e + e + b.e};
+    const int sum = p.e + e + b.e;
+    return {p.m, sum > most ? most : sum < -most ? -most : sum};
   }
   /// This number times y.
-  __device__ double times(double y) const {
-    constexpr int64_t most = 5000;  // beyond it every number is 0 or ∞
-    return ::ldexp(m * y, static_cast<int>(e > most ? most : e < -most ? -most : e));
-  }
+  __device__ double times(double y) const { return ::ldexp(m * y, e); }
 };
 struct ScaledProduct {
   using Total = Scaled;
