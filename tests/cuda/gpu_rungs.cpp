@@ -167,11 +167,12 @@ void products_rows_bf16(bool bias) {
   row(bias ? "products-bf16-bias" : "products-bf16", [&] {
     std::vector<Tensor> x{q, k, v};
     if (bias) x.push_back(by_pair);
-    for (Tensor& y : x) y = y.detach().requires_grad_();
+    const bool wide = precision() == Precision::f32;  // products take tensors of bf16 whatever the precision
+    for (Tensor& y : x) y = (wide ? to(y, f32) : y).detach().requires_grad_();
     AttentionOptions o{.mask = {.causal = true, .window = small ? 20 : 300}};
     if (bias) o.bias = x[3];
     const Tensor y = attention(x[0], x[1], x[2], o);
-    std::vector<Tensor> all = grad({y}, x, {.grad_outputs = {g}});
+    std::vector<Tensor> all = grad({y}, x, {.grad_outputs = {wide ? to(g, f32) : g}});
     all.push_back(y.detach());
     return all;
   });
