@@ -190,9 +190,8 @@ struct SlopeSteps {
   bool each;  // g has all entries, not the last alone
   __device__ Affine operator()(int64_t at, int64_t k) const {
     const bool last = k == 0;
-    return {Scaled::of(last ? 1 : x[at + s.inner]), each   ? g[at]
-                                                    : last ? g[at / s.inner / s.n * s.inner + at % s.inner]
-                                                           : 0};
+    const double own = each ? g[at] : last ? g[at / s.inner / s.n * s.inner + at % s.inner] : 0;
+    return {Scaled::of(last ? 1 : x[at + s.inner]), own};
   }
 };
 /// dx_j = y_{j−1} R_j, where y_{j−1} is.
