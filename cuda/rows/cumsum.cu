@@ -135,8 +135,8 @@ void scan_numbers(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions optio
   scan<Op<Total>>(s, ReadNumbers<T, Total>{Numbers<T>(x)}, StoreAs<T, Total>{Numbers<T>(y)}, options);
 }
 
-/// m · 2^e, with m in [½, 1), 0, ±∞ or NaN. The product of a piece may leave the range of f64 where the product of all
-/// before it does not: ∞ would meet a 0.
+/// m · 2^e, with |m| in [½, 1], or m 0, ±∞ or NaN. The product of a piece may overflow f64 although the running product
+/// does not: as a double it would be ∞, and ∞ · 0 is NaN.
 struct Scaled {
   double m;
   int e;

@@ -20,8 +20,8 @@ struct GenerateOptions {
   double top_p = 1;        // draw from the fewest likeliest tokens with this total probability (Holtzman et al. 2020)
   int64_t stop = -1;       // the token that ends a sequence; −1: none
   double min_p = 0;        // draw from the tokens with at least this share of the likeliest token's probability only
-  double repetition_penalty = 1;         // of tokens that a sequence has, the prompt's too (Keskar et al. 2019):
-                                         // divides logits above 0, multiplies the others
+  double repetition_penalty = 1;         // for tokens already in the sequence or its prompt (Keskar et al. 2019):
+                                         // divides their logits above 0, multiplies their other logits
   std::vector<int64_t> more_stops = {};  // other tokens that end a sequence; only with `stop`
 
   static void describe(auto& o, auto& f) {
