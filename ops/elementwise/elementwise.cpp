@@ -121,7 +121,10 @@ Tensor clamp(const Tensor& x, std::optional<double> least, std::optional<double>
   constexpr double none = std::numeric_limits<double>::infinity();
   const double lo = least.value_or(-none), hi = most.value_or(none);
   if (!(lo <= hi)) fail<ValueError>("clamp: needs lo <= hi — got lo=", lo, ", hi=", hi);
-  if (is_integer(x.dtype())) return minimum(maximum(x, detail::beside("clamp", x, lo)), detail::beside("clamp", x, hi));
+  const double end = x.dtype() == i32 ? 0x1p31 : 0x1p63;
+  if (is_integer(x.dtype()) && !(lo >= -end && hi < end))  // a bound that x's dtype does not have
+    return minimum(maximum(x, detail::beside("clamp", x, lo)), detail::beside("clamp", x, hi));
+  detail::check_whole("clamp", x, lo), detail::check_whole("clamp", x, hi);
   return map(fm::Clamp{lo, hi}, x);
 }
 

@@ -103,16 +103,20 @@ template <class Word> SLUICE_LOOP void quick_loop(int64_t n, auto quick, auto ex
 }
 template <class T> using WordOf = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
 
-/// f of numbers of bf16, computed in f32 and rounded.
-template <class F, class... X> SLUICE_FN BFloat16 narrow_call(const F& f, X... x) {
-  if constexpr (requires { on_bits(f, x...); }) {
-    return on_bits(f, x...);
-  } else {
-    const float y = call(f, Value<float>{static_cast<float>(x), {}}...).v;
-    if constexpr (formula::is_exact_in_bf16<F>)
-      return std::bit_cast<BFloat16>(static_cast<uint16_t>(std::bit_cast<uint32_t>(y) >> 16));
-    else return rounded_to_bf16(y);
-  }
+/// Two neighbours of bf16 in memory, the first in the low half. A word of 32 bits becomes two numbers of f32 by a shift
+/// and a mask, and two results become a word likewise: no vector is taken apart.
+using Bf16Pair [[gnu::may_alias, gnu::aligned(2)]] = uint32_t;
+
+/// f of numbers of bf16, in the upper half of the result. The lower half is undefined.
+template <class F, class... X> SLUICE_FN uint32_t upper_call(const F& f, X... upper) {
+  const float y = call(f, Value<float>{std::bit_cast<float>(upper), {}}...).v;
+  const uint32_t u = std::bit_cast<uint32_t>(y);
+  if constexpr (formula::is_exact_in_bf16<F>) return u;
+  else return y != y ? u | 0x400000 : u + 0x7fff + (u >> 16 & 1);  // as BFloat16(y)
+}
+/// f of pairs of bf16.
+template <class F, class... X> SLUICE_FN uint32_t pair_call(const F& f, X... pairs) {
+  return upper_call(f, (pairs << 16)...) >> 16 | (upper_call(f, (pairs & 0xffff0000)...) & 0xffff0000);
 }
 
 template <class F> constexpr bool is_selecting = requires { requires F::selects; };

@@ -107,7 +107,7 @@ SLUICE_BINARY_FORMULA(Minimum, minimum, min, true, true)
 /// x limited to [lo, hi]; slope 1 inside and on the bounds, 0 outside; NaN stays NaN.
 struct Clamp {
   static constexpr const char* name = "clamp";
-  static constexpr bool selects = true;
+  static constexpr bool integral = true, selects = true;
   double lo, hi;
   template <class T> SLUICE_FN T operator()(const T& x) const {
     return select(x < lo, like(x, lo), select(x > hi, like(x, hi), x));

@@ -82,9 +82,15 @@ SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const*
   const F f = *static_cast<const F*>(formula);
   const T* const x[] = {in[I]...};
   T* SLUICE_RESTRICT y = out[0];
-  if constexpr (std::same_as<T, BFloat16>) {
+  if constexpr (requires { on_bits(f, x[I][0]...); }) {
     SLUICE_VECTORIZE
-    for (int64_t i = 0; i < n; ++i) y[i] = narrow_call(f, x[I][i]...);
+    for (int64_t i = 0; i < n; ++i) y[i] = on_bits(f, x[I][i]...);
+  } else if constexpr (std::same_as<T, BFloat16>) {
+    const Bf16Pair* const pairs[] = {reinterpret_cast<const Bf16Pair*>(x[I])...};
+    Bf16Pair* SLUICE_RESTRICT to = reinterpret_cast<Bf16Pair*>(y);
+    SLUICE_VECTORIZE
+    for (int64_t i = 0; i < n / 2; ++i) to[i] = pair_call(f, pairs[I][i]...);
+    if (n % 2) y[n - 1].bits = static_cast<uint16_t>(pair_call(f, uint32_t{x[I][n - 1].bits}...));
   } else if constexpr (requires { quick(f, x[I][0]..., y[0]); }) {
     quick_loop<WordOf<T>>(
         n, [=](int64_t i) { return quick(f, x[I][i]..., y[i]); },

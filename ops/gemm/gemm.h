@@ -87,6 +87,8 @@ template <class T> class PackedB {
   /// Rows of a that multiply() packs at a time; they stay in cache while all panels go past. 0 for tiles: pack a first
   /// (PackedA). near_panels() is then the number of panels that stay in cache while rows of a go past.
   int64_t row_block() const;
+  /// Most rows of c that stay in registers while a block of k goes by.
+  int64_t tile_rows() const;
   int64_t near_panels() const;
 
   /// Packs panels first_panel … last_panel − 1. Threads may fill different panels at the same time. X is T, or BFloat16

@@ -53,6 +53,7 @@ PackedA<T>::PackedA(int64_t n, int64_t k, T* memory, Packing packing) : n_(n), k
 }
 
 template <class T> int64_t PackedB<T>::row_block() const { return parts(packing_) ? 0 : kRows; }
+template <class T> int64_t PackedB<T>::tile_rows() const { return parts(packing_) ? kAmxTile : micro<T>(isa()).rows; }
 template <class T> int64_t PackedB<T>::near_panels() const {
   return parts(packing_) ? amx_near_panels(depth_, parts(packing_)) : 0;
 }

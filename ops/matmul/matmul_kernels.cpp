@@ -250,7 +250,7 @@ template <class T, class X> struct Matmul {
             const Tiling t = kRounds   ? Tiling::pieces(p.height, p.count, kRounded / columns * columns, 4 * threads)
                              : tiles   ? Tiling::near(p.height, p.count, p.rows, all.near_panels() * columns, threads)
                              : short_a ? Tiling(1, p.height, p.count, p.rows, kGroup, columns, threads)
-                                       : Tiling(p.height, p.count, all.row_block(), columns, threads);
+                                       : Tiling(p.height, p.count, all.row_block(), all.tile_rows(), columns, threads);
             PackedB<T> panels(p.rows, p.count, place, packing);
             PackedA<T> copy(p.height, p.rows, place + for_b, packing);
             const bool copied = kRounds || t.col_tiles > 1;

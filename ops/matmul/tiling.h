@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sluice/core/shape.h>
+#include <sluice/ops/gemm/panels.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,10 +19,13 @@ struct Tiling {
   int64_t rows, cols, row_tiles, col_tiles;
   Tiling() = default;
 
-  /// Equal blocks of whole rows, at most `block` (packed at a time); the number of blocks is a multiple of the threads.
-  Tiling(int64_t n, int64_t m, int64_t block, int64_t columns, int threads) : rows(block), cols(round_up(m, columns)) {
-    row_tiles = ceil_div(ceil_div(n, rows), threads) * threads, col_tiles = 1;
-    rows = ceil_div(n, row_tiles), row_tiles = ceil_div(n, rows);
+  /// Equal blocks of whole rows, at most `block` (packed at a time). The number of blocks is a multiple of the threads.
+  /// A block has equal tiles of registers, each of at most `height` rows: a tile of 1 row takes as long as one of 4.
+  Tiling(int64_t n, int64_t m, int64_t block, int64_t height, int64_t columns, int threads)
+      : cols(round_up(m, columns)), col_tiles(1) {
+    rows = ceil_div(n, ceil_div(ceil_div(n, block), threads) * threads);
+    const detail::Cut tiles(rows, height);
+    rows = std::min(block, tiles.count * tiles.length), row_tiles = ceil_div(n, rows);
   }
 
   /// For AMX. A task takes as many columns as stay in L2. It takes at least 256 rows, because it first fetches its
@@ -29,7 +33,7 @@ struct Tiling {
   static Tiling near(int64_t n, int64_t m, int64_t k, int64_t near_columns, int threads) {
     const int64_t wanted = std::clamp<int64_t>(n * m * k >> 22, 1, 6 * threads);
     const int64_t enough = std::min<int64_t>(wanted, 2 * threads);
-    Tiling t(n, m, n, 32, 1);
+    Tiling t;
     t.col_tiles = std::clamp<int64_t>(ceil_div(m, near_columns), 1, wanted);
     t.cols = round_up(ceil_div(m, t.col_tiles), 32), t.col_tiles = ceil_div(m, t.cols);
     t.row_tiles = std::clamp<int64_t>(ceil_div(wanted, t.col_tiles), 1, std::max<int64_t>(1, n / 256));
