@@ -130,7 +130,8 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, co
       else over[b] = std::find(stops.begin(), stops.end(), token[b]) != stops.end();
     }
     parts.push_back(to(reshape(next, {batch, 1}), prompt.device()));
-    if (std::find(over.begin(), over.end(), false) == over.end()) break;
+    const bool goes_on = !options.on_tokens || options.on_tokens(next);
+    if (!goes_on || std::find(over.begin(), over.end(), false) == over.end()) break;
   }
   return cat(parts, 1);
 }

@@ -23,6 +23,9 @@ struct GenerateOptions {
   double repetition_penalty = 1;         // for tokens already in the sequence or its prompt (Keskar et al. 2019):
                                          // divides their logits above 0, multiplies their other logits
   std::vector<int64_t> more_stops = {};  // other tokens that end a sequence; only with `stop`
+  /// Called with the new tokens i64 [batch] of each step, on the CPU: to show text while it is written, see
+  /// TokenStream. The generation ends where it returns false.
+  std::function<bool(const Tensor& tokens)> on_tokens = {};
 
   static void describe(auto& o, auto& f) {
     f("tokens", o.tokens, at_least(0), "at most so many new ones");

@@ -156,6 +156,20 @@ TEST_CASE("generate: batches, stop tokens, models and functions", "[generate]") 
         Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 4});
   CHECK_THROWS_WITH(generate(Counter{}, prompt, {.more_stops = {8}}, rng), Contains("besides `stop`"));
   CHECK_THROWS_WITH(generate(Counter{}, prompt, {.stop = 3, .more_stops = {10}}, rng), Contains("stop=10 is none"));
+  // Every step's tokens are shown, those after a sequence's end too, until the answer is no.
+  std::vector<Ids> shown;
+  const auto until = [&](std::size_t steps) -> std::function<bool(const Tensor&)> {
+    return [&shown, steps](const Tensor& t) {
+      CHECK((t.dtype() == i64 && t.shape() == Shape{2}));
+      shown.push_back(t.to_vector<int64_t>());
+      return shown.size() < steps;
+    };
+  };
+  CHECK(ids(generate(Counter{}, prompt, {.tokens = 50, .stop = 8, .on_tokens = until(3)}, rng)) ==
+        Ids{0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 8, 8});
+  CHECK(shown == std::vector<Ids>{{3, 8}, {4, 8}, {5, 8}});
+  CHECK(ids(generate(Counter{}, prompt, {.tokens = 50, .stop = 8, .on_tokens = until(99)}, rng)).size() == 18);
+  CHECK(shown.size() == 9);
   CHECK_THROWS_AS(generate(Counter{}, Tensor({{1, 2}}), {}, rng), DTypeError);
   CHECK_THROWS_AS(generate(Counter{}, Tensor::from<int64_t>({1}), {}, rng), ShapeError);
   const auto flat = [](const Tensor& t, const Pass&) { return one_hot(reshape(t, {-1}), 10); };
