@@ -145,7 +145,11 @@ struct [[nodiscard]] NoGrad : GradMode {
 };
 
 using TensorRef = std::reference_wrapper<const Tensor>;
-using TensorRefs = std::span<const TensorRef>;
+/// Tensors for the length of a call, as {x, y}.
+struct TensorRefs : std::span<const TensorRef> {
+  using span::span;
+  TensorRefs(std::initializer_list<TensorRef> xs) : span(xs.begin(), xs.size()) {}
+};
 
 namespace detail {
 /// The next number in creation order; every Node takes one.
@@ -182,12 +186,6 @@ Tensor record_as(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, 
 template <class N, class... Args> Tensor record(Tensor y, TensorRefs inputs, TensorRefs saves, Args&&... args) {
   return detail::record_as<N>(N::op_name(), std::move(y), inputs, saves, std::forward<Args>(args)...);
 }
-template <class N, class... Args>
-Tensor record(Tensor y, std::initializer_list<TensorRef> inputs, std::initializer_list<TensorRef> saves,
-              Args&&... args) {
-  return record<N>(std::move(y), TensorRefs(inputs.begin(), inputs.size()), TensorRefs(saves.begin(), saves.size()),
-                   std::forward<Args>(args)...);
-}
 
 namespace detail {
 /// The node of a rule: a gradient that is one expression. `rule` is called with g, or with (node, g) if it reads saved
@@ -209,12 +207,6 @@ template <class Rule> struct RuleNode final : Node {
 ///   return record("permute", alias(x, l), {x}, {}, [inverse](const Tensor& g) { return permute(g, inverse); });
 template <class Rule> Tensor record(const char* op, Tensor y, TensorRefs inputs, TensorRefs saves, Rule rule) {
   return detail::record_as<detail::RuleNode<Rule>>(op, std::move(y), inputs, saves, op, std::move(rule));
-}
-template <class Rule>
-Tensor record(const char* op, Tensor y, std::initializer_list<TensorRef> inputs, std::initializer_list<TensorRef> saves,
-              Rule rule) {
-  return record(op, std::move(y), TensorRefs(inputs.begin(), inputs.size()), TensorRefs(saves.begin(), saves.size()),
-                std::move(rule));
 }
 
 /// Throws unless x can be edited in place: ShapeError if several elements share one place in memory, AutogradError if x

@@ -104,7 +104,7 @@ Tensor& Tensor::requires_grad_(bool on) {
   if (on && !t.history) {
     t.history = t.frozen ? t.frozen : Ref<Node>(new Leaf(*this));
     static_cast<Leaf&>(*t.history).frozen = false, t.frozen = nullptr;
-    t.output_index = 0;  // another one may be left from what made it, of which it had no history
+    t.output_index = 0;  // an op that recorded nothing may have left its mark, see unit()
   } else if (!on && t.history) {
     Leaf& leaf = static_cast<Leaf&>(*t.history);
     leaf.grad = Tensor(), leaf.sum = Tensor(), leaf.frozen = true;

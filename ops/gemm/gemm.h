@@ -3,8 +3,8 @@
 //
 // plan.h says which implementation computes a product. With one row or one column it is OpenBLAS's gemv. On processors
 // without NEON or AVX2 OpenBLAS computes all products. Otherwise an element of c is one chain of fused multiply-adds
-// for every 512 of k or less: its bits depend on its row of a, its column of b and k alone, not on n, m, threads, or
-// how operands are held.
+// for each block of k (PackedB::block_rows()): its bits depend on its row of a, its column of b and k alone, not on n,
+// m, threads, or how operands are held.
 #pragma once
 
 #include <sluice/core/dtype.h>
