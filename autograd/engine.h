@@ -63,8 +63,8 @@ Tensor number_like(const Tensor& root, double grad);
 /// Adds d(root)/d(leaf) · grad to the .grad() of every leaf that root depends on. Throws AutogradError when root has no
 /// history, when root has several elements and `grad` is not given, and when a tensor that the gradient reads was
 /// edited in place or freed by an earlier walk. Throws ShapeError, DTypeError or DeviceError for a `grad` that does not
-/// fit root; a number takes root's dtype and device. Leaves that the walk had reached before an exception keep what they
-/// got: call zero_grad() before the next one.
+/// fit root; a number takes root's dtype and device. Leaves that the walk had reached before an exception keep what
+/// they got: call zero_grad() before the next one.
 ///
 /// A bf16 leaf adds the gradients of several calls in f32, so that many small ones are not lost in a large one. From
 /// the second call until zero_grad() the leaf keeps the f32 sum, and .grad() is this sum rounded. Calls with

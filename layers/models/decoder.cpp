@@ -5,6 +5,10 @@
 
 namespace sluice {
 
+static Norm norm_of(const DecoderOptions& o) {
+  return Norm({.dim = o.dim, .kind = o.norm, .eps = o.norm_eps, .dtype = o.dtype, .bias = o.norm_bias});
+}
+
 Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   const DecoderOptions& o = options;
   if (o.vocabulary < 1 || o.dim < 1)
@@ -13,8 +17,8 @@ Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   embedding = Embedding({.count = o.vocabulary, .dim = o.dim, .dtype = o.dtype}, rng);
   if (o.positions > 0) positions = Embedding({.count = o.positions, .dim = o.dim, .dtype = o.dtype}, rng);
   for (const DecoderBlockOptions& block : o.blocks) blocks.emplace_back(block, o, rng);
-  norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
-  if (!o.tied) head = Linear({.in = o.dim, .out = o.vocabulary, .bias = false, .dtype = o.dtype}, rng);
+  norm = norm_of(o);
+  if (!o.tied) head = Linear({.in = o.dim, .out = o.vocabulary, .bias = o.head_bias, .dtype = o.dtype}, rng);
 }
 
 Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
@@ -44,7 +48,8 @@ static bool absent(const auto& branch) { return std::holds_alternative<std::mono
 
 DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng)
     : residual_scale(o.residual_scale), mixer_factor(block.mixer_factor), beside_factor(block.beside_factor),
-      feed_factor(block.feed_factor), mixer_carried(block.mixer_norms.carried), feed_carried(block.feed_norms.carried) {
+      feed_factor(block.feed_factor), mixer_carried(block.mixer_norms.carried), feed_carried(block.feed_norms.carried),
+      parallel(block.parallel) {
   if (absent(block.mixer) && !absent(block.beside)) fail<ValueError>("decoder: a block has `beside` without a mixer");
   const auto make = [&](auto& member, const auto& options) {
     if constexpr (requires { typename std::decay_t<decltype(options)>::Layer; }) {
@@ -61,9 +66,7 @@ DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOption
   std::visit([&](const auto& m) { make(mixer, m); }, block.mixer);
   std::visit([&](const auto& m) { make(beside, m); }, block.beside);
   std::visit([&](const auto& f) { make(feed, f); }, block.feed);
-  const auto norm = [&](const auto& branch, bool there) {
-    return there && !absent(branch) ? Norm({o.dim, o.norm, o.norm_eps, o.dtype}) : Norm();
-  };
+  const auto norm = [&](const auto& branch, bool there) { return there && !absent(branch) ? norm_of(o) : Norm(); };
   mixer_norm = norm(mixer, block.mixer_norms.before), mixer_post_norm = norm(mixer, block.mixer_norms.after);
   feed_norm = norm(feed, block.feed_norms.before), feed_post_norm = norm(feed, block.feed_norms.after);
 }
@@ -82,15 +85,16 @@ Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass) const {
     const Tensor kept = carried == 0 ? h : carried == 1 ? normed : normed * carried;
     return residual_scale == 1 ? kept + after(y) : kept + after(y) * residual_scale;
   };
-  Tensor h = x;
+  Tensor h = x, u = x;
   if (!absent(mixer)) {
-    const Tensor u = mixer_norm(h);
+    u = mixer_norm(h);
     Tensor y = of(mixer, u, mixer_factor);
     if (!absent(beside)) y = y + of(beside, u, beside_factor);
     h = sum(h, u, mixer_carried, y, mixer_post_norm);
   }
   if (absent(feed)) return h;
-  const Tensor u = feed_norm(h);
+  const bool shared = feed_norm.options.kind == NormKind::none;  // with the mixer
+  if (!parallel || !shared) u = feed_norm(parallel ? x : h);
   return sum(h, u, feed_carried, of(feed, u, feed_factor), feed_post_norm);
 }
 

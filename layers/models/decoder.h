@@ -3,7 +3,8 @@
 //   h = c·E[tokens] + P[positions]                           P may be absent
 //   h ← h + r·N'(m·mixer(N(h)) + m'·beside(N(h)))            for each block; what stands beside the mixer, either
 //   h ← h + r·N'(f·feed(N(h)))                               branch, and each norm N, N' may be absent; the branch may
-//                                                            be added to α·N(h) instead of h
+//                                                            be added to α·N(h) instead of h; the feed may read what
+//                                                            the mixer reads
 //   logits = cap(a·N(h)·W)                                   W = Eᵀ if tied; cap(s) = t·tanh(s/t)
 //
 //   Decoder model = load_model_files("Qwen3-0.6B");      // layers/models/load_model_files.h
@@ -47,6 +48,7 @@ struct DecoderBlockOptions {
   DecoderNorms mixer_norms = {};                                               // around the mixer and what is beside it
   DecoderNorms feed_norms = {};                                                // around the feed
   double mixer_factor = 1, beside_factor = 1, feed_factor = 1;                 // m, m', f
+  bool parallel = false;  // the feed reads the h that the mixer reads: its own N(h), or without that norm the mixer's
 };
 
 /// A decoder's sizes and blocks.
@@ -56,21 +58,24 @@ struct DecoderOptions {
   std::vector<DecoderBlockOptions> blocks;  // in order
   NormKind norm = NormKind::rms;            // of all norms of blocks and of the last one
   double norm_eps = 1e-6;                   // their eps
+  bool norm_bias = true;                    // of LayerNorm
   double embedding_scale = 1;               // c
   int64_t positions = 0;                    // rows of P, a table of learned positions; 0: none
   double residual_scale = 1;                // r
   bool tied = false;                        // the head is the embedding
+  bool head_bias = false;                   // of a head that is not tied
   double logit_scale = 1;                   // a
   double logit_cap = 0;                     // t; 0: none
   DType dtype = f32;                        // of the embedding, the norms and the head; mixers and feeds have their own
 };
 
-/// One block: h + r·N'(m·mixer(N(h)) + m'·beside(N(h))), or α·N(h) + …; then the same with the feed.
+/// One block: h + r·N'(m·mixer(N(h)) + m'·beside(N(h))), or α·N(h) + …; then, or beside that, the same with the feed.
 struct DecoderBlock {
   static constexpr const char* type = "DecoderBlock";
   double residual_scale = 1;                                    // r
   double mixer_factor = 1, beside_factor = 1, feed_factor = 1;  // m, m', f
   double mixer_carried = 0, feed_carried = 0;                   // α of DecoderNorms
+  bool parallel = false;                                        // see DecoderBlockOptions
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
   DecoderMixer mixer, beside = std::monostate{};
   std::variant<std::monostate, Glu, Moe, Mlp> feed;

@@ -7,7 +7,7 @@ namespace sluice {
 std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> all;
   for (const auto& some : {detail::llama_families(), detail::attention_families(), detail::latent_families(),
-                           detail::hybrid_families(), detail::mamba_families()})
+                           detail::hybrid_families(), detail::mamba_families(), detail::parallel_families()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -63,7 +63,7 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
   if (layers < 1 || layers > 1024) c.refuse("num_hidden_layers", "it must be from 1 to 1024");
   o.blocks.resize(static_cast<std::size_t>(layers));
   // Must be given: families have different defaults.
-  o.norm_eps = c.any_of<double>({"rms_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"});
+  o.norm_eps = c.any_of<double>({"rms_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "layer_norm_eps"});
   o.tied = c.get("tie_word_embeddings", false);
   c.ignore(
       "model_type architectures transformers_version _name_or_path auto_map dtype torch_dtype bos_token_id "

@@ -15,7 +15,7 @@ Norm::Norm(NormOptions o) : options(o) {
     fail<ValueError>("norm: only layer, rms and rms_plain have parts — got kind ", name_of(o.kind));
   const bool scalar = o.kind == NormKind::scale || o.kind == NormKind::scale_l2;
   if (per_channel || scalar) weight = init_vector(per_channel ? o.dim : 1, 1, o.dtype);
-  if (o.kind == NormKind::layer) bias = init_vector(o.dim, 0, o.dtype);
+  if (o.kind == NormKind::layer && o.bias) bias = init_vector(o.dim, 0, o.dtype);
 }
 
 NormOptions detail::norm_options(NormOptions o, NormKind kind, NormKind other) {

@@ -11,7 +11,7 @@ struct Pass;  // layers/nn/pass.h; a norm maps each token by itself and reads no
 
 enum class NormKind {
   none,
-  layer,      // LayerNorm with weight and bias
+  layer,      // LayerNorm with weight and, unless bias = false, bias
   rms,        // RMSNorm with weight
   rms_plain,  // RMSNorm without parameters (GAU-α)
   scale,      // ScaleNorm, rms form
@@ -33,6 +33,7 @@ struct NormOptions {
   double eps = 1e-5;
   DType dtype = f32;
   int64_t parts = 1;  // layer, rms, rms_plain: each part of dim/parts channels is normalised on its own
+  bool bias = true;   // of LayerNorm
 
   static void describe(auto& o, auto& f) {
     f.required("dim", o.dim, at_least(1), "width");
@@ -40,6 +41,7 @@ struct NormOptions {
     f("eps", o.eps, at_least(0), "1e-5 in LayerNorm and ScaleNorm, 1e-6 in Qwen's RMSNorm");
     f.training("dtype", o.dtype, "of the parameters");
     f("parts", o.parts, at_least(1), "of dim/parts channels, each normalised on its own: layer, rms, rms_plain");
+    f("bias", o.bias, "of LayerNorm");
   }
 };
 

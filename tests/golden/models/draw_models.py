@@ -258,6 +258,27 @@ def drawn(name, r):
     if name == "lara_mini":
         f.update(layer_types=any_layers(softmax + ["linear_attention"]), norm_topk_prob=pick([True, False]),
                  attention_bias=pick([True, False]), rope_parameters=make_models.rope)
+    if name in ("gpt_neox", "phi", "stablelm", "cohere", "cohere2"):
+        wide = pick([4, 8])
+        rope = pick(list(ROPE))
+        f.update(layer_norm_eps=f.pop("rms_norm_eps"), hidden_size=heads * wide,
+                 rope_parameters=dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0])))
+        if "cohere" in name:
+            f.update(logit_scale=pick([0.0625, 1.0, 2.5]), attention_bias=pick([True, False]))
+        elif rope == "default" or name == "gpt_neox":
+            f["rope_parameters"]["partial_rotary_factor"] = pick([0.5, 1.0] if wide == 4 else [0.25, 0.5, 1.0])
+        else:
+            f["rope_parameters"]["partial_rotary_factor"] = 0.5
+    if name == "gpt_neox":
+        del f["num_key_value_heads"]
+        f.update(use_parallel_residual=pick([True, False]), attention_bias=pick([True, False]),
+                 hidden_act=pick(["gelu", "gelu_new"]))
+    if name == "phi":
+        f.update(tie_word_embeddings=False, hidden_act=pick(["gelu", "gelu_new"]))
+    if name == "stablelm":
+        f.update(use_parallel_residual=pick([True, False]), use_qkv_bias=pick([True, False]))
+    if name == "cohere2":
+        f["layer_types"] = pick([None, any_layers(["sliding_attention", "full_attention"])])
     if name == "gpt2":
         f.update(hidden_size=heads * pick([4, 6]), n_inner=pick([None, 20]),
                  activation_function=pick(["gelu_new", "gelu", "gelu_pytorch_tanh"]))

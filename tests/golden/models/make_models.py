@@ -175,6 +175,12 @@ FAMILIES = {
                                    attention_in_multiplier=1.3, attention_out_multiplier=0.8, ssm_in_multiplier=1.2,
                                    ssm_out_multiplier=0.6, mlp_multipliers=[1.4, 0.9],
                                    ssm_multipliers=[0.5, 1.5, 0.7, 1.3, 0.9])),
+    "gpt_neox": ("GPTNeoX", dict(intermediate_size=24, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
+    "phi": ("Phi", dict(intermediate_size=24, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
+    "stablelm": ("StableLm", dict(intermediate_size=24, use_qkv_bias=True, use_parallel_residual=True,
+                                  rope_parameters=dict(rope, partial_rotary_factor=0.5))),
+    "cohere": ("Cohere", dict(intermediate_size=24, rope_parameters=rope)),
+    "cohere2": ("Cohere2", dict(intermediate_size=24, sliding_window=4, layer_types=sliding, rope_parameters=rope)),
 }
 
 
@@ -260,6 +266,8 @@ def main(out, names):
             fields = without_attention(fields)
         if name == "gpt2":
             fields = gpt2_names(fields)
+        if name == "gpt_neox":
+            del fields["num_key_value_heads"]
         folder = os.path.join(out, name)
         largest = make(kind, fields, folder, len(name))
         print(name, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes, logits to", largest)

@@ -1,0 +1,109 @@
+// Families whose feed stands beside attention, as in GPT-J: h + attention(N(h)) + feed(N'(h)), where N' may be N. All
+// have LayerNorm.
+#include <sluice/layers/models/families.h>
+
+namespace sluice::detail {
+
+namespace {
+
+/// Puts the feeds beside attention, with a norm of their own or without.
+void stand_beside(FamilyReader& r, bool own_norm) {
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.parallel = true, block.feed_norms.before = own_norm;
+}
+
+/// GPT-NeoX and Pythia: biases everywhere, a norm for each branch, and one map for q, k and v, head by head.
+void read_gpt_neox(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.norm = NormKind::layer;
+  r.rotary_share = 0.25;
+  const MultiHeadAttentionOptions o = r.attention();
+  r.mixers(o);
+  if (c.get("use_parallel_residual", true)) stand_beside(r, true);
+  c.ignore("classifier_dropout is_decoder");
+  r.usual_names();
+  r.ungated(r.all(), true, "hidden_act", "dense_h_to_4h.", "dense_4h_to_h.");
+  r.rename("^lm_head\\.", "embed_out.");
+  r.rename("^model\\.embed_tokens\\.", "gpt_neox.embed_in.");
+  r.rename("^model\\.norm\\.", "gpt_neox.final_layer_norm.");
+  r.rename("^model\\.layers\\.", "gpt_neox.layers.");
+  r.rename("self_attn\\.o_proj\\.", "attention.dense.");
+  r.rename("self_attn\\.", "attention.");
+  r.parts("attention", "query_key_value", {"q_proj", "k_proj", "v_proj"}, o.heads.heads);
+  r.plan.ignore.push_back("\\.attention\\.(masked_)?bias$");  // causal masks
+  if (r.plan.options.tied) r.plan.ignore.push_back("^embed_out\\.weight$");
+}
+
+/// Phi 1 to 2: biases everywhere, in the head, too.
+void read_phi(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.norm = NormKind::layer, r.plan.options.head_bias = true;
+  r.rotary_share = 0.5;
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.qkv_bias = o.heads.out_bias = true;
+  r.mixers(o);
+  stand_beside(r, false);
+  c.must_be("tie_word_embeddings", false);
+  c.must_be("qk_layernorm", false);
+  r.usual_names();
+  r.ungated(r.all(), true, "hidden_act", "fc1.", "fc2.");
+  r.rename("self_attn\\.o_proj\\.", "self_attn.dense.");
+  r.rename("^model\\.norm\\.", "model.final_layernorm.");
+}
+
+/// StableLM 1 to 2; few of them have feeds beside attention.
+void read_stablelm(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.norm = NormKind::layer;
+  r.rotary_share = 0.25;
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.qkv_bias = c.get("use_qkv_bias", false), o.heads.out_bias = false;
+  r.mixers(o);
+  if (c.get("use_parallel_residual", false)) stand_beside(r, false);
+  c.must_be("qk_layernorm", false);
+  r.usual_names();
+  r.dense(r.all());
+}
+
+/// Cohere's Command: norms without bias, and RoPE of neighbouring channels. In Command R7B (cohere2) most layers have a
+/// window, and the others no RoPE.
+void read_cohere(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& all = r.plan.options;
+  all.norm = NormKind::layer, all.norm_bias = false;
+  all.tied = c.get("tie_word_embeddings", true);
+  all.logit_scale = r.factor("logit_scale", 0.0625, 1);
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.rope.pairing = RopePairing::interleaved;
+  r.mixers(o);
+  if (r.type == "cohere2") {
+    const std::vector<int64_t> sliding = r.typed_or_turns("sliding_attention", "sliding_window_pattern", 4);
+    o.heads.use_rope = false;
+    r.mixers(r.others_than(sliding), o);
+    r.windows(sliding);
+    c.must_be("rotary_pct", 1.0);
+    c.must_be("position_embedding_type", std::string("rope_gptj"));
+    for (const char* there : {"use_parallel_block", "use_gated_activation", "use_embedding_sharing"})
+      c.must_be(there, true);
+    c.ignore("cache_implementation order_of_interleaved_layers layer_switch use_parallel_embedding");
+  }
+  stand_beside(r, false);
+  c.must_be("use_qk_norm", false);
+  r.usual_names();
+  r.dense(r.all());
+}
+
+}  // namespace
+
+std::span<const ModelFamily> parallel_families() {
+  static constexpr ModelFamily all[] = {
+      {"gpt_neox", read_gpt_neox, R"({"attention_bias": true, "hidden_act": "gelu"})",
+       R"({"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"})"},
+      {"phi", read_phi, R"({"hidden_act": "gelu_new"})"},
+      {"stablelm", read_stablelm},
+      {"cohere", read_cohere, R"({"rope_theta": 500000.0})"},
+      {"cohere2", read_cohere},
+  };
+  return all;
+}
+
+}  // namespace sluice::detail
