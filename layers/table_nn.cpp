@@ -21,10 +21,11 @@ void add_nn_rows(RowList& rows) {
        R"({"logit_bias": true, "expert_bias": true, "activation": "swiglu_oai", "swiglu_limit": 0.3,
            "swiglu_alpha": 1.3, "hidden": 5, "shared_hidden": 3})",
        R"({"activation": "relu2", "latent": 2, "hidden": 5, "shared_hidden": 3, "expert_bias": true})"});
-  rows.add<Norm>("norm", {}, R"({"dim": 4})",
-                 {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"kind": "scale"})",
-                  R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})", R"({"parts": 2, "kind": "rms"})",
-                  R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})"});
+  rows.add<Norm>(
+      "norm", {}, R"({"dim": 4})",
+      {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"kind": "scale"})",
+       R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})", R"({"parts": 2, "kind": "rms"})",
+       R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})", R"({"bias": false})", R"({"bias": false, "parts": 2})"});
   rows.add<ShortConvolution>("short_convolution", kDocuments, R"({"dim": 4})",
                              {R"({"width": 2, "bias": true, "activation": "identity"})"});
   rows.add<GatedShortConvolution>("gated_short_convolution", kDocuments, R"({"dim": 3})",

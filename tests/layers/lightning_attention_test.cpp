@@ -50,3 +50,19 @@ TEST_CASE("Decoder: a branch may be added to its norm's output instead of its in
   const Tensor w = b.feed_norm(h);
   CHECK(max_abs_diff(b(x), w * 0.5 + std::get<Mlp>(b.feed)(w) * 6.0) < 1e-14);
 }
+
+TEST_CASE("Decoder: the feed may stand beside the mixer, with its own norm or the mixer's", "[decoder]") {
+  Rng rng(2);
+  DecoderBlockOptions block{.mixer = LightningAttentionOptions{.dim = 8, .heads = 2, .dtype = f64},
+                            .feed = MlpOptions{.dim = 8, .hidden = 12, .dtype = f64},
+                            .feed_factor = 3,
+                            .parallel = true};
+  for (const bool own : {true, false}) {
+    block.feed_norms.before = own;
+    DecoderBlock b(block, {.vocabulary = 5, .dim = 8, .blocks = {}, .residual_scale = 2, .dtype = f64}, rng);
+    if (own) b.feed_norm.weight = normal({8}, 1, 1, rng, {f64});
+    const Tensor x = normal({2, 5, 8}, 0, 3, rng, {f64}), u = b.mixer_norm(x), w = own ? b.feed_norm(x) : u;
+    const Tensor y = x + std::get<LightningAttention>(b.mixer)(u) * 2.0 + std::get<Mlp>(b.feed)(w) * 6.0;
+    CHECK(max_abs_diff(b(x), y) < 1e-13);
+  }
+}
