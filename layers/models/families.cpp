@@ -231,7 +231,9 @@ void FamilyReader::dense(const std::vector<int64_t>& which, const std::string& f
 void FamilyReader::ungated(const std::vector<int64_t>& which, bool bias, const std::string& field,
                            const std::string& in, const std::string& out) {
   if (which.empty()) return;
-  MlpOptions o{.dim = plan.options.dim, .hidden = config.at<int64_t>("intermediate_size"), .bias = bias};
+  MlpOptions o{.dim = plan.options.dim, .bias = bias};
+  const char* const hidden = "intermediate_size";
+  o.hidden = widening > 0 ? config.get(hidden, widening * o.dim) : config.at<int64_t>(hidden);
   const std::string act = config.at<std::string>(field);
   if (act == "relu2") o.activation = Act::relu2;
   else if (act == "gelu_pytorch_tanh" || act == "gelu_new") o.activation = Act::gelu_tanh;

@@ -52,6 +52,8 @@ struct FamilyReader {
   /// Default share of a head's channels that RoPE turns. Without a default the configuration may say 1 only, because
   /// transformers reads its share for some families alone.
   std::optional<double> rotary_share = {};
+  /// Hidden channels of an ungated feed per channel, where the file does not say. 0: it must say.
+  int64_t widening = 0;
 
   /// Vocabulary, width, norms' eps, tied embedding; the names of what is not in a block.
   FamilyReader(const ModelConfig& config, const std::function<bool(const char*)>& has, ModelPlan& plan);

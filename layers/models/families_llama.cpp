@@ -20,23 +20,28 @@ void read_llama(FamilyReader& r) {
 }
 
 /// GPT-2: learned positions, LayerNorm, an MLP, biases everywhere. Its maps are [in, out], and one makes q, k and v.
+/// GPT-Neo has windows in some layers, scores q·k as they are, no bias of q, k and v, and maps [out, in].
 void read_gpt2(FamilyReader& r) {
   const ModelConfig& c = r.config;
+  const bool neo = r.type == "gpt_neo";
   DecoderOptions& all = r.plan.options;
   all.norm = NormKind::layer, all.tied = c.get("tie_word_embeddings", true);
   all.positions = c.at<int64_t>("max_position_embeddings");
   if (all.positions < 1) c.refuse("max_position_embeddings", "it must be at least 1");
-  c.assume(str(R"({"intermediate_size": )", 4 * all.dim, "}"));  // n_inner, mostly null
   c.must_be("scale_attn_weights", true);
   c.must_be("scale_attn_by_inverse_layer_idx", false);
   c.must_be("add_cross_attention", false);
   c.ignore(
       "n_ctx attn_pdrop reorder_and_upcast_attn task_specific_params summary_activation summary_first_dropout "
-      "summary_proj_to_labels summary_type summary_use_proj");
+      "summary_proj_to_labels summary_type summary_use_proj attention_types classifier_dropout embed_dropout "
+      "resid_dropout gradient_checkpointing tokenizer_class");
   MultiHeadAttentionOptions o = r.attention();
-  o.heads.use_rope = false, o.heads.qkv_bias = o.heads.out_bias = true;
+  o.heads.use_rope = false, o.heads.qkv_bias = !neo, o.heads.out_bias = true;
+  if (neo) o.scale = 1;
   r.mixers(o);
+  if (neo) r.windows(r.typed("attention_layers", "local", {"global"}));
   r.usual_names();
+  r.widening = 4;
   r.ungated(r.all(), true, "activation_function", "c_fc.", "c_proj.");
   const std::string body = r.has("transformer.") ? "transformer." : "";  // the published files have no such prefix
   r.rename("^positions\\.", body + "wpe.");
@@ -45,6 +50,11 @@ void read_gpt2(FamilyReader& r) {
   r.rename("^model\\.layers\\.", body + "h.");
   r.rename("input_layernorm\\.", "ln_1.");
   r.rename("post_attention_layernorm\\.", "ln_2.");
+  r.plan.ignore.push_back("\\.(attn|attention)\\.(masked_)?bias$");  // causal masks
+  if (neo) {
+    r.rename("self_attn\\.o_proj\\.", "self_attn.out_proj.");
+    return r.rename("self_attn\\.", "attn.attention.");
+  }
   r.rename("self_attn\\.o_proj\\.", "attn.c_proj.");
   r.rename("c_(fc|proj)\\.weight$", "$&", {.layout = PyTorchLayout::as_is});
   const std::string qkv = "qkv";
@@ -53,7 +63,6 @@ void read_gpt2(FamilyReader& r) {
     r.rename(map + "weight", "attn.c_attn.weight", {.part = i, .layout = PyTorchLayout::as_is});
     r.rename(map + "bias", "attn.c_attn.bias", {.part = i});
   }
-  r.plan.ignore.push_back("\\.attn\\.(masked_)?bias$");  // causal masks
 }
 
 /// StarCoder2 and Nemotron-4 (Minitron): LayerNorm, in Nemotron of weights that are less by one, and an MLP.
@@ -183,6 +192,8 @@ std::span<const ModelFamily> llama_families() {
       {"gpt2", read_gpt2, R"({"activation_function": "gelu_new"})",
        R"({"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
            "n_positions": "max_position_embeddings", "n_inner": "intermediate_size"})"},
+      {"gpt_neo", read_gpt2, R"({"activation_function": "gelu_new"})",
+       R"({"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "window_size": "sliding_window"})"},
       {"starcoder2", read_starcoder2, R"({"hidden_act": "gelu_pytorch_tanh"})"},
       {"nemotron", read_starcoder2, R"({"hidden_act": "relu2"})"},
       {"phi3", read_phi3},

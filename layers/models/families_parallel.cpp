@@ -33,6 +33,62 @@ void read_gpt_neox(FamilyReader& r) {
   if (r.plan.options.tied) r.plan.ignore.push_back("^embed_out\\.weight$");
 }
 
+/// GPT-J: RoPE of neighbouring channels; biases of the MLP and the head alone.
+void read_gptj(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.norm = NormKind::layer, r.plan.options.head_bias = true;
+  r.rotary_share = c.at<double>("rotary_dim") * c.at<double>("num_attention_heads") / c.at<double>("hidden_size");
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.rope.pairing = RopePairing::interleaved;
+  r.mixers(o);
+  stand_beside(r, false);
+  c.must_be("tie_word_embeddings", false);
+  c.ignore(
+      "attn_pdrop gradient_checkpointing rotary scale_attn_weights summary_activation summary_first_dropout "
+      "summary_proj_to_labels summary_type summary_use_proj task_specific_params tokenizer_class");
+  r.usual_names();
+  r.widening = 4;
+  r.ungated(r.all(), true, "activation_function", "fc_in.", "fc_out.");
+  r.rename("^model\\.embed_tokens\\.", "transformer.wte.");
+  r.rename("^model\\.norm\\.", "transformer.ln_f.");
+  r.rename("^model\\.layers\\.", "transformer.h.");
+  r.rename("input_layernorm\\.", "ln_1.");
+  r.rename("self_attn\\.o_proj\\.", "attn.out_proj.");
+  r.rename("self_attn\\.", "attn.");
+  r.plan.ignore.push_back("\\.attn\\.(masked_)?bias$");  // causal masks
+}
+
+/// Falcon: one key head (7B), or several, each beside its query heads in the map of q, k and v (40B, 180B), where the
+/// branches have a norm each.
+void read_falcon(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& all = r.plan.options;
+  all.norm = NormKind::layer, all.tied = c.get("tie_word_embeddings", true);
+  c.must_be("alibi", false);
+  const bool grouped = c.get("new_decoder_architecture", false), one = !grouped && c.get("multi_query", true);
+  const bool beside = c.get("parallel_attn", true) || grouped, bias = c.get("bias", false);
+  const bool two_norms = c.get<int64_t>("num_ln_in_parallel_attn", grouped ? 2 : 1) == 2;
+  if (grouped) c.must_be("parallel_attn", true);
+  else c.must_be<int64_t>("num_ln_in_parallel_attn", 1);
+  MultiHeadAttentionOptions o = r.attention();
+  const int64_t heads = o.heads.heads, kv_heads = c.get("num_kv_heads", heads);
+  o.heads.kv_heads = one ? 1 : grouped ? kv_heads : heads;
+  o.heads.qkv_bias = o.heads.out_bias = bias;
+  r.mixers(o);
+  if (beside) stand_beside(r, two_norms);
+  c.ignore("multi_query apply_residual_connection_post_layernorm n_embed");
+  r.usual_names();
+  r.widening = 4;
+  r.ungated(r.all(), bias, "activation", "dense_h_to_4h.", "dense_4h_to_h.");
+  r.rename("^model\\.embed_tokens\\.", "transformer.word_embeddings.");
+  r.rename("^model\\.norm\\.", "transformer.ln_f.");
+  r.rename("^model\\.layers\\.", "transformer.h.");
+  if (two_norms) r.rename("input_layernorm\\.", "ln_attn."), r.rename("post_attention_layernorm\\.", "ln_mlp.");
+  r.rename("self_attn\\.o_proj\\.", "self_attention.dense.");
+  r.rename("self_attn\\.", "self_attention.");
+  r.parts("self_attention", "query_key_value", {"q_proj", "k_proj", "v_proj"}, one ? 1 : o.heads.kv_heads);
+}
+
 /// Phi 1 to 2: biases everywhere, in the head, too.
 void read_phi(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -98,6 +154,10 @@ std::span<const ModelFamily> parallel_families() {
   static constexpr ModelFamily all[] = {
       {"gpt_neox", read_gpt_neox, R"({"attention_bias": true, "hidden_act": "gelu"})",
        R"({"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"})"},
+      {"gptj", read_gptj, R"({"activation_function": "gelu_new"})",
+       R"({"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+           "n_positions": "max_position_embeddings", "n_inner": "intermediate_size"})"},
+      {"falcon", read_falcon, R"({"activation": "gelu"})", R"({"ffn_hidden_size": "intermediate_size"})"},
       {"phi", read_phi, R"({"hidden_act": "gelu_new"})"},
       {"stablelm", read_stablelm},
       {"cohere", read_cohere, R"({"rope_theta": 500000.0})"},

@@ -279,9 +279,22 @@ def drawn(name, r):
         f.update(use_parallel_residual=pick([True, False]), use_qkv_bias=pick([True, False]))
     if name == "cohere2":
         f["layer_types"] = pick([None, any_layers(["sliding_attention", "full_attention"])])
-    if name == "gpt2":
-        f.update(hidden_size=heads * pick([4, 6]), n_inner=pick([None, 20]),
-                 activation_function=pick(["gelu_new", "gelu", "gelu_pytorch_tanh"]))
+    if name == "falcon":
+        del f["num_key_value_heads"]
+        grouped = pick([True, False])
+        f.update(layer_norm_epsilon=f.pop("rms_norm_eps"), hidden_size=heads * pick([4, 8]), bias=pick([True, False]),
+                 new_decoder_architecture=grouped, multi_query=pick([True, False]),
+                 parallel_attn=grouped or pick([True, False]), ffn_hidden_size=pick([None, 20]),
+                 num_kv_heads=pick([d for d in range(1, heads + 1) if heads % d == 0]) if grouped else None,
+                 num_ln_in_parallel_attn=pick([None, 1, 2]) if grouped else None)
+    if name in ("gpt2", "gpt_neo", "gptj"):
+        f.update({"hidden_size": heads * pick([4, 6]), "activation_function": pick(["gelu_new", "gelu"]),
+                  "intermediate_size" if name == "gpt_neo" else "n_inner": pick([None, 20])})
+        if name == "gptj":
+            f.update(tie_word_embeddings=False, rotary_dim=pick([2, 4]))
+        if name == "gpt_neo":
+            kinds = any_layers(["global", "local"])
+            f.update(attention_types=[[[kind], 1] for kind in kinds], window_size=pick([2, 4, 7]))
         f = make_models.gpt2_names(f)
     if name == "mamba2":
         f = make_models.without_attention(f)

@@ -135,6 +135,7 @@ FAMILIES = {
     "seed_oss": ("SeedOss", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
     "arcee": ("Arcee", dict(intermediate_size=24, rope_parameters=rope)),
     "gpt2": ("GPT2", dict()),
+    "gpt_neo": ("GPTNeo", dict(attention_types=[[["global", "local"], 1]], window_size=4)),
     "starcoder2": ("Starcoder2", dict(intermediate_size=24, sliding_window=4, tie_word_embeddings=True,
                                       rope_parameters=rope)),
     "nemotron": ("Nemotron", dict(intermediate_size=24, head_dim=8,
@@ -177,6 +178,8 @@ FAMILIES = {
                                    ssm_multipliers=[0.5, 1.5, 0.7, 1.3, 0.9])),
     "gpt_neox": ("GPTNeoX", dict(intermediate_size=24, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
     "phi": ("Phi", dict(intermediate_size=24, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
+    "gptj": ("GPTJ", dict(rotary_dim=2)),
+    "falcon": ("Falcon", dict(new_decoder_architecture=True, num_kv_heads=2, bias=True, rope_parameters=rope)),
     "stablelm": ("StableLm", dict(intermediate_size=24, use_qkv_bias=True, use_parallel_residual=True,
                                   rope_parameters=dict(rope, partial_rotary_factor=0.5))),
     "cohere": ("Cohere", dict(intermediate_size=24, rope_parameters=rope)),
@@ -216,7 +219,7 @@ def make(kind, fields, folder, seed):
     with torch.no_grad():
         for key, x in list(model.named_parameters()) + list(model.named_buffers()):
             computed = ("inv_freq", "mup_vector", "slope_rate", "_decay")  # from the configuration
-            if x.ndim == 0 or any(name in key for name in computed):
+            if x.ndim == 0 or not x.is_floating_point() or any(name in key for name in computed):
                 continue
             noise = torch.randn_like(x)
             if "A_log" in key or "dt_bias" in key:
@@ -253,6 +256,9 @@ def without_attention(fields):
 def gpt2_names(fields):
     theirs = dict(hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head",
                   max_position_embeddings="n_positions", rms_norm_eps="layer_norm_epsilon")
+    if "attention_types" in fields:
+        theirs = dict(num_hidden_layers="num_layers", num_attention_heads="num_heads",
+                      rms_norm_eps="layer_norm_epsilon")
     return {theirs.get(k, k): v for k, v in fields.items() if "key_value" not in k}
 
 
@@ -264,9 +270,9 @@ def main(out, names):
         fields = {**common, **options}
         if name == "mamba2":
             fields = without_attention(fields)
-        if name == "gpt2":
+        if name in ("gpt2", "gpt_neo", "gptj"):
             fields = gpt2_names(fields)
-        if name == "gpt_neox":
+        if name in ("gpt_neox", "falcon"):
             del fields["num_key_value_heads"]
         folder = os.path.join(out, name)
         largest = make(kind, fields, folder, len(name))
