@@ -236,8 +236,8 @@ void FamilyReader::ungated(const std::vector<int64_t>& which, bool bias, const s
   o.hidden = widening > 0 ? config.get(hidden, widening * o.dim) : config.at<int64_t>(hidden);
   const std::string act = config.at<std::string>(field);
   if (act == "relu2") o.activation = Act::relu2;
-  else if (act == "gelu_pytorch_tanh" || act == "gelu_new") o.activation = Act::gelu_tanh;
-  else if (act != "gelu") config.refuse(field, "known: relu2, gelu, gelu_new, gelu_pytorch_tanh");
+  else if (act == "gelu_pytorch_tanh" || act == "gelu_new" || act == "gelu_fast") o.activation = Act::gelu_tanh;
+  else if (act != "gelu") config.refuse(field, "known: relu2, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh");
   for (const int64_t layer : which) block(layer).feed = o;
   rename_in(which, "mlp\\.in\\.", "mlp." + in);
   rename_in(which, "mlp\\.out\\.", "mlp." + out);

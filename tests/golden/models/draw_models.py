@@ -272,7 +272,7 @@ def drawn(name, r):
     if name == "gpt_neox":
         del f["num_key_value_heads"]
         f.update(use_parallel_residual=pick([True, False]), attention_bias=pick([True, False]),
-                 hidden_act=pick(["gelu", "gelu_new"]))
+                 hidden_act=pick(["gelu", "gelu_new", "gelu_fast"]))
     if name == "phi":
         f.update(tie_word_embeddings=False, hidden_act=pick(["gelu", "gelu_new"]))
     if name == "stablelm":
