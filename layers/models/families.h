@@ -61,6 +61,13 @@ struct FamilyReader {
   void rename(const std::string& ours, const std::string& theirs, PyTorchStorage stored = {}) {
     plan.rules.push_back({ours, theirs, std::move(stored)});
   }
+  /// The names of what holds the blocks, for files that have others than model.embed_tokens, model.layers, model.norm.
+  void outer_names(const std::string& prefix, const std::string& embedding, const std::string& blocks,
+                   const std::string& norm) {
+    rename("^model\\.embed_tokens\\.", prefix + embedding + ".");
+    rename("^model\\.layers\\.", prefix + blocks + ".");
+    rename("^model\\.norm\\.", prefix + norm + ".");
+  }
   /// rename() for each rule; its names are members of `module` on both sides.
   void members(const std::string& module, const PyTorchRules& rules);
   /// rename() for members of `module` that are, in this order, the parts of the member `theirs` of the files.

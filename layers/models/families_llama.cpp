@@ -45,12 +45,9 @@ void read_gpt2(FamilyReader& r) {
   r.ungated(r.all(), true, "activation_function", "c_fc.", "c_proj.");
   const std::string body = r.has("transformer.") ? "transformer." : "";  // the published files have no such prefix
   r.rename("^positions\\.", body + "wpe.");
-  r.rename("^model\\.embed_tokens\\.", body + "wte.");
-  r.rename("^model\\.norm\\.", body + "ln_f.");
-  r.rename("^model\\.layers\\.", body + "h.");
+  r.outer_names(body, "wte", "h", "ln_f");
   r.rename("input_layernorm\\.", "ln_1.");
   r.rename("post_attention_layernorm\\.", "ln_2.");
-  r.plan.ignore.push_back("\\.(attn|attention)\\.(masked_)?bias$");  // causal masks
   if (neo) {
     r.rename("self_attn\\.o_proj\\.", "self_attn.out_proj.");
     return r.rename("self_attn\\.", "attn.attention.");

@@ -23,13 +23,10 @@ void read_gpt_neox(FamilyReader& r) {
   r.usual_names();
   r.ungated(r.all(), true, "hidden_act", "dense_h_to_4h.", "dense_4h_to_h.");
   r.rename("^lm_head\\.", "embed_out.");
-  r.rename("^model\\.embed_tokens\\.", "gpt_neox.embed_in.");
-  r.rename("^model\\.norm\\.", "gpt_neox.final_layer_norm.");
-  r.rename("^model\\.layers\\.", "gpt_neox.layers.");
+  r.outer_names("gpt_neox.", "embed_in", "layers", "final_layer_norm");
   r.rename("self_attn\\.o_proj\\.", "attention.dense.");
   r.rename("self_attn\\.", "attention.");
   r.parts("attention", "query_key_value", {"q_proj", "k_proj", "v_proj"}, o.heads.heads);
-  r.plan.ignore.push_back("\\.attention\\.(masked_)?bias$");  // causal masks
   if (r.plan.options.tied) r.plan.ignore.push_back("^embed_out\\.weight$");
 }
 
@@ -49,13 +46,10 @@ void read_gptj(FamilyReader& r) {
   r.usual_names();
   r.widening = 4;
   r.ungated(r.all(), true, "activation_function", "fc_in.", "fc_out.");
-  r.rename("^model\\.embed_tokens\\.", "transformer.wte.");
-  r.rename("^model\\.norm\\.", "transformer.ln_f.");
-  r.rename("^model\\.layers\\.", "transformer.h.");
+  r.outer_names("transformer.", "wte", "h", "ln_f");
   r.rename("input_layernorm\\.", "ln_1.");
   r.rename("self_attn\\.o_proj\\.", "attn.out_proj.");
   r.rename("self_attn\\.", "attn.");
-  r.plan.ignore.push_back("\\.attn\\.(masked_)?bias$");  // causal masks
 }
 
 /// Falcon: one key head (7B), or several, each beside its query heads in the map of q, k and v (40B, 180B), where the
@@ -80,9 +74,7 @@ void read_falcon(FamilyReader& r) {
   r.usual_names();
   r.widening = 4;
   r.ungated(r.all(), bias, "activation", "dense_h_to_4h.", "dense_4h_to_h.");
-  r.rename("^model\\.embed_tokens\\.", "transformer.word_embeddings.");
-  r.rename("^model\\.norm\\.", "transformer.ln_f.");
-  r.rename("^model\\.layers\\.", "transformer.h.");
+  r.outer_names("transformer.", "word_embeddings", "h", "ln_f");
   if (two_norms) r.rename("input_layernorm\\.", "ln_attn."), r.rename("post_attention_layernorm\\.", "ln_mlp.");
   r.rename("self_attn\\.o_proj\\.", "self_attention.dense.");
   r.rename("self_attn\\.", "self_attention.");
