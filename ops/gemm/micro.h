@@ -31,7 +31,8 @@ template <class T> struct TileCall {
 template <class T> struct Micro {
   int rows, cols;                                // of the largest tile
   void (*tile)(int rows, const TileCall<T>& t);  // for 1 <= rows <= this->rows, 1 <= t.cols <= this->cols
-  /// to[p · ld_to + j] = from[j · ld + p] for j < rows, p < k.
+  /// to[p · ld_to + j] = from[j · ld + p] for j < rows, p < k, in ascending order of p. May write up to 64 bytes behind
+  /// the last j of each p.
   void (*transpose)(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to);
 };
 

@@ -58,30 +58,38 @@ SLUICE_TARGET inline void transpose_lanes(__m256d (&v)[2]) {
   v[1] = _mm256_unpackhi_pd(v[0], v[1]), v[0] = a;
 }
 
-/// Rows r and r + e meet in one vector, where e is the numbers in 16 bytes; then lanes are transposed.
+/// to[q · ld_to + i] = row[i][q] for q and i below the width of a vector. Rows r and r + e meet in one vector, where e
+/// is the numbers in 16 bytes; then lanes are transposed.
+template <class T> SLUICE_TARGET inline void transpose_square(const T* const* row, int64_t p, T* to, int64_t ld_to) {
+  constexpr int e = 16 / sizeof(T);
+  V<T> v[2][e];
+#pragma GCC unroll 4
+  for (int r = 0; r < e; ++r)
+#pragma GCC unroll 2
+    for (int q = 0; q < 2; ++q) v[q][r] = gather_lanes(row[r] + p + q * e, row[r + e] + p + q * e);
+#pragma GCC unroll 2
+  for (int q = 0; q < 2; ++q) {
+    transpose_lanes(v[q]);
+#pragma GCC unroll 4
+    for (int r = 0; r < e; ++r) store(to + (q * e + r) * ld_to, v[q][r]);
+  }
+}
+
 template <class T>
 SLUICE_TARGET_TILE void transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
-  constexpr int W = kWidth<T>, e = 16 / sizeof(T);
+  constexpr int W = kWidth<T>;
   for (int64_t j = 0; j < rows; j += W) {
     const int64_t count = rows - j < W ? rows - j : W;
+    const T* row[W];
+    for (int i = 0; i < W; ++i) row[i] = from + (j + (i < count ? i : 0)) * ld;
     int64_t p = 0;
-    for (; count == W && p + W <= k; p += W) {
-      V<T> v[2][e];
-      for (int i = 0; i < W; ++i) _mm_prefetch(reinterpret_cast<const char*>(from + (j + W + i) * ld + p), _MM_HINT_T1);
-#pragma GCC unroll 4
-      for (int r = 0; r < e; ++r)
-#pragma GCC unroll 2
-        for (int q = 0; q < 2; ++q)
-          v[q][r] = gather_lanes(from + (j + r) * ld + p + q * e, from + (j + r + e) * ld + p + q * e);
-#pragma GCC unroll 2
-      for (int q = 0; q < 2; ++q) {
-        transpose_lanes(v[q]);
-#pragma GCC unroll 4
-        for (int r = 0; r < e; ++r) store(to + (p + q * e + r) * ld_to + j, v[q][r]);
-      }
+    for (; p + W <= k; p += W) {
+      for (int i = 0; i < count; ++i) _mm_prefetch(reinterpret_cast<const char*>(row[i] + rows * ld + p), _MM_HINT_T1);
+      transpose_square(row, p, to + p * ld_to + j, ld_to);
     }
+    if (p < k && k >= W) transpose_square(row, k - W, to + (k - W) * ld_to + j, ld_to), p = k;
     for (; p < k; ++p)
-      for (int64_t i = 0; i < count; ++i) to[p * ld_to + j + i] = from[(j + i) * ld + p];
+      for (int64_t i = 0; i < count; ++i) to[p * ld_to + j + i] = row[i][p];
   }
 }
 
