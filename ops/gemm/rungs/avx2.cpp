@@ -78,7 +78,7 @@ template <class T> SLUICE_TARGET inline void transpose_square(const T* const* ro
 template <class T>
 SLUICE_TARGET_TILE void transpose(const T* from, int64_t ld, int64_t rows, int64_t k, T* to, int64_t ld_to) {
   constexpr int W = kWidth<T>;
-  for (int64_t j = 0; j < rows; j += W) {
+  for (int64_t j = (rows - 1) / W * W; j >= 0; j -= W) {  // what a part of a vector overwrites comes later
     const int64_t count = rows - j < W ? rows - j : W;
     const T* row[W];
     for (int i = 0; i < W; ++i) row[i] = from + (j + (i < count ? i : 0)) * ld;
