@@ -55,7 +55,7 @@ def drawn(name, r):
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
             f["rope_parameters"].update(pick([{}, dict(beta_fast=8.0, beta_slow=2.0), dict(attention_factor=1.3),
-                                              dict(truncate=False)]))
+                                              dict(truncate=False)]), factor=pick([2.5, 4.0, 8.0]))
     if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text", "gpt_oss", "smollm3",
                 "bamba", "seed_oss", "arcee", "nemotron", "glm", "glm4", "flex_olmo", "gemma", "dots1", "solar_open"):
         f["attention_bias"] = pick([True, False])
