@@ -155,10 +155,16 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
   for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < s.count * s.rows;
        r += int64_t{gridDim.x} * kTeams) {
     const RowOfSlice row(a, s, r, any_marked);
+    const float* const own = products + r * s.ld;
+    const auto read = [&](int c) {
+      return c < s.cols ? *reinterpret_cast<const Bytes16<float>*>(own + c) : Bytes16<float>{};
+    };
+    Bytes16<float> next = read(lane * kGroup);  // of the next round of a loop: its load is under way during this one
     // Scores of keys from col + c on; −∞ at hidden ones, whose bits are not set in the result.
     const auto scores = [&](float(&y)[kGroup], int c) {
       constexpr float inf = std::numeric_limits<float>::infinity();
-      const Bytes16<float> four = *reinterpret_cast<const Bytes16<float>*>(products + r * s.ld + c);
+      const Bytes16<float> four = next;
+      next = read(c + kWarp * kGroup);
       const unsigned seen = row.seen(a, s, c);
       if (row.plain) {
 #pragma unroll
@@ -185,6 +191,7 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
 #pragma unroll
         for (int e = 0; e < kGroup; ++e) total += math::exp(y[e] - shift);
       }
+      next = read(lane * kGroup);
       const float all = max_over_lanes(top);
       shift = all == -inf ? 0.0f : all;
       total = sum_over_lanes(total * math::exp(top - shift));
