@@ -35,10 +35,10 @@ template <class T, class Mark = NoMark> struct RoundRow {
       for (int64_t i = kNeighbours * rank_in_team<threads>(); i < ld; i += kNeighbours * threads) {
         float eight[kNeighbours];
         load_vector(eight, numbers + i);
-        Bytes16<uint32_t> pairs;
+        uint32_t pairs[kNeighbours / 2];
 #pragma unroll
-        for (int e = 0; e < kNeighbours / 2; ++e) pairs.x[e] = mark(pack_bf16(eight[2 * e], eight[2 * e + 1]), found);
-        *reinterpret_cast<Bytes16<uint32_t>*>(out + i) = pairs;
+        for (int e = 0; e < kNeighbours / 2; ++e) pairs[e] = mark(pack_bf16(eight[2 * e], eight[2 * e + 1]), found);
+        store_words(out + i, pairs);
       }
     } else {
       for (int64_t i = 2 * rank_in_team<threads>(); i < ld; i += 2 * threads)

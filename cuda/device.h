@@ -97,6 +97,17 @@ template <class T> __device__ void store_16(T* to, const T (&x)[16 / sizeof(T)])
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(x);
 }
 
+/// Writes 8 or 16 bytes of global memory at once; the address must be a multiple of that. ptxas splits plain stores of
+/// structs, most often of rounded numbers, into stores of 4 bytes.
+template <int n> __device__ void store_words(void* to, const uint32_t (&w)[n]) {
+  static_assert(n == 2 || n == 4);
+  const std::size_t at = __cvta_generic_to_global(to);
+  if constexpr (n == 2) asm volatile("st.global.v2.b32 [%0], {%1,%2};" ::"l"(at), "r"(w[0]), "r"(w[1]) : "memory");
+  else
+    asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+}
+
 /// Reads shared memory each time: no register keeps the number.
 __device__ inline int load_again(const int* from) {
   int x;
@@ -204,6 +215,8 @@ template <class T> void store_16(Shared<T> to, const T (&x)[16 / sizeof(T)]) {
   emulator::check_16(to.address()), emulator::check_write(to.address(), 16);
   std::memcpy(to.address(), x, 16);
 }
+
+template <int n> void store_words(void* to, const uint32_t (&w)[n]) { std::memcpy(to, w, sizeof w); }
 
 inline int load_again(Shared<int> from) { return from[0]; }
 inline uint32_t pack_bf16(float low, float high) { return BFloat16(low).bits | uint32_t{BFloat16(high).bits} << 16; }

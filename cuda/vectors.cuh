@@ -31,8 +31,7 @@ __device__ inline void store_vector(float* to, const float (&x)[kNeighbours]) {
   at[0] = {x[0], x[1], x[2], x[3]}, at[1] = {x[4], x[5], x[6], x[7]};
 }
 __device__ inline void store_vector(BFloat16* to, const float (&x)[kNeighbours]) {
-  *reinterpret_cast<Bytes16<uint32_t>*>(to) = {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]),
-                                               pack_bf16(x[6], x[7])};
+  store_words(to, {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])});
 }
 inline bool is_aligned_16(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % sizeof(Bytes16<float>) == 0; }
 

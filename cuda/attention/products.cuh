@@ -114,11 +114,9 @@ struct RowOfSlice {
   }
 };
 
-struct alignas(8) FourRounded {
-  uint32_t pair[2];
-};
-__device__ inline FourRounded rounded(const float (&x)[kGroup]) {
-  return {{pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3])}};
+/// `to`: a multiple of 8 bytes.
+__device__ inline void store_rounded(BFloat16* to, const float (&x)[kGroup]) {
+  store_words(to, {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3])});
 }
 
 /// The gradient of a bias [batch, heads, m, n], contiguous, of f32 or bf16; null if it is not wanted. Each pair belongs
@@ -129,8 +127,7 @@ struct BiasGradient {
   explicit BiasGradient(const Tensor& x) {
     if (!x.defined()) return;
     at = address_of(x), narrow = x.dtype() == bf16;
-    by_fours = x.dim(3) % kGroup == 0 &&
-               reinterpret_cast<std::uintptr_t>(at) % (narrow ? sizeof(FourRounded) : sizeof(Bytes16<float>)) == 0;
+    by_fours = x.dim(3) % kGroup == 0 && reinterpret_cast<std::uintptr_t>(at) % (kGroup * size_of(x.dtype())) == 0;
   }
   /// Sets the numbers of four keys from `i` on. Those that are not `seen` are 0 in x, and in memory before.
   __device__ void set(int64_t i, const float (&x)[kGroup], unsigned seen) const {
@@ -139,7 +136,7 @@ struct BiasGradient {
       for (int e = 0; e < kGroup; ++e)
         if (seen >> e & 1) store(at, i + e, x[e], narrow);
     } else if (narrow) {
-      *reinterpret_cast<FourRounded*>(static_cast<BFloat16*>(at) + i) = rounded(x);
+      store_rounded(static_cast<BFloat16*>(at) + i, x);
     } else {
       *reinterpret_cast<Bytes16<float>*>(static_cast<float*>(at) + i) = {x[0], x[1], x[2], x[3]};
     }
@@ -212,7 +209,7 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
         y[e] = softmax ? math::exp(y[e] - shift) * factor : weight_and_slope(a.weighting, y[e]).v;
         if (a.drops) y[e] *= a.kept(words, e);
       }
-      *reinterpret_cast<FourRounded*>(weights + r * s.ld + c) = rounded(y);
+      store_rounded(weights + r * s.ld + c, y);
     }
   }
 }
@@ -258,8 +255,8 @@ __global__ void __launch_bounds__(kThreads)
         w[e] = p.weight, d[e] = p.ds * a.slope(dot) * a.scale, of_dp.x[e] = p.ds;
       }
       if (bias.at && seen) bias.set(at * a.n + s.col + c, of_dp.x, seen);
-      *reinterpret_cast<FourRounded*>(weights + place) = rounded(w);
-      *reinterpret_cast<FourRounded*>(ds + place) = rounded(d);
+      store_rounded(weights + place, w);
+      store_rounded(ds + place, d);
       if (keeps) *reinterpret_cast<Bytes16<float>*>(dp + place) = of_dp;
     }
   }
