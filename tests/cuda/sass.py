@@ -6,7 +6,8 @@
 Rung 4 of attention: nothing in local memory; no wait inside a chain of products, at most 16 instructions between two of
 them, and at most 4 between two thirds of them (two descriptors of two halves each; the rest is what ptxas puts there, which
 orders as it likes); forward, all exponentials of a tile before the wait for the products that run beside them. Kernels that take eight
-numbers a thread: loads and stores of 16 bytes.
+numbers a thread: loads and stores of 16 bytes. Those and others that store neighbours: no stores side by side, which
+ptxas makes of a wider one.
 
 Exit status 77, which CTest calls skipped, where there is no cuobjdump: on the path, in a toolkit, or where
 `tests/install_deps.sh --sass` puts that of PyPI's triton.
@@ -19,6 +20,8 @@ import subprocess
 import sys
 
 LONGEST, USUAL = 16, 4  # instructions between two products of a chain
+STORES_NEIGHBOURS = re.compile(r"for_each_vector_kernel|(weigh|differentiate)_rows|for_each_row_kernel<\d+, RoundRow"
+                               "|for_each_kernel<RopePairs")
 
 
 def disassembler():
@@ -36,14 +39,35 @@ def kernels(tool, path):
     for line in text.splitlines():
         if m := re.search(r"Function : (\S+)", line):
             mine = found.setdefault(m[1], [])
-        elif m := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)", line):
-            mine.append(m[1])
+        elif m := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+)?\s*([A-Z0-9_.]+.*?) ;", line):
+            mine.append(m[2] + " if " + (m[1] or "PT"))
     names = subprocess.run(["c++filt"], input="\n".join(found), capture_output=True, text=True).stdout.splitlines()
-    return {re.sub(r"sluice::(cuda::|formula::)?|^void ", "", n).split("(")[0]: v for n, v in zip(names, found.values())}
+    extra = r"sluice::(cuda::|formula::)?|\(anonymous namespace\)::|^void "
+    return {re.sub(extra, "", n).split("(")[0]: v for n, v in zip(names, found.values())}
+
+
+def stores_side_by_side(code):
+    """How many stores of 4 or 8 bytes lie beside an earlier one, without a branch between them, under one condition."""
+    count, seen = 0, set()
+    for x in code:
+        if m := re.match(r"STG\.E(\.64)? .*\[(R\d+)\.64(\+UR\d+)?(?:\+(-?0x[0-9a-f]+))?\].* if (\S+)", x):
+            size, place, at = 8 if m[1] else 4, (m[2], m[1], m[3], m[5]), int(m[4] or "0", 16)
+            count += any((*place, other) in seen for other in (at - size, at + size))
+            seen.add((*place, at))
+        elif x.startswith(("B", "EXIT", "CALL", "RET", "WARPSYNC")):  # BRA, BSYNC, BSSY, BAR
+            seen.clear()
+        elif m := re.match(r"\S+ (R\d+)", x):  # it sets a register: an address there is another one now
+            seen = {y for y in seen if y[0] != m[1]}
+    return count
 
 
 def faults(name, code):
     local = sum(x.startswith(("LDL", "STL")) for x in code)
+    if STORES_NEIGHBOURS.match(name):
+        if count := stores_side_by_side(code):
+            yield f"{count} stores side by side in place of a wider one"
+        if not any(x.startswith(("STG.E.64", "STG.E.128")) for x in code):
+            yield "no store of 8 or 16 bytes"
     if "for_each_vector_kernel" in name:
         loads = [x for x in code if x.startswith("LDG")]
         zeros = not loads and "MapBackward<FloorDivide" in name  # its gradient is 0 everywhere
@@ -91,7 +115,7 @@ def main():
     count = bad = 0
     for path in sys.argv[1:]:
         for name, code in kernels(tool, path).items():
-            if not re.match("attention_wgmma|for_each_vector_kernel", name):
+            if not (name.startswith("attention_wgmma") or STORES_NEIGHBOURS.match(name)):
                 continue
             count += 1
             for fault in faults(name, code):
