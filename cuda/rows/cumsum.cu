@@ -39,7 +39,7 @@ template <class Op, class Source, class Sink> struct ScanColumn {
                   o = column / c.s.inner / c.split.count;
     const int64_t from = piece * c.split.length, end = c.end(from);
     Total total = c.start ? c.start[column] : Op::start();
-    constexpr int ahead = sizeof(Total) > 16 ? 2 : 4;  // more would not fit in registers
+    [[maybe_unused]] constexpr int ahead = sizeof(Total) > 16 ? 2 : 4;  // more would not fit in registers
 #pragma unroll(ahead)
     for (int64_t k = from; k < end; ++k) {
       const int64_t at = c.place(o, k, i);
@@ -129,12 +129,6 @@ void scan(ReduceShape s, Source source, Sink sink, CumsumOptions options) {
   scan_pieces(whole);
 }
 
-template <template <class> class Op, class T>
-void scan_numbers(const Tensor& x, Tensor& y, ReduceShape s, CumsumOptions options) {
-  using Total = typename Op<T>::Total;
-  scan<Op<Total>>(s, ReadNumbers<T, Total>{Numbers<T>(x)}, StoreAs<T, Total>{Numbers<T>(y)}, options);
-}
-
 /// m · 2^e, with |m| in [½, 1], or m 0, ±∞ or NaN. The product of a piece may overflow f64 although the running product
 /// does not: as a double it would be ∞, and ∞ · 0 is NaN.
 struct Scaled {
@@ -212,8 +206,8 @@ template <class F> void in_f64(Tensor& y, F f) {
 }  // namespace
 
 void cumsum(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
-  dispatch_sum("cumsum", computed(x.dtype()), [&, s = ReduceShape::along(x.shape(), dim)]<class T, class>() {
-    scan_numbers<SumOf, T>(x, y, s, options);
+  dispatch_sum("cumsum", computed(x.dtype()), [&, s = ReduceShape::along(x.shape(), dim)]<class T, class Total>() {
+    scan<SumOf<Total>>(s, ReadNumbers<T, Total>{Numbers<T>(x)}, StoreAs<T, Total>{Numbers<T>(y)}, options);
   });
 }
 
