@@ -218,7 +218,7 @@ def make(kind, fields, folder, seed):
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for key, x in list(model.named_parameters()) + list(model.named_buffers()):
-            computed = ("inv_freq", "mup_vector", "slope_rate", "_decay")  # from the configuration
+            computed = ("inv_freq", "mup_vector", "slope_rate", "_decay", "embed_positions")  # from the configuration
             if x.ndim == 0 or not x.is_floating_point() or any(name in key for name in computed):
                 continue
             noise = torch.randn_like(x)
