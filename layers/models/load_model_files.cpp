@@ -25,10 +25,12 @@ struct Checkpoint {
 };
 
 bool of_embedding(std::string_view name) {
-  for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight"})
-    if (name.ends_with(end)) return true;  // the second: Mamba-2, the third: Ling, the last: GPT-2
+  for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight",
+                          "gpt_neox.embed_in.weight"})
+    if (name.ends_with(end)) return true;  // the second: Mamba-2, the third: Ling and Falcon, the fourth: GPT-2
   return false;
 }
+bool is_head(std::string_view name) { return name == "lm_head.weight" || name == "embed_out.weight"; }  // GPT-NeoX's
 
 Checkpoint look(const char* op, const std::string& folder) {
   Checkpoint out;
@@ -57,7 +59,7 @@ Checkpoint look(const char* op, const std::string& folder) {
 
 /// Whether the files have a head that is not the embedding. Transformers uses it whatever tie_word_embeddings says.
 bool has_own_head(const char* op, const std::string& folder, const Checkpoint& files) {
-  const auto head = files.shards.find("lm_head.weight"),
+  const auto head = std::ranges::find_if(files.shards, [](const auto&e) { return is_head(e.first); }),
              embedding = std::ranges::find_if(files.shards, [](const auto&e) { return of_embedding(e.first); });
   if (head == files.shards.end() || embedding == files.shards.end()) return false;
   const auto bytes = [&](const auto& entry) {
@@ -129,7 +131,7 @@ void complete(SafeTensors& out, const std::string& folder, const Checkpoint& fil
               const std::vector<std::string>& others, DType dtype) {
   const std::vector<std::regex> patterns(others.begin(), others.end());
   const auto stays = [&](const std::string& name) {  // not a head tied to the embedding: it was trained with it
-    return name != "lm_head.weight" && name.size() <= 1000 &&
+    return !is_head(name) && name.size() <= 1000 &&
            std::ranges::any_of(patterns, [&](const std::regex& r) { return std::regex_search(name, r); });
   };
   std::set<std::string> shards, names;
