@@ -60,7 +60,7 @@ void add_basic(std::vector<Layer>& all) {
       "weight; scale g*x/sqrt(mean x^2 + eps), one scalar g; scale_l2 g*x/max(|x|/sqrt(dim), eps)",
       "Ba et al. 2016, Zhang & Sennrich 2019, Nguyen & Salazar 2019")
       .input("x [..., dim]")
-      .norm("", "kind", "dim")
+      .norm("", "kind", "dim", "", "bias")
       .output("[..., dim]");
   add(all, "group_norm", "norm",
       "each group of a token's channels is normalised on its own, then y*weight + bias channel by channel",

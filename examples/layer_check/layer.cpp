@@ -53,11 +53,12 @@ Layer& Layer::dense(const std::string& path, const std::string& in, const std::s
                                     : "(" + when + ") and " + bias);
 }
 
-Layer& Layer::norm(const std::string& path, const std::string& kind, const std::string& dim, const std::string& when) {
+Layer& Layer::norm(const std::string& path, const std::string& kind, const std::string& dim, const std::string& when,
+                   const std::string& bias) {
   const std::string p = path.empty() ? "" : path + ".", there = when.empty() ? kind : when + " and " + kind;
   return parameter(p + "weight [" + dim + "]", "scale of each channel", there + " in ('layer', 'rms')")
       .parameter(p + "weight [1]", "ScaleNorm's scalar g", there + " in ('scale', 'scale_l2')")
-      .parameter(p + "bias [" + dim + "]", "", there + " == 'layer'");
+      .parameter(p + "bias [" + dim + "]", "", there + " == 'layer'" + (bias.empty() ? "" : " and " + bias));
 }
 
 Layer& Layer::parts(const Layer& of, const std::string& prefix, const std::string& repeat) {

@@ -133,7 +133,8 @@ struct Layer {
   Layer& dense(const std::string& path, const std::string& in, const std::string& out, const std::string& bias = "True",
                const std::string& meaning = {}, const std::string& when = "True");
   /// The parameters of a Norm called `path`, of width `dim`, whose kind is the option `kind`.
-  Layer& norm(const std::string& path, const std::string& kind, const std::string& dim, const std::string& when = {});
+  Layer& norm(const std::string& path, const std::string& kind, const std::string& dim, const std::string& when = {},
+              const std::string& bias = {});
   /// The parameters of another layer, under `prefix`; its {i} runs over `repeat`.
   Layer& parts(const Layer& of, const std::string& prefix, const std::string& repeat);
   Layer& output(const std::string& what, std::string meaning = {}, std::string when = "True");
