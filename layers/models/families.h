@@ -39,6 +39,11 @@ ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char
 
 namespace detail {
 
+/// ModelFamily::names of GPT-2 and GPT-J.
+inline constexpr const char* kGpt2Names =
+    R"({"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+        "n_positions": "max_position_embeddings", "n_inner": "intermediate_size"})";
+
 /// The part of an error that lists the values that a field may have.
 std::string known(const std::vector<std::string>& values, const std::string& of = "");
 

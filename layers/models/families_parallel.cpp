@@ -146,9 +146,7 @@ std::span<const ModelFamily> parallel_families() {
   static constexpr ModelFamily all[] = {
       {"gpt_neox", read_gpt_neox, R"({"attention_bias": true, "hidden_act": "gelu"})",
        R"({"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"})"},
-      {"gptj", read_gptj, R"({"activation_function": "gelu_new"})",
-       R"({"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
-           "n_positions": "max_position_embeddings", "n_inner": "intermediate_size"})"},
+      {"gptj", read_gptj, R"({"activation_function": "gelu_new"})", kGpt2Names},
       {"falcon", read_falcon, R"({"activation": "gelu"})", R"({"ffn_hidden_size": "intermediate_size"})"},
       {"phi", read_phi, R"({"hidden_act": "gelu_new"})"},
       {"stablelm", read_stablelm},

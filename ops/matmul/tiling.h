@@ -19,8 +19,9 @@ struct Tiling {
   int64_t rows, cols, row_tiles, col_tiles;
   Tiling() = default;
 
-  /// Equal blocks of whole rows, at most `block` (packed at a time). The number of blocks is a multiple of the threads.
-  /// A block has equal tiles of registers, each of at most `height` rows: a tile of 1 row takes as long as one of 4.
+  /// Equal blocks of whole rows, at most `block` (packed at a time). There are as many as a multiple of the threads, or
+  /// fewer after rounding: a block has equal tiles of registers, each of at most `height` rows, because a tile of 1 row
+  /// takes more than half the time of one of 6.
   Tiling(int64_t n, int64_t m, int64_t block, int64_t height, int64_t columns, int threads)
       : cols(round_up(m, columns)), col_tiles(1) {
     rows = ceil_div(n, ceil_div(ceil_div(n, block), threads) * threads);
