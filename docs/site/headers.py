@@ -8,8 +8,9 @@ STRING = r'"(?:[^"\\]|\\.)*"'
 
 
 def masked(text):
-    """Of equal length, with blanks for strings and comments: what is left of brackets are brackets."""
-    return re.sub(r"//[^\n]*|'(?:[^'\\\n]|\\.)'|%s" % STRING, lambda m: " " * len(m.group()), text)
+    """Of equal length and lines, with blanks for strings and comments: what is left of brackets are brackets."""
+    quoted = r"//[^\n]*|'(?:[^'\\\n]|\\.)'|R\"\((?s:.*?)\)\"|%s" % STRING
+    return re.sub(quoted, lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
 
 def joined(literals):
