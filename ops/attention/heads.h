@@ -25,6 +25,14 @@ Tensor spread_heads(const Tensor& x, int64_t heads);
 /// undefined.
 Tensor gather_heads(const Tensor& x, int64_t groups);
 
+/// Into how many equal parts kernels cut the `group` heads that read one head of k, of which there are `heads`: into as
+/// few as give 16 tasks, so that threads have work.
+inline int64_t parts_of_group(int64_t heads, int64_t group) {
+  int64_t parts = 1;
+  while (parts < group && (group % parts != 0 || heads * parts < 16)) ++parts;
+  return parts;
+}
+
 /// A [batch, heads, rows, width] tensor as the kernels read it.
 template <class T> struct HeadView {
   T* base = nullptr;

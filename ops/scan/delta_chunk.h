@@ -62,7 +62,9 @@ template <class T> struct DeltaOperands {
     T* r;       // [2c, value_width]
     T* inverses;
     T* solver;
-    T* end;  // [key_width], e^{L_end}; decays by channel only
+    T* end;                    // [key_width], e^{L_end}; decays by channel only
+    const T* known = nullptr;  // [known_steps, known_steps]: q_t·k_j of the chunk in which enter()'s steps begin at
+    int64_t known_steps, at;   // `at`; null if enter() has to compute them
     explicit Memory(const DeltaOperands& o)
         : floats({{x, 2 * o.chunk * o.key_width},
                   {far, 2 * o.chunk * o.key_width},
@@ -109,7 +111,8 @@ template <class T> struct DeltaOperands {
       weights_by_keys<T>(m, std::span(both, static_cast<std::size_t>(sides)), m.keys, key_width, count, precision);
       std::copy_n(m.border, key_width, m.end);
     } else {
-      for (int64_t side = 0; side < sides; ++side)
+      if (m.known) copy_pairs(m.known, m.known_steps, m.at, count, m.pairs);
+      for (int64_t side = 0; side < sides && !m.known; ++side)
         pair_products(Pairs::earlier, count, key_width, m.x + side * count * key_width, key_width, m.keys, key_width,
                       m.pairs + side * count * count, precision);
       if (g) vectorised([&] { weigh(m, count); });

@@ -79,11 +79,7 @@ struct LinearScan final : Op<"linear_scan"> {
     const auto in_order = [this](const Tensor& x) { return o.reverse ? flip(x, {2}) : x; };
     const auto decays = [this](const Tensor& g) { return o.reverse ? detail::backward_decay(g) : g; };
     const Tensor q = in_order(saved(0)), k = in_order(saved(1)), v = in_order(saved(2)), g = decays(saved(3));
-    // Few heads of k would leave threads without work. So sums over the heads of v are cut into parts, until there are
-    // at least 16 in all.
-    const int64_t groups = k.dim(1), group = v.dim(1) / groups;
-    int64_t parts = 1;
-    while (parts < group && (group % parts != 0 || k.dim(0) * groups * parts < 16)) ++parts;
+    const int64_t groups = k.dim(1), parts = detail::parts_of_group(k.dim(0) * groups, v.dim(1) / groups);
     const auto result = [](int64_t heads, const Tensor& like) {
       return detail::empty_heads({like.dim(0), heads, like.dim(2), like.dim(3)}, detail::widened(like.options()));
     };

@@ -37,6 +37,7 @@ template <class T> struct Scan {
   int64_t heads, group, n, m, e, chunk, channels;  // group: heads of v that read a head of k; channels of g: 1, m or e
   int64_t blocks, width;                           // value columns are split into blocks: columns of S are independent
   bool by_channel = decay == Decay::keys || decay == Decay::values;
+  int64_t together = 1;  // heads of a group that go through the chunks together and share q_t·k_j
   /// With a decay per channel, exponentials take most of the time: bf16 would lose accuracy and gain no speed.
   Precision precision = by_channel ? Precision::f32 : sluice::precision();
 
@@ -53,14 +54,18 @@ template <class T> struct Scan {
     const int64_t wanted =
         std::clamp<int64_t>(16 / std::max<int64_t>(1, q_.dim(0) * heads), 1, std::max<int64_t>(1, e / 64));
     width = round_up(ceil_div(e, wanted), 16), blocks = ceil_div(e, width);
+    if (!by_channel && m > 1 && e > 1) together = group / detail::parts_of_group(q_.dim(0) * heads / group, group);
   }
 
   struct Memory : DecayBuffers<T> {
     Scratch<T> floats;
     Scratch<double> doubles;
-    T *state, *q, *k, *v, *o, *a, *queries;  // queries: q ∘ e^L
-    Memory(int64_t m, int64_t width, int64_t most, int64_t c)
-        : floats({{state, m * width},
+    T *states, *q, *k, *v, *o, *a, *queries;  // states of the heads that are together; queries: q ∘ e^L
+    T* state;                                 // that of the head
+    T* pairs;                                 // the chunk's q_t·k_j, of all heads that are together
+    Memory(int64_t m, int64_t width, int64_t most, int64_t c, int64_t together)
+        : floats({{states, together * m * width},
+                  {pairs, together > 1 ? c * c : 0},
                   {q, c * m},
                   {k, c * m},
                   {v, c * width},
@@ -78,21 +83,28 @@ template <class T> struct Scan {
   };
 
   void run(int64_t batch) {
-    parallel_for(batch * heads * blocks, 1, [&](int64_t from, int64_t to) {
-      Memory w(m, width, std::max(m, width), chunk);
+    parallel_for(batch * (heads / together) * blocks, 1, [&](int64_t from, int64_t to) {
+      Memory w(m, width, std::max(m, width), chunk, together);
       for (int64_t task = from; task < to; ++task) {
-        const int64_t b = task / blocks / heads, h = task / blocks % heads, col = task % blocks * width;
+        const int64_t row = task / blocks * together, b = row / heads, col = task % blocks * width;
         const int64_t cols = std::min(width, e - col), chunks = ceil_div(n, chunk);
-        const TotalDecays<T> total{g ? g + (b * heads + h) * n * channels : nullptr, channels};
-        for (int64_t i = 0; i < chunks; ++i) {
-          const int64_t begin = (o.reverse ? chunks - 1 - i : i) * chunk;
-          each_piece(total, begin, std::min(n, begin + chunk), o.reverse, [&](int64_t first, int64_t count) {
+        for (int64_t i = 0; i < chunks * together; ++i) {  // chunk by chunk, each of them head by head
+          const int64_t begin = (o.reverse ? chunks - 1 - i / together : i / together) * chunk;
+          const int64_t h = row % heads + i % together, steps = std::min(chunk, n - begin);
+          const TotalDecays<T> total{g ? g + (b * heads + h) * n * channels : nullptr, channels};
+          w.state = w.states + i % together * m * width;
+          if (together > 1 && i % together == 0) weights(w.pairs, in_chunk(b, h, begin), steps, o.reverse);
+          each_piece(total, begin, begin + steps, o.reverse, [&](int64_t first, int64_t count) {
             const int64_t end = first + count;
             const bool start = o.reverse ? end == n || total(end) : first == 0 || total(first);
             if (start) std::fill_n(w.state, m * cols, T(0));
             if (by_channel) copied(w, b, h, first, count, col, cols, start);
             else if (m == 1 || e == 1) one_by_one(w, b, h, first, count, col, cols);
-            else in_place(w, b, h, first, count, col, cols, start, o.reverse ? first == 0 : end == n);
+            else {
+              if (together > 1) copy_pairs(w.pairs, steps, first - begin, count, w.a);
+              else weights(w.a, in_chunk(b, h, first), count, o.reverse);
+              in_place(w, b, h, first, count, col, cols, start, o.reverse ? first == 0 : end == n);
+            }
           });
         }
       }
@@ -149,21 +161,31 @@ template <class T> struct Scan {
     std::copy_n(state, size, w.state);
   }
 
+  /// Rows of queries and keys from a step on, and how far apart they are.
+  struct Steps {
+    const T *queries, *keys;
+    int64_t q_row, k_row;
+  };
+  Steps in_chunk(int64_t b, int64_t h, int64_t first) const {
+    return {q.at(b, h / group, first), k.at(b, h / group, first), q.row, k.row};
+  }
   /// a_tj = q_t·k_j for the pairs that count, j <= t; in reverse j >= t, in the order of the tensors. 0 for other
   /// pairs.
-  void weights(Memory& w, const T* queries, int64_t q_row, const T* keys, int64_t k_row, int64_t count, bool reverse) {
-    pair_products(reverse ? Pairs::later : Pairs::earlier, count, m, queries, q_row, keys, k_row, w.a, precision);
+  void weights(T* a, const Steps& of, int64_t count, bool reverse) const {
+    pair_products(reverse ? Pairs::later : Pairs::earlier, count, m, of.queries, of.q_row, of.keys, of.k_row, a,
+                  precision);
     for (int64_t t = 0; t < count; ++t) {
-      T* line = w.a + t * count;
+      T* line = a + t * count;
       std::fill(line, line + (reverse ? t : 0), T(0)), std::fill(line + (reverse ? count : t + 1), line + count, T(0));
     }
-    drop_own(w, count);
+    drop_own(a, count);
   }
-  void drop_own(Memory& w, int64_t count) const {
-    for (int64_t t = 0; o.exclusive && t < count; ++t) w.a[t * count + t] = T(0);
+  void drop_own(T* a, int64_t count) const {
+    for (int64_t t = 0; o.exclusive && t < count; ++t) a[t * count + t] = T(0);
   }
 
-  /// A chunk without decay or with a scalar one; its steps are in the order of the tensors. This function and copied()
+  /// A chunk without decay or with a scalar one, whose weights() are in w.a; its steps are in the order of the tensors.
+  /// This function and copied()
   /// are not inlined: parallel_for() would compile all of them for each instruction set, which only their long loops
   /// need.
   [[gnu::noinline]] void in_place(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
@@ -191,7 +213,6 @@ template <class T> struct Scan {
     if (!start)
       gemm(Trans::no, Trans::no, count, cols, m, T(1), weighted ? scaled(queries, q.row, w.q, !o.reverse) : queries,
            weighted ? m : q.row, w.state, cols, T(0), y, out.row, precision);
-    weights(w, queries, q.row, keys, k.row, count, o.reverse);
     if (weighted) vectorised([&] { weigh(w, count); });
     masked_product(Trans::no, o.reverse ? Pairs::later : Pairs::earlier, count, cols, w.a, values, v.row, !start, y,
                    out.row, precision);
@@ -219,8 +240,8 @@ template <class T> struct Scan {
     const bool by_keys = decay == Decay::keys;
     const DecayQueries<T> queries{w.q, w.a, w.queries};
     const DecayedSum<T> sums{w.a, w.o};
-    if (by_keys) weights_by_keys<T>(w, std::span(&queries, 1), w.k, m, count, precision), drop_own(w, count);
-    else weights(w, w.q, m, w.k, m, count, false);
+    if (by_keys) weights_by_keys<T>(w, std::span(&queries, 1), w.k, m, count, precision), drop_own(w.a, count);
+    else weights(w.a, {w.q, w.k, m, m}, count, false);
     std::fill_n(w.o, count * cols, T(0));
     if (!start)
       gemm(Trans::no, Trans::no, count, cols, m, T(1), by_keys ? w.queries : w.q, m, w.state, cols, T(0), w.o, cols,

@@ -19,7 +19,8 @@
 // again, its rounding errors could be larger than all that is left. So dx and dk get dP_tt only after dg is known.
 //
 // linear_scan has no e, no A, and u = w = v. Its forward pass keeps no states: a sweep over k and v recomputes those of
-// a head, which takes as little time as writing and reading them.
+// a head, which takes as little time as writing and reading them. Heads of v that share q and k share q_t·k_j, too, and
+// with D = Σ over these heads of dP_tj e^{L_t − L_j}, their pairs are one product in dq, D k, and one in dk, Dᵀ q.
 #include <sluice/ops/scan/delta_scan.h>
 
 #include <sluice/ops/kernels.h>
@@ -43,17 +44,19 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
   };
   struct Memory : Base::Memory {
     Scratch<T> more;
-    T* rows;     // [2c, value_width], G
-    T* du;       // [c, value_width], then dw
-    T* dx;       // [2c, key_width]; dx and dk lack the pairs of a step with itself
-    T* dk;       // [c, key_width]
-    T* d;        // [2c, c], dA and dP
-    T* own;      // [c], dP_tt
-    T* through;  // [c], Σ_{t >= s} [A | P]_tj [dA | dP]_tj; decays of whole states only
-    T* passing;  // [c, key_width], p; decays by channel only
-    T* later;    // [2c, key_width]: decays by channel only
-    T* states;   // [chunks, key_width, value_width], and X; linear_scan only
-    explicit Memory(const DeltaBackward& o)
+    T* rows;        // [2c, value_width], G
+    T* du;          // [c, value_width], then dw
+    T* dx;          // [2c, key_width]; dx and dk lack the pairs of a step with itself
+    T* dk;          // [c, key_width]
+    T* d;           // [2c, c], dA and dP
+    T* own;         // [c], dP_tt
+    T* through;     // [c], Σ_{t >= s} [A | P]_tj [dA | dP]_tj; decays of whole states only
+    T* passing;     // [c, key_width], p; decays by channel only
+    T* later;       // [2c, key_width]: decays by channel only
+    T* states;      // [chunks, key_width, value_width], and X; linear_scan only
+    T* every_pair;  // [chunks, c, c], q_t·k_j; only if heads share them, as the next
+    T* every_d;     // [chunks, c, c], D
+    explicit Memory(const DeltaBackward& o, bool shares)
         : Base::Memory(o), more({{rows, 2 * o.chunk * o.value_width},
                                  {du, o.chunk * o.value_width},
                                  {dx, 2 * o.chunk * o.key_width},
@@ -63,16 +66,20 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
                                  {through, o.chunk},
                                  {passing, o.chunk * o.key_width},
                                  {later, 2 * o.chunk * o.key_width},
-                                 {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width}}) {}
+                                 {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width},
+                                 {every_pair, shares ? o.chunks * o.chunk * o.chunk : 0},
+                                 {every_d, shares ? o.chunks * o.chunk * o.chunk : 0}}) {}
   };
 
   /// states: from delta_scan's forward call; dstate: gradient of the last state. Both are null for linear_scan.
   void run(const T* states, HeadView<const T> dout, T* dstate, Results results) const {
     const int64_t size = key_width * value_width;
+    const bool shares = !erases && results.summed > 1 && decay != DeltaDecay::channels;
     parallel_for(this->batch * heads / results.summed, 1, [&](int64_t begin, int64_t end) {
-      Memory m(*this);
+      Memory m(*this, shares);
       for (int64_t task = begin * results.summed; task < end * results.summed; ++task) {
         const int64_t b = task / heads, h = task % heads;
+        if (shares && h % results.summed == 0) share_pairs(m, b, h);
         const T* const here = states ? states + task * chunks * size : remade_states(m, b, h);
         T* const x_state = dstate ? dstate + task * size : m.states + chunks * size;
         if (!dstate) std::fill_n(x_state, size, T(0));
@@ -81,6 +88,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
         for (int64_t i = chunks - 1; i >= 0; --i) {
           const int64_t begin_of = i * chunk, end_of = std::min(n, begin_of + chunk);
           each_piece(total, begin_of, end_of, true, [&](int64_t first, int64_t count) {
+            if (shares)
+              m.known = m.every_pair + i * chunk * chunk, m.known_steps = end_of - begin_of, m.at = first - begin_of;
             const bool anew = total(first), nothing = anew || (first == 0 && is_zero(here, size));
             one_chunk(m, b, h, first, count, nothing ? nullptr : here + i * size, nothing_later, dout, x_state,
                       results);
@@ -88,8 +97,27 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
             nothing_later = anew;
           });
         }
+        if (shares && (h + 1) % results.summed == 0) store_shared(m, b, h, results);
       }
     });
+  }
+
+  /// Computes q_t·k_j for all heads that share the q and k of head h.
+  void share_pairs(Memory& m, int64_t b, int64_t h) const {
+    std::fill_n(m.every_d, chunks * chunk * chunk, T(0));
+    for (int64_t i = 0, first = 0; i < chunks; ++i, first += chunk)
+      pair_products(Pairs::earlier, std::min(chunk, n - first), key_width, this->q.at(b, h / group, first), this->q.row,
+                    this->k.at(b, h / group, first), this->k.row, m.every_pair + i * chunk * chunk, precision);
+  }
+  /// Adds the products of D to dq and dk.
+  void store_shared(Memory& m, int64_t b, int64_t h, Results& results) const {
+    for (int64_t i = 0, first = 0; i < chunks; ++i, first += chunk) {
+      const auto add = [&](Trans trans, const HeadView<const T>& x, const HeadView<T>& to) {
+        masked_product(trans, Pairs::earlier, std::min(chunk, n - first), key_width, m.every_d + i * chunk * chunk,
+                       x.at(b, h / group, first), x.row, true, to.at(b, h / results.summed, first), to.row, precision);
+      };
+      add(Trans::no, this->k, results.q), add(Trans::yes, this->q, results.k);
+    }
   }
 
   static bool is_zero(const T* x, int64_t size) {
@@ -204,6 +232,12 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
             for (int64_t j = 0; j < Base::whole_vectors(t + 1, count); ++j)
               m.d[(side * count + t) * count + j] *= m.weight[t * count + j];
       });
+    if (m.known) {  // store_shared() multiplies the sum
+      T* const sum = m.every_d + (m.known - m.every_pair) + m.at * m.known_steps + m.at;
+      for (int64_t t = 0; t < count; ++t)
+        for (int64_t j = 0; j < t; ++j) sum[t * m.known_steps + j] += m.d[t * count + j];
+      return;
+    }
     for (int64_t side = 0; side < sides; ++side) {
       const T* const d = m.d + side * count * count;
       const int64_t rows = side * count * key_width;

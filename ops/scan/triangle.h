@@ -32,6 +32,11 @@ void pair_products(Pairs pairs, int64_t n, int64_t m, const T* x, int64_t ldx, c
   }
 }
 
+/// The pairs of `count` steps from `first` on among those of n steps: a [n, n] → to [count, count].
+template <class T> void copy_pairs(const T* a, int64_t n, int64_t first, int64_t count, T* to) {
+  for (int64_t t = 0; t < count; ++t) std::copy_n(a + (first + t) * n + first, count, to + t * count);
+}
+
 /// c [n, m] = a · b, or aᵀ · b; with `add`, c += it. a [n, n] must be 0 for the pairs of steps that do not count. For
 /// such a pair, infinities and NaN in its row of b stay out of c.
 template <class T>
