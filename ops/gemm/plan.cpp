@@ -17,7 +17,7 @@ Packing usual(const GemmShape& p) {
 /// thread needs to pack columns for itself. (Two cores with an L3 each: 256 rows 1.4 times as fast, 1,024 rows 1.1
 /// times; with one L3, 1.06 and 1.05.)
 bool few_uses(const GemmShape& p, Packing packing) {
-  if (packing == Packing::tiles) return p.isa == Isa::avx512_bf16 && p.n <= 512 && p.k <= 8192;  // tasks pack all of k
+  if (packing == Packing::tiles) return p.isa == Isa::avx512_bf16 && p.n <= 512 && p.k <= 2048;  // tasks pack all of k
   return packing == Packing::panels && p.n <= 1024;
 }
 
