@@ -211,10 +211,10 @@ template <class T> struct LimitPiece {
   Wide limit;
   __device__ void operator()(const Together& x, int k, int64_t begin, int64_t end, int) const {
     T* const p = x.of<T>(kOnly, k);
-    const Wide factor = squares ? static_cast<Wide>(sluice::detail::clip_factor(*squares, norm)) : Wide(1);
+    const sluice::detail::ClipFactors<Wide> clipped(squares ? sluice::detail::clip_factor(*squares, norm) : 1);
 #pragma unroll 4
     for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
-      p[i] = T(sluice::detail::limited(factor * convert<Wide>(p[i]), limit));
+      p[i] = T(sluice::detail::limited(clipped(convert<Wide>(p[i])), limit));
   }
 };
 

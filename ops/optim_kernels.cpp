@@ -222,8 +222,9 @@ void clip_grad_cpu(std::vector<Tensor>& x, const Tensor& squares, double norm, d
     with_floats("clip_grad", x[piece.tensor], [&]<class T>(const T* elements) {
       using Wide = detail::Computed<T>;
       T* p = const_cast<T*>(elements);
-      const Wide f = static_cast<Wide>(factor), hi = static_cast<Wide>(limit);
-      for (int64_t i = piece.begin; i < piece.end; ++i) p[i] = T(limited(f * Wide(p[i]), hi));
+      const detail::ClipFactors<Wide> clipped(factor);
+      const Wide hi = static_cast<Wide>(limit);
+      for (int64_t i = piece.begin; i < piece.end; ++i) p[i] = T(limited(clipped(Wide(p[i])), hi));
     });
   });
 }

@@ -164,6 +164,14 @@ SLUICE_FN double clip_factor(double squares, double norm) {
 }
 /// clamp(y, ±hi); NaN stays.
 template <class T> SLUICE_FN T limited(T y, T hi) { return y > hi ? hi : (y < -hi ? -hi : y); }
+/// clip_factor() as a product of two numbers: by itself it may be too small for T, which has no denormals here.
+template <class T> struct ClipFactors {
+  T first, second = 1;
+  SLUICE_FN explicit ClipFactors(double factor) : first(static_cast<T>(factor)) {
+    if (factor < std::numeric_limits<T>::min()) first = second = static_cast<T>(math::sqrt(factor));
+  }
+  SLUICE_FN T operator()(T x) const { return first * x * second; }
+};
 
 }  // namespace detail
 }  // namespace sluice

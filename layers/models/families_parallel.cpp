@@ -16,10 +16,14 @@ void read_gpt_neox(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.plan.options.norm = NormKind::layer;
   r.rotary_share = 0.25;
+  // Transformers reads only the older names of these; it writes both.
+  c.must_be("partial_rotary_factor", c.get("rotary_pct", 0.25));
+  c.must_be("rope_theta", c.get("rotary_emb_base", 10000.0));
+  c.rename(R"({"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"})");
   const MultiHeadAttentionOptions o = r.attention();
   r.mixers(o);
   if (c.get("use_parallel_residual", true)) stand_beside(r, true);
-  c.ignore("classifier_dropout is_decoder");
+  c.ignore("classifier_dropout is_decoder attention_probs_dropout_prob hidden_dropout_prob");
   r.usual_names();
   r.ungated(r.all(), true, "hidden_act", "dense_h_to_4h.", "dense_4h_to_h.");
   r.rename("^lm_head\\.", "embed_out.");
@@ -30,13 +34,15 @@ void read_gpt_neox(FamilyReader& r) {
   if (r.plan.options.tied) r.plan.ignore.push_back("^embed_out\\.weight$");
 }
 
-/// GPT-J: RoPE of neighbouring channels; biases of the MLP and the head alone.
+/// GPT-J: RoPE of neighbouring channels, base 10000; biases of the MLP and the head alone.
 void read_gptj(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.plan.options.norm = NormKind::layer, r.plan.options.head_bias = true;
-  r.rotary_share = c.at<double>("rotary_dim") * c.at<double>("num_attention_heads") / c.at<double>("hidden_size");
+  for (const char* of : {"rope_parameters.", "rope_scaling.", ""})  // transformers reads none of these
+    for (const char* kind : {"rope_type", "type"}) c.must_be(std::string(of) + kind, std::string("default"));
+  for (const char* base : {"rope_theta", "rope_parameters.rope_theta"}) c.must_be(base, 10000.0);
   MultiHeadAttentionOptions o = r.attention();
-  o.heads.rope.pairing = RopePairing::interleaved;
+  o.heads.rope = {.pairing = RopePairing::interleaved, .rot_dim = c.at<int64_t>("rotary_dim")};
   r.mixers(o);
   stand_beside(r, false);
   c.must_be("tie_word_embeddings", false);
@@ -128,6 +134,7 @@ void read_cohere(FamilyReader& r) {
     o.heads.use_rope = false;
     r.mixers(r.others_than(sliding), o);
     r.windows(sliding);
+    if (c.has("layer_types")) c.ignore("_sliding_window_pattern");
     c.must_be("rotary_pct", 1.0);
     c.must_be("position_embedding_type", std::string("rope_gptj"));
     for (const char* there : {"use_parallel_block", "use_gated_activation", "use_embedding_sharing"})
@@ -144,8 +151,7 @@ void read_cohere(FamilyReader& r) {
 
 std::span<const ModelFamily> parallel_families() {
   static constexpr ModelFamily all[] = {
-      {"gpt_neox", read_gpt_neox, R"({"attention_bias": true, "hidden_act": "gelu"})",
-       R"({"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"})"},
+      {"gpt_neox", read_gpt_neox, R"({"attention_bias": true, "hidden_act": "gelu"})"},
       {"gptj", read_gptj, R"({"activation_function": "gelu_new"})", kGpt2Names},
       {"falcon", read_falcon, R"({"activation": "gelu"})", R"({"ffn_hidden_size": "intermediate_size"})"},
       {"phi", read_phi, R"({"hidden_act": "gelu_new"})"},

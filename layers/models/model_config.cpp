@@ -76,9 +76,9 @@ void ModelConfig::ignore(const std::string& names) const {
 void ModelConfig::rename(const std::string& names) const {
   const Json json = parse_json(names);
   for (const auto& [theirs, usual] : json.get<Json::Object>()) {
-    if (fields_.contains(usual.get<std::string>())) continue;
-    auto field = fields_.extract(theirs);
-    if (field.empty()) continue;
+    const auto there = fields_.find(usual.get<std::string>()), old = fields_.find(theirs);
+    if (old == fields_.end() || (there != fields_.end() && there->second != old->second)) continue;
+    auto field = fields_.extract(old);
     field.key() = usual.get<std::string>();
     fields_.insert(std::move(field));
   }

@@ -52,7 +52,8 @@ class ModelConfig {
   }
   /// Marks fields as read that do not change what the model computes. Names are separated by spaces.
   void ignore(const std::string& names) const;
-  /// For each "theirs": "usual" of this JSON object, renames the field `theirs` to `usual`, unless both are there.
+  /// For each "theirs": "usual" of this JSON object, renames the field `theirs` to `usual`, unless both are there and
+  /// differ.
   void rename(const std::string& names) const;
   /// Adds the members of this JSON object where fields are absent, but not where they are null.
   void assume(const std::string& defaults) const;

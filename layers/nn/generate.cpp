@@ -88,7 +88,7 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
 }
 
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
-                const GenerateOptions& options, Rng& rng) {
+                const GenerateOptions& options, Rng& rng, const Tensor& key_mask) {
   check_options("generate", options);
   std::vector<int64_t> stops = options.more_stops;
   if (options.stop >= 0) stops.push_back(options.stop);
@@ -112,10 +112,13 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, co
       fail("generate: the model must turn tokens ", parts.back(), " into logits [batch, n, vocabulary] — got ", logits);
     for (const int64_t stop : stops)
       if (stop < 0 || stop >= logits.dim(2))
-        fail<ValueError>("generate: stop=", stop, " is none of the ", logits.dim(2), " tokens of logits ", logits);
+        fail<ValueError>("generate: ", stop == options.stop ? "stop=" : "more_stops=", stop, " is none of the ",
+                         logits.dim(2), " tokens of logits ", logits);
     Tensor last = select(logits, 1, -1);
     if (options.repetition_penalty != 1) {
-      const Tensor ids = to(parts.back(), logits.device());
+      Tensor ids = to(parts.back(), logits.device());
+      if (i == 0 && key_mask.defined())  // the last token, which is none of the padding, counts in its stead
+        ids = where(to(key_mask, logits.device()), ids, narrow(ids, 1, -1, 1));
       const auto bools = [&](bool value, const Shape& shape) {
         return full(shape, value, {DType::boolean, ids.device()});
       };

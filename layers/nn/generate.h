@@ -47,9 +47,10 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
 /// Continues prompt i64 [batch, n], n >= 1. Returns i64 [batch, n + m] on the prompt's device, with m <= options.tokens
 /// new tokens; m is smaller when all sequences have stopped. A sequence that has stopped is filled with `stop`,
 /// whichever token ended it. `logits_of` must return the logits [batch, ·, vocabulary] of the next tokens [batch, ·] of
-/// a stream, or the logits of the last token alone. A prompt may be i32. Records no history.
+/// a stream, or the logits of the last token alone. A prompt may be i32. key_mask, bool [batch, n], is false for
+/// padding in front, which no repetition penalty counts. Records no history.
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
-                const GenerateOptions& options, Rng& rng);
+                const GenerateOptions& options, Rng& rng, const Tensor& key_mask = {});
 
 namespace detail {
 /// Throws ValueError unless key_mask, if it is defined, marks the last token of each prompt as real.
@@ -77,7 +78,7 @@ Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& opt
     next.key_mask = Tensor();  // the stream knows it, and all new tokens are real
     return y;
   };
-  return generate(logits, prompt, options, rng);
+  return generate(logits, prompt, options, rng, pass.key_mask);
 }
 /// Does not compile: a model that takes no pass would see each token alone.
 template <class M>

@@ -136,6 +136,46 @@ TEST_CASE("model configs: RoPE turns at least a pair of channels, and at most al
   CHECK(m.refusal() == "");
 }
 
+TEST_CASE("model configs: GPT-NeoX's older names count, beside the newer ones", "[models]") {
+  Changed m("gpt_neox");
+  m.without_rope();
+  m.config["rotary_pct"] = 0.5, m.config["partial_rotary_factor"] = 0.5;
+  m.config["rotary_emb_base"] = 1000.0, m.config["rope_theta"] = 1000.0, m.config["rope_scaling"] = Json();
+  m.config["attention_probs_dropout_prob"] = 0, m.config["hidden_dropout_prob"] = 0;
+  CHECK(m.refusal() == "");
+  const RopeOptions rope = std::get<MultiHeadAttentionOptions>(m.mixer(0)).heads.rope;
+  CHECK((rope.base == 1000 && rope.rot_dim == 2));
+  m.config["rope_theta"] = 10000.0;
+  CHECK_THAT(m.refusal(), Contains("\"rope_theta\"") && Contains("only 1000 "));
+  // Alone, transformers does not read the newer ones.
+  for (const char* name : {"rope_theta", "partial_rotary_factor"}) {
+    Changed alone("gpt_neox");
+    alone.without_rope(), alone.config[name] = 1.0;
+    CHECK_THAT(alone.refusal(), Contains("\"" + std::string(name) + "\""));
+  }
+}
+
+TEST_CASE("model configs: GPT-J's RoPE is rotary_dim channels of base 10000", "[models]") {
+  const auto set = [](const std::string& object, const char* name, Json value) {
+    Changed m("gptj");
+    (object.empty() ? m.config[name] : m.config[object][name]) = std::move(value);
+    return m.refusal();
+  };
+  CHECK_THAT(set("", "rope_theta", 100.0), Contains("\"rope_theta\" is 100"));
+  CHECK_THAT(set("", "partial_rotary_factor", 0.25), Contains("\"partial_rotary_factor\""));
+  CHECK_THAT(set("rope_scaling", "rope_type", "linear"), Contains("\"rope_scaling.rope_type\""));
+  CHECK_THAT(set("rope_parameters", "rope_theta", 7.0), Contains("\"rope_parameters.rope_theta\""));
+  Changed m("gptj");
+  m.config["n_embd"] = 88, m.config["n_head"] = 1, m.config["rotary_dim"] = 30;  // 30/88 · 88 < 30
+  CHECK(std::get<MultiHeadAttentionOptions>(m.mixer(0)).heads.rope.rot_dim == 30);
+}
+
+TEST_CASE("model configs: Cohere2's layer_types may have their turn beside them", "[models]") {
+  Changed m("cohere2");
+  m.config["_sliding_window_pattern"] = 4;
+  CHECK(m.refusal() == "");
+}
+
 TEST_CASE("model configs: LFM2's feeds have a width", "[models]") {
   Changed m("lfm2");
   for (const int64_t width : {int64_t{-5}, int64_t{0}}) {

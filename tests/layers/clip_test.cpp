@@ -46,6 +46,11 @@ TEST_CASE("clip: clip_grad_norm scales all gradients by one factor", "[clip]") {
   CHECK_THROWS_AS(clip_grad_norm({a, b}, NAN), ValueError);
   CHECK_THROWS_AS(clip_grad_norm({a, b, a}, 1), ValueError);
 
+  Tensor far = leaf({0, 0}, {2}, f32);  // the factor 7e-39 is no normal f32
+  far.set_grad(full({2}, 1e38));
+  CHECK(clip_grad_norm({far}, 1) == Approx(1.41421356e38));
+  for (const double g : far.grad().to_vector<double>()) CHECK(g == Approx(0.70710678));
+
   Tensor big = leaf(Doubles(100'000, 0), {100'000}, f32);
   big.set_grad(full({100'000}, 0.1));
   CHECK(clip_grad_norm({big}, 1e9) == Approx(std::sqrt(1e5) * static_cast<double>(0.1f)).epsilon(1e-14));

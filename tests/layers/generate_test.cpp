@@ -155,7 +155,8 @@ TEST_CASE("generate: batches, stop tokens, models and functions", "[generate]") 
   CHECK(ids(generate(Counter{}, prompt, {.tokens = 50, .stop = 4, .more_stops = {8}}, rng)) ==
         Ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 4});
   CHECK_THROWS_WITH(generate(Counter{}, prompt, {.more_stops = {8}}, rng), Contains("besides `stop`"));
-  CHECK_THROWS_WITH(generate(Counter{}, prompt, {.stop = 3, .more_stops = {10}}, rng), Contains("stop=10 is none"));
+  CHECK_THROWS_WITH(generate(Counter{}, prompt, {.stop = 3, .more_stops = {10}}, rng),
+                    Contains("more_stops=10 is none"));
   // Every step's tokens are shown, those after a sequence's end too, until the answer is no.
   std::vector<Ids> shown;
   const auto until = [&](std::size_t steps) -> std::function<bool(const Tensor&)> {
@@ -195,6 +196,16 @@ TEST_CASE("generate: a penalty for tokens that a sequence has", "[generate]") {
   const GenerateOptions away{.tokens = 5, .temperature = 0, .repetition_penalty = 100};
   CHECK(generate(below, Tensor::from<int64_t>({0}, {1, 1}), away, rng).to_vector<int64_t>() == Ids{0, 3, 1, 4, 2, 3});
   CHECK_THROWS_AS(generate(model, prompt, {.repetition_penalty = 0}, rng), ValueError);
+
+  // Padding counts as none of the tokens.
+  const auto with_pass = [&](const Tensor& tokens, const Pass& pass = {}) {
+    [[maybe_unused]] const Tensor read = pass.key_mask;
+    return model(tokens);
+  };
+  const Tensor padded = Tensor::from<int64_t>({0, 2, 3, 2}, {2, 2}), key_mask = logical_not(padded == 3);
+  const GenerateOptions one{.tokens = 1, .temperature = 0, .repetition_penalty = 1.5};
+  CHECK(generate(with_pass, padded, one, rng).to_vector<int64_t>() == Ids{0, 2, 3, 3, 2, 1});
+  CHECK(generate(with_pass, padded, one, rng, {.key_mask = key_mask}).to_vector<int64_t>() == Ids{0, 2, 3, 3, 2, 3});
 }
 
 TEST_CASE("generate: a layer's stream, the same for the same generator", "[generate]") {
