@@ -10,6 +10,12 @@ namespace {
 template <class T, class Total> struct Elements {
   Numbers<T> x;
   __device__ Total operator()(int64_t at, int64_t, int64_t) const { return static_cast<Total>(x[at]); }
+  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.narrow && x.in_vectors(inner); }
+  __device__ void eight(int64_t at, int64_t, Total (&y)[kNeighbours]) const {
+    const Eight v = x.narrow_eight(at);
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) y[e] = static_cast<Total>(v.x[e]);
+  }
 };
 
 /// Gives each element's square, and stores the root of the total: √Σx².
@@ -18,6 +24,12 @@ template <class T> struct Squares {
   __device__ double operator()(int64_t at, int64_t, int64_t) const {
     const double v = static_cast<double>(x[at]);
     return v * v;
+  }
+  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.narrow && x.in_vectors(inner); }
+  __device__ void eight(int64_t at, int64_t, double (&y)[kNeighbours]) const {
+    const Eight v = x.narrow_eight(at);
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) y[e] = static_cast<double>(v.x[e]) * static_cast<double>(v.x[e]);
   }
 };
 template <class T> struct StoreRoot {

@@ -2,7 +2,8 @@
 // and an associative, commutative operator(). source(at, k, i), at = (o·n + k)·inner + i, gives the elements and is
 // called once for each; sink(result, total) takes the totals. Three kernels: a thread for each result if n is short, a
 // team for each row if inner is 1, else a block for neighbouring columns. With too few results to fill the device, long
-// sums are split into pieces. Limited by memory: one read of the source.
+// sums are split into pieces. A source of bf16 may have takes_eights(inner) and eight(at, k, x), which gives eight
+// neighbours: where the former holds, a thread takes eight columns. Limited by memory: one read of the source.
 #pragma once
 
 #include <sluice/cuda/rows/rows.cuh>
@@ -13,6 +14,7 @@
 namespace sluice::cuda {
 
 constexpr int64_t kShortSum = 32;        // elements up to which a thread sums alone
+constexpr int kEights = 8;               // threads side by side that take eight columns each: a line of bf16
 constexpr int64_t kWantedBlocks = 1024;  // sums are split into pieces to get this many blocks
 
 /// How the middle is split into pieces.
@@ -56,9 +58,56 @@ template <class Op, class Source, class Sink> struct ReduceRow {
   }
 };
 
+/// Eight columns as one. One column of bf16 a thread leaves too few bytes under way.
+template <class Op> struct EightOf {
+  struct Total {
+    typename Op::Total x[kNeighbours];
+  };
+  __device__ static Total start() {
+    Total y;
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) y.x[e] = Op::start();
+    return y;
+  }
+  __device__ Total operator()(const Total& a, const Total& b) const {
+    Total y;
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) y.x[e] = Op()(a.x[e], b.x[e]);
+    return y;
+  }
+};
+/// Rows that a thread reads before it adds one; of single columns the compiler reads some ahead by itself.
+template <class Op> constexpr int kRowsAhead = 1;
+template <class Op> constexpr int kRowsAhead<EightOf<Op>> = 4;
+/// Blocks of a multiprocessor, which set how many registers a thread may have.
+template <class Op> constexpr int kBlocksAtOnce = sizeof(typename Op::Total) > kNeighbours * sizeof(double) ? 2 : 3;
+template <class Op, class Source> struct EightColumns {
+  Source source;
+  __device__ typename EightOf<Op>::Total operator()(int64_t at, int64_t k, int64_t) const {
+    typename EightOf<Op>::Total y;
+    source.eight(kNeighbours * at, k, y.x);
+    return y;
+  }
+};
+template <class Op, class Sink> struct EightResults {
+  Sink sink;
+  __device__ void operator()(int64_t i, const typename EightOf<Op>::Total& total) const {
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) sink(kNeighbours * i + e, total.x[e]);
+  }
+};
+template <class Source>
+concept GivesEights = requires(const Source& source) {
+  source.takes_eights(int64_t{});
+};
+template <class Source> bool by_eights(const Source& source, ReduceShape s) {
+  if constexpr (GivesEights<Source>) return s.inner > 1 && source.takes_eights(s.inner);
+  else return false;
+}
+
 /// A block reduces `width` neighbouring columns, and kThreads / width threads share a column.
 template <class Op, class Source, class Sink>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Op>)
     reduce_columns_kernel(Source source, Sink sink, ReduceShape s, Split split, int64_t tiles, int width) {
   using Total = typename Op::Total;
   const Shared<Total> part = static_shared<Total, kThreads, Op>();
@@ -70,8 +119,14 @@ __global__ void __launch_bounds__(kThreads, 3)
     const bool inside = column < s.outer * s.inner;
     Total total = Op::start();
     if (inside) {
-#pragma unroll 4
-      for (int64_t k = from + row; k < end; k += rows) total = Op()(total, source((o * s.n + k) * s.inner + i, k, i));
+      constexpr int ahead = kRowsAhead<Op>;
+      const auto add = [&](int64_t k) { total = Op()(total, source((o * s.n + k) * s.inner + i, k, i)); };
+      int64_t k = from + row;
+#pragma unroll(ahead == 1 ? 4 : 1)
+      for (; k + (ahead - 1) * rows < end; k += ahead * rows)
+#pragma unroll
+        for (int e = 0; e < ahead; ++e) add(k + e * rows);
+      for (; ahead > 1 && k < end; k += rows) add(k);
     }
     part[thread] = total;
     for (int half = rows / 2; half > 0; half /= 2) {
@@ -83,15 +138,24 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
 }
 
-template <class Op, class Source, class Sink> void reduce_pieces(ReduceShape s, Split split, Source source, Sink sink) {
-  if (s.inner == 1)
-    return for_each_row(s.outer * split.count, split.length, ReduceRow<Op, Source, Sink>{source, sink, s.n, split});
+/// `most`: columns of a block.
+template <class Op, class Source, class Sink>
+void reduce_columns(ReduceShape s, Split split, int64_t most, Source source, Sink sink) {
   const int64_t columns = s.outer * s.inner;
   const auto width =
-      static_cast<int>(std::min<int64_t>(kWarp, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(columns)))));
+      static_cast<int>(std::min<int64_t>(most, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(columns)))));
   const int64_t tiles = ceil_div(columns, width);
   launch(reduce_columns_kernel<Op, Source, Sink>, grid_of(tiles * split.count), dim3(kThreads), 0, source, sink, s,
          split, tiles, width);
+}
+template <class Op, class Source, class Sink> void reduce_pieces(ReduceShape s, Split split, Source source, Sink sink) {
+  if (s.inner == 1)
+    return for_each_row(s.outer * split.count, split.length, ReduceRow<Op, Source, Sink>{source, sink, s.n, split});
+  if constexpr (GivesEights<Source>)
+    if (by_eights(source, s))
+      return reduce_columns<EightOf<Op>>({s.outer, s.n, s.inner / kNeighbours}, split, kEights,
+                                         EightColumns<Op, Source>{source}, EightResults<Op, Sink>{sink});
+  reduce_columns<Op>(s, split, kWarp, source, sink);
 }
 
 template <class T, class Total> struct StoreAs {
@@ -112,7 +176,8 @@ template <class Op, class Source, class Sink> void reduce_to(ReduceShape s, Sour
   using Total = typename Op::Total;
   const int64_t results = s.outer * s.inner;
   if (s.n <= kShortSum) return for_each(results, ReduceAlone<Op, Source, Sink>{source, sink, s});
-  const Split split(s.n, s.inner == 1 ? s.outer : ceil_div(results, kWarp), s.inner == 1 ? 8192 : 256);
+  const int64_t columns = by_eights(source, s) ? kEights * kNeighbours : kWarp;  // of a block
+  const Split split(s.n, s.inner == 1 ? s.outer : ceil_div(results, columns), s.inner == 1 ? 8192 : 256);
   if (split.count == 1) return reduce_pieces<Op>(s, split, source, sink);
   const Scratch<Total> part(static_cast<std::size_t>(results * split.count));
   reduce_pieces<Op>(s, split, source, StorePart<Total>{part.get()});

@@ -144,6 +144,16 @@ template <class T> struct GradientsOfRow {
   __device__ ParameterGradients operator()(int64_t at, int64_t row, int64_t) const {
     return {static_cast<double>(g[at] * ((x[at] - stats[2 * row]) * stats[2 * row + 1])), static_cast<double>(g[at])};
   }
+  bool takes_eights(int64_t n) const requires std::is_same_v<T, float> {
+    return x.narrow && g.narrow && x.in_vectors(n) && g.in_vectors(n);
+  }
+  __device__ void eight(int64_t at, int64_t row, ParameterGradients (&y)[kNeighbours]) const {
+    const Eight v = x.narrow_eight(at), slope = g.narrow_eight(at);
+    const float mean = stats[2 * row], r = stats[2 * row + 1];
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e)
+      y[e] = {static_cast<double>(slope.x[e] * ((v.x[e] - mean) * r)), static_cast<double>(slope.x[e])};
+  }
 };
 template <class T> struct StoreGradients {
   Numbers<T> dw, db;  // null if not wanted

@@ -127,6 +127,12 @@ template <class T> struct Numbers {
     load_vector(y.x, at, p.i, narrow);
     return y;
   }
+  /// Eight numbers of bf16. Loops that may hold f32 too would not have several loads under way.
+  __device__ Eight narrow_eight(int64_t i) const {
+    Eight y;
+    load_vector(y.x, static_cast<const BFloat16*>(at) + i);
+    return y;
+  }
   __device__ void set(Place<1> p, T value) const { store<T>(at, p.i, value, narrow); }
   __device__ void set(Place<kNeighbours> p, const Eight& value) const { store_vector(at, p.i, value.x, narrow); }
 };

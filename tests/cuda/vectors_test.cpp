@@ -12,6 +12,7 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/rows/norm.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/rows/rope.h>
 #include <sluice/ops/rows/softmax.h>
 #include <sluice/ops/scan/scan.h>
@@ -136,6 +137,39 @@ TEST_CASE("cuda: rows by eights and one by one", "[cuda]") {
         same_there(
             "rope", {numbers({2, 3, 37, d}, dtype, 13)}, [&](const auto& t) { return rope(t[0], o); }, 4);
       }
+}
+
+TEST_CASE("cuda: columns of bf16 by eights and one by one, alone, in blocks and in pieces", "[cuda]") {
+  for (const int64_t n : {3, 33, 127, 128, 129, 700})  // 128: four rows of each thread of a block
+    for (const int64_t inner : {1, 8, 12, 64, 72, 136}) {
+      const Tensor x = numbers({3, n, inner}, bf16, 22);
+      same_there(
+          "sum", {x}, [](const auto& t) { return sum(t[0], {1}); }, 1);
+      same_there(
+          "norm", {x}, [](const auto& t) { return norm(t[0], {1}); }, 1);
+      same_there("max", {x}, [](const auto& t) { return max(t[0], {1}); });
+      same_there("min", {x}, [](const auto& t) { return min(t[0], {1}); });
+      for (const int64_t skipped : {int64_t{1}, inner})
+        same_there(
+            "a view", {x},
+            [=](const auto& t) {
+              const Tensor part = narrow(reshape(t[0], {3 * n * inner}), 0, skipped, (3 * n - 1) * inner);
+              return sum(reshape(part, {3 * n - 1, inner}), {0});
+            },
+            1);
+      same_there(
+          "dw", {reshape(x, {3 * n, inner}), numbers({inner}, bf16, 23)},
+          [](const auto& t) {
+            const Tensor w = t[1].detach().requires_grad_();
+            return grad({layer_norm(t[0], w, w)}, {w}, {.grad_outputs = {t[0]}})[0];
+          },
+          2);
+    }
+  std::vector<double> others(40 * 8, 1);
+  others[8] = INFINITY, others[17] = NAN, others[39 * 8 + 2] = -INFINITY;
+  const Tensor x = to(Tensor::from(others, {40, 8}), bf16);
+  same_there("max", {x}, [](const auto& t) { return max(t[0], {0}); });
+  same_there("sum", {x}, [](const auto& t) { return sum(t[0], {0}); });
 }
 
 TEST_CASE("cuda: slices are copied by four pieces and one by one", "[cuda]") {
