@@ -28,8 +28,12 @@ enum class Pass { forward, dq, dk, dv };
 
 template <class T> constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the registers of a thread
 
-constexpr int64_t kEnoughWarps = 2048;  // about sixteen for each multiprocessor, a fourth of what can be there
+constexpr int64_t kEnoughWarps = 2048;  // about sixteen for each multiprocessor, two rounds of what runs there at once
 constexpr int64_t kLeastPart = 256;     // keys of the smallest part
+constexpr int64_t kPartCost = 64;       // what a part costs beside its keys: so many more
+// What a multiprocessor holds: eight warps fill its registers, with 240 a thread; bytes, of which a block takes 1,024
+// beside its own.
+constexpr int64_t kWarpsAtOnce = 8, kSharedBytes = 228 * 1024, kBytesOfBlock = 1024;
 
 /// The result of a pass: its rows are split into tiles, and its `width` columns into pieces. In the forward pass the
 /// keys may be split into parts; `found` then keeps μ, l and the sum of each row and part, [batch, heads, m, parts].
@@ -269,6 +273,18 @@ template <class T> __global__ void __launch_bounds__(128, 2) attention_diagonals
 /// The number of warps of a block for n rows.
 int warps_for(int64_t n) { return static_cast<int>(std::clamp<int64_t>(ceil_div(n, kRowsOfWarp), 1, 4)); }
 
+/// The parts of n keys with which `blocks` blocks for each part end first, if `at_once` of them run at a time. A round
+/// that is not full costs as much as a full one.
+int64_t parts_for(int64_t n, int64_t blocks, int64_t at_once) {
+  const int64_t most = std::clamp<int64_t>(n / kLeastPart, 1, at_once);
+  int64_t best = 1, least = std::numeric_limits<int64_t>::max();
+  for (int64_t parts = 1; parts <= most; ++parts) {
+    const int64_t time = ceil_div(blocks * parts, at_once) * (round_up(ceil_div(n, parts), kCols) + kPartCost);
+    if (time < least) best = parts, least = time;
+  }
+  return best;
+}
+
 template <class T, Pass pass, class In = T> void run(const AttentionView<T>& a, Target<T> out) {
   constexpr bool by_keys = pass == Pass::dk || pass == Pass::dv, needs_dp = pass == Pass::dq || pass == Pass::dk;
   constexpr int most = kAcross * kOwn<T>;
@@ -277,21 +293,24 @@ template <class T, Pass pass, class In = T> void run(const AttentionView<T>& a, 
   out.tiles = ceil_div(length, rows), out.pieces = std::max<int64_t>(1, ceil_div(out.width, most));
   out.blocks = a.batch * (by_keys ? a.kv_heads : a.heads) * out.tiles * out.pieces;
   if (out.blocks == 0) return;
+  const int ld = std::max(piece_stride<T>(a.d), needs_dp ? piece_stride<T>(a.dv) : 0);
+  out.b = rows * ld, out.x = out.b + kCols * ld, out.w = out.x + kCols * padded<T>(std::min<int64_t>(most, out.width));
+  const int64_t bytes = (out.w + rows * kPlaces) * static_cast<int64_t>(sizeof(T));
   std::optional<Scratch<T>> found;
   if (pass == Pass::forward) {
-    const int64_t parts =
-        std::clamp<int64_t>(kEnoughWarps / (out.blocks * warps), 1, std::max<int64_t>(1, a.n / kLeastPart));
+    // With more tiles than one, masks may give them different numbers of keys.
+    const int64_t fit = std::clamp<int64_t>(kSharedBytes / (bytes + kBytesOfBlock), 1, kWarpsAtOnce / warps);
+    const int64_t parts = out.tiles == 1 ? parts_for(a.n, out.blocks, multiprocessors() * fit)
+                                         : std::clamp<int64_t>(kEnoughWarps / (out.blocks * warps), 1,
+                                                               std::max<int64_t>(1, a.n / kLeastPart));
     out.part_cols = round_up(ceil_div(a.n, parts), kCols);
     out.parts = a.n == 0 ? 1 : ceil_div(a.n, out.part_cols);
     out.blocks *= out.parts;
     if (out.parts > 1)
       out.found = found.emplace(static_cast<std::size_t>(a.batch * a.heads * a.m * out.parts * (a.dv + 2))).get();
   }
-  const int ld = std::max(piece_stride<T>(a.d), needs_dp ? piece_stride<T>(a.dv) : 0);
-  out.b = rows * ld, out.x = out.b + kCols * ld, out.w = out.x + kCols * padded<T>(std::min<int64_t>(most, out.width));
-  const int count = out.w + rows * kPlaces;
   launch(attention_tiles<T, pass, In>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)),
-         static_cast<std::size_t>(count) * sizeof(T), a, out);
+         static_cast<std::size_t>(bytes), a, out);
   if (out.parts > 1) launch(join_parts<T>, grid_of(a.batch * a.heads * a.m), dim3(kWarp), 0, a, out);
 }
 
