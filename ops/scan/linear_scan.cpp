@@ -66,12 +66,14 @@ struct LinearScan final : Op<"linear_scan"> {
   /// True if linear_scan_backward serves this call, and pays. It computes all gradients; three scans compute some of
   /// them faster, but a decay's with larger errors. A thread holds the states between all chunks of a head, which must
   /// not take much more memory than the rows of the head. States of one row or column have a kernel of their own, in
-  /// f64.
+  /// f64; on a CPU linear_scan_backward has one for values of one channel with a decay by key channel.
   bool one_pass(const Tensor& gy) const {
     const Tensor q = saved(0), g = saved(3);
     const int64_t m = q.dim(3), e = gy.dim(3);
+    const bool column = e == 1 && gy.device() == cpu && g.defined() && g.rank() == 4;
     return !grad_enabled() && gy.numel() > 0 && kernel::linear_scan_backward.installed(gy.device()) && !o.exclusive &&
-           m > 1 && e > 1 && !(o.decay_on_values && g.defined() && g.rank() == 4) && m * e / (m + e) / 4 <= o.chunk &&
+           m > 1 && (e > 1 || column) && !(o.decay_on_values && g.defined() && g.rank() == 4) &&
+           m * e / (m + e) / 4 <= o.chunk &&
            (needs(3) || (!o.reverse && (q.dim(1) < gy.dim(1) || (needs(0) && needs(1) && needs(2)))));
   }
 

@@ -14,6 +14,7 @@
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/rows.h>
+#include <sluice/ops/scan/column_backward.h>
 #include <sluice/ops/scan/decay_blocks.h>
 #include <sluice/ops/scan/triangle.h>
 
@@ -98,9 +99,12 @@ template <class T> struct Scan {
             const int64_t end = first + count;
             const bool start = o.reverse ? end == n || total(end) : first == 0 || total(first);
             if (start) std::fill_n(w.state, m * cols, T(0));
-            if (by_channel) copied(w, b, h, first, count, col, cols, start);
-            else if (m == 1 || e == 1) one_by_one(w, b, h, first, count, col, cols);
-            else {
+            if (m == 1 || e == 1) {
+              if (by_channel && channels > 1) each_channel(w, b, h, first, count, col, cols);
+              else one_by_one(w, b, h, first, count, col, cols);
+            } else if (by_channel) {
+              copied(w, b, h, first, count, col, cols, start);
+            } else {
               if (together > 1) copy_pairs(w.pairs, steps, first - begin, count, w.a);
               else weights(w.a, in_chunk(b, h, first), count, o.reverse);
               in_place(w, b, h, first, count, col, cols, start, o.reverse ? first == 0 : end == n);
@@ -130,10 +134,10 @@ template <class T> struct Scan {
   }
   int64_t local_channels(int64_t cols) const { return decay == Decay::keys ? m : cols; }
 
-  /// A chunk without decay or with a scalar one, for a state of one row or column, step by step without matrix
-  /// products: denominators of linear attention, and their gradients.
+  /// A chunk without decay or with one of the whole state, for a state of one row or column, step by step without
+  /// matrix products: denominators of linear attention, and their gradients.
   void one_by_one(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols) {
-    const T* decays = decay == Decay::scalar ? g + (b * heads + h) * n : nullptr;
+    const T* decays = g ? g + (b * heads + h) * n : nullptr;
     double* const state = w.sums;
     const int64_t size = m * cols;
     std::copy_n(w.state, size, state);
@@ -161,6 +165,45 @@ template <class T> struct Scan {
     std::copy_n(state, size, w.state);
   }
 
+  /// one_by_one() with a decay for each number of the state: Mamba, and its gradients.
+  [[gnu::noinline]] void each_channel(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
+                                      int64_t cols) {
+    vectorised([&] {
+      with_width(m * cols, [&](auto size) {
+        const int64_t from = first + (o.reverse ? 1 : 0), known = std::min(count, n - from);
+        const T* const given = g + ((b * heads + h) * n + from) * channels + (decay == Decay::values ? col : 0);
+        if (size == channels) decay_factors(given, w.step, known * size);
+        else
+          for (int64_t i = 0; i < known; ++i) decay_factors(given + i * channels, w.step + i * size, size);
+        std::fill_n(w.step + known * size, (count - known) * size, T(1));
+        double* const state = w.sums;
+        std::copy_n(w.state, int64_t(size), state);
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t row = row_of(first, count, i);
+          const T *query = q.at(b, h / group, row), *key = k.at(b, h / group, row), *value = v.at(b, h, row) + col;
+          const T* const kept = w.step + (row - first) * size;
+          T* const y = out.at(b, h, row) + col;
+          const auto read = [&] {
+            if (cols == 1) y[0] = T(wide_dot(query, state, size));
+            else
+              for (int64_t c = 0; c < size; ++c) y[c] = T(double(query[0]) * state[c]);
+          };
+          const double only = cols == 1 ? double(value[0]) : double(key[0]);
+          const T* const others = cols == 1 ? key : value;
+          if (o.exclusive) {
+            for (int64_t c = 0; c < size; ++c) state[c] *= double(kept[c]);
+            read();
+            for (int64_t c = 0; c < size; ++c) state[c] += double(others[c]) * only;
+          } else {
+            for (int64_t c = 0; c < size; ++c) state[c] = state[c] * double(kept[c]) + double(others[c]) * only;
+            read();
+          }
+        }
+        std::copy_n(state, int64_t(size), w.state);
+      });
+    });
+  }
+
   /// Rows of queries and keys from a step on, and how far apart they are.
   struct Steps {
     const T *queries, *keys;
@@ -185,9 +228,8 @@ template <class T> struct Scan {
   }
 
   /// A chunk without decay or with a scalar one, whose weights() are in w.a; its steps are in the order of the tensors.
-  /// This function and copied()
-  /// are not inlined: parallel_for() would compile all of them for each instruction set, which only their long loops
-  /// need.
+  /// This function and copied() are not inlined: parallel_for() would compile all of them for each instruction set,
+  /// which only their long loops need.
   [[gnu::noinline]] void in_place(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
                                   int64_t cols, bool start, bool last) {
     const T *queries = q.at(b, h / group, first), *keys = k.at(b, h / group, first), *values = v.at(b, h, first) + col;

@@ -24,6 +24,7 @@
 #include <sluice/ops/scan/delta_scan.h>
 
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/scan/column_backward.h>
 #include <sluice/ops/scan/delta_chunk.h>
 
 namespace sluice {
@@ -344,9 +345,27 @@ void delta_scan_backward_cpu(const Tensor& q, const Tensor& k, const Tensor& era
 void linear_scan_backward_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& dout,
                               int64_t chunk, Tensor& dq, Tensor& dk, Tensor& dv, Tensor& dg) {
   dispatch_float("linear_scan", k.dtype(), [&]<class T>() {
+    const int64_t heads = v.dim(1), n = v.dim(2), summed = heads / dq.dim(1);
+    if (v.dim(3) == 1 && g.defined() && g.rank() == 4)
+      return ColumnBackward<T>{HeadView<const T>(q),
+                               HeadView<const T>(k),
+                               HeadView<const T>(v),
+                               HeadView<const T>(dout),
+                               HeadView<T>(dq),
+                               HeadView<T>(dk),
+                               HeadView<T>(dv),
+                               g.data<T>(),
+                               data_or_null<T>(dg),
+                               heads,
+                               heads / k.dim(1),
+                               n,
+                               k.dim(3),
+                               std::min(chunk, n),
+                               summed}
+          .run(k.dim(0));
     DeltaBackward<T>(q, k, {}, v, g, chunk)
         .run(nullptr, HeadView<const T>(dout), nullptr,
-             {HeadView<T>(dq), HeadView<T>(dk), {}, HeadView<T>(dv), data_or_null<T>(dg), v.dim(1) / dq.dim(1)});
+             {HeadView<T>(dq), HeadView<T>(dk), {}, HeadView<T>(dv), data_or_null<T>(dg), summed});
   });
 }
 

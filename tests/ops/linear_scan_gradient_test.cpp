@@ -60,7 +60,9 @@ TEST_CASE("linear_scan: gradients in one pass are those by scans, beyond every t
                          {1, 1, 3, 130, 64, 129, 64},
                          {1, 2, 4, 129, 33, 31, 128},
                          {3, 2, 6, 40, 5, 7, 3},
-                         {1, 1, 32, 70, 16, 8, 16}})
+                         {1, 1, 32, 70, 16, 8, 16},
+                         {1, 1, 64, 70, 16, 1, 16},
+                         {2, 1, 3, 193, 5, 1, 64}})
     for (ScanKind kind : {ScanKind::none, ScanKind::scalar, ScanKind::keys}) {
       const ScanSample x = grouped_scan(rand, kind, s), narrow32 = x.in(f32);
       const Tensor g = random_output(x.v);

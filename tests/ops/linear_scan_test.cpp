@@ -272,12 +272,13 @@ TEST_CASE("linear_scan: later steps change no bit of earlier ones", "[linear_sca
 
 TEST_CASE("linear_scan: a state of one row or one column, of every width", "[linear_scan][bits]") {
   Rand rand(12);
-  for (ScanKind kind : {ScanKind::none, ScanKind::scalar})
+  for (ScanKind kind : kScanKinds)
     for (bool reverse : {false, true})
-      for (const auto& [m, e] : {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {2, 1}, {1, 65}, {65, 1}, {1, 300}})
+      for (const auto& [m, e] :
+           {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {2, 1}, {1, 16}, {16, 1}, {1, 65}, {65, 1}, {1, 300}})
         for (DType dtype : {f64, f32}) {
           ScanSample s = random_scan(rand, kind, Strength::mild, {2, 3, 131, m}, e);
-          s.options.reverse = reverse;
+          s.options.reverse = reverse, s.options.decay_on_values = kind == ScanKind::values;
           const Tensor want = recurrence(s);
           const double size = std::max(0.1, max_abs(want));
           const ScanSample given = s.in(dtype);
