@@ -59,6 +59,9 @@ void add_linear_attention_rows(RowList& rows) {
                  R"({"full_rank": true, "lower_bound": -5, "value_heads": 4, "value_dim": 3})",
                  R"({"erase_write": true, "value_heads": 4, "rank": 3, "short_conv": 2, "dropout": 0.3})",
                  R"({"erase_write": true, "beta_scale": 2, "short_conv": 0, "norm_eps": 0.1})"});
+  rows.add<Mamba>("mamba", kDocuments, R"({"dim": 4, "inner": 6, "state": 3, "dt_rank": 2, "chunk": 3})",
+                  {R"({"inner": 0, "dt_rank": 0, "state": 1, "norm": "rms", "bias": true, "conv_bias": false})",
+                   R"({"short_conv": 0, "norm": "rms_plain", "norm_eps": 0.1})", R"({"short_conv": 2, "dt_rank": 1})"});
   rows.add<Mamba2>("mamba2", kDocuments,
                    R"({"dim": 4, "heads": 4, "head_dim": 3, "state": 5, "groups": 2, "chunk": 3})",
                    {R"({"heads": 0, "head_dim": 2, "groups": 1, "dt_limit": [0.5, 0.8], "norm_before_gate": true})",

@@ -1,7 +1,8 @@
-// Linear attention, retention, gated linear attention and Mamba-2 as layers.
+// Linear attention, retention, gated linear attention, Mamba and Mamba-2 as layers.
 #include "linear_forms.h"
 #include "registry.h"
 
+#include <sluice/layers/linear_attention/mamba.h>
 #include <sluice/layers/linear_attention/mamba2.h>
 
 namespace layer_check {
@@ -122,6 +123,34 @@ void add_linear_layers(std::vector<Layer>& all) {
       .dense("out", "values", "dim", "False")
       .norm("norm", "norm", "values // heads")
       .output("[batch, n, dim]");
+  add(all, "mamba", "linear attention",
+      "[x | z] = u W_in; x <- silu(conv(x) + b); [r | B | C] = norm(x W_x); dt = softplus(r W_dt + dt_bias); h_t = "
+      "exp(-dt_t exp(a_log)) * h_{t-1} + (dt_t x_t) B_t', y_t = h_t C_t + d * x_t; out = (y * silu(z)) W_out",
+      "Gu & Dao 2023")
+      .derive({{"i", "inner or 2*dim"}, {"rank", "dt_rank or -(-dim // 16)"}})
+      .also(sequence)
+      .also(documents)
+      .dense("in", "dim", "2*i", "bias", "x | z")
+      .parameter("conv.weight [short_conv, i]", "", "short_conv > 0")
+      .parameter("conv.bias [i]", "", "short_conv > 0 and conv_bias")
+      .dense("select", "i", "rank + 2*state", "False", "r | B | C")
+      .norm("dt_norm", "norm", "rank")
+      .norm("b_norm", "norm", "state")
+      .norm("c_norm", "norm", "state")
+      .dense("dt", "rank", "i", "False")
+      .parameter("dt_bias [i]")
+      .parameter("a_log [i, state]", "A = -exp(a_log)")
+      .parameter("d [i]")
+      .dense("out", "i", "dim", "bias")
+      .output("[batch, n, dim]")
+      .output("state [batch, i, state]", "h after the last step", "len(stream) == 0")
+      .draft = module_layer<Mamba, MambaOptions>(
+      [](const Mamba& l, const Inputs& in) {
+        const Pass pass = pass_of(in);
+        const Mamba::Operands p = l.operands(Call(l, "mamba", in["x"], l.options.dim, pass));
+        return Results{{"", l(in["x"], pass)}, {"state", squeeze(linear_scan_state(p.k, p.v, p.log_decay), -1)}};
+      },
+      true);
   add(all, "mamba2", "linear attention",
       "[z | x | B | C | dt] = u W_in, times in_factors; x, B, C <- silu(conv(x | B | C) + b); dt <- clamp(softplus(dt "
       "+ dt_bias)); h_t = "

@@ -1,0 +1,148 @@
+// Mamba: what begins and ends a state, sizes, defaults, errors. mamba_reference.cpp says what the layer computes.
+#include "support/approx.h"
+#include "support/catch.h"
+#include "support/table_samples.h"
+
+#include <sluice/layers/linear_attention/mamba.h>
+#include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/join.h>
+#include <sluice/ops/shape/view.h>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+Mamba small_layer(int64_t chunk = 64, DType dtype = f64, NormKind norm = NormKind::none) {
+  Rng rng(1);
+  Mamba m({.dim = 6, .inner = 8, .state = 5, .norm = norm, .chunk = chunk, .dtype = dtype}, rng);
+  Rand rand(2);
+  std::map<std::string, Tensor> state;
+  for (const NamedTensor& t : state_dict(m)) state[t.name] = random_tensor(t.tensor.shape(), dtype, rand, -0.7, 0.7);
+  load_state(m, state);
+  return m;
+}
+
+Tensor last_state(const Mamba& m, const Tensor& x, const Pass& pass = {}) {
+  const Mamba::Operands p = m.operands(Call(m, "mamba", x, m.options.dim, pass));
+  return linear_scan_state(p.k, p.v, p.log_decay);
+}
+
+Tensor numbers(const Shape& shape, uint64_t seed, DType dtype = f64) {
+  Rand rand(seed);
+  return random_tensor(shape, dtype, rand);
+}
+
+}  // namespace
+
+TEST_CASE("Mamba: padding leaves the state, and gives 0", "[mamba]") {
+  for (const NormKind norm : {NormKind::none, NormKind::rms}) {
+    const Mamba m = small_layer(64, f64, norm);
+    const Tensor text = numbers({2, 70, 6}, 3), before = numbers({2, 5, 6}, 4), behind = numbers({2, 9, 6}, 5);
+    const Tensor mask = logical_and(arange(84) >= 5.0, arange(84) < 75.0);
+    const Pass pass{.key_mask = expand(unsqueeze(mask, 0), {2, 84})};
+    const Tensor padded = cat({before, text, behind}, 1), y = m(padded, pass);
+    CHECK(max_abs_diff(narrow(y, 1, 5, 70), m(text)) < 1e-13);
+    CHECK(max_abs(narrow(y, 1, 0, 5)) == 0);
+    CHECK(max_abs(narrow(y, 1, 75, 9)) == 0);
+    const Tensor state = last_state(m, text);
+    CHECK(max_abs_diff(last_state(m, padded, pass), state) < 1e-13);
+    CHECK(max_abs_diff(last_state(m, padded), state) > 1e-3);
+  }
+}
+
+TEST_CASE("Mamba: documents in one row are documents in rows of their own", "[mamba]") {
+  const Mamba m = small_layer();
+  const std::vector<int64_t> lengths{70, 1, 2, 64, 3};  // beyond a chunk, shorter than the convolution
+  std::vector<Tensor> texts, apart, numbered;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    texts.push_back(numbers({2, lengths[i], 6}, 10 + i));
+    apart.push_back(m(texts.back()));
+    numbered.push_back(full({2, lengths[i]}, i % 2 ? 3 : 0, {i64}));  // the numbers come again
+  }
+  const Pass pass{.segments = cat(numbered, 1)};
+  const Tensor row = cat(texts, 1);
+  CHECK(max_abs_diff(m(row, pass), cat(apart, 1)) < 1e-13);
+  CHECK(max_abs_diff(m(row), cat(apart, 1)) > 1e-3);
+  CHECK(max_abs_diff(last_state(m, row, pass), last_state(m, texts.back())) < 1e-13);
+}
+
+TEST_CASE("Mamba: the state of a stream is that of the text, whatever the chunk", "[mamba]") {
+  const Tensor x = numbers({2, 150, 6}, 6);
+  const Mamba m = small_layer();
+  const Tensor y = m(x), state = last_state(m, x);
+  for (int64_t chunk : {1, 7, 256}) CHECK(max_abs_diff(small_layer(chunk)(x), y) < 1e-13);
+  Stream stream;
+  std::vector<Tensor> rows;
+  for (const Tensor& piece : split(x, {1, 2, 64, 1, 82}, 1)) rows.push_back(step(m, piece, stream));
+  CHECK(max_abs_diff(cat(rows, 1), y) < 1e-13);
+  const Tensor next = numbers({2, 4, 6}, 7);
+  CHECK(max_abs_diff(step(m, next, stream), narrow(m(cat({x, next}, 1)), 1, 150, 4)) < 1e-13);
+  CHECK(state.shape() == Shape{2, 8, 5, 1});
+  CHECK(stream.numel() == 2 * (8 * 5 + 3 * 8));
+  const Mamba single = small_layer(64, f32);
+  CHECK(max_abs_diff(to(single(to(x, f32)), f64), y) < 1e-5 * max_abs(y));
+}
+
+TEST_CASE("Mamba: initial steps, decays and gains", "[mamba]") {
+  Rng rng(1);
+  const Mamba m({.dim = 100, .inner = 256, .state = 4}, rng);
+  CHECK(m.options.dt_rank == 7);
+  const Tensor dt = softplus(m.dt_bias.detach()), a = exp(m.a_log.detach());
+  CHECK((min(dt).item() > 0.000999 && max(dt).item() < 0.1001));
+  CHECK(std::abs(mean(log(dt)).item() - std::log(0.01)) < 0.3);  // standard error 0.08; of a uniform Δ 1.3 off
+  CHECK(max_abs_diff(a, expand(arange(1.0, 5.0), {256, 4})) < 1e-6);
+  CHECK(max_abs_diff(m.d.detach(), ones({256})) == 0);
+  const double bound = max_abs(m.dt.weight.detach());
+  CHECK((bound <= 1 / std::sqrt(7.0) && bound > 0.99 / std::sqrt(7.0)));
+  const Mamba wide({.dim = 8, .norm = NormKind::rms, .dtype = bf16}, rng);
+  CHECK(wide.a_log.shape() == Shape{16, 16});
+  for (const NamedTensor& t : state_dict(wide)) {
+    INFO(t.name);
+    CHECK(t.tensor.requires_grad());
+    CHECK(t.tensor.dtype() == (t.name == "a_log" || t.name == "dt_bias" ? f32 : bf16));
+  }
+}
+
+TEST_CASE("Mamba: in bf16 steps and decays are not rounded", "[mamba]") {
+  Rng rng(3);
+  const Mamba m({.dim = 6, .state = 5, .dtype = bf16}, rng);
+  NoGrad guard;
+  Tensor weight = m.dt.weight.detach();
+  fill_(weight, 0);  // Δ = softplus(dt_bias) at every token
+  const Tensor x = to(numbers({1, 7, 6}, 5), bf16);
+  const Pass pass;
+  const Mamba::Operands o = m.operands(Call(m, "mamba", x, 6, pass));
+  const Tensor steps = unsqueeze(softplus(to(m.dt_bias.detach(), f64)), -1);
+  const Tensor want = reshape(neg(exp(to(m.a_log.detach(), f64)) * steps), {1, 12, 1, 5});
+  CHECK(o.log_decay.dtype() == f32);
+  CHECK(o.v.dtype() == bf16);
+  CHECK(max_abs((to(o.log_decay, f64) - want) / want) < 1e-6);  // bf16 would be 4e-3 off
+}
+
+TEST_CASE("Mamba: costs", "[mamba][cost]") {
+  const int64_t n = 40, d = 12, i = 20, s = 8, r = 3;
+  MambaOptions o{.dim = d, .inner = i, .state = s, .dt_rank = r};
+  const Cost c = cost(o, n);
+  CHECK(c.parameters == 2 * d * i + 5 * i + i * (r + 2 * s) + r * i + i + i * s + i + i * d);
+  CHECK(c.flops == 2 * n * (2 * d * i + i * (r + 2 * s) + r * i + i * d) + 4 * n * i * s);
+  CHECK(c.attention_elements == 0);
+  CHECK(c.state == i * s + 3 * i);
+  o.short_conv = 0;
+  CHECK(cost(o, n).parameters == c.parameters - 5 * i);
+  CHECK(cost(o, n).state == i * s);
+  // Mamba-2.8B, a layer: the shapes of its published file.
+  const Cost large = cost(MambaOptions{.dim = 2560}, 1);
+  CHECK(large.parameters == 2560 * 10240 + 5 * 5120 + 5120 * 192 + 160 * 5120 + 5120 * 18 + 5120 * 2560);
+}
+
+TEST_CASE("Mamba: errors", "[mamba]") {
+  Rng rng(1);
+  CHECK_THROWS_WITH(Mamba({.dim = 8, .norm = NormKind::layer}, rng), Contains("mamba") && Contains("layer"));
+  CHECK_THROWS_WITH(Mamba({.dim = 8, .state = 0}, rng), Contains("mamba") && Contains("state"));
+  CHECK_THROWS_WITH(Mamba({.dim = int64_t{1} << 62}, rng), Contains("mamba"));
+  const Mamba m = small_layer();
+  CHECK_THROWS_WITH(m(ones({2, 5, 7}, {f64})), Contains("mamba") && Contains("[2,5,7]"));
+}
