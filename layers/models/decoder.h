@@ -16,6 +16,7 @@
 #include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/layers/linear_attention/kda.h>
 #include <sluice/layers/linear_attention/lightning_attention.h>
+#include <sluice/layers/linear_attention/mamba.h>
 #include <sluice/layers/linear_attention/mamba2.h>
 #include <sluice/layers/nn/gated_short_convolution.h>
 #include <sluice/layers/nn/mlp.h>
@@ -35,9 +36,9 @@ struct DecoderNorms {
 
 /// The token mixers of a block, without residual and without a norm of their own before them. monostate: none.
 using DecoderMixerOptions =
-    std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options,
+    std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options, MambaOptions,
                  LightningAttentionOptions, GatedShortConvolutionOptions, std::monostate>;
-using DecoderMixer = std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, LightningAttention,
+using DecoderMixer = std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, Mamba, LightningAttention,
                                   GatedShortConvolution, std::monostate>;
 
 /// The layers of a block.

@@ -157,8 +157,8 @@ struct FamilyReader {
 };
 
 /// Llama and what is close to it; others whose mixer is softmax attention; those with latent attention, and GLM; those
-/// with the delta rule, lightning attention or short convolutions; those with Mamba-2, and Granite 3; those whose feed
-/// stands beside the mixer.
+/// with the delta rule, lightning attention or short convolutions; those with Mamba or Mamba-2, and Granite 3; those
+/// whose feed stands beside the mixer.
 std::span<const ModelFamily> llama_families();
 std::span<const ModelFamily> attention_families();
 std::span<const ModelFamily> latent_families();

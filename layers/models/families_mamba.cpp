@@ -1,4 +1,4 @@
-// Families with Mamba-2 in most or all of their blocks, and Granite 3, whose factors are Granite 4's.
+// Families with Mamba or Mamba-2 in most or all of their blocks, and Granite 3, whose factors are Granite 4's.
 #include <sluice/layers/models/families.h>
 
 #include <cmath>
@@ -37,6 +37,50 @@ PyTorchRules mamba2_names_around(const std::string& backbone) {
           {"^head\\.", "lm_head."},
           {"^blocks\\.", backbone + "layers."},
           {"(mixer|feed)_norm\\.", "norm."}};
+}
+
+/// Names of Mamba's members in `module`, those of its norms included.
+void mamba_names(FamilyReader& r, const std::string& module) {
+  r.members(module, {{"(in|out|dt)\\.", "$1_proj."},
+                     {"select\\.", "x_proj."},
+                     {"(dt|b|c)_norm\\.", "$1_layernorm."},
+                     {"dt_bias", "dt_proj.bias"},
+                     {"conv", "conv1d"},
+                     {"a_log", "A_log", {.layout = PyTorchLayout::as_is}},
+                     {"d", "D"}});
+}
+
+/// The rank of Mamba's Δ: `field` is a number, or "auto", ⌈dim/16⌉.
+int64_t rank_of_step(const FamilyReader& r, const std::string& field) {
+  const bool named = !r.config.has(field) || r.config.is(field, Json{std::string("auto")});
+  const int64_t rank = named ? (r.plan.options.dim + 15) / 16 : r.config.at<int64_t>(field);
+  if (rank < 1) r.config.refuse(field, "it must be at least 1, or \"auto\"");
+  return rank;
+}
+
+/// Mamba and Falcon Mamba, which has norms without weights in its mixers.
+void read_mamba(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  MambaOptions o{.dim = r.plan.options.dim};
+  o.inner = c.get<int64_t>("expand", 2) * o.dim;
+  if (o.inner < 1) c.refuse("expand", "it must be at least 1");
+  c.must_be("intermediate_size", o.inner);
+  o.state = c.at<int64_t>("state_size"), o.dt_rank = rank_of_step(r, "time_step_rank");
+  o.short_conv = c.get<int64_t>("conv_kernel", 4), o.conv_bias = c.get("use_conv_bias", true);
+  o.bias = c.get("use_bias", false);
+  c.must_be("hidden_act", std::string("silu"));
+  if (r.type == "falcon_mamba") o.norm = NormKind::rms_plain, o.norm_eps = c.get("mixer_rms_eps", 1e-6);
+  else {
+    c.must_be("rms_norm", true);
+    c.must_be("d_model", o.dim), c.must_be("d_inner", o.inner), c.must_be("n_layer", r.layers);
+  }
+  c.ignore(
+      "fused_add_norm pad_vocab_size_multiple rescale_prenorm_residual residual_in_fp32 time_step_floor "
+      "time_step_init_scheme time_step_max time_step_min time_step_scale use_associative_scan use_falcon_mambapy "
+      "use_mambapy");
+  r.mixers(o);
+  r.plan.rules = mamba2_names_around("backbone.");
+  mamba_names(r, "mixer");
 }
 
 /// Mamba-2 of transformers.
@@ -218,6 +262,49 @@ void read_bamba(FamilyReader& r) {
   bamba_names(r);
 }
 
+/// Jamba: Mamba with norms, and attention without RoPE in turns; experts in turns, whose weights are not divided by
+/// their sum.
+void read_jamba(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const auto turns = [&](const std::string& of) {
+    const auto period = c.at<int64_t>(of + "_layer_period"), offset = c.at<int64_t>(of + "_layer_offset");
+    if (period < 1) c.refuse(of + "_layer_period", "it must be at least 1");
+    if (offset < 0 || offset >= period) c.refuse(of + "_layer_offset", "it must be from 0 to below the period");
+    return r.where([&](int64_t layer) { return layer % period == offset; });
+  };
+  const std::vector<int64_t> attends = turns("attn"), others = r.others_than(attends);
+  const std::vector<int64_t> sparse = c.at<int64_t>("num_experts") > 1 ? turns("expert") : std::vector<int64_t>{};
+  MultiHeadAttentionOptions full = r.attention();
+  full.heads.use_rope = false;
+  c.must_be("attention_bias", false);
+  if (c.has("sliding_window")) c.refuse("sliding_window", "no model has one");
+  MambaOptions o{.dim = r.plan.options.dim, .norm = NormKind::rms, .norm_eps = r.plan.options.norm_eps};
+  o.inner = c.at<int64_t>("mamba_expand") * o.dim;
+  if (o.inner < 1) c.refuse("mamba_expand", "it must be at least 1");
+  o.state = c.at<int64_t>("mamba_d_state"), o.dt_rank = rank_of_step(r, "mamba_dt_rank");
+  o.short_conv = c.at<int64_t>("mamba_d_conv"), o.conv_bias = c.get("mamba_conv_bias", true);
+  o.bias = c.get("mamba_proj_bias", false);
+  c.must_be("mamba_inner_layernorms", true);
+  c.ignore(
+      "num_experts num_experts_per_tok expert_layer_period expert_layer_offset use_mambapy use_associative_scan "
+      "calc_logits_for_entire_prompt n_ctx");
+
+  r.mixers(full);
+  r.mixers(others, o);
+  r.usual_names(others, "mamba.");
+  mamba_names(r, "mamba");
+  r.dense(r.others_than(sparse));
+  if (!sparse.empty()) {
+    MoeOptions moe = r.moe({"num_experts"});
+    moe.norm_topk = false;
+    r.experts(sparse, moe);
+  }
+  r.rename("\\.mlp\\.gate\\.weight", ".mlp.router.weight");
+  r.rename("\\.mlp\\.", ".feed_forward.");
+  r.rename("post_attention_layernorm\\.", "pre_ff_layernorm.");
+  r.rename("^model\\.norm\\.", "model.final_layernorm.");
+}
+
 /// Falcon-H1: attention and Mamba-2 side by side in every block, and factors of nearly every map.
 void read_falcon_h1(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -254,9 +341,15 @@ void read_falcon_h1(FamilyReader& r) {
 
 std::span<const ModelFamily> mamba_families() {
   static constexpr ModelFamily all[] = {
-      {"mamba2", read_mamba2},       {"granite", read_granite},
-      {"granitemoe", read_granite},  {"granitemoehybrid", read_granite},
-      {"bamba", read_bamba},         {"nemotron_h", read_nemotron_h, R"({"mlp_hidden_act": "relu2"})"},
+      {"mamba", read_mamba, R"({"tie_word_embeddings": true})"},
+      {"falcon_mamba", read_mamba, R"({"tie_word_embeddings": true})"},
+      {"jamba", read_jamba},
+      {"mamba2", read_mamba2},
+      {"granite", read_granite},
+      {"granitemoe", read_granite},
+      {"granitemoehybrid", read_granite},
+      {"bamba", read_bamba},
+      {"nemotron_h", read_nemotron_h, R"({"mlp_hidden_act": "relu2"})"},
       {"falcon_h1", read_falcon_h1},
   };
   return all;

@@ -27,7 +27,7 @@ struct Checkpoint {
 bool of_embedding(std::string_view name) {
   for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight",
                           "gpt_neox.embed_in.weight"})
-    if (name.ends_with(end)) return true;  // the second: Mamba-2, the third: Ling and Falcon, the fourth: GPT-2
+    if (name.ends_with(end)) return true;  // the second: Mamba, the third: Ling and Falcon, the fourth: GPT-2
   return false;
 }
 bool is_head(std::string_view name) { return name == "lm_head.weight" || name == "embed_out.weight"; }  // GPT-NeoX's

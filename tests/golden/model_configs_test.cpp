@@ -243,3 +243,40 @@ TEST_CASE("model_config: names with dots, escaped quotes and numbers beyond a si
   CHECK_THROWS_WITH(sizes.at<int64_t>("part"), Contains("it has another type"));
   CHECK_THROWS_WITH(sizes.at<std::vector<int64_t>>("list"), Contains("it is no size of a model"));
 }
+
+TEST_CASE("model configs: of Mamba and Jamba as published, and what is refused", "[models]") {
+  const auto refused = [](const char* family, const char* field, const Json& value) {
+    Changed m(family);
+    m.config[field] = value;
+    return m.refusal();
+  };
+  Changed published("mamba");  // fields that the files of 2024 have, and two that they lack
+  for (const auto& [field, value] :
+       {std::pair("d_inner", Json(32)), std::pair("d_model", Json(16)), std::pair("n_layer", Json(2)),
+        std::pair("fused_add_norm", Json(true)), std::pair("rms_norm", Json(true)),
+        std::pair("pad_vocab_size_multiple", Json(8)), std::pair("ssm_cfg", Json(Json::Object{}))})
+    published.config[field] = value;
+  std::erase_if(std::get<Json::Object>(published.config.value), [](const auto& field) {
+    return field.first == "tie_word_embeddings" || field.first == "max_position_embeddings";
+  });
+  CHECK(published.load().options.tied);
+  published.config["time_step_rank"] = "auto";
+  CHECK(std::get<MambaOptions>(published.mixer(0)).dt_rank == 1);
+  const Json layer(Json::Object{{"layer", Json("Mamba2")}});
+  for (const auto& [family, field, value, why] :
+       {std::tuple("mamba", "rms_norm", Json(false), "only true is known"),
+        std::tuple("mamba", "ssm_cfg", layer, "\"ssm_cfg.layer\""),
+        std::tuple("mamba", "intermediate_size", Json(48), "only 32 is known"),
+        std::tuple("mamba", "expand", Json(0), "it must be at least 1"),
+        std::tuple("mamba", "time_step_rank", Json(0), "it must be at least 1, or"),
+        std::tuple("mamba", "hidden_act", Json("gelu"), "only silu is known"),
+        std::tuple("falcon_mamba", "mixer_rms_eps", Json("none"), "\"mixer_rms_eps\""),
+        std::tuple("jamba", "attn_layer_period", Json(0), "it must be at least 1"),
+        std::tuple("jamba", "expert_layer_offset", Json(2), "below the period"),
+        std::tuple("jamba", "mamba_expand", Json(0), "it must be at least 1"),
+        std::tuple("jamba", "sliding_window", Json(4), "no model has one"),
+        std::tuple("jamba", "mamba_inner_layernorms", Json(false), "only true is known")}) {
+    INFO(family << " " << field);
+    CHECK_THAT(refused(family, field, value), Contains(why));
+  }
+}

@@ -41,7 +41,8 @@ const std::vector<std::string> kFamilies = {
     "nemotron",    "glm",          "glm4",       "ernie4_5_moe",   "helium",        "olmoe",       "flex_olmo",
     "exaone4",     "exaone_moe",   "gemma",      "vaultgemma",     "dots1",         "solar_open",  "laguna",
     "lfm3",        "lara_mini",    "minimax",    "gpt2",           "gpt_neox",      "phi",         "stablelm",
-    "cohere",      "cohere2",      "gpt_neo",    "gptj",           "falcon"};
+    "cohere",      "cohere2",      "gpt_neo",    "gptj",           "falcon",        "mamba",       "falcon_mamba",
+    "jamba"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 

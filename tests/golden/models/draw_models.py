@@ -296,6 +296,21 @@ def drawn(name, r):
             kinds = any_layers(["global", "local"])
             f.update(attention_types=[[[kind], 1] for kind in kinds], window_size=pick([2, 4, 7]))
         f = make_models.gpt2_names(f)
+    if name in ("mamba", "falcon_mamba"):
+        f = make_models.without_attention(f)
+        f.update(state_size=pick([1, 5, 6]), conv_kernel=pick([2, 3, 4]), expand=pick([1, 2, 3]),
+                 use_conv_bias=pick([True, False]), use_bias=pick([True, False]),
+                 time_step_rank=pick(["auto", 1, 3, 5]), layer_norm_epsilon=f.pop("rms_norm_eps"))
+        if name == "falcon_mamba":
+            f["mixer_rms_eps"] = pick([1e-6, 1e-3, 0.1])
+    if name == "jamba":
+        f.update(hidden_size=heads * pick([4, 6]), num_experts=pick([1, 4, 6]), attn_layer_period=pick([1, 2, 3]),
+                 expert_layer_period=pick([1, 2, 3]), mamba_d_state=pick([1, 5, 6]), mamba_d_conv=pick([2, 3, 4]),
+                 mamba_expand=pick([1, 2, 3]), mamba_dt_rank=pick(["auto", 1, 3, 5]),
+                 mamba_conv_bias=pick([True, False]), mamba_proj_bias=pick([True, False]))
+        f.update(attn_layer_offset=r.randrange(f["attn_layer_period"]),
+                 expert_layer_offset=r.randrange(f["expert_layer_period"]),
+                 num_experts_per_tok=pick([1, 2, 3]))
     if name == "mamba2":
         f = make_models.without_attention(f)
         f.update(hidden_size=pick([16, 24]), head_dim=pick([4, 8]), state_size=pick([5, 6]), conv_kernel=pick([3, 4]),

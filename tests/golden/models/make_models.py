@@ -118,6 +118,10 @@ FAMILIES = {
                                              rope_theta=1000.0)),
     "phi3": ("Phi3", dict(intermediate_size=24, sliding_window=4, rope_parameters=rope)),
     "ernie4_5": ("Ernie4_5", dict(intermediate_size=24, head_dim=8, use_bias=True, rope_parameters=rope)),
+    "mamba": ("Mamba", dict(state_size=6, time_step_rank=3)),
+    "falcon_mamba": ("FalconMamba", dict(state_size=6, time_step_rank=3, mixer_rms_eps=0.1)),
+    "jamba": ("Jamba", dict(num_hidden_layers=3, intermediate_size=12, num_experts=5, attn_layer_period=3,
+                            attn_layer_offset=1, mamba_d_state=6, mamba_dt_rank=3)),
     "mamba2": ("Mamba2", dict(num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, expand=2)),
     "bamba": ("Bamba", dict(mamba, num_hidden_layers=3, intermediate_size=24, attn_layer_indices=[1],
                             rope_parameters=rope)),
@@ -228,12 +232,14 @@ def make(kind, fields, folder, seed):
                 zero = x.abs().max() == 0  # w − 1
                 x.copy_(noise * 0.3 + (0 if zero else 1))
             else:
-                x.copy_(noise * (0.5 if "embed" in key or x.ndim < 2 else 2 * x.shape[-1] ** -0.5))
+                wide = 0.5 if "embed" in key or x.ndim < 2 else 2 * x.shape[-1] ** -0.5
+                x.copy_(noise * (0.1 if "dt_proj.weight" in key else wide))  # PyTorch's softplus is x beyond 20
             x.copy_(x.to(torch.bfloat16).to(x.dtype))
     n = 11
     tokens = torch.randint(3, 40, (3, n))
     mask = torch.ones(3, n, dtype=torch.bool)
-    mask[1, :4] = getattr(config, "conv_bias", False)  # else LFM2 convolves what the bias makes of padding
+    biased = "use_bias" if kind in ("Mamba", "FalconMamba") else "mamba_proj_bias" if kind == "Jamba" else "conv_bias"
+    mask[1, :4] = getattr(config, biased, False)  # else LFM2, Mamba and Jamba convolve what the bias makes of padding
     mask[2, n - 3:] = False
     stream = torch.randint(3, 40, (1, 20))
     with torch.no_grad():
@@ -268,7 +274,7 @@ def main(out, names):
     for name in names or FAMILIES:
         kind, options = FAMILIES[name]
         fields = {**common, **options}
-        if name == "mamba2":
+        if name in ("mamba", "falcon_mamba", "mamba2"):
             fields = without_attention(fields)
         if name in ("gpt2", "gpt_neo", "gptj"):
             fields = gpt2_names(fields)
