@@ -70,7 +70,7 @@ struct LinearScan final : Op<"linear_scan"> {
   bool one_pass(const Tensor& gy) const {
     const Tensor q = saved(0), g = saved(3);
     const int64_t m = q.dim(3), e = gy.dim(3);
-    const bool column = e == 1 && gy.device() == cpu && g.defined() && g.rank() == 4;
+    const bool column = e == 1 && (gy.device() == cpu || gy.device() == meta) && g.defined() && g.rank() == 4;
     return !grad_enabled() && gy.numel() > 0 && kernel::linear_scan_backward.installed(gy.device()) && !o.exclusive &&
            m > 1 && (e > 1 || column) && !(o.decay_on_values && g.defined() && g.rank() == 4) &&
            m * e / (m + e) / 4 <= o.chunk &&
