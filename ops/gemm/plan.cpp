@@ -14,10 +14,11 @@ Packing usual(const GemmShape& p) {
 }
 
 /// True if so few rows use b that its panels, packed by all threads, would take longer to come from other cores than a
-/// thread needs to pack columns for itself. (Two cores with an L3 each: 256 rows 1.4 times as fast, 1,024 rows 1.1
-/// times; with one L3, 1.06 and 1.05.)
+/// thread needs to pack columns for itself: "Who packs" in ops/MEASURED.md. Of still fewer rows of bf16 all time is
+/// that of packing b, in memory's order.
 bool few_uses(const GemmShape& p, Packing packing) {
-  if (packing == Packing::tiles) return p.isa == Isa::avx512_bf16 && p.n <= 512 && p.k <= 2048;  // tasks pack all of k
+  if (packing == Packing::tiles)  // a task packs all of k
+    return p.isa == Isa::avx512_bf16 && p.n >= 48 && p.n <= 512 && p.k <= 2048;
   return packing == Packing::panels && p.n <= 1024;
 }
 
@@ -50,10 +51,10 @@ Plan plan_gemm(const GemmShape& p) {
   // Packing for all threads pays with enough rows and columns. OpenBLAS packs by itself. bf16 is always packed.
   const bool wide = p.isa != Isa::base && p.n >= 112 && p.m >= 32 && work >= 1 << 21;
   const Packing packing = wide && splits(p) ? Packing::split : packing_of(p);
-  // All threads share a single matrix, but one of a batch only if it is large.
+  // All threads work on a single matrix, but on one of a batch only if it is large.
   const int64_t least = p.batch == 1 ? 1 << 21 : p.dtype == bf16 || packing == Packing::tiles ? 1 << 28 : 1 << 25;
-  const bool shared = (wide || p.dtype == bf16) && work >= least && !(p.batch == 1 && few_uses(p, packing));
-  return {shared ? Plan::shared : Plan::separate, packing, means(p, packing)};
+  const bool large = (wide || p.dtype == bf16) && work >= least;
+  return {!large ? Plan::separate : few_uses(p, packing) ? Plan::own : Plan::shared, packing, means(p, packing)};
 }
 
 Packing packing_of(const GemmShape& p) { return (p.n == 1 || p.m == 1) && p.dtype != bf16 ? Packing::plain : usual(p); }

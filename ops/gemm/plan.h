@@ -28,9 +28,9 @@ struct GemmShape {
 
 struct Plan {
   /// rows: few rows, as in a decoding step; memory-bound. column: one column, as one row of the transposed product.
-  /// separate: each task has a tile of c, and packs its own operands where packing pays. shared: all threads pack the
-  /// operands of one matrix, a part at a time, and share it.
-  enum Way : uint8_t { rows, column, separate, shared };
+  /// separate: each task has a tile of c, and packs its own operands where packing pays. own: the same, of a large
+  /// product of few rows. shared: all threads pack the operands of one matrix, a part at a time, and share it.
+  enum Way : uint8_t { rows, column, separate, own, shared };
   Way way;
   Packing packing;
   const char* means;  // name of the implementation, e.g. "AVX-512"

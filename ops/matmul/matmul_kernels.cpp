@@ -58,7 +58,7 @@ template <class T, class X> struct Matmul {
 
   void run() const {
     if (plan.way == Plan::shared) shared();
-    else if (plan.way == Plan::separate) separate();
+    else if (plan.way == Plan::separate || plan.way == Plan::own) separate();
     else skinny_matmul(plan.way == Plan::column);
   }
 
@@ -162,11 +162,10 @@ template <class T, class X> struct Matmul {
   void separate() const {
     if constexpr (!kRounds)
       if (plan.packing == Packing::panels && n * m * k <= kFew) return few();
-    const bool large = batch == 1 && n >= 112 && n * m * k >= 1 << 21 && plan.packing != Packing::plain;
     // The bits of OpenBLAS's results depend on the tiling. So it tiles for 8 threads, whatever their number.
-    const Tiling t = large     ? Tiling::own(n, m, 32, num_threads())
-                     : kRounds ? Tiling::pieces(n, m, 2 * kRounded, 1)
-                               : Tiling(batch, n, m, k, kGroup, 32, isa() == Isa::base ? 8 : num_threads());
+    const Tiling t = plan.way == Plan::own ? Tiling::own(n, m, 32, ceil_div(num_threads(), batch))
+                     : kRounds             ? Tiling::pieces(n, m, 2 * kRounded, 1)
+                                           : Tiling(batch, n, m, k, kGroup, 32, isa() == Isa::base ? 8 : num_threads());
     const bool packed = kRounds || plan.packing == Packing::split;
     const int64_t tiles = t.row_tiles * t.col_tiles, most_rows = std::min(t.rows, round_up(n, kGroup));
     const int64_t for_b = packed ? round_up(PackedB<T>::size(k, std::min(t.cols, m), plan.packing), 16) : 0;

@@ -5,7 +5,7 @@
 //
 // D_t is the decay: e^{g_t} for the whole state (retention, simple GLA), by rows (a decay per key channel, GLA), or by
 // columns (per value channel). Decays are given as logarithms g <= 0 and enter only as e^{G_t − G_j}, t >= j, with
-// running sums G, so no factor overflows.
+// running sums G. Kernels split such a factor only where its parts stay within 2^±24, so nothing overflows.
 //
 // The family is closed under differentiation: dq, dk and dv are scans again, forwards or in reverse, with the roles of
 // q, k, v exchanged, and dg is a cumulative sum of q ⊙ dq − k ⊙ dk, both without the step's own term. So gradients of

@@ -17,7 +17,7 @@ using namespace sluice::detail;
 namespace {
 
 std::string text(const Plan& p) {
-  static constexpr const char* ways[] = {"rows", "column", "separate", "shared"};
+  static constexpr const char* ways[] = {"rows", "column", "separate", "own", "shared"};
   static constexpr const char* packings[] = {"plain", "panels", "rounded", "tiles", "split"};
   return str(ways[p.way], ", ", packings[static_cast<int>(p.packing)], ": ", p.means);
 }
@@ -50,7 +50,7 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::amx, bf16, kExact, 8, 1, 512, 512, "separate, tiles: AMX, bf16"},
       // enough rows, columns and work for all threads
       {Isa::avx2, f32, kExact, 1, 111, 512, 512, "separate, panels: AVX2"},
-      {Isa::avx2, f32, kExact, 1, 1024, 512, 512, "separate, panels: AVX2"},
+      {Isa::avx2, f32, kExact, 1, 1024, 512, 512, "own, panels: AVX2"},
       {Isa::avx2, f32, kExact, 1, 1025, 512, 512, "shared, panels: AVX2"},
       {Isa::avx2, f32, kExact, 1, 4096, 31, 512, "separate, panels: AVX2"},
       {Isa::avx2, f64, kExact, 1, 2048, 32, 31, "separate, panels: AVX2"},
@@ -62,14 +62,14 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::avx2, bf16, kExact, 1, 128, 128, 127, "separate, rounded: AVX2, bf16"},
       {Isa::avx2, bf16, kExact, 1, 8, 512, 512, "shared, rounded: AVX2, bf16"},
       // few rows, which use what all threads packed too seldom
-      {Isa::avx512_bf16, f32, kRounded, 1, 512, 512, 512, "separate, tiles: AVX-512 BF16"},
+      {Isa::avx512_bf16, f32, kRounded, 1, 512, 512, 512, "own, tiles: AVX-512 BF16"},
       {Isa::avx512_bf16, f32, kRounded, 1, 513, 512, 512, "shared, tiles: AVX-512 BF16"},
-      {Isa::avx512_bf16, bf16, kExact, 1, 512, 512, 512, "separate, tiles: AVX-512 BF16"},
+      {Isa::avx512_bf16, bf16, kExact, 1, 512, 512, 512, "own, tiles: AVX-512 BF16"},
       {Isa::avx2, f32, kRounded, 1, 112, 512, 512, "shared, rounded: AVX2, bf16"},
       {Isa::amx, f32, kRounded, 1, 112, 512, 512, "shared, tiles: AMX, bf16"},
       // one of a batch
       {Isa::avx512, f32, kExact, 2, 256, 256, 511, "separate, panels: AVX-512"},
-      {Isa::avx512, f32, kExact, 2, 256, 256, 512, "shared, panels: AVX-512"},
+      {Isa::avx512, f32, kExact, 2, 256, 256, 512, "own, panels: AVX-512"},
       {Isa::avx512, f32, kRounded, 2, 256, 256, 512, "shared, rounded: AVX-512, bf16"},
       {Isa::amx, f32, kRounded, 2, 512, 512, 1023, "separate, tiles: AMX, bf16"},
       {Isa::amx, f32, kRounded, 2, 512, 512, 1024, "shared, tiles: AMX, bf16"},
@@ -77,7 +77,7 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::neon_bf16, bf16, kExact, 2, 512, 512, 1024, "shared, tiles: BFMMLA, bf16"},
       {Isa::avx512_bf16, bf16, kExact, 1, 4, 512, 512, "rows, plain: few rows"},
       {Isa::avx512_bf16, f32, kRounded, 2, 512, 512, 1023, "separate, tiles: AVX-512 BF16"},
-      {Isa::avx512_bf16, bf16, kExact, 2, 512, 512, 1024, "shared, tiles: AVX-512 BF16"},
+      {Isa::avx512_bf16, bf16, kExact, 2, 512, 512, 1024, "own, tiles: AVX-512 BF16"},
       // f32 in three parts
       {Isa::amx, f32, kExact, 1, 112, 512, 512, "shared, split: AMX, f32 in three parts"},
       {Isa::amx, f32, kExact, 2, 112, 512, 512, "separate, split: AMX, f32 in three parts"},
