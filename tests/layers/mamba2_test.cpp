@@ -1,7 +1,7 @@
 // Mamba-2: what begins and ends a state, sizes, defaults, errors. mamba2_reference.cpp says what the layer computes.
 #include "support/approx.h"
 #include "support/catch.h"
-#include "support/table_samples.h"
+#include "support/mamba_cases.h"
 
 #include <sluice/layers/linear_attention/mamba2.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -15,56 +15,17 @@ using namespace sluice::testing;
 namespace {
 
 Mamba2 small_layer(int64_t chunk = 64, DType dtype = f64) {
-  Rng rng(1);
-  Mamba2 m({.dim = 6, .heads = 4, .head_dim = 3, .state = 5, .groups = 2, .chunk = chunk, .dtype = dtype}, rng);
-  Rand rand(2);
-  std::map<std::string, Tensor> state;
-  for (const NamedTensor& t : state_dict(m)) state[t.name] = random_tensor(t.tensor.shape(), dtype, rand, -0.7, 0.7);
-  load_state(m, state);
-  return m;
-}
-
-Tensor last_state(const Mamba2& m, const Tensor& x, const Pass& pass = {}) {
-  const Mamba2::Operands p = m.operands(Call(m, "mamba2", x, m.options.dim, pass));
-  return linear_scan_state(p.k, p.v, p.log_decay);
-}
-
-Tensor numbers(const Shape& shape, uint64_t seed, DType dtype = f64) {
-  Rand rand(seed);
-  return random_tensor(shape, dtype, rand);
+  return drawn_layer(
+      Mamba2Options{.dim = 6, .heads = 4, .head_dim = 3, .state = 5, .groups = 2, .chunk = chunk, .dtype = dtype});
 }
 
 }  // namespace
 
-TEST_CASE("Mamba-2: padding leaves the state, and gives 0", "[mamba2]") {
-  const Mamba2 m = small_layer();
-  const Tensor text = numbers({2, 70, 6}, 3), before = numbers({2, 5, 6}, 4), behind = numbers({2, 9, 6}, 5);
-  const Tensor mask = logical_and(arange(84) >= 5.0, arange(84) < 75.0);
-  const Pass pass{.key_mask = expand(unsqueeze(mask, 0), {2, 84})};
-  const Tensor padded = cat({before, text, behind}, 1), y = m(padded, pass);
-  CHECK(max_abs_diff(narrow(y, 1, 5, 70), m(text)) < 1e-13);
-  CHECK(max_abs(narrow(y, 1, 0, 5)) == 0);
-  CHECK(max_abs(narrow(y, 1, 75, 9)) == 0);
-  const Tensor state = last_state(m, text);
-  CHECK(max_abs_diff(last_state(m, padded, pass), state) < 1e-13);
-  CHECK(max_abs_diff(last_state(m, padded), state) > 1e-3);
-}
+TEST_CASE("Mamba-2: padding leaves the state, and gives 0", "[mamba2]") { check_padding(small_layer()); }
 
 TEST_CASE("Mamba-2: documents in one row are documents in rows of their own", "[mamba2]") {
-  const Mamba2 m = small_layer();
-  const std::vector<int64_t> lengths{70, 1, 2, 64, 3};  // beyond a chunk, shorter than the convolution
-  std::vector<Tensor> texts, apart, numbered;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    texts.push_back(numbers({2, lengths[i], 6}, 10 + i));
-    apart.push_back(m(texts.back()));
-    numbered.push_back(full({2, lengths[i]}, i % 2 ? 3 : 0, {i64}));  // the numbers come again
-  }
-  const Pass pass{.segments = cat(numbered, 1)};
-  const Tensor row = cat(texts, 1);
   // The scan adds −10⁴ to the sum of log decays where a document begins: four times ε·10⁴ are 9e-12.
-  CHECK(max_abs_diff(m(row, pass), cat(apart, 1)) < 2e-11);
-  CHECK(max_abs_diff(m(row), cat(apart, 1)) > 1e-3);
-  CHECK(max_abs_diff(last_state(m, row, pass), last_state(m, texts.back())) < 2e-11);
+  check_documents(small_layer(), 2e-11);
 }
 
 TEST_CASE("Mamba-2: the state of a stream is that of the text, whatever the chunk", "[mamba2]") {

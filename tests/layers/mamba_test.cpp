@@ -1,7 +1,7 @@
 // Mamba: what begins and ends a state, sizes, defaults, errors. mamba_reference.cpp says what the layer computes.
 #include "support/approx.h"
 #include "support/catch.h"
-#include "support/table_samples.h"
+#include "support/mamba_cases.h"
 
 #include <sluice/layers/linear_attention/mamba.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -16,57 +16,17 @@ using namespace sluice::testing;
 namespace {
 
 Mamba small_layer(int64_t chunk = 64, DType dtype = f64, NormKind norm = NormKind::none) {
-  Rng rng(1);
-  Mamba m({.dim = 6, .inner = 8, .state = 5, .norm = norm, .chunk = chunk, .dtype = dtype}, rng);
-  Rand rand(2);
-  std::map<std::string, Tensor> state;
-  for (const NamedTensor& t : state_dict(m)) state[t.name] = random_tensor(t.tensor.shape(), dtype, rand, -0.7, 0.7);
-  load_state(m, state);
-  return m;
-}
-
-Tensor last_state(const Mamba& m, const Tensor& x, const Pass& pass = {}) {
-  const Mamba::Operands p = m.operands(Call(m, "mamba", x, m.options.dim, pass));
-  return linear_scan_state(p.k, p.v, p.log_decay);
-}
-
-Tensor numbers(const Shape& shape, uint64_t seed, DType dtype = f64) {
-  Rand rand(seed);
-  return random_tensor(shape, dtype, rand);
+  return drawn_layer(MambaOptions{.dim = 6, .inner = 8, .state = 5, .norm = norm, .chunk = chunk, .dtype = dtype});
 }
 
 }  // namespace
 
 TEST_CASE("Mamba: padding leaves the state, and gives 0", "[mamba]") {
-  for (const NormKind norm : {NormKind::none, NormKind::rms}) {
-    const Mamba m = small_layer(64, f64, norm);
-    const Tensor text = numbers({2, 70, 6}, 3), before = numbers({2, 5, 6}, 4), behind = numbers({2, 9, 6}, 5);
-    const Tensor mask = logical_and(arange(84) >= 5.0, arange(84) < 75.0);
-    const Pass pass{.key_mask = expand(unsqueeze(mask, 0), {2, 84})};
-    const Tensor padded = cat({before, text, behind}, 1), y = m(padded, pass);
-    CHECK(max_abs_diff(narrow(y, 1, 5, 70), m(text)) < 1e-13);
-    CHECK(max_abs(narrow(y, 1, 0, 5)) == 0);
-    CHECK(max_abs(narrow(y, 1, 75, 9)) == 0);
-    const Tensor state = last_state(m, text);
-    CHECK(max_abs_diff(last_state(m, padded, pass), state) < 1e-13);
-    CHECK(max_abs_diff(last_state(m, padded), state) > 1e-3);
-  }
+  for (const NormKind norm : {NormKind::none, NormKind::rms}) check_padding(small_layer(64, f64, norm));
 }
 
 TEST_CASE("Mamba: documents in one row are documents in rows of their own", "[mamba]") {
-  const Mamba m = small_layer();
-  const std::vector<int64_t> lengths{70, 1, 2, 64, 3};  // beyond a chunk, shorter than the convolution
-  std::vector<Tensor> texts, apart, numbered;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    texts.push_back(numbers({2, lengths[i], 6}, 10 + i));
-    apart.push_back(m(texts.back()));
-    numbered.push_back(full({2, lengths[i]}, i % 2 ? 3 : 0, {i64}));  // the numbers come again
-  }
-  const Pass pass{.segments = cat(numbered, 1)};
-  const Tensor row = cat(texts, 1);
-  CHECK(max_abs_diff(m(row, pass), cat(apart, 1)) < 1e-13);
-  CHECK(max_abs_diff(m(row), cat(apart, 1)) > 1e-3);
-  CHECK(max_abs_diff(last_state(m, row, pass), last_state(m, texts.back())) < 1e-13);
+  check_documents(small_layer(), 1e-13);
 }
 
 TEST_CASE("Mamba: the state of a stream is that of the text, whatever the chunk", "[mamba]") {
