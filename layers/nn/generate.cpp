@@ -117,8 +117,13 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, co
     Tensor last = select(logits, 1, -1);
     if (options.repetition_penalty != 1) {
       Tensor ids = to(parts.back(), logits.device());
-      if (i == 0 && key_mask.defined())  // the last token, which is none of the padding, counts in its stead
+      if (i == 0 && key_mask.defined()) {
+        if (key_mask.dtype() != DType::boolean || key_mask.shape() != prompt.shape())
+          fail("generate: key_mask=", key_mask.dtype(), " ", key_mask, " must be bool in the shape of prompt=", prompt);
+        detail::check_padding_in_front(key_mask);
+        // The last token, which is none of the padding, counts in its stead.
         ids = where(to(key_mask, logits.device()), ids, narrow(ids, 1, -1, 1));
+      }
       const auto bools = [&](bool value, const Shape& shape) {
         return full(shape, value, {DType::boolean, ids.device()});
       };

@@ -48,7 +48,7 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
 /// new tokens; m is smaller when all sequences have stopped. A sequence that has stopped is filled with `stop`,
 /// whichever token ended it. `logits_of` must return the logits [batch, ·, vocabulary] of the next tokens [batch, ·] of
 /// a stream, or the logits of the last token alone. A prompt may be i32. key_mask, bool [batch, n], is false for
-/// padding in front, which no repetition penalty counts. Records no history.
+/// padding in front, which no repetition penalty counts; ShapeError for a mask that does not fit. Records no history.
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,
                 const GenerateOptions& options, Rng& rng, const Tensor& key_mask = {});
 

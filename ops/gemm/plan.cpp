@@ -14,8 +14,8 @@ Packing usual(const GemmShape& p) {
 }
 
 /// True if so few rows use b that its panels, packed by all threads, would take longer to come from other cores than a
-/// thread needs to pack columns for itself: "Who packs" in ops/MEASURED.md. Of still fewer rows of bf16 all time is
-/// that of packing b, in memory's order.
+/// thread needs to pack columns for itself: "Who packs" in ops/MEASURED.md. With fewer than 48 rows of bf16, packing
+/// takes most of the time, and all threads together read b in the order of memory.
 bool few_uses(const GemmShape& p, Packing packing) {
   if (packing == Packing::tiles)  // a task packs all of k
     return p.isa == Isa::avx512_bf16 && p.n >= 48 && p.n <= 512 && p.k <= 2048;

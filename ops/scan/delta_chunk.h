@@ -112,9 +112,10 @@ template <class T> struct DeltaOperands {
       std::copy_n(m.border, key_width, m.end);
     } else {
       if (m.known) copy_pairs(m.known, m.known_steps, m.at, count, m.pairs);
-      for (int64_t side = 0; side < sides && !m.known; ++side)
-        pair_products(Pairs::earlier, count, key_width, m.x + side * count * key_width, key_width, m.keys, key_width,
-                      m.pairs + side * count * count, precision);
+      else
+        for (int64_t side = 0; side < sides; ++side)
+          pair_products(Pairs::earlier, count, key_width, m.x + side * count * key_width, key_width, m.keys, key_width,
+                        m.pairs + side * count * count, precision);
       if (g) vectorised([&] { weigh(m, count); });
     }
     for (int64_t side = 0; side < sides; ++side) {  // pairs that do not count; 0·NaN of a later step would not be 0

@@ -206,6 +206,9 @@ TEST_CASE("generate: a penalty for tokens that a sequence has", "[generate]") {
   const GenerateOptions one{.tokens = 1, .temperature = 0, .repetition_penalty = 1.5};
   CHECK(generate(with_pass, padded, one, rng).to_vector<int64_t>() == Ids{0, 2, 3, 3, 2, 1});
   CHECK(generate(with_pass, padded, one, rng, {.key_mask = key_mask}).to_vector<int64_t>() == Ids{0, 2, 3, 3, 2, 3});
+  for (const Tensor& bad : {narrow(key_mask, 1, 0, 1), to(key_mask, f32)})
+    CHECK_THROWS_WITH(generate(model, padded, one, rng, bad), Contains("generate: key_mask=") && Contains("[2,2]"));
+  CHECK_THROWS_WITH(generate(model, padded, one, rng, flip(key_mask, {1})), Contains("padded in front"));
 }
 
 TEST_CASE("generate: a layer's stream, the same for the same generator", "[generate]") {

@@ -243,8 +243,14 @@ TEST_CASE("matmul: any number of threads, the same bits; any instruction set, th
           "[gemm][matmul][bits]") {
   const int threads = num_threads();
   Rng rng(3);
-  for (const Sizes& s :
-       {Sizes{300, 130, 129}, {120, 33, 1100}, {64, 900, 100}, {33, 40, 50}, {130, 700, 1030}, {2300, 65, 40}})
+  for (const Sizes& s : {Sizes{300, 130, 129},
+                         {120, 33, 1100},
+                         {64, 900, 100},
+                         {33, 40, 50},
+                         {130, 700, 1030},
+                         {2300, 65, 40},
+                         {1031, 70, 1030},  // shared, in several blocks of k
+                         {531, 290, 70}})   // a thread's own columns, in several tiles each way
     for (DType type : {f32, f64})
       for (bool left : {false, true})
         for (bool right : {false, true}) {
