@@ -263,7 +263,7 @@ __device__ void mma_finish(const AttentionProblem<BFloat16, Out>& p, const Atten
                            int first, const float (&acc)[D / 8][4], const MmaStatistics& rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   // Stores of 16 bytes in place of four of 4. At D = 64 ptxas would put more between the products of rung 4.
-  constexpr bool may_be_whole = std::is_same_v<Out, BFloat16> && (D > 64);
+  constexpr bool may_be_whole = std::is_same_v<Out, BFloat16>;
   [[maybe_unused]] const bool whole =
       p.columns >= D &&
       (reinterpret_cast<std::uintptr_t>(h.out) | static_cast<std::uintptr_t>(h.out_row) * 2) % 16 == 0;
