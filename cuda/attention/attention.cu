@@ -12,8 +12,7 @@
 //   dV = (P ⊙ Z)ᵀ G   dQ = scale · (ρ dS ⊙ cap') K   dK = scale · (ρ dS ⊙ cap')ᵀ Q   dbias = ρ dS, summed by distance
 //
 // Each block owns its rows of one result and adds to them in the order of the columns, so results always have the same
-// bits. Few queries, as in a step of decoding, give too few blocks. Each block then takes a part of the keys, and the
-// results of the parts are joined in their order (split-KV; Dao et al. 2023).
+// bits. Few queries give too few blocks; each block then takes a part of the keys (parts.cuh).
 // What limits it: f32 arithmetic, with 16 bytes of shared memory for every eight multiply-adds; no loads under way
 // while it computes. The backward pass computes S for each of dQ, dK and dV, and dP for dQ and dK.
 #include <sluice/cuda/attention/bf16.h>
@@ -29,18 +28,17 @@ enum class Pass { forward, dq, dk, dv };
 template <class T> constexpr int kOwn = sizeof(T) == 4 ? 16 : 4;  // columns of a result in the registers of a thread
 
 constexpr int64_t kEnoughWarps = 2048;  // about sixteen for each multiprocessor, two rounds of what runs there at once
-constexpr int64_t kLeastPart = 256;     // keys of the smallest part
-constexpr int64_t kPartCost = 64;       // what a part costs beside its keys: so many more
+constexpr PartSizes kParts{.step = kCols, .least = 256, .cost = 64};
 // What a multiprocessor holds: eight warps fill its registers, with 240 a thread; bytes, of which a block takes 1,024
 // beside its own.
 constexpr int64_t kWarpsAtOnce = 8, kSharedBytes = 228 * 1024, kBytesOfBlock = 1024;
 
 /// The result of a pass: its rows are split into tiles, and its `width` columns into pieces. In the forward pass the
-/// keys may be split into parts; `found` then keeps μ, l and the sum of each row and part, [batch, heads, m, parts].
+/// keys may be split into parts; `found` then keeps μ, l and the sum of each row and part.
 template <class T> struct Target {
   HeadRows<T> to = {};
   int64_t width = 0, tiles = 1, pieces = 1, parts = 1, part_cols = 0, blocks = 0;
-  T* found = nullptr;
+  PartsOfKeys<T> found = {};
   T *lse = nullptr, *bias = nullptr, *relative = nullptr;
   int64_t relative_head = 0;  // numbers of a query head in `relative`
   int b = 0, x = 0, w = 0;    // where they begin in shared memory; `a` begins at 0
@@ -176,13 +174,15 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
         const int64_t index_of_row = a.row_of(b, own, first + row);
         const bool writes = row < rows && t.tx == 0 && piece == 0;
         if (out.parts > 1) {
-          T* mine = out.found + (index_of_row * out.parts + part) * (a.dv + 2);
+          T* mine = out.found.at(index_of_row, part);
           if (writes) mine[0] = largest[r], mine[1] = total;
           to = mine + 2 + from;
         } else {
-          const RowEnd<T> end(a, own, largest[r], total);
-          factor = end.factor;
-          if (writes && softmax) out.lse[index_of_row] = end.lse;
+          if (softmax) {
+            const RowEnd<T> end(a.sink_of(own), largest[r], total);
+            factor = end.factor;
+            if (writes) out.lse[index_of_row] = end.lse;
+          }
         }
       }
       if (row >= rows) continue;
@@ -191,31 +191,6 @@ __global__ void __launch_bounds__(128) attention_tiles(AttentionView<T> a, Targe
       for (int c = 0; c < kOwn<T>; ++c)
         if (column_of<T>(t, c) < width) to[column_of<T>(t, c)] = o[r][c] * factor;
     }
-  }
-}
-
-/// Joins the results of a row from the parts of the keys; a warp takes a row.
-template <class T> __global__ void __launch_bounds__(kWarp) join_parts(AttentionView<T> a, Target<T> out) {
-  constexpr T inf = std::numeric_limits<T>::infinity();
-  const int lane = static_cast<int>(threadIdx.x);
-  const bool softmax = a.weighting == Weighting::softmax;
-  const int64_t stride = a.dv + 2;
-  for (int64_t row = blockIdx.x; row < a.batch * a.heads * a.m; row += gridDim.x) {
-    const int64_t b = row / a.m / a.heads, h = row / a.m % a.heads, i = row % a.m;
-    const T* found = out.found + row * out.parts * stride;
-    T top = -inf, total = 0;
-    for (int64_t part = 0; part < out.parts; ++part) top = found[part * stride] > top ? found[part * stride] : top;
-    const T shift = top == -inf ? T(0) : top;
-    for (int64_t part = 0; part < out.parts; ++part)
-      total += found[part * stride + 1] * math::exp(found[part * stride] - shift);
-    const RowEnd<T> end(a, h, top, total);
-    for (int64_t c = lane; c < a.dv; c += kWarp) {
-      T sum = 0;
-      for (int64_t part = 0; part < out.parts; ++part)
-        sum += found[part * stride + 2 + c] * (softmax ? math::exp(found[part * stride] - shift) : T(1));
-      out.to.at(b, h, i)[c] = sum * end.factor;
-    }
-    if (softmax && lane == 0) out.lse[row] = end.lse;
   }
 }
 
@@ -273,18 +248,6 @@ template <class T> __global__ void __launch_bounds__(128, 2) attention_diagonals
 /// The number of warps of a block for n rows.
 int warps_for(int64_t n) { return static_cast<int>(std::clamp<int64_t>(ceil_div(n, kRowsOfWarp), 1, 4)); }
 
-/// The parts of n keys with which `blocks` blocks for each part end first, if `at_once` of them run at a time. A round
-/// that is not full costs as much as a full one.
-int64_t parts_for(int64_t n, int64_t blocks, int64_t at_once) {
-  const int64_t most = std::clamp<int64_t>(n / kLeastPart, 1, at_once);
-  int64_t best = 1, least = std::numeric_limits<int64_t>::max();
-  for (int64_t parts = 1; parts <= most; ++parts) {
-    const int64_t time = ceil_div(blocks * parts, at_once) * (round_up(ceil_div(n, parts), kCols) + kPartCost);
-    if (time < least) best = parts, least = time;
-  }
-  return best;
-}
-
 template <class T, Pass pass, class In = T> void run(const AttentionView<T>& a, Target<T> out) {
   constexpr bool by_keys = pass == Pass::dk || pass == Pass::dv, needs_dp = pass == Pass::dq || pass == Pass::dk;
   constexpr int most = kAcross * kOwn<T>;
@@ -300,18 +263,19 @@ template <class T, Pass pass, class In = T> void run(const AttentionView<T>& a, 
   if (pass == Pass::forward) {
     // With more tiles than one, masks may give them different numbers of keys.
     const int64_t fit = std::clamp<int64_t>(kSharedBytes / (bytes + kBytesOfBlock), 1, kWarpsAtOnce / warps);
-    const int64_t parts = out.tiles == 1 ? parts_for(a.n, out.blocks, multiprocessors() * fit)
+    const int64_t parts = out.tiles == 1 ? kParts.parts_of(a.n, out.blocks, multiprocessors() * fit)
                                          : std::clamp<int64_t>(kEnoughWarps / (out.blocks * warps), 1,
-                                                               std::max<int64_t>(1, a.n / kLeastPart));
+                                                               std::max<int64_t>(1, a.n / kParts.least));
     out.part_cols = round_up(ceil_div(a.n, parts), kCols);
     out.parts = a.n == 0 ? 1 : ceil_div(a.n, out.part_cols);
     out.blocks *= out.parts;
-    if (out.parts > 1)
-      out.found = found.emplace(static_cast<std::size_t>(a.batch * a.heads * a.m * out.parts * (a.dv + 2))).get();
+    out.found = {a.batch, a.heads,     a.m,    a.dv, out.parts, nullptr, a.weighting == Weighting::softmax,
+                 a.sink,  a.sink_head, out.lse};
+    if (out.parts > 1) out.found.found = found.emplace(out.found.size()).get();
   }
   launch(attention_tiles<T, pass, In>, grid_of(out.blocks), dim3(static_cast<unsigned>(warps * kWarp)),
          static_cast<std::size_t>(bytes), a, out);
-  if (out.parts > 1) launch(join_parts<T>, grid_of(a.batch * a.heads * a.m), dim3(kWarp), 0, a, out);
+  if (out.parts > 1) run_join_parts(out.found, out.to);
 }
 
 template <class T> void run_diagonals(const AttentionView<T>& a, Target<T> out) {

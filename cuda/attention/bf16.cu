@@ -1,6 +1,7 @@
 // The slots of attention on tensor cores. Operands of f32 are rounded once a call, into contiguous memory; those of
 // bf16 are read as they lie, if TMA can.
 #include <sluice/cuda/attention/bf16.h>
+#include <sluice/cuda/attention/few.cuh>
 #include <sluice/cuda/attention/gate_backward.cuh>
 #include <sluice/cuda/attention/mma.cuh>
 #include <sluice/cuda/attention/products.h>
@@ -18,6 +19,8 @@ namespace {
 
 constexpr int64_t kLongest = int64_t{1} << 30;  // positions are int, and sums of two of them
 constexpr int64_t kMostHeads = 65535;           // the limit of a grid's y and z
+constexpr int64_t kMmaFewest = 16;              // queries of the rungs
+constexpr int64_t kManyKeys = 1024;             // from which on few blocks take longer than the parts' joining
 
 std::array<std::atomic<int64_t>, 3> served{};
 /// Counts a call; false if the general tiles must serve it.
@@ -27,18 +30,28 @@ bool count(AttentionServer by) {
 }
 bool count(bool by_products) { return count(by_products ? AttentionServer::products : AttentionServer::tiles); }
 
-/// True if the rungs serve the call under Precision::bf16.
-bool serves(const sluice::detail::AttentionCall& c) {
+/// True if kernels of tensor cores know the call's options and widths.
+bool knows(const sluice::detail::AttentionCall& c) {
   const AttentionOptions& o = c.options;
   const AttentionMask& mask = o.mask;
   const int64_t batch = c.q.dim(0), heads = c.q.dim(1), m = c.q.dim(2), n = c.k.dim(2), d = c.q.dim(3), dv = c.v.dim(3);
   return (c.q.dtype() == f32 || c.q.dtype() == bf16) && d <= 128 && dv <= 128 && d % 2 == 0 && dv % 2 == 0 &&
-         d + dv >= 32 && m >= 16 && n >= 16 && m <= kLongest && n <= kLongest && batch >= 1 && batch <= kMostHeads &&
-         heads >= 1 && heads <= kMostHeads && !o.bias.defined() && !o.relative_bias.defined() &&
-         !o.row_scale.defined() && *o.scale > 0 && o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 &&
+         d + dv >= 32 && m <= kLongest && n >= 16 && n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 &&
+         heads <= kMostHeads && !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined() &&
+         *o.scale > 0 && o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 &&
          (mask.window == 0 || mask.global.empty()) && !mask.query_segments.defined() && !mask.blocks.defined() &&
          !mask.dense.defined() && (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
          (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
+}
+
+/// True if the rungs serve the call under Precision::bf16; false for few queries.
+bool serves(const sluice::detail::AttentionCall& c) { return c.q.dim(2) >= kMmaFewest && knows(c); }
+/// True if the kernel of few queries serves the forward pass of bf16 tensors: there are fewer than the rungs serve, or
+/// a block of rung 3 for each head would leave most multiprocessors idle, before many keys.
+bool few_serve(const sluice::detail::AttentionCall& c) {
+  const int64_t m = c.q.dim(2);
+  const bool idle = m <= kMmaRows && c.k.dim(2) >= kManyKeys && 2 * c.q.dim(0) * c.q.dim(1) <= multiprocessors();
+  return c.q.dtype() == bf16 && m >= 1 && (m < kMmaFewest || idle) && knows(c);
 }
 
 /// The width that the rungs compute with: narrower operands get columns of zeros.
@@ -64,7 +77,9 @@ struct RungOperands {
   Window mask;
 
   RungOperands(const sluice::detail::AttentionCall& c, InPlace strides)
-      : q(c.q, width_of(c), strides), k(c.k, width_of(c), strides), v(c.v, width_of(c), strides), sink(c.options.sink) {
+      : RungOperands(c, strides, width_of(c), width_of(c)) {}
+  RungOperands(const sluice::detail::AttentionCall& c, InPlace strides, int64_t d, int64_t dv)
+      : q(c.q, d, strides), k(c.k, d, strides), v(c.v, dv, strides), sink(c.options.sink) {
     if (sink.defined()) sink = sluice::to(sink, f32);
     const AttentionMask& rules = c.options.mask;
     mask = {static_cast<int>(rules.window == 0 || rules.window > kLongest ? kLongest : rules.window), rules.causal};
@@ -135,12 +150,39 @@ void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloa
   g.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
 }
 
+/// The forward pass of few queries.
+void run_few(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
+  const int64_t d = padded_to_8(c.q.dim(3)), dv = padded_to_8(c.v.dim(3)), heads = c.q.dim(1), kv_heads = c.k.dim(1);
+  const RungOperands x(c, InPlace::any, d, dv);
+  const FewProblem p{
+      .q = x.q.rows(),
+      .k = x.k.rows(),
+      .v = x.v.rows(),
+      .group = static_cast<int>(heads / kv_heads),
+      .m = static_cast<int>(c.q.dim(2)),
+      .n = static_cast<int>(c.k.dim(2)),
+      .d = static_cast<int>(d),
+      .dv = static_cast<int>(dv),
+      .part_cols = 0,
+      .scale = static_cast<float>(*c.options.scale),
+      .keys = x.seen(),
+      .out = {c.q.dim(0), heads, c.q.dim(2), c.v.dim(3), 1, nullptr, c.options.weighting == Weighting::softmax,
+              data_or_null<float>(x.sink), 1, data_or_null<float>(lse)}};
+  const auto run = [&]<class Out>() {
+    with_instance(c, [&]<int D, class W>() {
+      run_attention_few<D, W>(p, x.mask, static_cast<int>(kv_heads), HeadRows<Out>(out));
+    });
+  };
+  out.dtype() == bf16 ? run.template operator()<BFloat16>() : run.template operator()<float>();
+}
+
 }  // namespace
 
 int64_t attention_calls(AttentionServer by) { return served[static_cast<std::size_t>(by)]; }
 
 bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
   const bool rounds = precision() == Precision::bf16;
+  if (rounds && few_serve(c)) return run_few(c, out, lse), count(AttentionServer::rungs);
   if (!rounds || !serves(c)) {
     const bool by_products = rounds && attention_by_products(c, out, lse);
     return (by_products || c.q.dtype() != bf16) && count(by_products);  // bf16 comes again, in f32

@@ -5,6 +5,7 @@
 
 #include <sluice/core/number/philox.h>
 #include <sluice/cuda/attention/mask.cuh>
+#include <sluice/cuda/attention/parts.cuh>
 #include <sluice/cuda/vectors.cuh>
 #include <sluice/ops/attention/attention_kernels.h>
 
@@ -58,6 +59,7 @@ template <class T> struct AttentionView {
   }
 
   __device__ int64_t row_of(int64_t b, int64_t h, int64_t i) const { return (b * heads + h) * m + i; }
+  __device__ const T* sink_of(int64_t h) const { return sink ? sink + h * sink_head : nullptr; }
   __device__ T rho(int64_t b, int64_t h, int64_t i) const {
     if (!row_scale) return T(1);
     return load<T>(row_scale, b * row_scale_stride[0] + h * row_scale_stride[1] + i * row_scale_stride[2],
@@ -193,22 +195,6 @@ __device__ void weigh_gradients(const AttentionView<T>& a, int64_t b, int64_t h,
     }
   }
 }
-
-/// The end of a row of the forward pass: adds the sink, and gives the factor of the row's sum and lse.
-template <class T> struct RowEnd {
-  T factor = 1, lse = 0;
-  __device__ RowEnd(const AttentionView<T>& a, int64_t head, T top, T total) {
-    constexpr T inf = std::numeric_limits<T>::infinity();
-    if (a.weighting != Weighting::softmax) return;
-    if (a.sink) {
-      const T extra = a.sink[head * a.sink_head], now = extra > top ? extra : top, shift = now == -inf ? T(0) : now;
-      factor = top == -inf ? T(0) : math::exp(top - shift);
-      total = total * factor + math::exp(extra - shift), top = now;
-    }
-    factor = total == T(0) ? T(0) : factor / total;
-    lse = total == T(0) ? -inf : (top == -inf ? T(0) : top) + math::log(total);
-  }
-};
 
 /// The place of a thread in its block, for the work on a tile.
 struct TileThread {

@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
       const float all = max_over_lanes(top);
       shift = all == -inf ? 0.0f : all;
       total = sum_over_lanes(total * math::exp(top - shift));
-      const RowEnd<float> end(a, row.h, all, total);
+      const RowEnd<float> end(a.sink_of(row.h), all, total);
       factor = end.factor;
       if (lane == 0) lse[a.row_of(row.b, row.h, row.i)] = end.lse;
     }

@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const Shared<uint64_t> barrier =
       dynamic_shared<uint64_t>() + static_cast<int>(Tile::end * sizeof(BFloat16) / sizeof(uint64_t));
-  // Turn t has the ints of slot t mod 4. They are overwritten at turn t + 4, when both warpgroups have arrived at read_q
-  // of turn t + 2: a warpgroup writes the results of turn t during turn t + 1.
+  // Turn t has the ints of slot t mod 4. They are overwritten at turn t + 4, when both warpgroups have arrived at
+  // read_q of turn t + 2: a warpgroup writes the results of turn t during turn t + 1.
   const Shared<int> taken = dynamic_shared<int>() + static_cast<int>(Tile::taken / sizeof(int));
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   const int total = order.works();
@@ -234,7 +234,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       have_read(Tile::read_q + turn % 2);
       begin_work(), found.begin<Weighting>(p, of_work(Work::head)), due = false;
     }
-    for (int tile = 0; tile < tiles; ++tile, ++step) {  // scores become weights; the values of the step before are added
+    for (int tile = 0; tile < tiles;
+         ++tile, ++step) {   // scores become weights; the values of the step before are added
       MmaStatistics before;  // of the earlier work
       const auto start_scores_of_tile = [&] {
         const int j0 = of_work(Work::begin) + tile * cols;
