@@ -1,5 +1,6 @@
 #include <sluice/core/kernel/observer.h>
 
+#include <sluice/core/kernel/backend.h>
 #include <sluice/core/kernel/running_module.h>
 
 #include <algorithm>
@@ -102,8 +103,11 @@ void note_vjp(const Node& node, const Tensors& grads) {
 void note_allocation(std::size_t bytes) { allocated += static_cast<int64_t>(bytes); }
 
 ObservedCall::ObservedCall(const char* op, Device device)
-    : op_(op), device_(device), start_(of_thread || of_all_threads ? steady_seconds() : 0),
-      failures_(std::uncaught_exceptions()), outer_(running) {
+    : op_(op), device_(device), start_(0), failures_(std::uncaught_exceptions()), outer_(running) {
+  if (of_thread || of_all_threads) {
+    if (outer_) synchronize(device);  // what the outer call has launched so far is no time of this one
+    start_ = steady_seconds();
+  }
   running = this;
 }
 
