@@ -20,16 +20,15 @@ constexpr int kWgmmaThreads = (1 + kConsumers) * kWarpgroup;
 
 template <int D> struct WgmmaTile {
   static constexpr int rows = 64 * kConsumers, cols = 128, stages = 2, boxes = D / kBoxColumns;
-  static constexpr int q = 0, k = q + 2 * rows * D, v = k + stages * cols * D, w = v + stages * cols * D,
-                       end = w + rows * cols;  // q: of even works, of odd
+  static constexpr int q = 0, k = q + rows * D, v = k + stages * cols * D, w = v + stages * cols * D,
+                       end = w + rows * cols;
   static constexpr unsigned tile_bytes = cols * D * sizeof(BFloat16), query_bytes = rows * D * sizeof(BFloat16);
-  // mbarriers: Q has arrived, has been read, of even works and of odd; for each stage: K and V have arrived, K and V
-  // have been read. For what has come, one arrival of the producer and the bytes; for what has been read, one of each
-  // warpgroup (have_read).
-  static constexpr int has_q = 0, read_q = 2, has_k = 4, has_v = has_k + stages, read_k = has_v + stages,
+  // mbarriers: Q has arrived, has been read; for each stage: K and V have arrived, K and V have been read. For what has
+  // come, one arrival of the producer and the bytes; for what has been read, one of each warpgroup (have_read).
+  static constexpr int has_q = 0, read_q = 1, has_k = 2, has_v = has_k + stages, read_k = has_v + stages,
                        read_v = read_k + stages, barriers = read_v + stages;
-  static constexpr std::size_t taken = end * sizeof(BFloat16) + barriers * sizeof(uint64_t);  // of four works, ints
-  static constexpr std::size_t bytes = taken + 32 * sizeof(int);
+  static constexpr std::size_t taken = end * sizeof(BFloat16) + barriers * sizeof(uint64_t);  // of two works, ints
+  static constexpr std::size_t bytes = taken + 16 * sizeof(int);
   static constexpr int turn = 2 * kConsumers;  // named barriers: turn + 1 and turn + 2 are those of the two's turns
   static constexpr int few_registers = 40, many_registers = 232;
   static_assert(registers_suffice(few_registers, many_registers, kConsumers));
@@ -110,15 +109,14 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const Shared<uint64_t> barrier =
       dynamic_shared<uint64_t>() + static_cast<int>(Tile::end * sizeof(BFloat16) / sizeof(uint64_t));
-  // Turn t has the ints of slot t mod 4. They are overwritten at turn t + 4, when both warpgroups have arrived at
-  // read_q of turn t + 2: a warpgroup writes the results of turn t during turn t + 1.
+  // Of even turns, of odd. The ints of a work are overwritten two turns later. Before that both warpgroups have arrived
+  // at read_q of the turn between, so no warp still reads them.
   const Shared<int> taken = dynamic_shared<int>() + static_cast<int>(Tile::taken / sizeof(int));
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   const int total = order.works();
 
   if (thread == 0) {
-    for (int odd = 0; odd < 2; ++odd)
-      mbarrier_init(barrier + Tile::has_q + odd, 1), mbarrier_init(barrier + Tile::read_q + odd, kConsumers);
+    mbarrier_init(barrier + Tile::has_q, 1), mbarrier_init(barrier + Tile::read_q, kConsumers);
     for (int stage = 0; stage < stages; ++stage) {
       mbarrier_init(barrier + Tile::has_k + stage, 1), mbarrier_init(barrier + Tile::has_v + stage, 1);
       mbarrier_init(barrier + Tile::read_k + stage, kConsumers),
@@ -133,12 +131,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if (thread != 0) return;
     int step = 0, index = static_cast<int>(blockIdx.x);  // step counts tiles
     for (unsigned turn = 0;; ++turn) {
-      const Shared<uint64_t> has_q = barrier + Tile::has_q + turn % 2;
-      mbarrier_wait(barrier + Tile::read_q + turn % 2, turn / 2 % 2 ^ 1);
-      const Shared<int> work = taken + turn % 4 * Work::count;
+      mbarrier_wait(barrier + Tile::read_q, turn % 2 ^ 1);
+      const Shared<int> work = taken + turn % 2 * Work::count;
       if (index >= total) {
         work[Work::tiles] = -1;
-        return mbarrier_arrive(has_q);
+        return mbarrier_arrive(barrier + Tile::has_q);
       }
       const auto [block, head, batch] = order(index);
       const int first = (order.blocks - 1 - block) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
@@ -148,10 +145,10 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       work[Work::first] = first, work[Work::head] = head, work[Work::batch] = batch, work[Work::begin] = begin;
       work[Work::tiles] = tiles, work[Work::whole_from] = high.begin, work[Work::whole_to] = low.end;
       if (tiles == 0) {
-        mbarrier_arrive(has_q);
+        mbarrier_arrive(barrier + Tile::has_q);
       } else {
-        mbarrier_arrive_expecting(has_q, Tile::query_bytes);
-        tma_rows<D, rows>(q + turn % 2 * (rows * D), queries, has_q, first, head, batch);
+        mbarrier_arrive_expecting(barrier + Tile::has_q, Tile::query_bytes);
+        tma_rows<D, rows>(q, queries, barrier + Tile::has_q, first, head, batch);
       }
       for (int tile = 0; tile < tiles; ++tile, ++step) {
         const int stage = step % stages, at = begin + tile * cols;
@@ -175,119 +172,106 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const int lane = thread % kWarp, warp = thread % kWarpgroup / kWarp, g = lane / 4;
   const int own = 64 * (group - 1);  // this warpgroup's first query in the tile
   const Shared<BFloat16> mine = memory + (Tile::w + (own + 16 * warp) * cols);
-  int step = 0;  // counts tiles
-  const auto come = [&](int what) { mbarrier_wait(barrier + what + step % stages, step / stages % 2); };
+  int done = 0;  // tiles of earlier work
+  const auto come = [&](int what, int tile) {
+    mbarrier_wait(barrier + what + (done + tile) % stages, static_cast<unsigned>((done + tile) / stages % 2));
+  };
   const auto have_read = [&](int what) {  // one thread arrives for all, when their products have ended
     named_barrier_sync(group, kWarpgroup);
     if (thread % kWarpgroup == 0) mbarrier_arrive(barrier + what);
   };
   // The warpgroups take turns to start products, so that the exponentials of one run beside the products of the other.
-  // At barrier turn + g warpgroup g waits and the other arrives. Each calls start_scores_of() once a tile. An arrival
-  // before the first tile gives warpgroup 1 the first turn, and one is left over at the end.
+  // At barrier turn + g warpgroup g waits and the other arrives. Each calls start_next() once a tile. An arrival before
+  // the first tile gives warpgroup 1 the first turn, and one is left over at the end.
   const auto await_turn = [&] { named_barrier_sync(Tile::turn + group, kConsumers * kWarpgroup); };
   const auto pass_turn = [&] { named_barrier_arrive(Tile::turn + 3 - group, kConsumers * kWarpgroup); };
   static_assert(kConsumers == 2);
   if (group == 2) pass_turn();
 
-  float acc[D / 8][4] = {}, s[cols / 8][4], keep[2];
-  uint32_t w[cols / 16][4];
-  MmaStatistics found{};
-  TileMask<cols> hidden;
-  bool due = false;  // w · v of the tile before `step` is not yet in acc
-  const auto values_of = [&](int step) { return columns_of(v + step % stages * size, cols); };
-  const auto sums_are_there = [&] {
-    wgmma_wait<0>();
-    wgmma_hold(acc);
-    have_read(Tile::read_v + (step - 1) % stages);
-  };
-
   for (unsigned turn = 0;; ++turn) {
-    mbarrier_wait(barrier + Tile::has_q + turn % 2, turn / 2 % 2);
-    const Shared<int> work = taken + turn % 4 * Work::count;
+    mbarrier_wait(barrier + Tile::has_q, turn % 2);
+    const Shared<int> work = taken + turn % 2 * Work::count;
     const auto of_work = [&](int field) { return __shfl_sync(kAllLanes, load_again(work + field), 0); };
     const int tiles = of_work(Work::tiles);
-    const auto first_row = [&](Shared<int> work) {
-      return __shfl_sync(kAllLanes, load_again(work + Work::first), 0) + own + 16 * warp;
+    if (tiles < 0) return;
+    const int row = of_work(Work::first) + own + 16 * warp;
+    float acc[D / 8][4] = {}, s[cols / 8][4], keep[2];
+    uint32_t w[cols / 16][4];
+    MmaStatistics found;
+    found.begin<Weighting>(p, of_work(Work::head));
+    TileMask<cols> hidden;
+
+    const auto weigh = [&](int tile) {
+      const int j0 = of_work(Work::begin) + tile * cols;
+      mma_weigh<Weighting, cols>(s, p.scale, found, keep, hidden, [&](int r) {
+        const KeySpan span = mask.of(position_of(p, row + 8 * r + g), p.n);
+        return KeySpan{span.begin - j0, span.end - j0};
+      });
     };
-    const auto write_earlier = [&](const MmaStatistics& of_rows) {  // the results of the work before this one
-      if (turn == 0) return;
-      const Shared<int> earlier = taken + (turn + 3) % 4 * Work::count;
-      const auto of_earlier = [&](int field) { return __shfl_sync(kAllLanes, load_again(earlier + field), 0); };
-      const AttentionHead<BFloat16, D, D, Out> h(p, of_earlier(Work::batch), of_earlier(Work::head));
-      mma_finish<Weighting, Gate>(p, h, first_row(earlier), acc, of_rows);
+    // True if the tile is cut by the mask and has values that are not finite. Its sums are then added here, number by
+    // number, because 0·NaN is NaN. No product of the warpgroup may be under way.
+    const auto add_if_not_finite = [&](int tile) {
+      const Shared<BFloat16> x = v + (done + tile) % stages * size;
+      come(Tile::has_v, tile);
+      if (!hidden.any() || all_finite<size>(x, kConsumers + group)) return false;
+      mma_add_by_numbers<D, cols>(acc, w, number_in<cols>(x), mine);
+      return true;
     };
-    const auto begin_work = [&] {
-#pragma unroll
-      for (int d = 0; d < D / 8; ++d)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) acc[d][e] = 0;
+    const auto values_of = [&](int tile) { return columns_of(v + (done + tile) % stages * size, cols); };
+    const auto start_next = [&](int tile) {
+      const int j0 = of_work(Work::begin) + tile * cols;
+      hidden.look(j0 < of_work(Work::whole_from) || j0 + cols > of_work(Work::whole_to),
+                  p.keys ? p.keys + std::ptrdiff_t{of_work(Work::batch)} * p.n : nullptr, j0, p.n);
+      const Descriptor ours = rows_of(q + own * kBoxColumns), theirs = rows_of(k + (done + tile) % stages * size);
+      come(Tile::has_k, tile);
+      await_turn();
+      wgmma_hold(s), wgmma_hold(acc), wgmma_hold(w);
+      wgmma_fence();
+      start_scores<D, rows, cols>(s, ours, theirs);
     };
-    if (tiles <= 0) {  // no product of this work runs beside the last one of the earlier work
-      if (due) {
-        wgmma_hold(acc), wgmma_hold(w);
-        wgmma_fence();
-        start_sums<D, cols>(acc, w, values_of(step - 1));
-        sums_are_there();
-      }
-      write_earlier(found);
-      if (tiles < 0) return;
-      have_read(Tile::read_q + turn % 2);
-      begin_work(), found.begin<Weighting>(p, of_work(Work::head)), due = false;
-    }
-    for (int tile = 0; tile < tiles;
-         ++tile, ++step) {   // scores become weights; the values of the step before are added
-      MmaStatistics before;  // of the earlier work
-      const auto start_scores_of_tile = [&] {
-        const int j0 = of_work(Work::begin) + tile * cols;
-        hidden.look(j0 < of_work(Work::whole_from) || j0 + cols > of_work(Work::whole_to),
-                    p.keys ? p.keys + std::ptrdiff_t{of_work(Work::batch)} * p.n : nullptr, j0, p.n);
-        const Descriptor ours = rows_of(q + (turn % 2 * (rows * D) + own * kBoxColumns)),
-                         theirs = rows_of(k + step % stages * size);
-        come(Tile::has_k);
-        await_turn();
-        wgmma_hold(s), wgmma_hold(acc), wgmma_hold(w);
-        wgmma_fence();
-        start_scores<D, rows, cols>(s, ours, theirs);
-      };
-      const auto weigh = [&] {
-        wgmma_hold(s);
-        have_read(Tile::read_k + step % stages);
-        if (tile == tiles - 1) have_read(Tile::read_q + turn % 2);
-        if (tile == 0) before = found, found.begin<Weighting>(p, of_work(Work::head));
-        const int j0 = of_work(Work::begin) + tile * cols;
-        mma_weigh<Weighting, cols>(s, p.scale, found, keep, hidden, [&](int r) {
-          const KeySpan span = mask.of(position_of(p, first_row(work) + 8 * r + g), p.n);
-          return KeySpan{span.begin - j0, span.end - j0};
-        });
-      };
-      if (due) {
-        const Descriptor values = values_of(step - 1);
-        start_scores_of_tile();
+    const auto scores_are_there = [&](int tile) {
+      wgmma_hold(s);
+      have_read(Tile::read_k + (done + tile) % stages);
+      if (tile == tiles - 1) have_read(Tile::read_q);
+    };
+
+    bool added = true;  // no sums are due before the first tile
+    if (tiles == 0) have_read(Tile::read_q);
+    for (int tile = 0; tile < tiles; ++tile) {  // turns its scores into weights, adds up the previous tile's values
+      if (added) {
+        start_next(tile);
+        pass_turn();
+        wgmma_wait<0>();
+        scores_are_there(tile);
+        weigh(tile);
+      } else {
+        const Descriptor values = values_of(tile - 1);
+        start_next(tile);
         start_sums<D, cols>(acc, w, values);
         pass_turn();
         wgmma_wait<1>();  // for the scores; the sums may be under way
-        weigh();
+        scores_are_there(tile);
+        weigh(tile);
         if constexpr (Weighting::online) finish_before_wait(found.sum[0] + found.sum[1]);
-        sums_are_there();
-      } else {
-        start_scores_of_tile();
-        pass_turn();
         wgmma_wait<0>();
-        weigh();
+        wgmma_hold(acc);
       }
-      pack_fragments<cols>(w, s);
-      if (tile == 0) write_earlier(before), begin_work();
-      wgmma_hold(acc);
+      if (tile > 0) have_read(Tile::read_v + (done + tile - 1) % stages);
       mma_shrink<Weighting, D>(acc, keep);
-      // If the mask cuts the tile and its values are not all finite, the sums are added here, number by number, because
-      // 0·NaN is NaN. No product of the warpgroup is under way.
-      const Shared<BFloat16> x = v + step % stages * size;
-      come(Tile::has_v);
-      due = !hidden.any() || all_finite<size>(x, kConsumers + group);
-      if (due) continue;
-      mma_add_by_numbers<D, cols>(acc, w, number_in<cols>(x), mine);
-      have_read(Tile::read_v + step % stages);
+      pack_fragments<cols>(w, s);
+      added = add_if_not_finite(tile);
     }
+    if (!added) {
+      wgmma_hold(acc), wgmma_hold(w);
+      wgmma_fence();
+      start_sums<D, cols>(acc, w, values_of(tiles - 1));
+      wgmma_wait<0>();
+      wgmma_hold(acc);
+    }
+    if (tiles > 0) have_read(Tile::read_v + (done + tiles - 1) % stages);
+    done += tiles;
+    const AttentionHead<BFloat16, D, D, Out> h(p, of_work(Work::batch), of_work(Work::head));
+    mma_finish<Weighting, Gate>(p, h, row, acc, found);
   }
 }
 
