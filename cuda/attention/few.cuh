@@ -1,9 +1,9 @@
 // Attention of few queries to many keys, as in a step of decoding, on tensor cores. Query heads that share keys are
 // rows of one tile, so keys and values are read once for up to 16 rows. A block takes a part of the keys of a key head
-// (parts.cuh). cp.async copies tiles of 128 keys and values into a ring of three, and each of the four warps takes 32
-// of a tile's keys for all rows, with statistics and sums of its own, which the block joins at the end. D = 64 or 128;
-// operands of up to D columns, in rows of whole pieces of 16 bytes. NaN at hidden keys does not spread. What limits it:
-// memory, one read of keys and values; two tiles are under way in a multiprocessor, 64 or 128 KiB.
+// (parts.cuh). Each of its eight warps takes 16 keys at a time for all rows, by cp.async into a ring of three of its
+// own, and waits for no other warp; it has statistics and sums of its own, which the block joins at the end.
+// D = 64 or 128; operands of up to D columns, in rows of whole pieces of 16 bytes. NaN at hidden keys does not spread.
+// What limits it: memory, one read of keys and values; 128 KiB of copies are under way in a multiprocessor.
 #pragma once
 
 #include <sluice/cuda/attention/mma_tiles.cuh>
@@ -12,14 +12,16 @@
 namespace sluice::cuda {
 
 template <int D> struct FewTile {
-  static constexpr int rows = 16, own = kWarp, cols = own * kMmaWarps, stages = 3;  // own: keys of a warp
-  static constexpr int q = 0, k = q + rows * D, v = k + stages * cols * D, w = v + stages * cols * D,
-                       end = w + kMmaWarps * rows * own;
+  static constexpr int rows = 16, own = 16, warps = 8, threads = warps * kWarp, stages = 3;
+  static constexpr int cols = warps * own;  // keys of a block's warps at a time
+  // Of a warp: keys and values of each stage, weights. The queries are those of all warps.
+  static constexpr int q = 0, ring = q + rows * D, stage = 2 * own * D, w = stages * stage, of_warp = w + rows * own,
+                       end = ring + warps * of_warp;
   static constexpr std::size_t bytes = end * sizeof(BFloat16);
   static constexpr PartSizes parts{.step = cols, .least = 2 * cols, .cost = cols};
   static constexpr int at_once = D == 64 ? 2 : 1;  // blocks of a multiprocessor
   static constexpr int left = D + 2;               // numbers that a warp leaves of a row
-  static_assert(kMmaWarps * rows * left * sizeof(float) <= cols * D * stages * sizeof(BFloat16));
+  static_assert(warps * rows * left * sizeof(float) <= bytes);
 };
 
 /// A call; `n` keys, of which a part has part_cols. Widths are multiples of 8.
@@ -33,15 +35,16 @@ struct FewProblem {
   SLUICE_FN int tiles() const { return (group * m + 15) / 16; }
 };
 
-/// grid (parts, key heads · tiles of 16 rows, batch), blocks of 128 threads, FewTile<D>::bytes of shared memory.
+/// grid (parts, key heads · tiles of 16 rows, batch), blocks of FewTile<D>::threads, FewTile<D>::bytes of shared
+/// memory.
 template <int D, class Weighting, class Mask>
-__global__ void __launch_bounds__(kMmaThreads, FewTile<D>::at_once) attention_few(FewProblem p, Mask mask) {
+__global__ void __launch_bounds__(FewTile<D>::threads, FewTile<D>::at_once) attention_few(FewProblem p, Mask mask) {
   using Tile = FewTile<D>;
   using Rows = MmaRows<D>;
-  constexpr int cols = Tile::cols, own = Tile::own, stages = Tile::stages;
-  const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
-  const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
+  constexpr int own = Tile::own, stages = Tile::stages;
+  const Shared<BFloat16> memory = dynamic_shared<BFloat16>(), q = memory + Tile::q;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp, g = lane / 4;
+  const Shared<BFloat16> mine = memory + (Tile::ring + warp * Tile::of_warp);
   const int part = static_cast<int>(blockIdx.x), batch = static_cast<int>(blockIdx.z), tiles = p.tiles();
   const int kv = static_cast<int>(blockIdx.y) / tiles, first = static_cast<int>(blockIdx.y) % tiles * Tile::rows;
   const int count = p.group * p.m - first;  // rows of the tile that exist, if fewer than 16
@@ -51,50 +54,49 @@ __global__ void __launch_bounds__(kMmaThreads, FewTile<D>::at_once) attention_fe
 
   const KeySpan low = mask.of(position_of(p, 0), p.n), high = mask.of(position_of(p, p.m - 1), p.n);
   const int part_end = part == p.out.parts - 1 ? p.n : (part + 1) * p.part_cols;
-  const int from = low.begin / cols * cols, begin = from > part * p.part_cols ? from : part * p.part_cols;
+  const int from = low.begin / own * own, begin = from > part * p.part_cols ? from : part * p.part_cols;
   const int end = high.end < part_end ? high.end : part_end;
   const uint8_t* const seen = p.keys ? p.keys + std::ptrdiff_t{batch} * p.n : nullptr;
 
-  const auto copy = [&](Shared<BFloat16> to, const HeadRows<const BFloat16>& x, int at, int rows, int width,
-                        auto row_at, auto there) {
-#pragma unroll 8
-    for (int e = thread; e < rows * (D / 8); e += kMmaThreads) {
-      const int r = e / (D / 8), piece = e % (D / 8);
-      const bool valid = 8 * piece < width && there(at + r);
-      cp_async_16(to + Rows::at(r, piece), valid ? row_at(at + r) + 8 * piece : x.base, valid);
+  // A lane copies one piece of 16 bytes of every second or fourth row.
+  constexpr int pieces = D / 8, rows_at_once = kWarp / pieces;
+  const int piece = lane % pieces, row = lane / pieces;
+  const auto copy = [&](Shared<BFloat16> to, const HeadRows<const BFloat16>& x, int j0, int width) {
+    const BFloat16* at = x.at(batch, kv, j0 + row) + 8 * piece;
+#pragma unroll
+    for (int r = 0; r < own; r += rows_at_once, at += rows_at_once * x.row) {
+      const int j = j0 + r + row;
+      const bool there = 8 * piece < width && j < end && (!seen || seen[j]);
+      cp_async_16(to + Rows::at(r + row, piece), there ? at : x.base, there);
     }
   };
-  const auto copy_tile = [&](int j0) {
-    const int buffer = (j0 - begin) / cols % stages * cols * D;
-    const auto there = [&](int j) { return j < end && (!seen || seen[j]); };
-    copy(
-        k + buffer, p.k, j0, cols, p.d, [&](int j) { return p.k.at(batch, kv, j); }, there);
-    copy(
-        v + buffer, p.v, j0, cols, p.dv, [&](int j) { return p.v.at(batch, kv, j); }, there);
-  };
-  if (begin < end)
-    copy(
-        q, p.q, 0, Tile::rows, p.d, [&](int r) { return p.q.at(batch, head_of(r), query_of(r)); },
-        [&](int r) { return r < count; });
-#pragma unroll
-  for (int stage = 0; stage < stages - 1; ++stage) {
-    if (begin + stage * cols < end) copy_tile(begin + stage * cols);
+  const auto copy_keys = [&](int j0) {
+    const Shared<BFloat16> to = mine + (j0 - begin) / Tile::cols % stages * Tile::stage;
+    if (j0 < end) copy(to, p.k, j0, p.d), copy(to + own * D, p.v, j0, p.dv);
     cp_async_commit();
+  };
+  for (int e = thread; e < Tile::rows * pieces; e += Tile::threads) {
+    const int r = e / pieces, c = e % pieces;
+    const bool there = r < count && 8 * c < p.d;
+    cp_async_16(q + Rows::at(r, c), there ? p.q.at(batch, head_of(r), query_of(r)) + 8 * c : p.q.base, there);
   }
-
+  cp_async_commit();
+  const int own_begin = begin + own * warp;
+#pragma unroll
+  for (int stage = 0; stage < stages - 1; ++stage) copy_keys(own_begin + stage * Tile::cols);
+  cp_async_wait<stages - 1>();
+  __syncthreads();  // all warps see the queries
   uint32_t qf[D / 16][4];
+#pragma unroll
+  for (int d = 0; d < D / 16; ++d) ldmatrix(qf[d], q + Rows::at(lane % 16, 2 * d + lane / 16));
+
   float acc[D / 8][4] = {};
   MmaStatistics found{{kMinusInfinity, kMinusInfinity}, {0, 0}};
-  for (int j0 = begin; j0 < end; j0 += cols) {
-    const int buffer = (j0 - begin) / cols % stages * cols * D + own * warp * D, mine = j0 + own * warp;
+  for (int j0 = own_begin; j0 < end; j0 += Tile::cols) {
+    const Shared<BFloat16> k = mine + (j0 - begin) / Tile::cols % stages * Tile::stage;
     cp_async_wait<stages - 2>();
-    __syncthreads();  // all threads see this tile, and the previous tile's buffer is free
-    if (j0 + (stages - 1) * cols < end) copy_tile(j0 + (stages - 1) * cols);
-    cp_async_commit();
-    if (j0 == begin) {
-#pragma unroll
-      for (int d = 0; d < D / 16; ++d) ldmatrix(qf[d], q + Rows::at(lane % 16, 2 * d + lane / 16));
-    }
+    __syncwarp();  // all lanes see these keys, and the previous ones' memory is free
+    copy_keys(j0 + (stages - 1) * Tile::cols);
     float s[own / 8][4], keep[2];
     mma_dots<D, own>(
         s,
@@ -102,22 +104,22 @@ __global__ void __launch_bounds__(kMmaThreads, FewTile<D>::at_once) attention_fe
 #pragma unroll
           for (int i = 0; i < 4; ++i) f[i] = qf[d][i];
         },
-        k + buffer);
+        k);
     TileMask<own> hidden;
-    hidden.look(mine < high.begin || mine + own > low.end || mine + own > end, seen, mine, p.n);
+    hidden.look(j0 < high.begin || j0 + own > low.end || j0 + own > end, seen, j0, p.n);
     mma_weigh<Weighting, own>(s, p.scale, found, keep, hidden, [&](int r) {
       const KeySpan span = mask.of(position_of(p, query_of(8 * r + g)), p.n);
-      return KeySpan{span.begin - mine, (span.end < end ? span.end : end) - mine};
+      return KeySpan{span.begin - j0, (span.end < end ? span.end : end) - j0};
     });
     mma_shrink<Weighting, D>(acc, keep);
     uint32_t w[own / 16][4];
     pack_fragments<own>(w, s);
-    mma_add<D, own>(acc, w, v + buffer, hidden.cut, memory + (Tile::w + Tile::rows * own * warp));
+    mma_add<D, own>(acc, w, k + own * D, hidden.cut, mine + Tile::w);
   }
   cp_async_wait<0>();
-  __syncthreads();  // all warps have used the tiles, whose memory now takes what they found
+  __syncthreads();  // all warps have used their keys, whose memory now takes what they found
 
-  const Shared<float> left = dynamic_shared<float>() + Tile::k / 2;
+  const Shared<float> left = dynamic_shared<float>();
   const auto of_warp = [&](int w, int row) { return (w * Tile::rows + row) * Tile::left; };
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -130,20 +132,22 @@ __global__ void __launch_bounds__(kMmaThreads, FewTile<D>::at_once) attention_fe
       for (int e = 0; e < 2; ++e) left[at + 2 + 8 * d + 2 * t + e] = acc[d][2 * r + e];
   }
   __syncthreads();
-  for (int row = 0; row < (count < Tile::rows ? count : Tile::rows); ++row) {
-    float top = kMinusInfinity, factor[kMmaWarps], total = 0, sum = 0;
+  // A thread has a column of every second row, or of every fourth.
+  for (int r = thread / D; r < (count < Tile::rows ? count : Tile::rows); r += Tile::threads / D) {
+    const int column = thread % D;
+    float top = kMinusInfinity, total = 0, sum = 0;
 #pragma unroll
-    for (int w = 0; w < kMmaWarps; ++w) top = fmaxf(top, left[of_warp(w, row)]);
+    for (int w = 0; w < Tile::warps; ++w) top = fmaxf(top, left[of_warp(w, r)]);
 #pragma unroll
-    for (int w = 0; w < kMmaWarps; ++w) {
-      factor[w] = Weighting::online ? exp2_approx(left[of_warp(w, row)] - (top == kMinusInfinity ? 0.0f : top)) : 1.0f;
-      total += left[of_warp(w, row) + 1] * factor[w];
-      if (thread < D) sum += left[of_warp(w, row) + 2 + thread] * factor[w];
+    for (int w = 0; w < Tile::warps; ++w) {
+      const float shift = top == kMinusInfinity ? 0.0f : top;
+      const float factor = Weighting::online ? exp2_approx(left[of_warp(w, r)] - shift) : 1.0f;
+      total += left[of_warp(w, r) + 1] * factor, sum += left[of_warp(w, r) + 2 + column] * factor;
     }
-    const int64_t index = (int64_t{batch} * p.out.heads + head_of(row)) * p.m + query_of(row);
+    const int64_t index = (int64_t{batch} * p.out.heads + head_of(r)) * p.m + query_of(r);
     float* const to = p.out.at(index, part);
-    if (thread == 0) to[0] = top * kLn2, to[1] = total;
-    if (thread < p.out.dv) to[2 + thread] = sum;
+    if (column == 0) to[0] = top * kLn2, to[1] = total;
+    if (column < p.out.dv) to[2 + column] = sum;
   }
 }
 
@@ -159,7 +163,7 @@ void run_attention_few(FewProblem p, Mask mask, int kv_heads, HeadRows<Out> to) 
   p.out.found = found.get();
   launch(attention_few<D, Weighting, Mask>,
          dim3(static_cast<unsigned>(p.out.parts), static_cast<unsigned>(rows), static_cast<unsigned>(p.out.batch)),
-         dim3(kMmaThreads), Tile::bytes, p, mask);
+         dim3(Tile::threads), Tile::bytes, p, mask);
   run_join_parts(p.out, to);
 }
 

@@ -151,8 +151,10 @@ struct MmaStatistics {
 
 /// What a mask hides of a tile of `cols` columns. The same for all lanes of a warp.
 template <int cols> struct TileMask {
+  static constexpr int words = ceil_div(cols, kWarp);
+  static constexpr uint32_t all = cols < kWarp ? (1u << cols % kWarp) - 1 : ~0u;  // bits of a word
   bool cut = false, masked = false;  // by the interval that a row sees; by the key mask, too
-  uint32_t keys[cols / 32];          // bit j of word i: key 32i + j is seen
+  uint32_t keys[words];              // bit j of word i: key 32i + j is seen
 
   /// `edge`: not all rows see the whole tile, whose first key is `first` of n; `seen`: the key mask, or null.
   __device__ void look(bool edge, const uint8_t* seen, int first, int n) {
@@ -160,9 +162,9 @@ template <int cols> struct TileMask {
     if (!seen) return;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-    for (int i = 0; i < cols / kWarp; ++i) {
+    for (int i = 0; i < words; ++i) {
       const int j = first + kWarp * i + lane;
-      keys[i] = __ballot_sync(kAllLanes, j < n && seen[j]), masked |= keys[i] != ~0u;
+      keys[i] = __ballot_sync(kAllLanes, j < n && seen[j]) & all, masked |= keys[i] != all;
     }
   }
   __device__ bool any() const { return cut || masked; }
@@ -180,12 +182,12 @@ template <int cols> __device__ void mma_hide(float (&s)[cols / 8][4], int r, flo
 }
 /// The same for columns whose bits in `seen` are 0.
 template <int cols>
-__device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, const uint32_t (&seen)[cols / kWarp]) {
+__device__ void mma_hide(float (&s)[cols / 8][4], int r, float value, const uint32_t (&seen)[TileMask<cols>::words]) {
 #pragma unroll
-  for (int i = 0; i < cols / kWarp; ++i) {
+  for (int i = 0; i < TileMask<cols>::words; ++i) {
     const uint32_t own = seen[i] >> (static_cast<int>(threadIdx.x) % 4 * 2);
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
+    for (int j = 0; j < (cols < kWarp ? cols / 4 : 8); ++j)
       if (!(own >> (j / 2 * 8 + j % 2) & 1)) s[4 * i + j / 2][2 * r + j % 2] = value;
   }
 }
