@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(FewTile<D>::threads, FewTile<D>::at_once) atte
   const KeySpan low = mask.of(position_of(p, 0), p.n), high = mask.of(position_of(p, p.m - 1), p.n);
   const int part_end = part == p.out.parts - 1 ? p.n : (part + 1) * p.part_cols;
   const int from = low.begin / own * own, begin = from > part * p.part_cols ? from : part * p.part_cols;
-  const int end = high.end < part_end ? high.end : part_end;
+  const int end = high.end < part_end ? high.end : part_end;  // a part ends where a warp's keys do
   const uint8_t* const seen = p.keys ? p.keys + std::ptrdiff_t{batch} * p.n : nullptr;
 
   // A lane copies one piece of 16 bytes of every second or fourth row.
@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(FewTile<D>::threads, FewTile<D>::at_once) atte
         },
         k);
     TileMask<own> hidden;
-    hidden.look(j0 < high.begin || j0 + own > low.end || j0 + own > end, seen, j0, p.n);
+    hidden.look(j0 < high.begin || j0 + own > low.end, seen, j0, p.n);
     mma_weigh<Weighting, own>(s, p.scale, found, keep, hidden, [&](int r) {
       const KeySpan span = mask.of(position_of(p, query_of(8 * r + g)), p.n);
-      return KeySpan{span.begin - j0, (span.end < end ? span.end : end) - j0};
+      return KeySpan{span.begin - j0, span.end - j0};
     });
     mma_shrink<Weighting, D>(acc, keep);
     uint32_t w[own / 16][4];

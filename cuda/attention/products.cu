@@ -263,11 +263,14 @@ bool attention_by_products(const AttentionCall& given, Tensor& out, Tensor& lse)
   const AnyRows y(out);
   const Scratch<float> scores(x.slab(kForwardBytes));
   const Scratch<BFloat16> weights(x.slab(kForwardBytes));
-  const auto kernel = a.weighting == Weighting::softmax ? &weigh_rows<true> : &weigh_rows<false>;
+  const bool softmax = a.weighting == Weighting::softmax;
   return x.each_slice(kForwardBytes, {&out}, [&](const Slice& s) {
     if (!x.score(s, scores.get())) return false;
-    launch(kernel, blocks_for(s.count * s.rows), dim3(kThreads), 0, a, s, x.q.view, x.k.view, scores.get(),
-           weights.get(), data_or_null<float>(lse));
+    with_teams(s, [&]<int threads>() {
+      launch(softmax ? &weigh_rows<true, threads> : &weigh_rows<false, threads>,
+             grid_of(ceil_div(s.count * s.rows, kThreads / threads)), dim3(kThreads), 0, a, s, x.q.view, x.k.view,
+             scores.get(), weights.get(), data_or_null<float>(lse));
+    });
     const AnyRows here = x.of_queries(y, s);
     if (!multiply(x.pairs(weights.get(), s, Trans::no), x.keys(x.v, s, Trans::no), x.rows(here, s), s.rows, a.dv,
                   s.cols, s.count))
@@ -295,13 +298,16 @@ bool attention_backward_by_products(const AttentionCall& given, const Tensor& g_
   const std::size_t size = x.slab(kBackwardBytes);
   const Scratch<float> scores(size), dp(size);
   const Scratch<BFloat16> weights(size), ds(size);
-  const auto kernel = a.weighting == Weighting::softmax ? &differentiate_rows<true> : &differentiate_rows<false>;
+  const bool softmax = a.weighting == Weighting::softmax;
   const bool all = x.each_slice(kBackwardBytes, {&out.dq, &sum_k.get(), &sum_v.get()}, [&](const Slice& s) {
     if (!x.score(s, scores.get()) ||
         !multiply(x.queries(g, s), x.keys(x.v, s, Trans::yes), x.scores(dp.get(), s), s.rows, s.cols, a.dv, s.count))
       return false;
-    launch(kernel, blocks_for(s.count * s.rows), dim3(kThreads), 0, a, s, x.q.view, x.k.view, g.view, x.v.view,
-           scores.get(), dp.get(), weights.get(), ds.get(), bias, out.relative.defined());
+    with_teams(s, [&]<int threads>() {
+      launch(softmax ? &differentiate_rows<true, threads> : &differentiate_rows<false, threads>,
+             grid_of(ceil_div(s.count * s.rows, kThreads / threads)), dim3(kThreads), 0, a, s, x.q.view, x.k.view,
+             g.view, x.v.view, scores.get(), dp.get(), weights.get(), ds.get(), bias, out.relative.defined());
+    });
     if (out.relative.defined())  // the whole gradient goes into the first split
       add_diagonals(a, s, dp.get(), data_of<float>(out.relative), out.relative.dim(2) * out.relative.dim(3));
     const bool adds = s.member > 0 || s.row + s.rows < a.m;  // false for the first slice of a set of heads

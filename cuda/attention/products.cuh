@@ -7,7 +7,12 @@
 namespace sluice::cuda {
 
 constexpr int kGroup = 4;                 // neighbouring keys that a thread takes: one block of dropout's words
-constexpr int kTeams = kThreads / kWarp;  // rows of a block
+constexpr int kTeams = kThreads / kWarp;  // rows of a block, with a warp for each
+#ifdef __CUDACC__
+constexpr int64_t kLongRow = 2048;  // of which a block takes one
+#else
+constexpr int64_t kLongRow = 200;
+#endif
 
 /// Rows [row, row + rows) of query heads, with keys [col, col + cols): of matrices [first, first + count), a matrix for
 /// each key head of each batch. It has, of each key head's query heads, number `member`.
@@ -143,25 +148,30 @@ struct BiasGradient {
   }
 };
 
-/// P ⊙ Z in bf16 from the scores' products, and lse. A warp takes a row, a thread four neighbouring keys at a time.
-template <bool softmax>
+struct Largest {
+  __device__ float operator()(float a, float b) const { return a > b ? a : b; }
+};
+
+/// P ⊙ Z in bf16 from the scores' products, and lse. A team takes a row, a thread four neighbouring keys at a time.
+template <bool softmax, int threads>
 __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, Slice s, Marked q, Marked k,
                                                        const float* products, BFloat16* weights, float* lse) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  constexpr int teams = kThreads / threads, step = threads * kGroup;
+  const int rank = rank_in_team<threads>();
   const bool any_marked = *q.any != 0 || *k.any != 0;
-  for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < s.count * s.rows;
-       r += int64_t{gridDim.x} * kTeams) {
+  for (int64_t r = int64_t{blockIdx.x} * teams + threadIdx.x / threads; r < s.count * s.rows;
+       r += int64_t{gridDim.x} * teams) {
     const RowOfSlice row(a, s, r, any_marked);
     const float* const own = products + r * s.ld;
     const auto read = [&](int c) {
       return c < s.cols ? *reinterpret_cast<const Bytes16<float>*>(own + c) : Bytes16<float>{};
     };
-    Bytes16<float> next = read(lane * kGroup);  // of the next round of a loop: its load is under way during this one
+    Bytes16<float> next = read(rank * kGroup);  // of the next round of a loop: its load is under way during this one
     // Scores of keys from col + c on; −∞ at hidden ones, whose bits are not set in the result.
     const auto scores = [&](float(&y)[kGroup], int c) {
       constexpr float inf = std::numeric_limits<float>::infinity();
       const Bytes16<float> four = next;
-      next = read(c + kWarp * kGroup);
+      next = read(c + step);
       const unsigned seen = row.seen(a, s, c);
       if (row.plain) {
 #pragma unroll
@@ -179,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
     if constexpr (softmax) {
       constexpr float inf = std::numeric_limits<float>::infinity();
       float top = -inf, total = 0;
-      for (int c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
+      for (int c = rank * kGroup; c < s.cols; c += step) {
         scores(y, c);
         float now = top;
 #pragma unroll
@@ -188,15 +198,15 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
 #pragma unroll
         for (int e = 0; e < kGroup; ++e) total += math::exp(y[e] - shift);
       }
-      next = read(lane * kGroup);
-      const float all = max_over_lanes(top);
+      next = read(rank * kGroup);
+      const float all = over_team<threads>(top, Largest{});
       shift = all == -inf ? 0.0f : all;
-      total = sum_over_lanes(total * math::exp(top - shift));
+      total = over_team<threads>(total * math::exp(top - shift), Add{});
       const RowEnd<float> end(a.sink_of(row.h), all, total);
       factor = end.factor;
-      if (lane == 0) lse[a.row_of(row.b, row.h, row.i)] = end.lse;
+      if (rank == 0) lse[a.row_of(row.b, row.h, row.i)] = end.lse;
     }
-    for (int c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
+    for (int c = rank * kGroup; c < s.cols; c += step) {
       const unsigned seen = scores(y, c);
       sluice::detail::PhiloxWords words{};
       if (a.drops && seen) words = a.words(row.b, row.h, row.i, s.col + c);
@@ -215,20 +225,21 @@ __global__ void __launch_bounds__(kThreads) weigh_rows(AttentionView<float> a, S
 }
 
 /// P ⊙ Z and scale · dS ⊙ cap' in bf16 from the products of the scores and of dP; the gradient of a bias; and dS in f32
-/// in place of dP if `keeps`. A warp takes a row.
-template <bool softmax>
+/// in place of dP if `keeps`. A team takes a row.
+template <bool softmax, int threads>
 __global__ void __launch_bounds__(kThreads)
     differentiate_rows(AttentionView<float> a, Slice s, Marked q, Marked k, Marked g, Marked v, const float* products,
                        float* dp, BFloat16* weights, BFloat16* ds, BiasGradient bias, bool keeps) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  constexpr int teams = kThreads / threads, step = threads * kGroup;
+  const int rank = rank_in_team<threads>();
   const bool any_marked = *q.any != 0 || *k.any != 0 || *g.any != 0 || *v.any != 0;
-  for (int64_t r = int64_t{blockIdx.x} * kTeams + threadIdx.x / kWarp; r < s.count * s.rows;
-       r += int64_t{gridDim.x} * kTeams) {
+  for (int64_t r = int64_t{blockIdx.x} * teams + threadIdx.x / threads; r < s.count * s.rows;
+       r += int64_t{gridDim.x} * teams) {
     const RowOfSlice row(a, s, r, any_marked);
     const int64_t at = a.row_of(row.b, row.h, row.i);
     const float lse = softmax ? a.lse[at] : 0.0f, delta = softmax ? a.delta[at] : 0.0f,
                 rho = a.rho(row.b, row.h, row.i);
-    for (int c = lane * kGroup; c < s.cols; c += kWarp * kGroup) {
+    for (int c = rank * kGroup; c < s.cols; c += step) {
       const int64_t place = r * s.ld + c;
       const Bytes16<float> of_s = *reinterpret_cast<const Bytes16<float>*>(products + place);
       Bytes16<float> of_dp = *reinterpret_cast<const Bytes16<float>*>(dp + place);
@@ -278,6 +289,11 @@ inline void add_diagonals(const AttentionView<float>& a, const Slice& s, const f
   });
 }
 
-inline dim3 blocks_for(int64_t rows) { return grid_of(ceil_div(rows, kTeams)); }
+/// f.operator()<threads>(): the threads of a team for the rows of a slice. A warp for each row of a slice of few long
+/// ones would leave too few bytes under way.
+template <class F> void with_teams(const Slice& s, F f) {
+  const bool few = s.count * s.rows < 64 * multiprocessors() && s.cols >= kLongRow;
+  few ? f.template operator()<kThreads>() : f.template operator()<kWarp>();
+}
 
 }  // namespace sluice::cuda
