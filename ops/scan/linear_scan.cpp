@@ -55,8 +55,9 @@ struct LinearScan final : Op<"linear_scan"> {
   explicit LinearScan(const LinearScanOptions& options) : o(options) {}
   Tensors vjp(const Tensor& gy) override {
     // A decay's gradient is a running sum of differences that nearly cancel.
-    const PrecisionScope scope(needs(3) ? Precision::f32 : precision_of(gy.dtype()));
-    Tensors grads = one_pass(gy) ? fused_vjp(gy) : composed_vjp(detail::widened(gy));
+    const Precision given = precision_of(gy.dtype());
+    const PrecisionScope scope(needs(3) ? Precision::f32 : given);
+    Tensors grads = one_pass(gy) ? fused_vjp(gy) : composed_vjp(detail::widened(gy), given);
     for (std::size_t i = 0; i < 4; ++i)
       if (grads[i].defined()) grads[i] = to(grads[i], saved(i).dtype());
     return grads;
@@ -94,7 +95,8 @@ struct LinearScan final : Op<"linear_scan"> {
             decays(dg)};
   }
 
-  Tensors composed_vjp(const Tensor& gy) const {
+  /// `given`: the precision of what makes no decay's gradient.
+  Tensors composed_vjp(const Tensor& gy, Precision given) const {
     const int64_t groups = saved(0).dim(1), heads = gy.dim(1);
     const Tensor q = detail::spread_heads(detail::widened(saved(0)), heads),
                  k = detail::spread_heads(detail::widened(saved(1)), heads), v = detail::widened(saved(2)),
@@ -113,7 +115,10 @@ struct LinearScan final : Op<"linear_scan"> {
     auto &dq = grads[0], &dk = grads[1], &dv = grads[2];
     if (needs(0) || by_key) dq = scan(gy, v, k, other, by_key);
     if (needs(1) || by_key) dk = scan(v, gy, q, other_back, by_key);
-    if (needs(2) || by_value) dv = scan(k, q, gy, same_back, by_value);
+    if (needs(2) || by_value) {
+      const PrecisionScope scope(by_value ? precision() : given);
+      dv = scan(k, q, gy, same_back, by_value);
+    }
     if (want_decay) {
       Tensor from = by_value ? scan(q, k, v, same, true) * gy : q * dq, to = by_value ? v * dv : k * dk;
       if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
