@@ -76,25 +76,25 @@ template <class T> bool in_pairs(const HeadRows<T>& y) {
 __device__ inline void store_number(float* to, float x) { *to = x; }
 __device__ inline void store_number(BFloat16* to, float x) { to->bits = static_cast<uint16_t>(pack_bf16(x, 0)); }
 
-/// acc [16, 64] += A v for 16×16 weights A and the rows of v from `row` on, its pieces from `piece` on. `place`: the
-/// place of this lane's row in the first two pieces, for row = 0. On the diagonal A is 0 for later steps; their v may
-/// be NaN, and must not count.
-template <int columns, bool diagonal>
-__device__ void scan_add_weighted(float (&acc)[8][4], const uint32_t (&w)[1][4], Shared<BFloat16> v, int place, int row,
-                                  int piece, Shared<BFloat16> mine) {
-  uint32_t f[4][4], bad = 0;
+/// acc [16, 8 wide] += A v for 16×16 weights A and the rows of v from `row` on, its pieces from `piece` on. `place`:
+/// the place of this lane's row in the first two pieces, for row = 0. On the diagonal A is 0 for steps that do not
+/// count; their v may be NaN, and must not count.
+template <int columns, bool diagonal, int wide>
+__device__ void scan_add_weighted(float (&acc)[wide][4], const uint32_t (&w)[1][4], Shared<BFloat16> v, int place,
+                                  int row, int piece, Shared<BFloat16> mine) {
+  uint32_t f[wide / 2][4], bad = 0;
 #pragma unroll
-  for (int d = 0; d < 4; ++d) {
+  for (int d = 0; d < wide / 2; ++d) {
     ldmatrix<true>(f[d], v + (pieces_on(place, 2 * d) + row * columns));
 #pragma unroll
     for (int i = 0; i < 4; ++i) bad |= has_exponent_of_ones(f[d][i]);
   }
   if constexpr (diagonal)
     if (__any_sync(kAllLanes, bad != 0))
-      return mma_add_by_numbers<64, 16>(
+      return mma_add_by_numbers<8 * wide, 16>(
           acc, w, [=](int j, int d, int e) { return to_float(v[MmaRows<columns>::at(row + j, piece + d) + e]); }, mine);
 #pragma unroll
-  for (int d = 0; d < 4; ++d)
+  for (int d = 0; d < wide / 2; ++d)
     mma_m16n8k16(acc[2 * d], w[0], f[d][0], f[d][1]), mma_m16n8k16(acc[2 * d + 1], w[0], f[d][2], f[d][3]);
 }
 template <int columns, bool diagonal>
@@ -103,6 +103,59 @@ __device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], con
   const uint32_t w[1][4] = {
       {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]), pack_bf16(high[2], high[3])}};
   scan_add_weighted<columns, diagonal>(acc, w, v, place, row, piece, mine);
+}
+
+/// S ← e^{L_end} S
+template <int M> __device__ void scan_shrink(float (&state)[M / 64][8][4], const ScanMmaDecays& decays) {
+  const float whole = decays.end[0], rest = decays.end[1];
+#pragma unroll
+  for (int i = 0; i < M / 64; ++i)
+#pragma unroll
+    for (int d = 0; d < 8; ++d)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) state[i][d][e] = decayed(state[i][d][e], whole, rest, 0.0f);
+}
+/// S += Σ_j (k_j factors_j)ᵀ v_j over `count` steps. of_k, of_v: places of this lane's rows of k, transposed, and of v.
+template <int M, int columns, bool weighted>
+__device__ void scan_add_to_state(float (&state)[M / 64][8][4], Shared<BFloat16> k, Shared<BFloat16> v, int of_k,
+                                  int of_v, Shared<float> factors, int count) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll 1
+  for (int j = 0; j < count; j += 16) {
+    uint32_t f[4][4];
+#pragma unroll
+    for (int d = 0; d < 4; ++d) ldmatrix<true>(f[d], v + (pieces_on(of_v, 2 * d) + j * columns));
+#pragma unroll
+    for (int i = 0; i < M / 64; ++i) {
+      uint32_t a[4];  // kᵀ: 16 channels by 16 steps
+      ldmatrix<true>(a, k + (pieces_on(of_k, 2 * i) + j * M));
+      if constexpr (weighted) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int step = j + e / 2 * 8 + 2 * t;
+          a[e] = scale_pair(a[e], factors[step], factors[step + 1]);
+        }
+      }
+#pragma unroll
+      for (int d = 0; d < 4; ++d)
+        mma_m16n8k16(state[i][2 * d], a, f[d][0], f[d][1]), mma_m16n8k16(state[i][2 * d + 1], a, f[d][2], f[d][3]);
+    }
+  }
+}
+
+/// Writes row g + 8r of acc to columns `col` … of y, which has `width`. `pairs`: its rows begin at even places.
+template <int wide, class Out>
+__device__ void scan_store_row(Out* y, int col, int width, const float (&acc)[wide][4], int r, bool pairs) {
+#pragma unroll
+  for (int d = 0; d < wide; ++d) {
+    const int c = col + 8 * d + static_cast<int>(threadIdx.x) % 4 * 2;
+    if (pairs && c + 1 < width) {
+      store_pair(y + c, acc[d][2 * r], acc[d][2 * r + 1]);
+    } else {
+      if (c < width) store_number(y + c, acc[d][2 * r]);
+      if (c + 1 < width) store_number(y + c + 1, acc[d][2 * r + 1]);
+    }
+  }
 }
 
 /// A block for each 64·halves columns of each head and piece. Rows of operands must be 16-byte aligned and padded with
@@ -251,51 +304,13 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
       for (int r = 0; r < 2; ++r) {
         const int step = 16 * rows + 8 * r + g;
         if (step >= count) continue;
-        Out* const y = s.y.at(at.b, at.h, int64_t{chunk} * steps + step) + col;
-#pragma unroll
-        for (int d = 0; d < 8; ++d) {
-          const int c = 8 * d + 2 * t;
-          if (pairs && col + c + 1 < wide) {
-            store_pair(y + c, acc[d][2 * r], acc[d][2 * r + 1]);
-          } else {
-            if (col + c < wide) store_number(y + c, acc[d][2 * r]);
-            if (col + c + 1 < wide) store_number(y + c + 1, acc[d][2 * r + 1]);
-          }
-        }
+        scan_store_row(s.y.at(at.b, at.h, int64_t{chunk} * steps + step), col, wide, acc, r, pairs);
       }
       if (!more) break;  // S is not needed any more
     }
 
-    if constexpr (weighted) {
-      const float whole = decays.end[0], rest = decays.end[1];
-#pragma unroll
-      for (int i = 0; i < M / 64; ++i)
-#pragma unroll
-        for (int d = 0; d < 8; ++d)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) state[i][d][e] = decayed(state[i][d][e], whole, rest, 0.0f);
-    }
-#pragma unroll 1
-    for (int j = 0; j < count; j += 16) {
-      uint32_t f[4][4];
-#pragma unroll
-      for (int d = 0; d < 4; ++d) ldmatrix<true>(f[d], v + (pieces_on(of_columns, 2 * d) + j * columns));
-#pragma unroll
-      for (int i = 0; i < M / 64; ++i) {
-        uint32_t a[4];  // kᵀ: 16 channels by 16 steps
-        ldmatrix<true>(a, k + (pieces_on(of_k_transposed, 2 * i) + j * M));
-        if constexpr (weighted) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int step = j + e / 2 * 8 + 2 * t;
-            a[e] = scale_pair(a[e], decays.down[step], decays.down[step + 1]);
-          }
-        }
-#pragma unroll
-        for (int d = 0; d < 4; ++d)
-          mma_m16n8k16(state[i][2 * d], a, f[d][0], f[d][1]), mma_m16n8k16(state[i][2 * d + 1], a, f[d][2], f[d][3]);
-      }
-    }
+    if constexpr (weighted) scan_shrink<M>(state, decays);
+    scan_add_to_state<M, columns, weighted>(state, k, v, of_k_transposed, of_columns, decays.down, count);
     has_state = true;
     if (weighted && warp == 0 && more) total += ScanMmaDecays::of<Tile>(1 - buffer).fill(next_low, next_high);
     if (!writes) continue;

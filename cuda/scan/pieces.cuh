@@ -49,6 +49,9 @@ struct ScanPlace {
   }
 };
 
+/// e^x is 0 in f32 and f64 from the least decay on, and sums of it are finite.
+template <class T> __device__ T finite_decay(T x) { return x < T(-1e3) ? T(-1e3) : x; }
+
 /// A call, with its rows in the order of the scan. T: type of the operands; Out: of y; State: of the arithmetic.
 template <class T, class Out = T, class State = T> struct ScanView {
   HeadRows<const T> q{}, k{}, v{};
@@ -69,9 +72,7 @@ template <class T, class Out = T, class State = T> struct ScanView {
   }
   /// The log decay from step i − 1 to step i; 0 for the first step.
   __device__ State log_decay(int head, int64_t i, int64_t channel) const {
-    if (i == 0) return 0;
-    const State x = g[int64_t{head} * n * channels + i * g_row + channel];
-    return x < State(-1e3) ? State(-1e3) : x;  // e^x is 0 there in f32 and f64
+    return i == 0 ? State(0) : finite_decay(g[int64_t{head} * n * channels + i * g_row + channel]);
   }
 };
 
@@ -86,7 +87,7 @@ template <class T> HeadRows<T> backwards(HeadRows<T> x, int64_t n) {
 template <class T> struct ScanFactor {
   T whole, rest;
   __device__ explicit ScanFactor(T g) {
-    if (g < T(-1e3)) g = T(-1e3);
+    g = finite_decay(g);
     whole = g < T(-0.7) ? T(0) : T(1), rest = g < T(-0.7) ? math::exp(g) : math::expm1(g);
   }
 };
