@@ -108,6 +108,12 @@ template <int n> __device__ void store_words(void* to, const uint32_t (&w)[n]) {
                  : "memory");
 }
 
+/// threadIdx.x, read each time: nothing that follows from it stays in registers around a loop.
+__device__ inline int thread_again() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
 /// Reads shared memory each time: no register keeps the number.
 __device__ inline int load_again(const int* from) {
   int x;
@@ -219,6 +225,7 @@ template <class T> void store_16(Shared<T> to, const T (&x)[16 / sizeof(T)]) {
 template <int n> void store_words(void* to, const uint32_t (&w)[n]) { std::memcpy(to, w, sizeof w); }
 
 inline int load_again(Shared<int> from) { return from[0]; }
+inline int thread_again() { return static_cast<int>(threadIdx.x); }
 inline uint32_t pack_bf16(float low, float high) { return BFloat16(low).bits | uint32_t{BFloat16(high).bits} << 16; }
 inline float exp2_approx(float x) { return std::exp2(x); }
 

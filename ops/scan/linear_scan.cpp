@@ -57,7 +57,9 @@ struct LinearScan final : Op<"linear_scan"> {
     // A decay's gradient is a running sum of differences that nearly cancel.
     const Precision given = precision_of(gy.dtype());
     const PrecisionScope scope(needs(3) ? Precision::f32 : given);
-    Tensors grads = one_pass(gy) ? fused_vjp(gy) : composed_vjp(detail::widened(gy), given);
+    Tensors grads = rounded_pass(gy, given) ? fused_vjp(gy, true)
+                    : one_pass(gy)          ? fused_vjp(gy, false)
+                                            : composed_vjp(detail::widened(gy), given);
     for (std::size_t i = 0; i < 4; ++i)
       if (grads[i].defined()) grads[i] = to(grads[i], saved(i).dtype());
     return grads;
@@ -78,19 +80,31 @@ struct LinearScan final : Op<"linear_scan"> {
            (needs(3) || (!o.reverse && (q.dim(1) < gy.dim(1) || (needs(0) && needs(1) && needs(2)))));
   }
 
-  Tensors fused_vjp(const Tensor& gy) const {
+  /// True if linear_scan_bf16_backward serves this call.
+  bool rounded_pass(const Tensor& gy, Precision given) const {
+    const int64_t n = gy.dim(2), m = saved(0).dim(3), e = gy.dim(3);
+    return !grad_enabled() && gy.device() != meta && kernel::linear_scan_bf16_backward.installed(gy.device()) &&
+           given == Precision::bf16 && gy.dtype() != f64 && !o.exclusive && gy.numel() > 0 && needs(3) &&
+           saved(3).rank() == 3 && n >= 16 && m >= 16 && m <= 128 && e >= 16 && e <= 128;
+  }
+
+  Tensors fused_vjp(const Tensor& gy, bool rounded) const {
     const auto in_order = [this](const Tensor& x) { return o.reverse ? flip(x, {2}) : x; };
     const auto decays = [this](const Tensor& g) { return o.reverse ? detail::backward_decay(g) : g; };
     const Tensor q = in_order(saved(0)), k = in_order(saved(1)), v = in_order(saved(2)), g = decays(saved(3));
-    const int64_t groups = k.dim(1), parts = detail::parts_of_group(k.dim(0) * groups, v.dim(1) / groups);
-    const auto result = [](int64_t heads, const Tensor& like) {
-      return detail::empty_heads({like.dim(0), heads, like.dim(2), like.dim(3)}, detail::widened(like.options()));
+    const int64_t groups = k.dim(1);
+    const int64_t parts = rounded ? v.dim(1) / groups : detail::parts_of_group(k.dim(0) * groups, v.dim(1) / groups);
+    const auto result = [rounded](int64_t heads, const Tensor& like) {
+      return detail::empty_heads({like.dim(0), heads, like.dim(2), like.dim(3)},
+                                 rounded ? like.options() : detail::widened(like.options()));
     };
     Tensor dq = result(groups * parts, q), dk = result(groups * parts, k), dv = result(v.dim(1), v), dg;
-    if (needs(3)) dg = empty(g.shape(), g.options());
-    kernel::linear_scan_backward(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v),
-                                 g.defined() ? contiguous(g) : g, detail::readable_rows(in_order(gy)), o.chunk, dq, dk,
-                                 dv, dg);
+    const Tensor steps = g.defined() ? contiguous(rounded ? detail::widened(g) : g) : g;
+    if (needs(3)) dg = empty(steps.shape(), steps.options());
+    const Tensor rows[] = {detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v),
+                           detail::readable_rows(in_order(gy))};
+    if (rounded) kernel::linear_scan_bf16_backward(rows[0], rows[1], rows[2], steps, rows[3], dq, dk, dv, dg);
+    else kernel::linear_scan_backward(rows[0], rows[1], rows[2], steps, rows[3], o.chunk, dq, dk, dv, dg);
     return {in_order(detail::gather_heads(dq, groups)), in_order(detail::gather_heads(dk, groups)), in_order(dv),
             decays(dg)};
   }
