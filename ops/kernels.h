@@ -150,8 +150,8 @@ extern Kernel<void(const AttentionMask& mask, int64_t batch, int64_t heads, int6
 /// y [..., m, n] = 1/(1 − p) where attention keeps a weight, else 0: the mask that dropout inside attention uses.
 extern Kernel<void(Tensor& y, DropoutSpec spec)> attention_keep_mask;
 /// q, k, v as linear_scan() takes them, last dim contiguous. q and k may have fewer heads than v only where there is a
-/// linear_scan_backward. g undefined, [batch, heads, n] or [batch, heads, n, channels]; y [batch, heads, n, e], last
-/// dim contiguous.
+/// linear_scan_backward or a linear_scan_bf16_backward. g undefined, [batch, heads, n] or [batch, heads, n, channels];
+/// y [batch, heads, n, e], last dim contiguous.
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
                    Tensor& y)>
     linear_scan;

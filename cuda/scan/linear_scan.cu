@@ -24,7 +24,7 @@ ScanDecay decay_of(const Tensor& g, const LinearScanOptions& o) {
 template <class View, class State>
 View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o, int width, int steps) {
   const int64_t n = q.dim(2), e = v.dim(3), channels = g.defined() && g.rank() == 4 ? g.dim(3) : 1;
-  const int64_t col_tiles = ceil_div(e, width), blocks = q.dim(0) * q.dim(1) * col_tiles;
+  const int64_t col_tiles = ceil_div(e, width), blocks = v.dim(0) * v.dim(1) * col_tiles;
   if (blocks > INT32_MAX) fail<ValueError>("linear_scan: too large for a GPU's grid — q=", q, ", v=", v);
   View s{.g = data_or_null<State>(g),
          .g_row = channels,
@@ -32,7 +32,8 @@ View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScan
          .m = q.dim(3),
          .e = e,
          .channels = channels,
-         .heads = static_cast<int>(q.dim(1)),
+         .heads = static_cast<int>(v.dim(1)),
+         .share = static_cast<int>(v.dim(1) / q.dim(1)),
          .col_tiles = static_cast<int>(col_tiles),
          .blocks_of_piece = static_cast<int>(blocks),
          .cut = ScanCut(n, steps, blocks),
@@ -47,6 +48,11 @@ template <class T, class Out, class View>
 void set_rows(View& s, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v, HeadRows<Out> y, bool reverse) {
   s.q = q, s.k = k, s.v = v, s.y = y;
   if (reverse) s.q = backwards(q, s.n), s.k = backwards(k, s.n), s.v = backwards(v, s.n), s.y = backwards(y, s.n);
+}
+
+/// A head of x [batch, groups, n, m] for each of `heads`.
+Tensor spread(const Tensor& x, int64_t heads) {
+  return x.dim(1) == heads ? x : repeat_interleave(x, heads / x.dim(1), 1);
 }
 
 // -- f32 and f64, every option ---------------------------------------------------------------------------------------
@@ -73,8 +79,9 @@ void run_tile(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
   }
 }
 
-void simt_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
+void simt_scan(const Tensor& queries, const Tensor& keys, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
                Tensor& y) {
+  const Tensor q = spread(queries, v.dim(1)), k = spread(keys, v.dim(1));
   if (q.dtype() == f64) run_tile<double, 32>(q, k, v, g, o, y);
   else if (q.dim(3) <= 32 && v.dim(3) <= 32) run_tile<float, 32>(q, k, v, g, o, y);
   else run_tile<float, 64>(q, k, v, g, o, y);
@@ -128,13 +135,13 @@ void exclusive_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
   Tensor edge = narrow(y, 2, o.reverse ? n - 1 : 0, 1);
   fill_(edge, 0);
   if (n == 1) return;
-  Tensor read = without(q, o.reverse), kept, decay, to = without(y, o.reverse);
+  Tensor read = spread(without(q, o.reverse), v.dim(1)), kept, decay, to = without(y, o.reverse);
   if (g.defined()) {
     kept = sluice::to(exp(without(g, false)), q.dtype()), decay = contiguous(without(g, !o.reverse));
     if (g.rank() == 3) kept = unsqueeze(kept, -1);
     else if (!o.decay_on_values) read = kept * read, kept = Tensor();
   }
-  linear_scan(read, without(k, !o.reverse), without(v, !o.reverse), decay, o, to);
+  linear_scan(read, spread(without(k, !o.reverse), v.dim(1)), without(v, !o.reverse), decay, o, to);
   if (kept.defined()) copy_(to, kept * to);
 }
 

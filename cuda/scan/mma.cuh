@@ -187,10 +187,10 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
     const int buffer = chunk % 2, count = count_of(chunk);
     const int64_t first = int64_t{chunk} * steps;
     if (writes)
-      scan_copy<M, Tile::threads>(memory + (Tile::q + buffer * steps * M), s.q.at(at.b, at.h, first), s.q.row, count,
-                                  static_cast<int>(s.m));
-    scan_copy<M, Tile::threads>(memory + (Tile::k + buffer * steps * M), s.k.at(at.b, at.h, first), s.k.row, count,
-                                static_cast<int>(s.m));
+      scan_copy<M, Tile::threads>(memory + (Tile::q + buffer * steps * M), s.q.at(at.b, at.h / s.share, first), s.q.row,
+                                  count, static_cast<int>(s.m));
+    scan_copy<M, Tile::threads>(memory + (Tile::k + buffer * steps * M), s.k.at(at.b, at.h / s.share, first), s.k.row,
+                                count, static_cast<int>(s.m));
     scan_copy<columns, Tile::threads>(memory + (Tile::v + buffer * steps * columns),
                                       s.v.at(at.b, at.h, first) + tile_col, s.v.row, count, wide - tile_col);
   };

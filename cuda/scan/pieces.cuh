@@ -58,7 +58,7 @@ template <class T, class Out = T, class State = T> struct ScanView {
   HeadRows<Out> y{};  // null: only states and totals are computed
   const State* g;     // log decays, from step 0 on [batch, heads, n, channels]
   int64_t g_row, n, m, e, channels;
-  int heads, col_tiles, blocks_of_piece, blocks = 0;
+  int heads, share, col_tiles, blocks_of_piece, blocks = 0;  // `share` heads of v read a head of q and k
   ScanCut cut;
   State* states;   // [batch, heads, pieces, m, e]: at the starts of pieces, or without y their sums; null: one piece
   double* totals;  // [batch, heads, pieces, channels]: Σg of each piece, without y

@@ -26,10 +26,10 @@ Tensor spread_heads(const Tensor& x, int64_t heads);
 Tensor gather_heads(const Tensor& x, int64_t groups);
 
 /// Into how many equal parts kernels cut the `group` heads that read one head of k, of which there are `heads`: into as
-/// few as give 16 tasks, so that threads have work.
-inline int64_t parts_of_group(int64_t heads, int64_t group) {
+/// few as give `tasks`, so that threads have work.
+inline int64_t parts_of_group(int64_t heads, int64_t group, int64_t tasks = 16) {
   int64_t parts = 1;
-  while (parts < group && (group % parts != 0 || heads * parts < 16)) ++parts;
+  while (parts < group && (group % parts != 0 || heads * parts < tasks)) ++parts;
   return parts;
 }
 

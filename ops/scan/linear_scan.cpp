@@ -29,6 +29,9 @@ Tensor detail::expanded_decay(const char* op, const Tensor& log_decay, const cha
 
 namespace {
 
+/// Chunks of 64 steps times parts that give a GPU work: four rounds of two blocks on each of 132 multiprocessors.
+constexpr int64_t kGpuTasks = 1056;
+
 /// The decay broadcast to [batch, heads, n] or [batch, heads, n, channels]; checks all operands.
 Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
                      const LinearScanOptions& o, bool grouped = false) {
@@ -92,8 +95,9 @@ struct LinearScan final : Op<"linear_scan"> {
     const auto in_order = [this](const Tensor& x) { return o.reverse ? flip(x, {2}) : x; };
     const auto decays = [this](const Tensor& g) { return o.reverse ? detail::backward_decay(g) : g; };
     const Tensor q = in_order(saved(0)), k = in_order(saved(1)), v = in_order(saved(2)), g = decays(saved(3));
-    const int64_t groups = k.dim(1);
-    const int64_t parts = rounded ? v.dim(1) / groups : detail::parts_of_group(k.dim(0) * groups, v.dim(1) / groups);
+    const int64_t groups = k.dim(1), heads = k.dim(0) * groups, group = v.dim(1) / groups;
+    const int64_t parts = rounded ? detail::parts_of_group(heads * ((v.dim(2) + 63) / 64), group, kGpuTasks)
+                                  : detail::parts_of_group(heads, group);
     const auto result = [rounded](int64_t heads, const Tensor& like) {
       return detail::empty_heads({like.dim(0), heads, like.dim(2), like.dim(3)},
                                  rounded ? like.options() : detail::widened(like.options()));
@@ -153,7 +157,8 @@ struct LinearScan final : Op<"linear_scan"> {
 Tensor linear_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Tensor& log_decay,
                    const LinearScanOptions& o) {
   const Tensor g = checked_decay("linear_scan", q_in, k_in, v, log_decay, o, true);
-  const bool spread = !kernel::linear_scan_backward.installed(v.device());
+  const bool spread =
+      !kernel::linear_scan_backward.installed(v.device()) && !kernel::linear_scan_bf16_backward.installed(v.device());
   const Tensor q = spread ? detail::spread_heads(q_in, v.dim(1)) : q_in,
                k = spread ? detail::spread_heads(k_in, v.dim(1)) : k_in;
   Tensor y = detail::empty_heads(v.shape(), v.options());
