@@ -36,7 +36,7 @@ Tensor numbers(const Shape& shape, DType dtype, uint64_t seed) {
   return to(random_tensor(shape, f32, rand, -9, 9), dtype);
 }
 
-/// f on the CPU and on the device; within `ulps` of the largest number, or the same bits for 0.
+/// f on the CPU and on the device; within `ulps` of the largest number, or the same numbers for 0.
 void same_there(const std::string& what, const std::vector<Tensor>& x,
                 const std::function<Tensor(const std::vector<Tensor>&)>& f, double ulps = 0) {
   INFO(what << ", " << str(x[0]));
@@ -44,7 +44,7 @@ void same_there(const std::string& what, const std::vector<Tensor>& x,
   for (const Tensor& t : x) there.push_back(to(t, gpu));
   const Tensor want = contiguous(f(x)), got = to(contiguous(f(there)), cpu);
   if (ulps == 0) {
-    CHECK(same_bits(got, want));
+    CHECK(same_numbers(got, want));
     return;
   }
   CHECK(got.dtype() == want.dtype());

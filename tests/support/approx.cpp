@@ -55,17 +55,21 @@ double max_abs(const Tensor& a) {
   return worst;
 }
 
-bool same_bits(const Tensor& a, const Tensor& b) {
+/// True when shape and dtype agree, and of every number the bits; with `any_nan` a NaN is like every other.
+static bool agree(const Tensor& a, const Tensor& b, bool any_nan) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
   return dispatch_all(a.dtype(), [&]<class T>() {
     const auto x = a.to_vector<T>(), y = b.to_vector<T>();
     for (std::size_t i = 0; i < x.size(); ++i) {
       const T p = x[i], q = y[i];
+      if (any_nan && std::isnan(static_cast<float>(p)) && std::isnan(static_cast<float>(q))) continue;
       if (std::memcmp(&p, &q, sizeof(T)) != 0) return false;
     }
     return true;
   });
 }
+bool same_bits(const Tensor& a, const Tensor& b) { return agree(a, b, false); }
+bool same_numbers(const Tensor& a, const Tensor& b) { return agree(a, b, true); }
 
 Closeness all_close(const std::vector<double>& got, const std::vector<double>& want,
                     const std::vector<double>& allowed) {

@@ -41,6 +41,8 @@ double max_abs_diff(const Tensor& a, const Tensor& b);
 double max_abs(const Tensor& a);
 /// True when shape, dtype and every bit agree.
 bool same_bits(const Tensor& a, const Tensor& b);
+/// The same, but a NaN is like every other: its bits differ from device to device.
+bool same_numbers(const Tensor& a, const Tensor& b);
 
 /// How far `got` is from `want`, in units of what is allowed: <= 1 passes. `used` is the slack report.
 struct Closeness {
