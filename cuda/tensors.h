@@ -62,6 +62,16 @@ SLUICE_FN int64_t offset_at(const sluice::detail::StridedRange& walk, int64_t at
   return offset;
 }
 
+/// i / n and i % n of numbers that are not negative.
+struct Divided {
+  int64_t quotient, rest;
+};
+__device__ inline Divided divided(int64_t i, int64_t n) {
+  if ((i | n) >> 32) return {i / n, i % n};
+  const auto a = static_cast<uint32_t>(i), b = static_cast<uint32_t>(n);
+  return {a / b, a % b};
+}
+
 #ifdef __CUDACC__
 constexpr int64_t kMostBlocks = 132 * 16;  // of a grid-stride loop: enough to fill the device
 #else

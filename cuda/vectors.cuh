@@ -4,6 +4,9 @@
 
 #include <sluice/cuda/tensors.h>
 
+#include <cstring>
+#include <iterator>
+
 namespace sluice::cuda {
 
 constexpr int kNeighbours = 8;
@@ -32,6 +35,30 @@ __device__ inline void store_vector(float* to, const float (&x)[kNeighbours]) {
 }
 __device__ inline void store_vector(BFloat16* to, const float (&x)[kNeighbours]) {
   store_words(to, {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])});
+}
+/// Neighbours of any type, bit for bit: one, or as many as fill pieces of 16 bytes at a multiple of 16.
+template <class T, int count> __device__ void load_neighbours(T (&x)[count], const T* from) {
+  if constexpr (count == 1) {
+    x[0] = from[0];
+  } else {
+    Bytes16<uint32_t> pieces[count * sizeof(T) / 16];
+    static_assert(sizeof pieces == sizeof x);
+#pragma unroll
+    for (std::size_t p = 0; p < std::size(pieces); ++p) pieces[p] = reinterpret_cast<const Bytes16<uint32_t>*>(from)[p];
+    memcpy(x, pieces, sizeof x);
+  }
+}
+template <class T, int count> __device__ void store_neighbours(T* to, const T (&x)[count]) {
+  if constexpr (count == 1) {
+    to[0] = x[0];
+  } else {
+    uint32_t words[count * sizeof(T) / 16][4];
+    static_assert(sizeof words == sizeof x);
+    memcpy(words, x, sizeof x);
+#pragma unroll
+    for (std::size_t p = 0; p < std::size(words); ++p)
+      store_words(reinterpret_cast<Bytes16<uint32_t>*>(to) + p, words[p]);
+  }
 }
 inline bool is_aligned_16(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % sizeof(Bytes16<float>) == 0; }
 

@@ -215,32 +215,45 @@ template <class T> void scatter_last(const Lanes<T>& x) {
   });
 }
 
-/// Slices are sorted by target. The first slice of a target adds all of them, a thread for each column, and writes the
-/// sum once. A target of many slices is one long chain of additions: limited by the latency of its reads.
-template <class T, class Sum> struct IndexAdd {
+/// Slices are sorted by target. The first slice of a target adds all of them and writes the sum once: a thread has
+/// `count` neighbouring columns. A target of many slices is one long chain of additions, limited by the latency of its
+/// reads: a thread reads some slices before it adds one.
+template <class T, class Sum, int count> struct IndexAdd {
+  static constexpr int kAhead = 4;
   const Entry* entries;
   const T* src;
   T* y;
   ReduceShape s;  // of src
   int64_t size;
-  __device__ bool first(int64_t at) const { return at == 0 || entries[at - 1].key != entries[at].key; }
-  __device__ void add(int64_t o, int64_t at, int64_t column) const {
-    const uint64_t target = entries[at].key;
-    T& to = y[(o * size + static_cast<int64_t>(target)) * s.inner + column];
-    Sum sum = convert<Sum>(to);
-#pragma unroll 4
-    for (int64_t k = at; k < s.n && entries[k].key == target; ++k)
-      sum = sum_of(sum, convert<Sum>(src[(o * s.n + entries[k].place) * s.inner + column]));
-    to = convert<T>(sum);
-  }
+  /// i: a place in the shape of src, in units of `count` columns.
   __device__ void operator()(int64_t i) const {
-    const int64_t slice = i / s.inner, at = slice % s.n;
-    if (first(at)) add(slice / s.n, at, i % s.inner);
+    const Divided slice = divided(i, s.inner / count), row = divided(slice.quotient, s.n);
+    const int64_t column = slice.rest * count, at = row.rest;
+    const Entry first = entries[at];
+    if (at > 0 && entries[at - 1].key == first.key) return;
+    T* const to = y + (row.quotient * size + static_cast<int64_t>(first.key)) * s.inner + column;
+    const T* const from = src + row.quotient * s.n * s.inner + column;
+    T old[count], next[kAhead][count];
+    load_neighbours(old, to), load_neighbours(next[0], from + first.place * s.inner);
+    Sum sum[count];
+#pragma unroll
+    for (int e = 0; e < count; ++e) sum[e] = sum_of(convert<Sum>(old[e]), convert<Sum>(next[0][e]));
+    int64_t k = at + 1;
+    for (; k + kAhead <= s.n && entries[k + kAhead - 1].key == first.key; k += kAhead) {
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) load_neighbours(next[a], from + entries[k + a].place * s.inner);
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) add(sum, next[a]);
+    }
+    for (; k < s.n && entries[k].key == first.key; ++k)
+      load_neighbours(next[0], from + entries[k].place * s.inner), add(sum, next[0]);
+#pragma unroll
+    for (int e = 0; e < count; ++e) old[e] = convert<T>(sum[e]);
+    store_neighbours(to, old);
   }
-  template <int threads> __device__ void operator()(int64_t slice) const {
-    const int64_t at = slice % s.n;
-    if (!first(at)) return;
-    for (int64_t i = rank_in_team<threads>(); i < s.inner; i += threads) add(slice / s.n, at, i);
+  __device__ static void add(Sum (&sum)[count], const T (&x)[count]) {
+#pragma unroll
+    for (int e = 0; e < count; ++e) sum[e] = sum_of(sum[e], convert<Sum>(x[e]));
   }
 };
 
@@ -309,9 +322,14 @@ void index_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   const Scratch<Entry> sorted(static_cast<std::size_t>(s.n));
   sort_rows(1, s.n, LaneIndex{data_of<int64_t>(index), {1, s.n, 1}}, StoreEntry{sorted.get(), s.n});
   dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {
-    const IndexAdd<T, Sum> add{sorted.get(), data_of<T>(src), data_of<T>(y), s, y.shape()[dim]};
-    if (s.inner < kWarp) for_each(src.numel(), add);
-    else for_each_row(s.outer * s.n, s.inner, add);
+    const auto add = [&]<int count>() {
+      for_each(src.numel() / count,
+               IndexAdd<T, Sum, count>{sorted.get(), data_of<T>(src), data_of<T>(y), s, y.dim(dim)});
+    };
+    constexpr int wide = 32 / sizeof(T);  // columns of a thread: their reads are enough under way
+    if (s.inner % wide == 0 && is_aligned_16(data_of<T>(src)) && is_aligned_16(data_of<T>(y)))
+      add.template operator()<wide>();
+    else add.template operator()<1>();
   });
 }
 

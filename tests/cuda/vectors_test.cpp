@@ -179,6 +179,19 @@ TEST_CASE("cuda: slices are copied by four pieces and one by one", "[cuda]") {
                  [](const auto& t) { return index_select(t[0], 0, t[1]); });
 }
 
+TEST_CASE("cuda: slices are added by pieces of 32 bytes and column by column, in the order of the index", "[cuda]") {
+  for (const DType dtype : {f32, bf16, f64, i64})
+    for (const int64_t width : {4, 8, 16, 24, 33, 48, 512, 528})  // bf16 has 16 columns in a piece, f64 four
+      for (const int64_t n : {1, 2, 5, 7, 40, 133}) {             // four slices of a target at a time, and one by one
+        const Tensor x = numbers({2, 7, width}, dtype, 50), y = numbers({2, n, width}, dtype, 51),
+                     more = numbers({1 + 2 * n * width}, dtype, 51);
+        same_there("sums", {x, y, remainder_of_7(n)}, [](const auto& t) { return index_add(t[0], 1, t[2], t[1]); });
+        same_there("a view", {x, more, remainder_of_7(n)}, [=](const auto& t) {  // it begins between two pieces
+          return index_add(t[0], 1, t[2], reshape(narrow(t[1], 0, 1, 2 * n * width), {2, n, width}));
+        });
+      }
+}
+
 TEST_CASE("cuda: softmax of columns, alone, in blocks and in pieces", "[cuda]") {
   // One thread's columns, a block's, and those that are cut into pieces; with and without eights, tiles of 32 columns.
   for (const DType dtype : {f32, bf16, f64})
