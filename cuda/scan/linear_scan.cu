@@ -6,6 +6,8 @@
 #include <sluice/core/node.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/gemm/precision.h>
+#include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/scan/scan.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
@@ -22,7 +24,8 @@ ScanDecay decay_of(const Tensor& g, const LinearScanOptions& o) {
 
 /// The view of a call without its operands q, k, v and y.
 template <class View, class State>
-View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o, int width, int steps) {
+View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o, int width, int steps,
+             int at_once) {
   const int64_t n = q.dim(2), e = v.dim(3), channels = g.defined() && g.rank() == 4 ? g.dim(3) : 1;
   const int64_t col_tiles = ceil_div(e, width), blocks = v.dim(0) * v.dim(1) * col_tiles;
   if (blocks > INT32_MAX) fail<ValueError>("linear_scan: too large for a GPU's grid — q=", q, ", v=", v);
@@ -36,7 +39,7 @@ View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScan
          .share = static_cast<int>(v.dim(1) / q.dim(1)),
          .col_tiles = static_cast<int>(col_tiles),
          .blocks_of_piece = static_cast<int>(blocks),
-         .cut = ScanCut(n, steps, blocks),
+         .cut = ScanCut(n, steps, blocks, at_once),
          .states = nullptr,
          .totals = nullptr};
   // A reverse scan goes from j to t < j and applies the decays of steps t + 1 … j.
@@ -61,7 +64,7 @@ template <class T, int N, ScanDecay decay>
 void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
               Tensor& y) {
   using Tile = ScanTile<N, decay>;
-  ScanView<T> s = view_of<ScanView<T>, T>(q, v, g, o, N, Tile::steps);
+  ScanView<T> s = view_of<ScanView<T>, T>(q, v, g, o, N, Tile::steps, kScanBlocks<N>);
   set_rows<T, T>(s, HeadRows<const T>(q), HeadRows<const T>(k), HeadRows<const T>(v), HeadRows<T>(y), o.reverse);
   scan_in_pieces(s, decay, [&](const ScanView<T>& x) {
     launch(scan_simt<T, N, decay>, grid_of(x.blocks), dim3(Tile::threads), std::size_t{Tile::end} * sizeof(T), x);
@@ -87,6 +90,27 @@ void simt_scan(const Tensor& queries, const Tensor& keys, const Tensor& v, const
   else run_tile<float, 64>(q, k, v, g, o, y);
 }
 
+// -- running sums ----------------------------------------------------------------------------------------------------
+
+#ifdef __CUDACC__
+constexpr int64_t kManyNumbers =
+    1 << 17;  // of an operand from which on several passes are faster than a tile's 64 columns
+#else
+constexpr int64_t kManyNumbers = 1 << 10;
+#endif
+/// True for a state of one row or one column without decay, as a normaliser and its gradients have it.
+bool is_running_sum(const Tensor& q, const Tensor& v, const Tensor& g) {
+  return !g.defined() && (q.dim(3) == 1 || v.dim(3) == 1) && q.dim(1) == v.dim(1) &&
+         std::max(q.numel(), v.numel()) >= kManyNumbers;
+}
+/// m = 1: y_t = q_t Σ_{j <= t} k_j v_j.   e = 1: y_t = Σ_c q_tc Σ_{j <= t} k_jc v_j.
+void by_running_sums(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&, const LinearScanOptions& o,
+                     Tensor& y) {
+  NoGrad guard;
+  const Tensor state = cumsum(k * v, 2, {.exclusive = o.exclusive, .reverse = o.reverse}), terms = q * state;
+  copy_(y, v.dim(3) == 1 ? sum(terms, {-1}, keep) : terms);
+}
+
 // -- tensor cores ----------------------------------------------------------------------------------------------------
 
 /// True if tensor cores serve the call. As on the CPU, decays per channel stay exact. Calls that a tile cannot hold, or
@@ -103,7 +127,7 @@ void run_mma(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
   using View = ScanView<BFloat16, Out, float>;
   const auto rows = [](const Tensor& x) { return Bf16Rows(x, padded_to_8(x.dim(3)), InPlace::any); };
   const Bf16Rows queries = rows(q), keys = rows(k), values = rows(v);
-  View s = view_of<View, float>(q, v, g, o, Tile::columns, Tile::steps);
+  View s = view_of<View, float>(q, v, g, o, Tile::columns, Tile::steps, 2 / halves);
   set_rows<BFloat16, Out>(s, queries.rows(), keys.rows(), values.rows(), HeadRows<Out>(y), o.reverse);
   const bool pairs = in_pairs(s.y);
   scan_in_pieces(s, weighted ? ScanDecay::scalar : ScanDecay::none, [&](const View& x) {
@@ -149,6 +173,9 @@ void exclusive_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
 
 void linear_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
                  Tensor& y) {
+  if (is_running_sum(q, v, g))
+    return q.dtype() == bf16 ? call_widened(&by_running_sums, false, q, k, v, g, o, y)
+                             : by_running_sums(q, k, v, g, o, y);
   if (o.exclusive) return exclusive_scan(q, k, v, g, o, y);
   if (on_tensor_cores(q, v, g))
     return y.dtype() == bf16 ? run_mma<BFloat16>(q, k, v, converted(g, f32), o, y) : run_mma<float>(q, k, v, g, o, y);

@@ -19,10 +19,12 @@ enum class ScanDecay { none, scalar, keys, values };
 struct ScanCut {
   int64_t n, length, chunks, chunks_of_piece, pieces = 1;
 
-  ScanCut(int64_t n, int64_t length, int64_t blocks_of_piece)
+  /// at_once: blocks that a multiprocessor runs at a time.
+  ScanCut(int64_t n, int64_t length, int64_t blocks_of_piece, int64_t at_once = 1)
       : n(n), length(length), chunks(ceil_div(n, length)), chunks_of_piece(chunks) {
-    if (blocks_of_piece >= kEnough) return;
-    const int64_t wanted = std::clamp<int64_t>(2 * kEnough / blocks_of_piece, 1, std::max<int64_t>(1, n / kShortest));
+    const int64_t places = kMultiprocessors * at_once;
+    if (2 * blocks_of_piece >= places) return;  // splitting costs 1.5 times
+    const int64_t wanted = std::clamp<int64_t>(places / blocks_of_piece, 1, std::max<int64_t>(1, n / kShortest));
     chunks_of_piece = ceil_div(chunks, wanted);
     pieces = ceil_div(chunks, chunks_of_piece);
   }
@@ -33,7 +35,7 @@ struct ScanCut {
     return static_cast<int>(left < length ? left : length);
   }
 
-  static constexpr int64_t kEnough = 66;     // blocks, half of an H100's multiprocessors; splitting costs 1.5 times
+  static constexpr int64_t kMultiprocessors = 132;  // of an H100 and an H200
   static constexpr int64_t kShortest = 256;  // steps of a piece; its state costs as much traffic as this many rows
 };
 

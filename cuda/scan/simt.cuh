@@ -289,9 +289,11 @@ __device__ void add_to_state(Shared<T> state, Shared<T> k, Shared<T> v, Shared<T
   }
 }
 
+/// Blocks of a multiprocessor.
+template <int N> constexpr int kScanBlocks = N == 64 ? 2 : 4;
 /// A block for each N columns of each head and piece.
 template <class T, int N, ScanDecay decay>
-__global__ void __launch_bounds__(ScanTile<N, decay>::threads, N == 64 ? 2 : 4) scan_simt(ScanView<T> s) {
+__global__ void __launch_bounds__(ScanTile<N, decay>::threads, kScanBlocks<N>) scan_simt(ScanView<T> s) {
   using Tile = ScanTile<N, decay>;
   constexpr int rows = Tile::rows, ld = Tile::ld;
   const int thread = static_cast<int>(threadIdx.x), tx = thread % Tile::across, ty = thread / Tile::across;
