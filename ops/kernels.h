@@ -161,8 +161,8 @@ extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& dout,
                    int64_t chunk, Tensor& dq, Tensor& dk, Tensor& dv, Tensor& dg)>
     linear_scan_backward;
-/// The same with q, k, v and dout rounded to bf16, for a learned decay g [batch, heads, n] in f32, at least 16 steps
-/// and m and e from 16 to 128. q, k, v, dout, dq, dk and dv f32 or bf16. No CPU kernel: those of a CPU gain too little.
+/// The same on tensor cores, with operands rounded to bf16: for g and dg [batch, heads, n] of f32, at least 16 steps,
+/// and m and e from 16 to 128. A CPU has none, and computes in f32 where a decay is learned.
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& dout, Tensor& dq,
                    Tensor& dk, Tensor& dv, Tensor& dg)>
     linear_scan_bf16_backward;
