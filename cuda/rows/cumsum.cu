@@ -108,7 +108,7 @@ void scan(ReduceShape s, Source source, Sink sink, CumsumOptions options) {
   using Total = typename Op::Total;
   const int64_t walks = s.outer * s.inner;
   // A column's piece is one thread's, which waits for memory every few elements: few columns want many short pieces.
-  const Split split(s.n, s.inner == 1 ? walks : ceil_div(walks, kThreads), s.inner == 1 ? 8192 : 32);
+  const Split split(s.n, s.inner == 1 ? walks : ceil_div(walks, kThreads), s.inner == 1 ? 8192 : 96);
   Scan<Op, Source, Sink> whole{source, sink, s, split, options.exclusive, options.reverse};
   if (split.count == 1) return scan_pieces(whole);
   const auto parts = static_cast<std::size_t>(walks * split.count);

@@ -86,8 +86,7 @@ template <class T, class Stored = T, class In = T> struct DeltaView {
     return static_cast<int>(left < N ? left : N);
   }
   __device__ T log_decay(int head, int64_t step, int64_t channel) const {
-    const T x = g[(head * n + step) * channels + channel];
-    return x < T(-1e3) ? T(-1e3) : x;  // e^x is 0 there; sums of −∞ would be NaN
+    return finite_decay(g[(head * n + step) * channels + channel]);
   }
   /// Scratch memory that delta_prepare() fills for each head, in numbers of type T.
   template <int N> int64_t prepared() const {

@@ -1,7 +1,7 @@
 // The gradients of a chunk of a linear_scan with a learned scalar decay on tensor cores, once S before the chunk and
-// X = dL/dS behind it are there (states_mma.cuh). With A_tj = (do_t·v_j) e^{L_t − L_j} and P_tj = (q_t·k_j) e^{L_t −
-// L_j}
+// X = dL/dS behind it are there (states_mma.cuh):
 //
+//   A_tj = (do_t·v_j) e^{L_t − L_j}                        P_tj = (q_t·k_j) e^{L_t − L_j}
 //   dq_t = Σ_{j <= t} A_tj k_j + e^{L_t} do_t Sᵀ           dk_j = Σ_{t >= j} A_tj q_t + e^{L_end − L_j} v_j Xᵀ
 //   dv_j = Σ_{t >= j} P_tj do_t + e^{L_end − L_j} k_j X
 //
@@ -38,6 +38,7 @@ template <int M, int E> struct ScanGradientsTile {
                        behind = before + M * E, a = behind + M * E, p = a + steps * steps,
                        by_numbers = p + steps * steps, end = by_numbers + threads / kWarp * 256;
   static constexpr std::size_t bytes = end * sizeof(BFloat16);
+  static constexpr int blocks = M == 128 && E == 128 ? 1 : 2;  // on a multiprocessor
 };
 
 /// The parts of a decay's gradient that warps add up in a chunk.
@@ -80,7 +81,7 @@ struct ScanDecaySums {
 
 /// A block for each chunk and part.
 template <int M, int E, class Out>
-__global__ void __launch_bounds__(8 * kWarp, M* E > 8192 ? 1 : 2) scan_gradients(ScanGradients<Out> o) {
+__global__ void __launch_bounds__(8 * kWarp, ScanGradientsTile<M, E>::blocks) scan_gradients(ScanGradients<Out> o) {
   using Tile = ScanGradientsTile<M, E>;
   constexpr int steps = Tile::steps, of_m = M / 16, of_e = E / 16;  // of_m, of_e: 8-column pieces of a half
   const ScanChunks& s = o.of;
@@ -179,21 +180,20 @@ __global__ void __launch_bounds__(8 * kWarp, M* E > 8192 ? 1 : 2) scan_gradients
       load_16(one, words(Tile::before + x)), load_16(other, words(Tile::behind + x));
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        dots += __builtin_bit_cast(float, one[e] << 16) * __builtin_bit_cast(float, other[e] << 16) +
-                __builtin_bit_cast(float, one[e] & 0xffff0000) * __builtin_bit_cast(float, other[e] & 0xffff0000);
+        dots += first_of(one[e]) * first_of(other[e]) + second_of(one[e]) * second_of(other[e]);
     }
     dots = sum_over_lanes<kWarp>(dots);
     if (lane == 0) sums.of_states[warp] = dots;
     __syncthreads();  // A and P are complete
 
-    /// to += factors ∘ (x Stateᵀ) for this warp's channels; adds up the dots with `rows of y` before.
+    /// to += factors ∘ (x Stateᵀ) for this warp's channels. dots_of: what is added, times the rows of bf16 at y.
     const auto add_through_state = [&](float(&to)[of_m][4], Shared<BFloat16> x, Shared<BFloat16> by,
                                        Shared<float> factors, int y, Shared<float> dots_of) {
       const int of_x = MmaRows<E>::at(16 * rows + low, piece),
                 of_by = MmaRows<E>::at(8 * half * of_m + low_of_columns, piece_of_columns);
       float dots[2] = {};
 #pragma unroll
-      for (int from = 0; from < of_m; from += 4) {  // so that registers suffice
+      for (int from = 0; from < of_m; from += 4) {  // all at once would take too many registers
         float acc[4][4] = {};
 #pragma unroll 2
         for (int c = 0; c < E / 16; ++c) {
@@ -213,8 +213,7 @@ __global__ void __launch_bounds__(8 * kWarp, M* E > 8192 ? 1 : 2) scan_gradients
           for (int d = 0; d < 4; ++d) {
             const uint32_t pair = words(y + pieces_on(of_y, from + d))[0];
             const float one = factor * acc[d][2 * r], other = factor * acc[d][2 * r + 1];
-            dots[r] +=
-                __builtin_bit_cast(float, pair << 16) * one + __builtin_bit_cast(float, pair & 0xffff0000) * other;
+            dots[r] += first_of(pair) * one + second_of(pair) * other;
             to[from + d][2 * r] += one, to[from + d][2 * r + 1] += other;
           }
         }

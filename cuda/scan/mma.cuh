@@ -65,9 +65,12 @@ __device__ void scan_copy(Shared<BFloat16> to, const BFloat16* from, int64_t row
 /// The place of the piece that lies `pieces` after the one at `place`, in a row of MmaRows. The number of the piece at
 /// `place` and `pieces` must have no bits in common.
 __device__ inline int pieces_on(int place, int pieces) { return place ^ (8 * pieces); }
+/// The numbers of a pair of bf16.
+__device__ inline float first_of(uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
+__device__ inline float second_of(uint32_t pair) { return __builtin_bit_cast(float, pair & 0xffff0000); }
 /// Multiplies a pair of bf16 by x and y.
 __device__ inline uint32_t scale_pair(uint32_t pair, float x, float y) {
-  return pack_bf16(__builtin_bit_cast(float, pair << 16) * x, __builtin_bit_cast(float, pair & 0xffff0000) * y);
+  return pack_bf16(first_of(pair) * x, second_of(pair) * y);
 }
 /// True if the rows of y begin at even places, so that pairs can be stored.
 template <class T> bool in_pairs(const HeadRows<T>& y) {

@@ -57,7 +57,7 @@ struct LinearScan final : Op<"linear_scan"> {
   LinearScanOptions o;
   explicit LinearScan(const LinearScanOptions& options) : o(options) {}
   Tensors vjp(const Tensor& gy) override {
-    // A decay's gradient is a running sum of differences that nearly cancel.
+    // A decay's gradient is a running sum of differences that nearly cancel: in f32, but for rounded_pass().
     const Precision given = precision_of(gy.dtype());
     const PrecisionScope scope(needs(3) ? Precision::f32 : given);
     Tensors grads = rounded_pass(gy, given) ? fused_vjp(gy, true)
@@ -83,7 +83,7 @@ struct LinearScan final : Op<"linear_scan"> {
            (needs(3) || (!o.reverse && (q.dim(1) < gy.dim(1) || (needs(0) && needs(1) && needs(2)))));
   }
 
-  /// True if linear_scan_bf16_backward serves this call.
+  /// True if linear_scan_bf16_backward serves this call. There only sums over one chunk's pairs are a difference.
   bool rounded_pass(const Tensor& gy, Precision given) const {
     const int64_t n = gy.dim(2), m = saved(0).dim(3), e = gy.dim(3);
     return !grad_enabled() && gy.device() != meta && kernel::linear_scan_bf16_backward.installed(gy.device()) &&
@@ -99,8 +99,8 @@ struct LinearScan final : Op<"linear_scan"> {
     const int64_t parts = rounded ? detail::parts_of_group(heads * ((v.dim(2) + 63) / 64), group, kGpuTasks)
                                   : detail::parts_of_group(heads, group);
     const auto result = [rounded](int64_t heads, const Tensor& like) {
-      return detail::empty_heads({like.dim(0), heads, like.dim(2), like.dim(3)},
-                                 rounded ? like.options() : detail::widened(like.options()));
+      const Shape shape{like.dim(0), heads, like.dim(2), like.dim(3)};
+      return detail::empty_heads(shape, rounded ? like.options() : detail::widened(like.options()));
     };
     Tensor dq = result(groups * parts, q), dk = result(groups * parts, k), dv = result(v.dim(1), v), dg;
     const Tensor steps = g.defined() ? contiguous(rounded ? detail::widened(g) : g) : g;

@@ -316,8 +316,6 @@ void linear_scan_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 }  // namespace detail
 
 // Counts the recurrence, k_tᵀ v_t and q_t S_t, but not the pairs within chunks: their number is a choice of the kernel.
-constinit decltype(kernel::linear_scan_bf16_backward) kernel::linear_scan_bf16_backward{"linear_scan_bf16_backward",
-                                                                                        nullptr, Bf16::native};
 constinit decltype(kernel::linear_scan) kernel::linear_scan{
     "linear_scan", &detail::linear_scan_cpu,
     [](const Tensor& q, const Tensor&, const Tensor& v, const Tensor&, const LinearScanOptions&, Tensor&) {

@@ -378,6 +378,11 @@ constinit decltype(kernel::linear_scan_backward) kernel::linear_scan_backward{
     "linear_scan", &detail::linear_scan_backward_cpu,
     [](const Tensor&, const Tensor& k, const Tensor& v, const Tensor&, const Tensor&, int64_t, Tensor&, Tensor&,
        Tensor&, Tensor&) { return Work{.flops = 10 * checked_mul("linear_scan", v.numel(), k.dim(3))}; }};
+constinit decltype(kernel::linear_scan_bf16_backward) kernel::linear_scan_bf16_backward{
+    "linear_scan", nullptr,
+    [](const Tensor&, const Tensor& k, const Tensor& v, const Tensor&, const Tensor&, Tensor&, Tensor&, Tensor&,
+       Tensor&) { return Work{.flops = 10 * checked_mul("linear_scan", v.numel(), k.dim(3))}; },
+    Bf16::native};
 
 // Seven products of key_width × value_width a step.
 constinit decltype(kernel::delta_scan_backward) kernel::delta_scan_backward{

@@ -190,6 +190,16 @@ void memory() {
   scan("linear_scan, retention, bf16", {4, 64, 4096, 128}, bf16, 3);
   scan("linear_scan 4x64 heads of 64, f32", {4, 64, 4096, 64}, f32, 0);
   scan("linear_scan, GLA, f32", {4, 64, 4096, 64}, f32, 4);
+  {  // 24 heads share q and k; the decay is learned
+    const int64_t batch = smoke ? 1 : 4, n = smoke ? 40 : 4096, heads = smoke ? 2 : 24;
+    const auto leaf = [](const Tensor& x) { return x.detach().requires_grad_(); };
+    const Tensor q = leaf(random({batch, 1, n, 128}, bf16)), k = leaf(random({batch, 1, n, 128}, bf16)),
+                 v = leaf(random({batch, heads, n, 64}, bf16)), y = random({batch, heads, n, 64}, bf16),
+                 g = leaf(neg(abs(random({batch, heads, n}) * 0.01)));
+    op("linear_scan, Mamba-2, bf16, both ways", 5.0 * static_cast<double>(v.numel() * size_of(bf16)), [&] {
+      grad({linear_scan(q, k, v, g)}, {q, k, v, g}, {.grad_outputs = {y}});
+    });
+  }
   // The delta rule with heads of 128 and a decay for each, or for each channel; with gradients 16 rows of a token.
   const auto delta = [&](const char* name, DType dtype, bool by_channel, bool gradients) {
     const Shape shape = smoke ? Shape{1, 2, 40, 16} : Shape{2, 32, 4096, 128};
