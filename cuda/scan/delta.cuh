@@ -191,7 +191,7 @@ template <class Tile, class T> __device__ void invert_unit_lower(Shared<T> a, in
 }
 
 #ifdef __CUDACC__
-constexpr int64_t kDeltaMemory = int64_t{1} << 28;  // numbers of scratch memory: 1 GiB of f32
+constexpr int64_t kDeltaMemory = int64_t{1} << 28;               // numbers of scratch memory: 1 GiB of f32
 constexpr int64_t kDeltaBlocks = ScanCut::kMultiprocessors / 2;  // but so many blocks, or the device would be idle
 #else
 constexpr int64_t kDeltaMemory = 1 << 14, kDeltaBlocks = 2;  // so that tests see several launches
