@@ -14,20 +14,22 @@ constexpr int kNeighbours = 8;
 /// 16 bytes, which one instruction reads or writes.
 template <class T> struct alignas(16) Bytes16 { T x[16 / sizeof(T)]; };
 
-/// Addresses must be multiples of 16.
-__device__ inline void load_vector(float (&x)[kNeighbours], const float* from) {
-  const auto* at = reinterpret_cast<const Bytes16<float>*>(from);
-  const Bytes16<float> low = at[0], high = at[1];
+/// Eight neighbours as they lie in memory, at a multiple of 16.
+template <class S> struct Packed { Bytes16<uint32_t> x[kNeighbours * sizeof(S) / 16]; };
+__device__ inline void unpack(float (&x)[kNeighbours], const Packed<float>& from) {
 #pragma unroll
-  for (int e = 0; e < 4; ++e) x[e] = low.x[e], x[4 + e] = high.x[e];
+  for (int e = 0; e < kNeighbours; ++e) x[e] = __builtin_bit_cast(float, from.x[e / 4].x[e % 4]);
 }
-__device__ inline void load_vector(float (&x)[kNeighbours], const BFloat16* from) {
-  const auto pairs = *reinterpret_cast<const Bytes16<uint32_t>*>(from);
+__device__ inline void unpack(float (&x)[kNeighbours], const Packed<BFloat16>& from) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    x[2 * e] = __builtin_bit_cast(float, pairs.x[e] << 16);
-    x[2 * e + 1] = __builtin_bit_cast(float, pairs.x[e] & 0xffff0000u);
+    x[2 * e] = __builtin_bit_cast(float, from.x[0].x[e] << 16);
+    x[2 * e + 1] = __builtin_bit_cast(float, from.x[0].x[e] & 0xffff0000u);
   }
+}
+template <class S> __device__ void load_vector(float (&x)[kNeighbours], const S* from) {
+  const Packed<S> packed = *reinterpret_cast<const Packed<S>*>(from);  // a copy: else it is read word by word
+  unpack(x, packed);
 }
 __device__ inline void store_vector(float* to, const float (&x)[kNeighbours]) {
   auto* at = reinterpret_cast<Bytes16<float>*>(to);

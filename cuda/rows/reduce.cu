@@ -8,11 +8,13 @@ namespace {
 
 /// Gives each element as a total.
 template <class T, class Total> struct Elements {
+  static constexpr int kOperands = 1;
   Numbers<T> x;
   __device__ Total operator()(int64_t at, int64_t, int64_t) const { return static_cast<Total>(x[at]); }
-  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.narrow && x.in_vectors(inner); }
-  __device__ void eight(int64_t at, int64_t, Total (&y)[kNeighbours]) const {
-    const Eight v = x.narrow_eight(at);
+  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.in_vectors(inner); }
+  bool narrow() const { return x.narrow; }
+  template <class S> __device__ void eight(int64_t at, int64_t, Total (&y)[kNeighbours]) const {
+    const Eight v = x.template eight<S>(at);
 #pragma unroll
     for (int e = 0; e < kNeighbours; ++e) y[e] = static_cast<Total>(v.x[e]);
   }
@@ -20,14 +22,16 @@ template <class T, class Total> struct Elements {
 
 /// Gives each element's square, and stores the root of the total: √Σx².
 template <class T> struct Squares {
+  static constexpr int kOperands = 1;
   Numbers<T> x;
   __device__ double operator()(int64_t at, int64_t, int64_t) const {
     const double v = static_cast<double>(x[at]);
     return v * v;
   }
-  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.narrow && x.in_vectors(inner); }
-  __device__ void eight(int64_t at, int64_t, double (&y)[kNeighbours]) const {
-    const Eight v = x.narrow_eight(at);
+  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.in_vectors(inner); }
+  bool narrow() const { return x.narrow; }
+  template <class S> __device__ void eight(int64_t at, int64_t, double (&y)[kNeighbours]) const {
+    const Eight v = x.template eight<S>(at);
 #pragma unroll
     for (int e = 0; e < kNeighbours; ++e) y[e] = static_cast<double>(v.x[e]) * static_cast<double>(v.x[e]);
   }

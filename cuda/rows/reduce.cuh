@@ -2,8 +2,9 @@
 // and an associative, commutative operator(). source(at, k, i), at = (o·n + k)·inner + i, gives the elements and is
 // called once for each; sink(result, total) takes the totals. Three kernels: a thread for each result if n is short, a
 // team for each row if inner is 1, else a block for neighbouring columns. With too few results to fill the device, long
-// sums are split into pieces. A source of bf16 may have takes_eights(inner) and eight(at, k, x), which gives eight
-// neighbours: where the former holds, a thread takes eight columns. Limited by memory: one read of the source.
+// sums are split into pieces. A source of f32 and bf16 may have takes_eights(inner), narrow(), which is true for bf16,
+// kOperands, how many it reads, and eight<S>(at, k, x), which gives eight neighbours of S: where the first holds, a
+// thread takes eight columns. Limited by memory: one read of the source.
 #pragma once
 
 #include <sluice/cuda/rows/rows.cuh>
@@ -13,8 +14,8 @@
 
 namespace sluice::cuda {
 
-constexpr int64_t kShortSum = 32;        // elements up to which a thread sums alone
-constexpr int kEights = 8;               // threads side by side that take eight columns each: a line of bf16
+constexpr int64_t kShortSum = 32;  // elements up to which a thread sums alone
+constexpr int kEights = 8;         // threads side by side that take eight columns each: a line of bf16, two of f32
 constexpr int64_t kWantedBlocks = 1024;  // sums are split into pieces to get this many blocks
 
 /// How the middle is split into pieces.
@@ -58,7 +59,13 @@ template <class Op, class Source, class Sink> struct ReduceRow {
   }
 };
 
-/// Eight columns as one. One column of bf16 a thread leaves too few bytes under way.
+/// An operation may add several totals at once: several(total, x).
+template <class Op, int n>
+concept AddsSeveral = requires(typename Op::Total total, const typename Op::Total (&x)[n]) {
+  Op::several(total, x);
+};
+
+/// Eight columns as one. One column a thread leaves too few bytes under way.
 template <class Op> struct EightOf {
   struct Total {
     typename Op::Total x[kNeighbours];
@@ -75,20 +82,37 @@ template <class Op> struct EightOf {
     for (int e = 0; e < kNeighbours; ++e) y.x[e] = Op()(a.x[e], b.x[e]);
     return y;
   }
-};
-/// Rows that a thread reads before it adds one; of single columns the compiler reads some ahead by itself.
-template <class Op> constexpr int kRowsAhead = 1;
-template <class Op> constexpr int kRowsAhead<EightOf<Op>> = 4;
-/// Blocks of a multiprocessor, which set how many registers a thread may have.
-template <class Op> constexpr int kBlocksAtOnce = sizeof(typename Op::Total) > kNeighbours * sizeof(double) ? 2 : 3;
-template <class Op, class Source> struct EightColumns {
-  Source source;
-  __device__ typename EightOf<Op>::Total operator()(int64_t at, int64_t k, int64_t) const {
-    typename EightOf<Op>::Total y;
-    source.eight(kNeighbours * at, k, y.x);
+  template <int n> __device__ static Total several(Total y, const Total (&rows)[n]) {
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) {
+      typename Op::Total column[n];
+#pragma unroll
+      for (int r = 0; r < n; ++r) column[r] = rows[r].x[e];
+      if constexpr (AddsSeveral<Op, n>) y.x[e] = Op::several(y.x[e], column);
+      else
+        for (int r = 0; r < n; ++r) y.x[e] = Op()(y.x[e], column[r]);
+    }
     return y;
   }
 };
+/// Rows that a thread reads before it adds one; of single columns the compiler reads some ahead by itself.
+template <class Op, class Source> constexpr int kRowsAhead = 1;
+/// Blocks of a multiprocessor, which set how many registers a thread may have.
+template <class Op, class Source> constexpr int kBlocksAtOnce = 3;
+template <class S, class Op, class Source> struct EightColumns {
+  Source source;
+  __device__ typename EightOf<Op>::Total operator()(int64_t at, int64_t k, int64_t) const {
+    typename EightOf<Op>::Total y;
+    source.template eight<S>(kNeighbours * at, k, y.x);
+    return y;
+  }
+};
+template <class Op, class S, class Source>
+constexpr int kRowsAhead<EightOf<Op>, EightColumns<S, Op, Source>> = Source::kOperands * sizeof(S) > sizeof(float) ? 2
+                                                                                                                   : 4;
+template <class Op, class S, class Source>
+constexpr int kBlocksAtOnce<EightOf<Op>, EightColumns<S, Op, Source>> =
+    Source::kOperands * sizeof(S) > sizeof(BFloat16) || sizeof(typename Op::Total) > sizeof(double) ? 2 : 3;
 template <class Op, class Sink> struct EightResults {
   Sink sink;
   __device__ void operator()(int64_t i, const typename EightOf<Op>::Total& total) const {
@@ -107,7 +131,7 @@ template <class Source> bool by_eights(const Source& source, ReduceShape s) {
 
 /// A block reduces `width` neighbouring columns, and kThreads / width threads share a column.
 template <class Op, class Source, class Sink>
-__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Op>)
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Op, Source>)
     reduce_columns_kernel(Source source, Sink sink, ReduceShape s, Split split, int64_t tiles, int width) {
   using Total = typename Op::Total;
   const Shared<Total> part = static_shared<Total, kThreads, Op>();
@@ -119,14 +143,18 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Op>)
     const bool inside = column < s.outer * s.inner;
     Total total = Op::start();
     if (inside) {
-      constexpr int ahead = kRowsAhead<Op>;
-      const auto add = [&](int64_t k) { total = Op()(total, source((o * s.n + k) * s.inner + i, k, i)); };
+      constexpr int ahead = kRowsAhead<Op, Source>;
+      const auto read = [&](int64_t k) { return source((o * s.n + k) * s.inner + i, k, i); };
       int64_t k = from + row;
-#pragma unroll(ahead == 1 ? 4 : 1)
-      for (; k + (ahead - 1) * rows < end; k += ahead * rows)
+      if constexpr (ahead > 1)
+        for (; k + (ahead - 1) * rows < end; k += ahead * rows) {
+          Total next[ahead];
 #pragma unroll
-        for (int e = 0; e < ahead; ++e) add(k + e * rows);
-      for (; ahead > 1 && k < end; k += rows) add(k);
+          for (int e = 0; e < ahead; ++e) next[e] = read(k + e * rows);
+          total = Op::several(total, next);
+        }
+#pragma unroll(ahead == 1 ? 4 : 1)
+      for (; k < end; k += rows) total = Op()(total, read(k));
     }
     part[thread] = total;
     for (int half = rows / 2; half > 0; half /= 2) {
@@ -152,9 +180,13 @@ template <class Op, class Source, class Sink> void reduce_pieces(ReduceShape s, 
   if (s.inner == 1)
     return for_each_row(s.outer * split.count, split.length, ReduceRow<Op, Source, Sink>{source, sink, s.n, split});
   if constexpr (GivesEights<Source>)
-    if (by_eights(source, s))
-      return reduce_columns<EightOf<Op>>({s.outer, s.n, s.inner / kNeighbours}, split, kEights,
-                                         EightColumns<Op, Source>{source}, EightResults<Op, Sink>{sink});
+    if (by_eights(source, s)) {
+      const auto reduce = [&]<class S>() {
+        reduce_columns<EightOf<Op>>({s.outer, s.n, s.inner / kNeighbours}, split, kEights,
+                                    EightColumns<S, Op, Source>{source}, EightResults<Op, Sink>{sink});
+      };
+      return source.narrow() ? reduce.template operator()<BFloat16>() : reduce.template operator()<float>();
+    }
   reduce_columns<Op>(s, split, kWarp, source, sink);
 }
 

@@ -1,6 +1,6 @@
-// Softmax, norms and cross entropy: a team takes a row (cuda/rows/rows.cuh). Limited by memory: the first pass over a
-// row reads it, and later passes find it in the cache. The CPU kernels give the formulas (ops/rows/softmax.cpp,
-// ops/rows/norm.cpp, ops/rows/loss.cpp).
+// Softmax, norms and cross entropy: a team takes a row (cuda/rows/rows.cuh). Limited by memory: a row is read once and
+// kept in registers; where it is too long for them, later passes find it in the cache. The CPU kernels give the
+// formulas (ops/rows/softmax.cpp, ops/rows/norm.cpp, ops/rows/loss.cpp).
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/rows/reduce.cuh>
 
@@ -20,8 +20,9 @@ struct AddExpTotals {
   }
 };
 /// The ExpTotal of a row, in one pass. If a number is +∞ the shift is 0: e^x without a shift gives the right result.
-template <int threads, class T> __device__ ExpTotal<T> row_exp_total(const Numbers<T>& x, const RowLength<T>& length) {
-  ExpTotal<T> sum{std::numeric_limits<T>::lowest(), 0};
+template <int threads, class Row, class Length> __device__ auto row_exp_total(const Row& x, const Length& length) {
+  using T = typename Length::Number;
+  ExpTotal<T> sum{std::numeric_limits<T>::lowest(), T(0)};
   each_place<threads>(length, [&](auto place) {
     const auto v = x(place);
     if constexpr (std::is_same_v<decltype(v), const Eight>) {
@@ -39,17 +40,17 @@ template <int threads, class T> __device__ ExpTotal<T> row_exp_total(const Numbe
   });
   sum = over_team<threads>(sum, AddExpTotals());
   if (sum.shift == std::numeric_limits<T>::infinity())
-    return {0, row_total<threads>(length, [&](auto place) { return exp_of(x(place)); })};
+    sum = {0, row_total<threads>(length, [&](auto place) { return exp_of(x(place)); })};
   return sum;
 }
 
 // -- softmax ----------------------------------------------------------------------------------------------------
 template <class T> struct SoftmaxRow {
   Numbers<T> x, y;
-  RowLength<T> length;
   bool log;
-  template <int threads> __device__ void operator()(int64_t row) const {
-    const Numbers<T> p = x.from(row * length.n), q = y.from(row * length.n);
+  template <int threads> __device__ void operator()(int64_t row, const auto& length) const {
+    const auto p = length.row(x, row);
+    const Numbers<T> q = y.from(row * length.n);
     const ExpTotal<T> sum = row_exp_total<threads>(p, length);
     const T from = sum.shift;
     if (log) {
@@ -68,10 +69,10 @@ template <class T> struct SoftmaxRow {
 
 template <class T> struct SoftmaxBackwardRow {
   Numbers<T> y, g, dx;
-  RowLength<T> length;
   bool log;
-  template <int threads> __device__ void operator()(int64_t row) const {
-    const Numbers<T> a = y.from(row * length.n), b = g.from(row * length.n), q = dx.from(row * length.n);
+  template <int threads> __device__ void operator()(int64_t row, const auto& length) const {
+    const auto a = length.row(y, row), b = length.row(g, row);
+    const Numbers<T> q = dx.from(row * length.n);
     if (log) {
       const T total = row_total<threads>(length, [&](auto place) { return b(place); });
       each_place<threads>(length, [&](auto place) { q.set(place, b(place) - exp_of(a(place)) * total); });
@@ -86,14 +87,14 @@ template <class T> struct SoftmaxBackwardRow {
 template <class T> struct NormRow {
   Numbers<T> x, w, b, y;  // w, b: null where missing
   T* stats;
-  RowLength<T> length;
   T eps;
   bool centred;
-  template <int threads> __device__ void operator()(int64_t row) const {
-    const Numbers<T> p = x.from(row * length.n), q = y.from(row * length.n);
+  template <int threads> __device__ void operator()(int64_t row, const auto& length) const {
+    const auto p = length.row(x, row);
+    const Numbers<T> q = y.from(row * length.n);
     const T n = T(length.n);
     // From the first number on, because r makes an ulp of a row of equal numbers large.
-    const T first = centred ? p[0] : T(0);
+    const T first = centred ? x[row * length.n] : T(0);
     const T mean =
         centred ? first + row_total<threads>(length, [&](auto place) { return p(place) - first; }) / n : T(0);
     const T squares = row_total<threads>(length, [&](auto place) {
@@ -101,10 +102,11 @@ template <class T> struct NormRow {
       return v * v;
     });
     const T r = T(1) / math::sqrt(squares / n + eps);
+    const auto factor = length.row(w, 0), shift = length.row(b, 0);
     each_place<threads>(length, [&](auto place) {
       auto v = (p(place) - mean) * r;
-      if (w) v = v * w(place);
-      if (b) v = v + b(place);
+      if (w) v = v * factor(place);
+      if (b) v = v + shift(place);
       q.set(place, v);
     });
     if (rank_in_team<threads>() == 0) stats[2 * row] = mean, stats[2 * row + 1] = r;
@@ -114,14 +116,14 @@ template <class T> struct NormRow {
 template <class T> struct NormBackwardRow {
   Numbers<T> x, w, g, dx;
   const T* stats;
-  RowLength<T> length;
   bool centred;
-  template <int threads> __device__ void operator()(int64_t row) const {
-    const Numbers<T> p = x.from(row * length.n), q = g.from(row * length.n), o = dx.from(row * length.n);
+  template <int threads> __device__ void operator()(int64_t row, const auto& length) const {
+    const auto p = length.row(x, row), q = length.row(g, row), factor = length.row(w, 0);
+    const Numbers<T> o = dx.from(row * length.n);
     const T mean = stats[2 * row], r = stats[2 * row + 1], n = T(length.n);
     const auto h = [&](auto place) {
       const auto v = q(place);
-      return w ? v * w(place) : v;
+      return w ? v * factor(place) : v;
     };
     const T hx = row_total<threads>(length, [&](auto place) { return h(place) * (p(place) - mean); }) * r / n;
     const T hm = centred ? row_total<threads>(length, h) / n : T(0);
@@ -139,16 +141,18 @@ struct SumGradients {
   __device__ Total operator()(Total u, Total v) const { return {u.w + v.w, u.b + v.b}; }
 };
 template <class T> struct GradientsOfRow {
+  static constexpr int kOperands = 2;
   Numbers<T> x, g;
   const T* stats;
   __device__ ParameterGradients operator()(int64_t at, int64_t row, int64_t) const {
     return {static_cast<double>(g[at] * ((x[at] - stats[2 * row]) * stats[2 * row + 1])), static_cast<double>(g[at])};
   }
   bool takes_eights(int64_t n) const requires std::is_same_v<T, float> {
-    return x.narrow && g.narrow && x.in_vectors(n) && g.in_vectors(n);
+    return x.narrow == g.narrow && x.in_vectors(n) && g.in_vectors(n);
   }
-  __device__ void eight(int64_t at, int64_t row, ParameterGradients (&y)[kNeighbours]) const {
-    const Eight v = x.narrow_eight(at), slope = g.narrow_eight(at);
+  bool narrow() const { return x.narrow; }
+  template <class S> __device__ void eight(int64_t at, int64_t row, ParameterGradients (&y)[kNeighbours]) const {
+    const Eight v = x.template eight<S>(at), slope = g.template eight<S>(at);
     const float mean = stats[2 * row], r = stats[2 * row + 1];
 #pragma unroll
     for (int e = 0; e < kNeighbours; ++e)
@@ -186,16 +190,15 @@ template <class T> struct CrossEntropyRow {
   Numbers<T> x;
   const int64_t* targets;
   T* loss;
-  RowLength<T> length;
   T smoothing, rest;
-  template <int threads> __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row, const auto& length) const {
     const int64_t t = targets[row];
     T result = 0;
     if (t >= 0) {
-      const Numbers<T> p = x.from(row * length.n);
+      const auto p = length.row(x, row);
       const ExpTotal<T> sum = row_exp_total<threads>(p, length);
       const T from = sum.shift;
-      T target = p[t] - from;
+      T target = x[row * length.n + t] - from;
       if (smoothing > 0) {
         const T all = row_total<threads>(length, [&](auto place) { return p(place) - from; });
         target = (rest > T(0) ? rest * target : T(0)) + smoothing * all / T(length.n);  // 0·∞ is NaN
@@ -210,16 +213,15 @@ template <class T> struct CrossEntropyBackwardRow {
   Numbers<T> x, dx;
   const int64_t* targets;
   const T* g;
-  RowLength<T> length;
   T uniform, rest;  // target probability of every class, and the target's extra share
-  template <int threads> __device__ void operator()(int64_t row) const {
+  template <int threads> __device__ void operator()(int64_t row, const auto& length) const {
     const int64_t t = targets[row];
     const Numbers<T> q = dx.from(row * length.n);
     if (t < 0) {
       for (int64_t i = rank_in_team<threads>(); i < length.n; i += threads) q.set(Place<1>{i}, T(0));
       return;
     }
-    const Numbers<T> p = x.from(row * length.n);
+    const auto p = length.row(x, row);
     const T factor = g[row];
     const ExpTotal<T> sum = row_exp_total<threads>(p, length);
     const T scale = sum.total == T(0) ? T(0) : factor / sum.total, every = factor * uniform, hit = factor * rest;
@@ -242,7 +244,7 @@ void softmax(const Tensor& x, Tensor& y, bool log) {
   const int64_t n = x.dim(-1);
   dispatch_float("softmax", computed(x.dtype()), [&]<class T>() {
     const Numbers<T> from(x), to(y);
-    for_each_row(x.numel() / n, n, SoftmaxRow<T>{from, to, RowLength<T>(n, from, to), log});
+    for_each_row_of<T>(x.numel() / n, n, SoftmaxRow<T>{from, to, log}, from, to);
   });
 }
 
@@ -250,7 +252,7 @@ void softmax_backward(const Tensor& y, const Tensor& g, Tensor& dx, bool log) {
   const int64_t n = y.dim(-1);
   dispatch_float("softmax", computed(y.dtype()), [&]<class T>() {
     const Numbers<T> a(y), b(g), to(dx);
-    for_each_row(y.numel() / n, n, SoftmaxBackwardRow<T>{a, b, to, RowLength<T>(n, a, b, to), log});
+    for_each_row_of<T>(y.numel() / n, n, SoftmaxBackwardRow<T>{a, b, to, log}, a, b, to);
   });
 }
 
@@ -258,9 +260,8 @@ void norm(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& 
   const int64_t n = x.dim(-1);
   dispatch_float("norm", computed(x.dtype()), [&]<class T>() {
     const Numbers<T> from(x), weight(w), bias(b), to(y);
-    for_each_row(x.numel() / n, n,
-                 NormRow<T>{from, weight, bias, to, data_of<T>(stats), RowLength<T>(n, from, weight, bias, to),
-                            static_cast<T>(spec.eps), spec.centred});
+    const NormRow<T> body{from, weight, bias, to, data_of<T>(stats), static_cast<T>(spec.eps), spec.centred};
+    for_each_row_of<T>(x.numel() / n, n, body, from, weight, bias, to);
   });
 }
 
@@ -270,9 +271,8 @@ void norm_backward(const Tensor& x, const Tensor& w, const Tensor& g, const Tens
   dispatch_float("norm", computed(x.dtype()), [&]<class T>() {
     const Numbers<T> from(x), weight(w), gradient(g), to(dx);
     const T* ps = data_of<T>(stats);
-    for_each_row(
-        rows, n,
-        NormBackwardRow<T>{from, weight, gradient, to, ps, RowLength<T>(n, from, weight, gradient, to), spec.centred});
+    const NormBackwardRow<T> body{from, weight, gradient, to, ps, spec.centred};
+    for_each_row_of<T>(rows, n, body, from, weight, gradient, to);
     if (dw.defined() || db.defined())
       reduce_to<SumGradients>({1, rows, n}, GradientsOfRow<T>{from, gradient, ps},
                               StoreGradients<T>{Numbers<T>(dw), Numbers<T>(db)});
@@ -297,9 +297,9 @@ void cross_entropy(const Tensor& x, const Tensor& targets, Tensor& loss, double 
   const int64_t classes = x.dim(1);
   dispatch_float("cross_entropy", computed(x.dtype()), [&]<class T>() {
     const Numbers<T> from(x);
-    for_each_row(x.dim(0), classes,
-                 CrossEntropyRow<T>{from, data_of<int64_t>(targets), data_of<T>(loss), RowLength<T>(classes, from),
-                                    static_cast<T>(smoothing), static_cast<T>(1 - smoothing)});
+    const CrossEntropyRow<T> body{from, data_of<int64_t>(targets), data_of<T>(loss), static_cast<T>(smoothing),
+                                  static_cast<T>(1 - smoothing)};
+    for_each_row_of<T>(x.dim(0), classes, body, from);
   });
 }
 
@@ -307,10 +307,10 @@ void cross_entropy_backward(const Tensor& x, const Tensor& targets, const Tensor
   const int64_t classes = x.dim(1);
   dispatch_float("cross_entropy", computed(x.dtype()), [&]<class T>() {
     const Numbers<T> from(x), to(dx);
-    for_each_row(x.dim(0), classes,
-                 CrossEntropyBackwardRow<T>{
-                     from, to, data_of<int64_t>(targets), data_of<T>(g), RowLength<T>(classes, from, to),
-                     static_cast<T>(smoothing / static_cast<double>(classes)), static_cast<T>(1 - smoothing)});
+    const auto share = static_cast<T>(smoothing / static_cast<double>(classes));
+    const CrossEntropyBackwardRow<T> body{from,          to,    data_of<int64_t>(targets),
+                                          data_of<T>(g), share, static_cast<T>(1 - smoothing)};
+    for_each_row_of<T>(x.dim(0), classes, body, from, to);
   });
 }
 

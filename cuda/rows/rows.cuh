@@ -74,6 +74,8 @@ template <int threads, class T, class Op> __device__ T over_team(T x, Op op) {
 /// Eight neighbours in a formula that is written for one number.
 struct Eight {
   float x[kNeighbours];
+  Eight() = default;
+  template <class S> __device__ explicit Eight(const Packed<S>& from) { unpack(x, from); }
   template <class F> static __device__ Eight of(F f) {
     Eight y;
 #pragma unroll
@@ -127,24 +129,54 @@ template <class T> struct Numbers {
     load_vector(y.x, at, p.i, narrow);
     return y;
   }
-  /// Eight numbers of bf16. Loops that may hold f32 too would not have several loads under way.
-  __device__ Eight narrow_eight(int64_t i) const {
-    Eight y;
-    load_vector(y.x, static_cast<const BFloat16*>(at) + i);
-    return y;
+  /// Eight numbers that are S. Loops that ask which it is would not have several loads under way.
+  template <class S> __device__ Packed<S> packed(int64_t i) const {
+    return *reinterpret_cast<const Packed<S>*>(static_cast<const S*>(at) + i);
   }
+  template <class S> __device__ Eight eight(int64_t i) const { return Eight(packed<S>(i)); }
   __device__ void set(Place<1> p, T value) const { store<T>(at, p.i, value, narrow); }
   __device__ void set(Place<kNeighbours> p, const Eight& value) const { store_vector(at, p.i, value.x, narrow); }
 };
 /// The dtype that a kernel computes with.
 inline DType computed(DType dtype) { return dtype == bf16 ? f32 : dtype; }
 
-/// A row of n numbers, which threads take by eights if `vectors`.
+/// A row of n numbers in memory, which threads take by eights if `vectors`.
 template <class T> struct RowLength {
+  using Number = T;
   int64_t n;
   bool vectors;
   template <class... A> RowLength(int64_t n, const A&... numbers) : n(n), vectors(std::is_same_v<T, float>) {
     ((vectors &= numbers.in_vectors(n)), ...);
+  }
+  __device__ Numbers<T> row(const Numbers<T>& x, int64_t row) const { return x.from(row * n); }
+};
+
+constexpr int kHeldPieces = 2;      // eights of a row that a thread holds
+constexpr int64_t kHeldRow = 4096;  // numbers of a row up to which a block holds it
+
+/// A row of n numbers that a team holds in registers, as they lie in memory, so that nothing waits for one load before
+/// the others are under way. They are S, and lie in eights.
+template <class S, int threads> struct HeldLength {
+  using Number = float;
+  int64_t n;
+  struct Piece : Place<kNeighbours> {
+    int index;
+  };
+  struct Row {
+    Packed<S> x[kHeldPieces];
+    __device__ Eight operator()(Piece p) const { return Eight(x[p.index]); }
+  };
+  __device__ Row row(const Numbers<float>& x, int64_t row) const {
+    Row y;
+    if (x) each([&](Piece p) { y.x[p.index] = x.template packed<S>(row * n + p.i); });
+    return y;
+  }
+  template <class Body> __device__ void each(Body body) const {
+#pragma unroll
+    for (int piece = 0; piece < kHeldPieces; ++piece) {
+      const int64_t i = (piece * threads + rank_in_team<threads>()) * kNeighbours;
+      if (i < n) body(Piece{{i}, piece});
+    }
   }
 };
 
@@ -160,10 +192,13 @@ template <int threads, class T, class Body> __device__ void each_place(const Row
 #pragma unroll 4
   for (int64_t i = rank_in_team<threads>(); i < row.n; i += threads) body(Place<1>{i});
 }
+template <int threads, class S, class Body> __device__ void each_place(const HeldLength<S, threads>& row, Body body) {
+  row.each(body);
+}
 
 /// Σ term(place) over the row; all threads get the same bits.
-template <int threads, class T, class Term> __device__ T row_total(const RowLength<T>& row, Term term) {
-  T total = 0;
+template <int threads, class Length, class Term> __device__ auto row_total(const Length& row, Term term) {
+  typename Length::Number total = 0;
   each_place<threads>(row, [&](auto place) {
     const auto y = term(place);
     if constexpr (std::is_same_v<decltype(y), const Eight>) {
@@ -182,14 +217,52 @@ __global__ void __launch_bounds__(kThreads, 3) for_each_row_kernel(Row body, int
   for (int64_t row = blockIdx.x * teams + team; row < rows; row += gridDim.x * teams)
     body.template operator()<threads>(row);
 }
+template <int threads, class Row> void launch_rows(int64_t rows, const Row& body) {
+  const int64_t teams = threads == kWarp ? std::min<int64_t>(rows, kThreads / kWarp) : 1;
+  launch(for_each_row_kernel<threads, Row>, grid_of(ceil_div(rows, teams)),
+         dim3(static_cast<unsigned>(teams * threads)), 0, body, rows);
+}
 /// body<threads>(row) for 0 <= row < rows, called by every thread of the row's team. `width`: elements of a row.
 template <class Row> void for_each_row(int64_t rows, int64_t width, Row body) {
   if (rows == 0) return;
-  const int64_t teams = std::min<int64_t>(rows, kThreads / kWarp);
-  if (width <= kShortRow)
-    launch(for_each_row_kernel<kWarp, Row>, grid_of(ceil_div(rows, teams)), dim3(static_cast<unsigned>(teams * kWarp)),
-           0, body, rows);
-  else launch(for_each_row_kernel<kThreads, Row>, grid_of(rows), dim3(kThreads), 0, body, rows);
+  if (width <= kShortRow) launch_rows<kWarp>(rows, body);
+  else launch_rows<kThreads>(rows, body);
+}
+
+template <class T, class Row> struct ReadRow {
+  Row body;
+  RowLength<T> length;
+  template <int threads> __device__ void operator()(int64_t row) const {
+    body.template operator()<threads>(row, length);
+  }
+};
+template <class S, class Row> struct HoldRow {
+  Row body;
+  int64_t n;
+  template <int threads> __device__ void operator()(int64_t row) const {
+    body.template operator()<threads>(row, HeldLength<S, threads>{n});
+  }
+};
+template <class S, class Row> void hold_each_row(int64_t rows, const HoldRow<S, Row>& body) {
+  constexpr int64_t of_thread = kHeldPieces * kNeighbours;
+  if (body.n <= kWarp * of_thread) launch_rows<kWarp>(rows, body);
+  else if (body.n <= 64 * of_thread) launch_rows<64>(rows, body);
+  else if (body.n <= 128 * of_thread) launch_rows<128>(rows, body);
+  else launch_rows<256>(rows, body);
+  static_assert(kHeldRow <= 256 * of_thread);
+}
+/// body<threads>(row, length) likewise, for rows of n of some `numbers`, null ones aside: held in registers if they are
+/// short, of one dtype and lie in eights, else read from memory each time.
+template <class T, class Row, class... N>
+void for_each_row_of(int64_t rows, int64_t n, const Row& body, const N&... numbers) {
+  if (rows == 0) return;
+  const RowLength<T> length(n, numbers...);
+  if constexpr (std::is_same_v<T, float>)
+    if (length.vectors && n <= kHeldRow) {
+      if (((numbers.narrow || !numbers.at) && ...)) return hold_each_row(rows, HoldRow<BFloat16, Row>{body, n});
+      if ((!numbers.narrow && ...)) return hold_each_row(rows, HoldRow<float, Row>{body, n});
+    }
+  for_each_row(rows, n, ReadRow<T, Row>{body, length});
 }
 
 }  // namespace sluice::cuda

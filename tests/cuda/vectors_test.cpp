@@ -1,9 +1,9 @@
-// What takes eight numbers a thread, or tiles of 32 × 32, on the device against the CPU: counts beyond every loop and
+// What takes eight numbers a thread, or goes through tiles, on the device against the CPU: counts beyond every loop and
 // one more, rows beyond the tiles, views that begin at any number, broadcasts; f32, bf16 and what is copied bit by bit.
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include "cuda/against_cpu.h"
+#include "cuda/same_there.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/kernel/backend.h>
@@ -11,9 +11,7 @@
 #include <sluice/ops/elementwise/dropout.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
-#include <sluice/ops/rows/norm.h>
 #include <sluice/ops/rows/reduce.h>
-#include <sluice/ops/rows/rope.h>
 #include <sluice/ops/rows/softmax.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/shape/create.h>
@@ -28,28 +26,6 @@ using namespace sluice;
 using namespace sluice::testing;
 
 namespace {
-
-const Device gpu = Device::cuda();
-
-Tensor numbers(const Shape& shape, DType dtype, uint64_t seed) {
-  Rand rand(seed);
-  return to(random_tensor(shape, f32, rand, -9, 9), dtype);
-}
-
-/// f on the CPU and on the device; within `ulps` of the largest number, or the same numbers for 0.
-void same_there(const std::string& what, const std::vector<Tensor>& x,
-                const std::function<Tensor(const std::vector<Tensor>&)>& f, double ulps = 0) {
-  INFO(what << ", " << str(x[0]));
-  std::vector<Tensor> there;
-  for (const Tensor& t : x) there.push_back(to(t, gpu));
-  const Tensor want = contiguous(f(x)), got = to(contiguous(f(there)), cpu);
-  if (ulps == 0) {
-    CHECK(same_numbers(got, want));
-    return;
-  }
-  CHECK(got.dtype() == want.dtype());
-  CHECK(max_abs(to(got, f64) - to(want, f64)) <= ulps * (want.dtype() == bf16 ? 0x1p-8 : 0x1p-23) * max_abs(want));
-}
 
 /// 0 … 6 in an order without a pattern that a kernel could know, i64 [n].
 Tensor remainder_of_7(int64_t n) {
@@ -87,13 +63,25 @@ TEST_CASE("cuda: eight numbers a thread, at every count, offset and broadcast", 
 
 TEST_CASE("cuda: copies of transposed tensors, beyond a tile in each dim", "[cuda]") {
   for (const DType dtype : {f32, bf16, f64, i64, boolean})
-    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{33, 65}, {8, 9}, {7, 40}, {64, 32}, {97, 31}}) {
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{33, 65},
+                               {8, 9},
+                               {7, 40},
+                               {64, 32},
+                               {97, 31},
+                               {64, 128},
+                               {136, 72},
+                               {12, 132},
+                               {200, 20}}) {
       same_there("matrix", {numbers({m, n}, dtype, 7)},
                  [](const auto& x) { return contiguous(transpose(x[0], 0, 1)); });
       same_there("heads", {numbers({2, m, 3, n}, dtype, 8)},
                  [](const auto& x) { return contiguous(transpose(x[0], 1, 3)); });
       same_there("batch", {numbers({3, m, n}, dtype, 9)},
                  [](const auto& x) { return contiguous(transpose(x[0], 1, 2)); });
+      for (const int64_t skipped : {1, 8})
+        same_there("a view", {numbers({m + 8, n + 8}, dtype, 9)}, [=](const auto& x) {
+          return contiguous(transpose(narrow(narrow(x[0], 0, 8, m), 1, skipped, n), 0, 1));
+        });
     }
   for (const DType to_dtype : {f32, bf16})
     same_there("converted", {numbers({33, 65}, to_dtype == f32 ? bf16 : f32, 10)},
@@ -115,63 +103,6 @@ TEST_CASE("cuda: formulas of transposed operands, which are copied if they are l
     }
 }
 
-TEST_CASE("cuda: rows by eights and one by one", "[cuda]") {
-  for (const DType dtype : {f32, bf16})
-    for (const int64_t width : {1, 9, 64, 264, 2049, 2056}) {  // one warp's rows, a block's; with and without eights
-      const Tensor x = numbers({5, width}, dtype, 11), w = numbers({width}, dtype, 12);
-      same_there(
-          "softmax", {x}, [](const auto& t) { return softmax(t[0]); }, 4);
-      same_there(
-          "log_softmax", {x}, [](const auto& t) { return log_softmax(t[0]); }, 8);
-      same_there(
-          "layer_norm", {x, w}, [](const auto& t) { return layer_norm(t[0], t[1], t[1]); }, 16);
-      same_there(
-          "rms_norm", {x, w}, [](const auto& t) { return rms_norm(t[0], t[1]); }, 16);
-      CHECK(max_abs(to(layer_norm(full({5, width}, 123.456, {dtype, gpu})), cpu)) == 0);
-    }
-  for (const DType dtype : {f32, bf16})
-    for (const RopePairing pairing : {RopePairing::half, RopePairing::interleaved})
-      for (const int64_t d : {16, 32, 48, 20, 6}) {
-        RopeOptions o;
-        o.pairing = pairing;
-        same_there(
-            "rope", {numbers({2, 3, 37, d}, dtype, 13)}, [&](const auto& t) { return rope(t[0], o); }, 4);
-      }
-}
-
-TEST_CASE("cuda: columns of bf16 by eights and one by one, alone, in blocks and in pieces", "[cuda]") {
-  for (const int64_t n : {3, 33, 127, 128, 129, 700})  // 128: four rows of each thread of a block
-    for (const int64_t inner : {1, 8, 12, 64, 72, 136}) {
-      const Tensor x = numbers({3, n, inner}, bf16, 22);
-      same_there(
-          "sum", {x}, [](const auto& t) { return sum(t[0], {1}); }, 1);
-      same_there(
-          "norm", {x}, [](const auto& t) { return norm(t[0], {1}); }, 1);
-      same_there("max", {x}, [](const auto& t) { return max(t[0], {1}); });
-      same_there("min", {x}, [](const auto& t) { return min(t[0], {1}); });
-      for (const int64_t skipped : {int64_t{1}, inner})
-        same_there(
-            "a view", {x},
-            [=](const auto& t) {
-              const Tensor part = narrow(reshape(t[0], {3 * n * inner}), 0, skipped, (3 * n - 1) * inner);
-              return sum(reshape(part, {3 * n - 1, inner}), {0});
-            },
-            1);
-      same_there(
-          "dw", {reshape(x, {3 * n, inner}), numbers({inner}, bf16, 23)},
-          [](const auto& t) {
-            const Tensor w = t[1].detach().requires_grad_();
-            return grad({layer_norm(t[0], w, w)}, {w}, {.grad_outputs = {t[0]}})[0];
-          },
-          2);
-    }
-  std::vector<double> others(40 * 8, 1);
-  others[8] = INFINITY, others[17] = NAN, others[39 * 8 + 2] = -INFINITY;
-  const Tensor x = to(Tensor::from(others, {40, 8}), bf16);
-  same_there("max", {x}, [](const auto& t) { return max(t[0], {0}); });
-  same_there("sum", {x}, [](const auto& t) { return sum(t[0], {0}); });
-}
-
 TEST_CASE("cuda: slices are copied by four pieces and one by one", "[cuda]") {
   for (const int64_t pieces : {32, 33, 127, 128, 129, 260, 2049, 3100})  // of 16 bytes; a warp's slices, a block's
     for (const DType dtype : {f32, bf16})
@@ -190,51 +121,6 @@ TEST_CASE("cuda: slices are added by pieces of 32 bytes and column by column, in
           return index_add(t[0], 1, t[2], reshape(narrow(t[1], 0, 1, 2 * n * width), {2, n, width}));
         });
       }
-}
-
-TEST_CASE("cuda: softmax of columns, alone, in blocks and in pieces", "[cuda]") {
-  // One thread's columns, a block's, and those that are cut into pieces; with and without eights, tiles of 32 columns.
-  for (const DType dtype : {f32, bf16, f64})
-    for (const Shape& shape :
-         {Shape{1, 16}, {3, 1, 17}, {2, 32, 24}, {33, 33}, {2, 257, 40}, {520, 19}, {3, 2, 600, 16}})
-      for (const bool log : {false, true}) {
-        const auto along = [=](const Tensor& x) { return log ? log_softmax(x, -2) : softmax(x, -2); };
-        const Tensor x = numbers(shape, dtype, 30), g = numbers(shape, dtype, 31);
-        const double ulps = dtype == f64 ? 0x1p-25 : 8;  // 16 of f64's
-        same_there(
-            "softmax of columns", {x}, [=](const auto& t) { return along(t[0]); }, ulps);
-        same_there(
-            "its gradient", {x, g},
-            [=](const auto& t) {
-              Tensor leaf = t[0].detach();
-              leaf.requires_grad_();
-              return grad({along(leaf)}, {leaf}, {.grad_outputs = {t[1]}})[0];
-            },
-            4 * ulps);
-      }
-  const Tensor x = numbers({2, 40, 24}, bf16, 32);  // not transposed, not widened
-  sluice::detail::WorkCounter counter;
-  const Tensor there = to(x, gpu), y = softmax(there, 1);
-  CHECK(counter.work().widened == 0);
-  CHECK(same_bits(narrow(y, 1, 0, 40), y));
-}
-
-TEST_CASE("cuda: columns with infinities and NaN", "[cuda]") {
-  for (const int64_t n : {5, 40, 600}) {
-    const int64_t m = 24;
-    std::vector<std::pair<int64_t, double>> others = {{m + 1, kInf}, {2, kNan}, {3, -kInf}, {4, kInf}, {m + 4, kNan}};
-    others.insert(others.end(), {{5, kInf}, {(n - 1) * m + 5, kInf}, {6, kInf}, {m + 6, 200}, {7, -kInf}, {8, 3e38}});
-    others.insert(others.end(), {{m + 7, kInf}, {(n - 1) * m + 9, kInf}, {10, kNan}, {m + 10, kInf}});
-    for (int64_t i = 0; i < n; ++i) others.push_back({i * m, -kInf});
-    for (const DType dtype : {f32, f64})
-      for (const bool log : {false, true})
-        check(
-            [&](Device d) {
-              const Tensor x = values({n, m}, dtype, d, 1, others);
-              return std::vector{log ? log_softmax(x, 0) : softmax(x, 0)};
-            },
-            100);
-  }
 }
 
 TEST_CASE("cuda: of several numbers for a place scatter writes the last, and only that has a gradient", "[cuda]") {
