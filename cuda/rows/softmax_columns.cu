@@ -6,8 +6,6 @@
 
 namespace sluice::cuda {
 
-using sluice::detail::StridedRange;
-
 namespace {
 
 /// total = Σ e^(x − shift), where shift is the largest x.
@@ -26,10 +24,30 @@ template <class T> struct AddColumnTotals {
     const T below = b.shift == a.shift ? T(0) : b.shift - a.shift;  // ∞ − ∞ would be NaN
     return {a.shift, a.total + b.total * static_cast<double>(math::exp(below))};
   }
+  /// The same for totals of one number each, with one exponential for each of them and one more. Beside +∞ the shift is
+  /// 0: e^x without a shift gives the right result.
+  template <int n> __device__ static Total several(Total sum, const Total (&x)[n]) requires std::is_same_v<T, float> {
+    T top = sum.shift;
+#pragma unroll
+    for (int e = 0; e < n; ++e) top = x[e].shift > top ? x[e].shift : top;
+    const T from = top == std::numeric_limits<T>::infinity() ? T(0) : top;
+    sum.total *= static_cast<double>(math::exp(sum.shift - from));
+#pragma unroll
+    for (int e = 0; e < n; ++e) sum.total += static_cast<double>(math::exp(x[e].shift - from));
+    return {top, sum.total};
+  }
 };
 template <class T> struct AloneInColumn {
+  static constexpr int kOperands = 1;
   Numbers<T> x;
   __device__ ColumnTotal<T> operator()(int64_t at, int64_t, int64_t) const { return {x[at], 1}; }
+  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.in_vectors(inner); }
+  bool narrow() const { return x.narrow; }
+  template <class S> __device__ void eight(int64_t at, int64_t, ColumnTotal<T> (&y)[kNeighbours]) const {
+    const Eight v = x.template eight<S>(at);
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) y[e] = {v.x[e], 1};
+  }
 };
 template <class T> struct StoreShares {
   T *shift, *by;
@@ -44,47 +62,103 @@ template <class T> struct StoreShares {
   }
 };
 
-/// Calls formula(place of a number, place of its column) for all numbers, by eights where these lie in one row.
-template <class Formula> struct OfColumns {
+/// formula(numbers of a place, numbers of its column) for all places, N and M of them, each alone or eight.
+template <class T, int N, int M, class Formula> struct OfColumns {
   Formula formula;
-  StridedRange column;
-  __device__ void operator()(int64_t i) const { formula(Place<1>{i}, Place<1>{offset_at(column, i)}); }
-  __device__ void vector(int64_t i) const { formula(Place<kNeighbours>{i}, Place<kNeighbours>{offset_at(column, i)}); }
+  Numbers<T> in[N], column[M], out;
+  ReduceShape s;
+  __device__ void operator()(int64_t i) const {
+    const Divided row = divided(i, s.inner), slice = divided(row.quotient, s.n);
+    const int64_t at = slice.quotient * s.inner + row.rest;
+    T x[N], c[M];
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] = in[k][i];
+#pragma unroll
+    for (int k = 0; k < M; ++k) c[k] = column[k][at];
+    out.set(Place<1>{i}, formula(x, c));
+  }
 };
-template <class T, class Formula, class... N>
-void for_each_of_columns(ReduceShape s, const T* columns, const Formula& formula, const N&... numbers) {
-  const OfColumns<Formula> body{formula, StridedRange(Layout({s.outer, s.n, s.inner}, {s.inner, 0, 1}, 0))};
-  const int64_t count = s.outer * s.n * s.inner;
-  if constexpr (std::is_same_v<T, float>)
-    if (s.inner % kNeighbours == 0 && is_aligned_16(columns) && (is_aligned_16(numbers.at) && ...))
-      return for_each_vector(count, body);
-  for_each(count, body);
+/// The same for eight columns a thread, which goes down a piece of them and reads four rows before it writes one.
+template <class S, int N, int M, class Formula> struct DownColumns {
+  static constexpr int64_t kPiece = 16;  // rows
+  static constexpr int kAhead = 4;
+  OfColumns<float, N, M, Formula> all;
+  /// i: a piece of eight columns.
+  __device__ void operator()(int64_t i) const {
+    const ReduceShape& s = all.s;
+    const Divided eights = divided(i, s.inner / kNeighbours), pieces = divided(eights.quotient, ceil_div(s.n, kPiece));
+    const int64_t column = eights.rest * kNeighbours, first = pieces.rest * kPiece;
+    const int64_t end = first + kPiece < s.n ? first + kPiece : s.n;
+    Eight c[M];
+#pragma unroll
+    for (int k = 0; k < M; ++k) c[k] = all.column[k].template eight<float>(pieces.quotient * s.inner + column);
+    const auto place = [&](int64_t row) { return (pieces.quotient * s.n + row) * s.inner + column; };
+    for (int64_t row = first; row < end; row += kAhead) {
+      Packed<S> x[kAhead][N];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a)
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+          if (row + a < end) x[a][k] = all.in[k].template packed<S>(place(row + a));
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a)
+        if (row + a < end) write(place(row + a), x[a], c);
+    }
+  }
+  __device__ void write(int64_t at, const Packed<S> (&packed)[N], const Eight (&c)[M]) const {
+    Eight x[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] = Eight(packed[k]);
+    store_vector(static_cast<S*>(all.out.at) + at, all.formula(x, c).x);
+  }
+};
+template <class T, int N, int M, class Formula> void for_each_of_columns(const OfColumns<T, N, M, Formula>& body) {
+  const ReduceShape& s = body.s;
+  if constexpr (std::is_same_v<T, float>) {
+    const auto fits = [&](const Numbers<T>& x) { return x.in_vectors(s.inner) && x.narrow == body.out.narrow; };
+    if (std::all_of(body.in, body.in + N, fits) && fits(body.out)) {
+      const auto down = [&]<class S>() {
+        using Down = DownColumns<S, N, M, Formula>;
+        for_each(s.outer * ceil_div(s.n, Down::kPiece) * (s.inner / kNeighbours), Down{body});
+      };
+      return body.out.narrow ? down.template operator()<BFloat16>() : down.template operator()<float>();
+    }
+  }
+  for_each(s.outer * s.n * s.inner, body);
 }
 
-template <class T> struct Shares {
-  Numbers<T> x, y, shift, by;
+struct Share {
   bool log;
-  template <int width> __device__ void operator()(Place<width> at, Place<width> column) const {
-    const auto v = x(at) - shift(column);
-    if (log) y.set(at, v - by(column));
-    else y.set(at, exp_of(v) * by(column));
+  template <class V> __device__ V operator()(const V (&x)[1], const V (&shift_by)[2]) const {
+    const V v = x[0] - shift_by[0];
+    if (log) return v - shift_by[1];
+    return exp_of(v) * shift_by[1];
   }
 };
 
 template <class T> struct GradientTerms {
+  static constexpr int kOperands = 2;
   Numbers<T> y, g;
   bool log;
-  __device__ double operator()(int64_t at, int64_t, int64_t) const {
-    const auto slope = static_cast<double>(g[at]);
-    return log ? slope : static_cast<double>(y[at]) * slope;
+  __device__ double operator()(int64_t at, int64_t, int64_t) const { return term(y[at], g[at]); }
+  __device__ double term(T value, T slope) const {
+    return log ? static_cast<double>(slope) : static_cast<double>(value) * static_cast<double>(slope);
+  }
+  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> {
+    return y.narrow == g.narrow && y.in_vectors(inner) && g.in_vectors(inner);
+  }
+  bool narrow() const { return y.narrow; }
+  template <class S> __device__ void eight(int64_t at, int64_t, double (&terms)[kNeighbours]) const {
+    const Eight value = y.template eight<S>(at), slope = g.template eight<S>(at);
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) terms[e] = term(value.x[e], slope.x[e]);
   }
 };
-template <class T> struct Gradients {
-  Numbers<T> y, g, dx, total;
+struct Gradient {
   bool log;
-  template <int width> __device__ void operator()(Place<width> at, Place<width> column) const {
-    if (log) dx.set(at, g(at) - exp_of(y(at)) * total(column));
-    else dx.set(at, y(at) * (g(at) - total(column)));
+  template <class V> __device__ V operator()(const V (&y_g)[2], const V (&total)[1]) const {
+    if (log) return y_g[1] - exp_of(y_g[0]) * total[0];
+    return y_g[0] * (y_g[1] - total[0]);
   }
 };
 
@@ -104,7 +178,7 @@ void softmax_columns(const Tensor& x, Tensor& y, ReduceShape s, bool log) {
     const Scratch<T> of_columns(static_cast<std::size_t>(2 * columns));
     T *const shift = of_columns.get(), *const by = shift + columns;
     reduce_to<AddColumnTotals<T>>(s, AloneInColumn<T>{from}, StoreShares<T>{shift, by, log});
-    for_each_of_columns(s, shift, Shares<T>{from, to, Numbers<T>(shift), Numbers<T>(by), log}, from, to);
+    for_each_of_columns(OfColumns<T, 1, 2, Share>{{log}, {from}, {Numbers<T>(shift), Numbers<T>(by)}, to, s});
   });
 }
 
@@ -113,7 +187,7 @@ void softmax_columns_backward(const Tensor& y, const Tensor& g, Tensor& dx, Redu
     const Numbers<T> a(y), b(g), to(dx);
     const Scratch<T> total(static_cast<std::size_t>(s.outer * s.inner));
     reduce_to<SumOf<double>>(s, GradientTerms<T>{a, b, log}, StoreAs<T, double>{Numbers<T>(total.get())});
-    for_each_of_columns(s, total.get(), Gradients<T>{a, b, to, Numbers<T>(total.get()), log}, a, b, to);
+    for_each_of_columns(OfColumns<T, 2, 1, Gradient>{{log}, {a, b}, {Numbers<T>(total.get())}, to, s});
   });
 }
 
