@@ -1,11 +1,10 @@
 // Kernels that make, copy, compare and edit tensors. A thread takes an element, or eight neighbours.
 #include <sluice/core/number/philox.h>
 #include <sluice/core/number/random.h>
+#include <sluice/cuda/elementwise/transposed.cuh>
 #include <sluice/cuda/kernels.h>
-#include <sluice/cuda/vectors.cuh>
 
 #include <cmath>
-#include <optional>
 
 namespace sluice::cuda {
 
@@ -36,54 +35,6 @@ template <class S, class T> struct Copy {
   }
 };
 
-/// A copy into contiguous memory whose rows are columns of the source, as of transposed matrices: neighbours along dim
-/// `along` in the source, along the last one in the result.
-struct TransposedCopy {
-  StridedRange in;
-  int64_t strides[kMaxRank];  // of the result
-  int along;
-};
-std::optional<TransposedCopy> transposed(const StridedRange& from, const StridedRange& to) {
-  const int last = from.rank - 1;
-  if (!to.contiguous || last < 1 || from.strides[last] == 1 || from.shape[last] < 8) return std::nullopt;
-  std::optional<TransposedCopy> found;
-  for (int d = 0; d < last; ++d)
-    if (from.strides[d] == 1 && from.shape[d] >= 8) found = TransposedCopy{from, {}, d};
-  int64_t size = 1;
-  for (int d = last; found && d >= 0; size *= from.shape[d--]) found->strides[d] = size;
-  return found;
-}
-constexpr int kSide = 32;
-
-/// Tiles of 32 × 32 go through shared memory, so that a warp reads and writes neighbours. Limited by memory.
-template <class S, class T>
-__global__ void __launch_bounds__(kThreads)
-    copy_transposed(const S* source, T* target, TransposedCopy c, int64_t tiles) {
-  const Shared<T> tile = static_shared<T, kSide*(kSide + 1), TransposedCopy>();
-  const int x = static_cast<int>(threadIdx.x) % kSide, y = static_cast<int>(threadIdx.x) / kSide, last = c.in.rank - 1;
-  const int64_t rows = c.in.shape[c.along], columns = c.in.shape[last];
-  for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
-    int64_t rest = index;
-    const int64_t column = rest % ceil_div(columns, kSide) * kSide;
-    rest /= ceil_div(columns, kSide);
-    const int64_t row = rest % ceil_div(rows, kSide) * kSide;
-    rest /= ceil_div(rows, kSide);
-    int64_t from = row + column * c.in.strides[last], to = row * c.strides[c.along] + column;
-    for (int d = last - 1; d >= 0; --d)
-      if (d != c.along) {
-        const int64_t i = rest % c.in.shape[d];
-        rest /= c.in.shape[d], from += i * c.in.strides[d], to += i * c.strides[d];
-      }
-    for (int i = y; i < kSide; i += kThreads / kSide)
-      if (row + x < rows && column + i < columns)
-        tile[i * (kSide + 1) + x] = convert<T>(source[from + x + i * c.in.strides[last]]);
-    __syncthreads();
-    for (int i = y; i < kSide; i += kThreads / kSide)
-      if (row + i < rows && column + x < columns) target[to + i * c.strides[c.along] + x] = tile[x * (kSide + 1) + i];
-    __syncthreads();  // only a grid of 2^31 blocks comes here twice
-  }
-}
-
 template <class T> constexpr bool kIsFloat = std::is_same_v<T, float> || std::is_same_v<T, BFloat16>;
 
 template <class S, class T>
@@ -92,11 +43,7 @@ void copy_as(const Tensor& from, const StridedRange& in, Tensor& to, const Strid
   if constexpr ((kIsFloat<S> && kIsFloat<T>) || (std::is_same_v<S, T> && sizeof(T) > 1)) {  // few copies are of bools
     if (walks_in_vectors(in, body.source, sizeof(S)) && walks_in_vectors(out, body.target, sizeof(T)))
       return for_each_vector(to.numel(), body);
-    if (const auto c = transposed(in, out)) {
-      const int64_t rows = in.shape[c->along], columns = in.shape[in.rank - 1];
-      const int64_t tiles = to.numel() / (rows * columns) * ceil_div(rows, kSide) * ceil_div(columns, kSide);
-      return launch(copy_transposed<S, T>, grid_of(tiles), dim3(kThreads), 0, body.source, body.target, *c, tiles);
-    }
+    if (const auto c = transposed(in, out)) return copy(body.source, body.target, *c, to.numel());
   }
   for_each(to.numel(), body);
 }
