@@ -214,36 +214,41 @@ template <class T> void random_floats(const RandomFill& f, Tensor& y) {
   else random_as<T>(f, y, TruncatedNormal<T>{f.a, f.b, std::erf(std::sqrt(2.0))});
 }
 
-/// The four numbers of a block.
-template <class T> struct alignas(sizeof(T) == 2 ? 8 : 16) OfBlock { T x[4]; };
 template <class T> struct Dropout {
   const T* x;
   T* y;
-  int64_t n;
-  bool whole;  // addresses allow that a block is read and written at once
+  bool whole;  // addresses allow that eight numbers are read and written at once
   RandomBlocks words_at;
   detail::Dropping<Computed<T>> drop;
-  __device__ void operator()(int64_t block) const {
-    const auto words = words_at(static_cast<uint64_t>(block));
-    const int64_t first = 4 * block;
-    const bool at_once = whole && first + 4 <= n;
-    OfBlock<T> four{};
-    if (at_once) four = *reinterpret_cast<const OfBlock<T>*>(x + first);
+  __device__ T dropped(uint32_t word, T value) const { return convert<T>(drop(word, convert<Computed<T>>(value))); }
+  __device__ void operator()(int64_t i) const {
+    const auto words = words_at(static_cast<uint64_t>(i / 4));
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if (!at_once && first + e < n) four.x[e] = x[first + e];
-      four.x[e] = convert<T>(drop(words.word[e], convert<Computed<T>>(four.x[e])));
-      if (!at_once && first + e < n) y[first + e] = four.x[e];
-    }
-    if (at_once) *reinterpret_cast<OfBlock<T>*>(y + first) = four;
+    for (int e = 0; e < 4; ++e)
+      if (i % 4 == e) y[i] = dropped(words.word[e], x[i]);
+  }
+  /// Two blocks of words.
+  __device__ void vector(int64_t i) const {
+    T value[kNeighbours];
+    if (whole) load_neighbours(value, x + i);
+    else
+#pragma unroll
+      for (int e = 0; e < kNeighbours; ++e) value[e] = x[i + e];
+    const auto block = static_cast<uint64_t>(i / 4);
+    const auto low = words_at(block), high = words_at(block + 1);
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) value[e] = dropped(e < 4 ? low.word[e % 4] : high.word[e % 4], value[e]);
+    if (whole) store_neighbours(y + i, value);
+    else
+#pragma unroll
+      for (int e = 0; e < kNeighbours; ++e) y[i + e] = value[e];
   }
 };
 template <class T> void dropout_as(const Tensor& x, Tensor& y, DropoutSpec s) {
   const bool whole = is_aligned_16(address_of(x)) && is_aligned_16(address_of(y));
   const RandomBlocks words_at = blocks_of("dropout", s.from);
-  const int64_t n = x.numel();
-  for_each(ceil_div(n, 4),
-           Dropout<T>{data_of<T>(x), data_of<T>(y), n, whole, words_at, detail::Dropping<Computed<T>>(s.p)});
+  for_each_vector(x.numel(),
+                  Dropout<T>{data_of<T>(x), data_of<T>(y), whole, words_at, detail::Dropping<Computed<T>>(s.p)});
 }
 
 __global__ void first_outside_kernel(const int64_t* index, int64_t n, int64_t low, int64_t limit,
