@@ -11,6 +11,13 @@ namespace sluice::cuda {
 
 namespace {
 
+/// How the columns of a scan are split. A piece of a column is one thread's, which waits for memory every few elements, as
+/// the thread that goes through a column's pieces does: both are shortest for about √n pieces.
+Split split_of(ReduceShape s) {
+  const int64_t walks = s.outer * s.inner;
+  return Split(s.n, s.inner == 1 ? walks : ceil_div(walks, kThreads), s.inner == 1 ? 8192 : 96);
+}
+
 /// source(at, k) gives the k-th element of a column in the order of the scan, from its place `at`, and sink(at, total)
 /// takes the total up to it. Op as for reductions (reduce.cuh), but it need not be commutative.
 template <class Op, class Source, class Sink> struct Scan {
@@ -51,38 +58,97 @@ template <class Op, class Source, class Sink> struct ScanColumn {
   }
 };
 
+/// What the threads of a team have together, in their order.
+template <class Total> struct InTeam {
+  Total others, own, all;  // of the threads before this one; with this one; of the team
+};
+template <int threads, class Op> __device__ InTeam<typename Op::Total> running_over_team(typename Op::Total x, Op op) {
+  using Total = typename Op::Total;
+  const int lane = rank_in_team<threads>() % kWarp, warp = rank_in_team<threads>() / kWarp;
+  InTeam<Total> y;
+  y.own = running_over_lanes(x, op);
+  const Total left = shuffle_up(y.own, 1);
+  y.others = lane == 0 ? Op::start() : left;
+  if constexpr (threads == kWarp) {
+    y.all = shuffle_from(y.own, kWarp - 1);
+  } else {
+    const Shared<Total> of_warp = static_shared<Total, threads / kWarp, Op>();
+    __syncthreads();  // the last totals have been read
+    if (lane == kWarp - 1) of_warp[warp] = y.own;
+    __syncthreads();
+    y.all = Op::start();
+    for (int w = 0; w < threads / kWarp; ++w) {
+      if (w == warp) y.others = op(y.all, y.others), y.own = op(y.all, y.own);
+      y.all = op(y.all, Total(of_warp[w]));
+    }
+  }
+  return y;
+}
+
 template <class Op, class Source, class Sink> struct ScanRow {
   using Total = typename Op::Total;
   Scan<Op, Source, Sink> c;
   template <int threads> __device__ void operator()(int64_t row) const {
     const int64_t o = row / c.split.count, from = row % c.split.count * c.split.length, end = c.end(from);
-    const int rank = rank_in_team<threads>(), lane = rank % kWarp, warp = rank / kWarp;
-    const Shared<Total> of_warp = static_shared<Total, threads / kWarp, Op>();
+    const int rank = rank_in_team<threads>();
     Total before = c.start ? c.start[row] : Op::start();  // of all elements before the team's present ones
     for (int64_t k = from; k < end; k += threads) {
       const bool inside = k + rank < end;
       const int64_t at = inside ? c.place(o, k + rank, 0) : 0;
-      Total own = running_over_lanes(inside ? c.source(at, k + rank) : Op::start(), Op());
-      const Total left = shuffle_up(own, 1);
-      Total others = lane == 0 ? Op::start() : left, all;
-      if constexpr (threads == kWarp) {
-        all = shuffle_from(own, kWarp - 1);
-      } else {
-        __syncthreads();  // the last totals have been read
-        if (lane == kWarp - 1) of_warp[warp] = own;
-        __syncthreads();
-        all = Op::start();
-        for (int w = 0; w < threads / kWarp; ++w) {
-          if (w == warp) others = Op()(all, others), own = Op()(all, own);
-          all = Op()(all, Total(of_warp[w]));
-        }
-      }
-      if (inside && !c.own) c.sink(at, Op()(before, c.exclusive ? others : own));
-      before = Op()(before, all);
+      const InTeam<Total> now = running_over_team<threads>(inside ? c.source(at, k + rank) : Op::start(), Op());
+      if (inside && !c.own) c.sink(at, Op()(before, c.exclusive ? now.others : now.own));
+      before = Op()(before, now.all);
     }
     if (c.own && rank == 0) c.own[row] = before;
   }
 };
+
+/// Running sums of whole rows of S that lie in eights: a thread sums eight neighbours, and the next eight are under
+/// way.
+template <class S> struct CumsumRow {
+  Numbers<float> x, y;
+  int64_t n;
+  CumsumOptions options;
+  template <int threads> __device__ void operator()(int64_t row) const {
+    constexpr int step = threads * kNeighbours;
+    const bool back = options.reverse;
+    const auto place = [&](int64_t k) { return row * n + (back ? n - kNeighbours - k : k); };
+    Packed<S> next = {};
+    int64_t k = rank_in_team<threads>() * kNeighbours;
+    if (k < n) next = x.packed<S>(place(k));
+    double before = 0;
+    for (int64_t first = 0; first < n; first += step, k += step) {
+      const Eight now(next);
+      if (k + step < n) next = x.packed<S>(place(k + step));
+      double sum[kNeighbours], total = 0;
+#pragma unroll
+      for (int e = 0; e < kNeighbours; ++e) {
+        const double with = total + static_cast<double>(back ? now.x[kNeighbours - 1 - e] : now.x[e]);
+        sum[e] = options.exclusive ? total : with, total = with;
+      }
+      const InTeam<double> team = running_over_team<threads>(k < n ? total : 0.0, SumOf<double>());
+      const double others = before + team.others;
+      before += team.all;
+      if (k >= n) continue;
+      const Eight out =
+          Eight::of([&](int e) { return static_cast<float>(others + (back ? sum[kNeighbours - 1 - e] : sum[e])); });
+      S* const to = static_cast<S*>(y.at) + place(k);
+      if constexpr (std::is_same_v<S, float>) store_neighbours(to, out.x);
+      else store_vector(to, out.x);
+    }
+  }
+};
+/// False if that does not fit: rows in pieces, columns, other dtypes, other addresses.
+template <class T> bool cumsum_rows(const Numbers<T>& x, const Numbers<T>& y, ReduceShape s, CumsumOptions options) {
+  if constexpr (std::is_same_v<T, float>) {
+    const bool fits = s.inner == 1 && x.in_vectors(s.n) && y.in_vectors(s.n) && x.narrow == y.narrow;
+    if (!fits || split_of(s).count > 1) return false;
+    if (x.narrow) for_each_row(s.outer, s.n, CumsumRow<BFloat16>{x, y, s.n, options});
+    else for_each_row(s.outer, s.n, CumsumRow<float>{x, y, s.n, options});
+    return true;
+  }
+  return false;
+}
 
 template <class Op, class Source, class Sink> void scan_pieces(const Scan<Op, Source, Sink>& c) {
   const int64_t walks = c.s.outer * c.split.count * c.s.inner;
@@ -107,8 +173,7 @@ template <class Op, class Source, class Sink>
 void scan(ReduceShape s, Source source, Sink sink, CumsumOptions options) {
   using Total = typename Op::Total;
   const int64_t walks = s.outer * s.inner;
-  // A column's piece is one thread's, which waits for memory every few elements: few columns want many short pieces.
-  const Split split(s.n, s.inner == 1 ? walks : ceil_div(walks, kThreads), s.inner == 1 ? 8192 : 96);
+  const Split split = split_of(s);
   Scan<Op, Source, Sink> whole{source, sink, s, split, options.exclusive, options.reverse};
   if (split.count == 1) return scan_pieces(whole);
   const auto parts = static_cast<std::size_t>(walks * split.count);
@@ -208,7 +273,9 @@ template <class F> void in_f64(Tensor& y, F f) {
 
 void cumsum(const Tensor& x, Tensor& y, int dim, CumsumOptions options) {
   dispatch_sum("cumsum", computed(x.dtype()), [&, s = ReduceShape::along(x.shape(), dim)]<class T, class Total>() {
-    scan<SumOf<Total>>(s, ReadNumbers<T, Total>{Numbers<T>(x)}, StoreAs<T, Total>{Numbers<T>(y)}, options);
+    const Numbers<T> from(x), to(y);
+    if (cumsum_rows(from, to, s, options)) return;
+    scan<SumOf<Total>>(s, ReadNumbers<T, Total>{from}, StoreAs<T, Total>{to}, options);
   });
 }
 

@@ -86,6 +86,20 @@ TEST_CASE("cuda: rows by eights and one by one", "[cuda]") {
       }
 }
 
+TEST_CASE("cuda: running sums of rows, eight numbers a thread", "[cuda]") {
+  for (const DType dtype : {f32, bf16})
+    for (const int64_t n :
+         {8, 12, 248, 256, 264, 2048, 2056, 4104})  // a warp's rows, a block's; a round and a piece more
+      for (const bool exclusive : {false, true})
+        for (const bool reverse : {false, true})
+          same_there(
+              "cumsum", {numbers({3, n}, dtype, 33)},
+              [=](const auto& t) {
+                return cumsum(t[0], 1, {exclusive, reverse});
+              },
+              1);
+}
+
 TEST_CASE("cuda: columns by eights and one by one, alone, in blocks and in pieces", "[cuda]") {
   for (const DType dtype : {f32, bf16})
     for (const int64_t n : {3, 33, 127, 128, 129, 700})  // 128: four rows of each thread of a block
