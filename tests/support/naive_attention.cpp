@@ -14,9 +14,11 @@ Array array_of(const Tensor& x) {
   return a;
 }
 
-NaiveMask::NaiveMask(const AttentionMask& mask, int64_t m, int64_t n)
+NaiveMask::NaiveMask(const AttentionMask& mask, int64_t m, int64_t n, int64_t heads)
     : mask_(mask), m_(m), n_(n), keys_(array_of(mask.keys)), query_segments_(array_of(mask.query_segments)),
-      key_segments_(array_of(mask.key_segments)), blocks_(array_of(mask.blocks)), dense_(array_of(mask.dense)) {}
+      key_segments_(array_of(mask.key_segments)), blocks_(array_of(mask.blocks)), dense_(array_of(mask.dense)) {
+  if (heads > 0 && blocks_.rank() == 4) heads_of_group_ = heads / blocks_.shape[1];
+}
 
 bool NaiveMask::is_global(int64_t position) const {
   return std::find(mask_.global.begin(), mask_.global.end(), position) != mask_.global.end();
@@ -33,8 +35,9 @@ bool NaiveMask::sees(int64_t batch, int64_t head, int64_t i, int64_t j) const {
   if (mask_.query_segments.defined() && query_segments_.stretched({batch, i}) != key_segments_.stretched({batch, j}))
     return false;
   if (mask_.blocks.defined()) {
-    const bool by_query = blocks_.rank() == 4;  // with a row for each head, or one for all
-    if (blocks_.stretched({batch, head, by_query ? i : i / mask_.block, j / mask_.block}) == 0) return false;
+    const bool by_query = blocks_.rank() == 4;  // with a row for each head, for each group of heads, or one for all
+    if (blocks_.stretched({batch, head / heads_of_group_, by_query ? i : i / mask_.block, j / mask_.block}) == 0)
+      return false;
   }
   return !mask_.dense.defined() || dense_.stretched({batch, head, i, j}) != 0;
 }

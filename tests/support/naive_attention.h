@@ -14,14 +14,15 @@ Array array_of(const Tensor& x);
 /// A mask's rules, asked for one pair.
 class NaiveMask {
  public:
-  NaiveMask(const AttentionMask& mask, int64_t m, int64_t n);
+  /// heads: must be given where groups of heads share the blocks of a query.
+  NaiveMask(const AttentionMask& mask, int64_t m, int64_t n, int64_t heads = 0);
   bool sees(int64_t batch, int64_t head, int64_t i, int64_t j) const;
 
  private:
   bool is_global(int64_t position) const;
 
   AttentionMask mask_;
-  int64_t m_, n_;
+  int64_t m_, n_, heads_of_group_ = 1;
   Array keys_, query_segments_, key_segments_, blocks_, dense_;
 };
 
