@@ -1,6 +1,7 @@
 // The slots of attention on tensor cores. Operands of f32 are rounded once a call, into contiguous memory; those of
 // bf16 are read as they lie, if TMA can.
 #include <sluice/cuda/attention/bf16.h>
+#include <sluice/cuda/attention/chosen_blocks.h>
 #include <sluice/cuda/attention/few.cuh>
 #include <sluice/cuda/attention/gate_backward.cuh>
 #include <sluice/cuda/attention/mma.cuh>
@@ -39,8 +40,9 @@ bool knows(const sluice::detail::AttentionCall& c) {
          d + dv >= 32 && m <= kLongest && n >= 16 && n <= kLongest && batch >= 1 && batch <= kMostHeads && heads >= 1 &&
          heads <= kMostHeads && !o.bias.defined() && !o.relative_bias.defined() && !o.row_scale.defined() &&
          *o.scale > 0 && o.softcap == 0 && o.dropout == 0 && mask.dilation == 1 &&
-         (mask.window == 0 || mask.global.empty()) && !mask.query_segments.defined() && !mask.blocks.defined() &&
-         !mask.dense.defined() && (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
+         (mask.window == 0 || mask.global.empty()) && !mask.query_segments.defined() && !mask.dense.defined() &&
+         (!mask.blocks.defined() || serves_chosen_blocks(c)) &&
+         (!mask.keys.defined() || mask.keys.rank() == 2 || mask.keys.dim(1) == 1) &&
          (!o.sink.defined() || (o.sink.dim(0) == heads && (heads == 1 || o.sink.strides()[0] == 1)));
 }
 
@@ -51,7 +53,7 @@ bool serves(const sluice::detail::AttentionCall& c) { return c.q.dim(2) >= kMmaF
 bool few_serve(const sluice::detail::AttentionCall& c) {
   const int64_t m = c.q.dim(2);
   const bool idle = m <= kMmaRows && c.k.dim(2) >= kManyKeys && 2 * c.q.dim(0) * c.q.dim(1) <= multiprocessors();
-  return c.q.dtype() == bf16 && m >= 1 && (m < kMmaFewest || idle) && knows(c);
+  return c.q.dtype() == bf16 && m >= 1 && (m < kMmaFewest || idle) && !c.options.mask.blocks.defined() && knows(c);
 }
 
 /// The width that the rungs compute with: narrower operands get columns of zeros.
@@ -59,7 +61,7 @@ int64_t width_of(const sluice::detail::AttentionCall& c) { return std::max(c.q.d
 
 /// True if the rung that serves the call also applies its gate.
 bool gates(const sluice::detail::AttentionCall& c) {
-  return c.gate.defined() && c.v.dim(3) == width_of(c) &&
+  return c.gate.defined() && c.v.dim(3) == width_of(c) && !c.options.mask.blocks.defined() &&
          (c.options.weighting == Weighting::softmax || c.options.weighting == Weighting::relu2);
 }
 
@@ -207,6 +209,8 @@ bool attention_bf16(const sluice::detail::AttentionCall& c, Tensor& out, Tensor&
     p.out_batch = out.strides()[0], p.out_head = out.strides()[1], p.out_row = out.strides()[2];
     p.columns = static_cast<int>(out.dim(3));
     if (gate) p.gate = gate->get();
+    if (c.options.mask.blocks.defined())
+      return run_attention_chosen_blocks<Out>(c, width_of(c), x.mask, p, x.q.rows(), x.k.rows(), x.v.rows());
     with_instance(c, [&]<int D, class W>() {
       with_gate<W>(c, [&]<class Gate>() {
         if (by_rung_4) run_attention_wgmma<D, W, Window, Gate, Out>(p, x.mask, x.q.rows(), x.k.rows(), x.v.rows());
@@ -260,6 +264,10 @@ bool attention_backward_bf16(const sluice::detail::AttentionCall& c, const Tenso
                              .scale = static_cast<float>(*c.options.scale)};
   p.keys = x.seen();
   const BackwardRows rows{x.q.rows(), x.k.rows(), x.v.rows(), rows_of_g};
+  if (c.options.mask.blocks.defined()) {
+    run_attention_chosen_blocks_backward(c, width_of(c), x.mask, p, rows);
+    return true;
+  }
   with_instance(c, [&]<int D, class W>() {
     run_backward<false, D, W>(p, x.mask, rows), run_backward<true, D, W>(p, x.mask, rows);
   });

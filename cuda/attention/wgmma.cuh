@@ -9,6 +9,7 @@
 // warpgroup; all keys and values come through the L2 cache once for 128 queries.
 #pragma once
 
+#include <sluice/cuda/attention/chosen_blocks.cuh>
 #include <sluice/cuda/attention/mma_tiles.cuh>
 #include <sluice/cuda/attention/work_order.h>
 #include <sluice/cuda/warpgroup.h>
@@ -91,7 +92,8 @@ template <int cols> __device__ auto number_in(Shared<BFloat16> tile) {
 /// where they need one, instead of keeping them in registers.
 struct WgmmaWork {
   static constexpr int first = 0, head = 1, batch = 2, begin = 3, tiles = 4, count = 7;
-  static constexpr int whole_from = 5, whole_to = 6;  // all queries see keys [whole_from, whole_to)
+  static constexpr int whole_from = 5, whole_to = 6;     // all queries see keys [whole_from, whole_to)
+  static constexpr int list = begin, bits = whole_from;  // of ChosenBlocks, in place of these
 };
 
 /// A grid of at most as many blocks of 384 threads as there are multiprocessors, WgmmaTile<D>::bytes of shared memory.
@@ -105,6 +107,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   using Tile = WgmmaTile<D>;
   using Work = WgmmaWork;
   constexpr int rows = Tile::rows, cols = Tile::cols, stages = Tile::stages, size = cols * D;
+  constexpr bool listed = kListed<Mask>;
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
   const Shared<BFloat16> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v;
   const Shared<uint64_t> barrier =
@@ -114,6 +117,14 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   const Shared<int> taken = dynamic_shared<int>() + static_cast<int>(Tile::taken / sizeof(int));
   const int thread = static_cast<int>(threadIdx.x), group = warpgroup_of(thread);
   const int total = order.works();
+  const auto tile_of = [&](int begin, int tile) {
+    if constexpr (listed) return mask.lists[begin + tile];
+    else return begin + tile * cols;
+  };
+  const auto first_of = [](int tile) {
+    if constexpr (listed) return Mask::first_of(tile);
+    else return tile;
+  };
 
   if (thread == 0) {
     mbarrier_init(barrier + Tile::has_q, 1), mbarrier_init(barrier + Tile::read_q, kConsumers);
@@ -140,10 +151,12 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       const auto [block, head, batch] = order(index);
       const int first = (order.blocks - 1 - block) * rows, last = first + rows < p.m ? first + rows - 1 : p.m - 1;
       const KeySpan low = mask.of(position_of(p, first), p.n), high = mask.of(position_of(p, last), p.n);
-      const int begin = low.begin / cols * cols, tiles = high.end > begin ? (high.end - begin + cols - 1) / cols : 0;
+      int begin = low.begin / cols * cols, tiles = high.end > begin ? (high.end - begin + cols - 1) / cols : 0;
+      if constexpr (listed) begin = mask.list_of(batch, head, first / rows), tiles = mask.lists[begin++];
       const int kv_head = head / (p.heads / p.kv_heads);
       work[Work::first] = first, work[Work::head] = head, work[Work::batch] = batch, work[Work::begin] = begin;
       work[Work::tiles] = tiles, work[Work::whole_from] = high.begin, work[Work::whole_to] = low.end;
+      if constexpr (listed) work[Work::bits] = mask.bits_of(batch, head);
       if (tiles == 0) {
         mbarrier_arrive(barrier + Tile::has_q);
       } else {
@@ -151,7 +164,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
         tma_rows<D, rows>(q, queries, barrier + Tile::has_q, first, head, batch);
       }
       for (int tile = 0; tile < tiles; ++tile, ++step) {
-        const int stage = step % stages, at = begin + tile * cols;
+        const int stage = step % stages, at = first_of(tile_of(begin, tile));
         const unsigned parity = static_cast<unsigned>(step / stages % 2) ^ 1;  // of the previous reading, if any
         mbarrier_wait(barrier + Tile::read_k + stage, parity);
         mbarrier_arrive_expecting(barrier + Tile::has_k + stage, Tile::tile_bytes);
@@ -200,11 +213,14 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     MmaStatistics found;
     found.begin<Weighting>(p, of_work(Work::head));
     TileMask<cols> hidden;
+    [[maybe_unused]] int listed_tile = 0;
+    [[maybe_unused]] uint32_t chosen[2] = {};  // of both rows, in a listed tile that the mask cuts
 
     const auto weigh = [&](int tile) {
-      const int j0 = of_work(Work::begin) + tile * cols;
+      const int j0 = listed ? first_of(listed_tile) : of_work(Work::begin) + tile * cols;
       mma_weigh<Weighting, cols>(s, p.scale, found, keep, hidden, [&](int r) {
-        const KeySpan span = mask.of(position_of(p, row + 8 * r + g), p.n);
+        KeySpan span = mask.of(position_of(p, row + 8 * r + g), p.n);
+        if constexpr (listed) span = common(span, Mask::template seen<cols>(chosen[r], j0));
         return KeySpan{span.begin - j0, span.end - j0};
       });
     };
@@ -213,15 +229,24 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     const auto add_if_not_finite = [&](int tile) {
       const Shared<BFloat16> x = v + (done + tile) % stages * size;
       come(Tile::has_v, tile);
-      if (!hidden.any() || all_finite<size>(x, kConsumers + group)) return false;
+      if (!hidden.any() || known_finite(mask) || all_finite<size>(x, kConsumers + group)) return false;
       mma_add_by_numbers<D, cols>(acc, w, number_in<cols>(x), mine);
       return true;
     };
     const auto values_of = [&](int tile) { return columns_of(v + (done + tile) % stages * size, cols); };
     const auto start_next = [&](int tile) {
-      const int j0 = of_work(Work::begin) + tile * cols;
-      hidden.look(j0 < of_work(Work::whole_from) || j0 + cols > of_work(Work::whole_to),
-                  p.keys ? p.keys + std::ptrdiff_t{of_work(Work::batch)} * p.n : nullptr, j0, p.n);
+      bool cut;
+      int j0;
+      if constexpr (listed) {
+        listed_tile = tile_of(of_work(Work::list), tile), j0 = first_of(listed_tile), cut = Mask::is_cut(listed_tile);
+        if (cut)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) chosen[r] = mask.chosen(of_work(Work::bits), row + 8 * r + g, j0);
+      } else {
+        j0 = of_work(Work::begin) + tile * cols;
+        cut = j0 < of_work(Work::whole_from) || j0 + cols > of_work(Work::whole_to);
+      }
+      hidden.look(cut, p.keys ? p.keys + std::ptrdiff_t{of_work(Work::batch)} * p.n : nullptr, j0, p.n);
       const Descriptor ours = rows_of(q + own * kBoxColumns), theirs = rows_of(k + (done + tile) % stages * size);
       come(Tile::has_k, tile);
       await_turn();

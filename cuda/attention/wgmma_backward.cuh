@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
                              SLUICE_TENSOR_MAP own2_map, SLUICE_TENSOR_MAP other_map, SLUICE_TENSOR_MAP other2_map) {
   using Tile = WgmmaBackwardTile<D, by_keys>;
   constexpr int rows = Tile::rows, cols = Tile::cols, stages = Tile::stages, size = Tile::size;
-  constexpr bool statistics_come = by_keys && Weighting::online;
+  constexpr bool statistics_come = by_keys && Weighting::online, listed = kListed<Mask>;
   const Shared<BFloat16> memory = dynamic_shared<BFloat16>();
   const Shared<float> statistics = dynamic_shared<float>() + Tile::statistics;
   const Shared<uint64_t> barrier = dynamic_shared<uint64_t>() + Tile::barriers;
@@ -69,8 +69,12 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     else return mask.of(position_of(p, row), p.n);
   };
   const KeySpan low = span_of(first), high = span_of(last);
-  // Steps: tiles of `cols` columns from `begin` to high.end; with by_keys, those of each query head of the group.
+  // Steps: tiles of `cols` columns from `begin` to high.end; with by_keys, those of each query head of the group. Or
+  // those of a list.
   const int begin = low.begin / cols * cols;
+  [[maybe_unused]] const int* list = nullptr;
+  if constexpr (listed) list = mask.lists + mask.list_of(batch, head, first / rows);
+  const auto any = [&] { return listed ? list[0] > 0 : begin < high.end; };
 
   if (thread == 0) {
     mbarrier_init(barrier + Tile::has_own, 1);
@@ -84,36 +88,42 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 
   if (warpgroup == 0) {
     fewer_registers<Tile::few_registers>();
-    if (thread == 0 && begin < high.end) {
+    if (thread == 0 && any()) {
       mbarrier_arrive_expecting(barrier + Tile::has_own, Tile::own_bytes);
       tma_rows<D, rows>(memory + Tile::own, own_map, barrier + Tile::has_own, first, head, batch);
       tma_rows<D, rows>(memory + (Tile::own + rows * D), own2_map, barrier + Tile::has_own, first, head, batch);
     }
     if (thread == 0 || (statistics_come && warp == 1)) {
-      int step = 0;
-      for (int other = by_keys ? query_head : kv_head, end = other + (by_keys ? group : 1); other < end; ++other)
-        for (int at = begin; at < high.end; at += cols, ++step) {
-          const int stage = step % stages;
-          const Shared<uint64_t> come = barrier + Tile::has + stage;
-          mbarrier_wait(barrier + Tile::read + stage, static_cast<unsigned>(step / stages % 2) ^ 1);  // it is free
-          if (warp == 0) {
-            const Shared<BFloat16> to = memory + (Tile::other + stage * (2 * size));
-            mbarrier_arrive_expecting(come, Tile::tile_bytes);
-            tma_rows<D, cols>(to, other_map, come, at, other, batch);
-            tma_rows<D, cols>(to + size, other2_map, come, at, other, batch);
-          } else if constexpr (statistics_come) {  // lse · log2 e of all columns, then δ
-            const std::ptrdiff_t row = (std::ptrdiff_t{batch} * p.heads + other) * p.m + (at + lane);
-            const Shared<float> to = statistics + (stage * Tile::of_stage + lane);
+      const auto copy = [&](int step, int other, int at) {
+        const int stage = step % stages;
+        const Shared<uint64_t> come = barrier + Tile::has + stage;
+        mbarrier_wait(barrier + Tile::read + stage, static_cast<unsigned>(step / stages % 2) ^ 1);  // it is free
+        if (warp == 0) {
+          const Shared<BFloat16> to = memory + (Tile::other + stage * (2 * size));
+          mbarrier_arrive_expecting(come, Tile::tile_bytes);
+          tma_rows<D, cols>(to, other_map, come, at, other, batch);
+          tma_rows<D, cols>(to + size, other2_map, come, at, other, batch);
+        } else if constexpr (statistics_come) {  // lse · log2 e of all columns, then δ
+          const std::ptrdiff_t row = (std::ptrdiff_t{batch} * p.heads + other) * p.m + (at + lane);
+          const Shared<float> to = statistics + (stage * Tile::of_stage + lane);
 #pragma unroll 1
-            for (int i = 0; i < cols; i += kWarp) {
-              const bool there = at + lane + i < p.m;
-              const float lse = there ? p.lse[row + i] : 0.0f;
-              to[i] = lse == kMinusInfinity ? 0.0f : lse * kLog2E;
-              to[cols + i] = there ? p.delta[row + i] : 0.0f;
-            }
-            mbarrier_arrive(come);
+          for (int i = 0; i < cols; i += kWarp) {
+            const bool there = at + lane + i < p.m;
+            const float lse = there ? p.lse[row + i] : 0.0f;
+            to[i] = lse == kMinusInfinity ? 0.0f : lse * kLog2E;
+            to[cols + i] = there ? p.delta[row + i] : 0.0f;
           }
+          mbarrier_arrive(come);
         }
+      };
+      int step = 0;
+      if constexpr (listed) {
+        for (; step < list[0]; ++step)
+          copy(step, by_keys ? query_head + Mask::member_of(list[1 + step]) : kv_head, Mask::first_of(list[1 + step]));
+      } else {
+        for (int other = by_keys ? query_head : kv_head, end = other + (by_keys ? group : 1); other < end; ++other)
+          for (int at = begin; at < high.end; at += cols, ++step) copy(step, other, at);
+      }
     }
     return;
   }
@@ -149,14 +159,22 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if constexpr (statistics_come) return statistics[stage * Tile::of_stage + which * cols + 8 * c + 2 * t + i % 2];
     else return which == 0 ? own_lse[i / 2] : own_delta[i / 2];
   };
-  // Sets `hidden` from the interval of columns that each row sees, and from the key mask.
-  const auto look = [&](int at) {
+  // Hides columns 32i + … of both rows whose bits in `seen` are 0.
+  const auto hide_columns = [&](int i, uint32_t seen) {
+    const uint32_t own = ~seen >> (2 * t);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) hidden[i / 2] |= (own >> (8 * c) & 3) * 5 << (i % 2 * 16 + 4 * c);
+  };
+  // Sets `hidden` from the interval of columns that each row sees, and from the key mask. `tile`: of a list.
+  const auto look = [&](int at, [[maybe_unused]] int tile) {
 #pragma unroll
     for (int word = 0; word < cols / 64; ++word) hidden[word] = 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = warp_row + 8 * r + g;
       KeySpan span = span_of(row);
+      if constexpr (listed && !by_keys)
+        span = common(span, Mask::template seen<cols>(mask.chosen(mask.bits_of(batch, head), row, at), at));
       if (by_keys && keys && (row >= p.n || !keys[row])) span.end = span.begin;
       const int from = span.begin - at - 2 * t, to = span.end - at - 2 * t;
 #pragma unroll
@@ -168,12 +186,14 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     if constexpr (!by_keys)
       if (mask_of_tile.masked) {
 #pragma unroll
-        for (int i = 0; i < cols / kWarp; ++i) {
-          const uint32_t own = ~mask_of_tile.keys[i] >> (2 * t);
-#pragma unroll
-          for (int c = 0; c < 4; ++c) hidden[i / 2] |= (own >> (8 * c) & 3) * 5 << (i % 2 * 16 + 4 * c);  // both rows
-        }
+        for (int i = 0; i < cols / kWarp; ++i) hide_columns(i, mask_of_tile.keys[i]);
       }
+    if constexpr (listed && by_keys) {  // the warpgroup's keys have one bit of each query
+      const int bits = mask.bits_of(batch, query_head + Mask::member_of(tile));
+#pragma unroll
+      for (int i = 0; i < cols / kWarp; ++i)
+        hide_columns(i, __ballot_sync(kAllLanes, mask.chosen(bits, at + kWarp * i + lane, first + own_row) & 1));
+    }
   };
   // Sets hidden numbers to 0, also NaN.
   const auto hide = [&](uint32_t(&x)[cols / 16][4]) {
@@ -229,22 +249,27 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     mma_add_by_numbers<D, cols>(acc, weights, number_in<cols>(y), mine);
   };
 
-  if (begin < high.end) mbarrier_wait(barrier + Tile::has_own, 0);
-  const int tiles = begin < high.end ? (high.end - begin + cols - 1) / cols : 0,
-            steps = by_keys ? tiles * group : tiles;
+  if (any()) mbarrier_wait(barrier + Tile::has_own, 0);
+  const int tiles = begin < high.end ? (high.end - begin + cols - 1) / cols : 0, steps = listed    ? list[0]
+                                                                                         : by_keys ? tiles * group
+                                                                                                   : tiles;
   for (int step = 0, at = begin; step < steps; ++step, at = at + cols < high.end ? at + cols : begin) {
     const int stage = step % stages;
     const Shared<BFloat16> y = memory + (Tile::other + stage * (2 * size)), y2 = y + size;
     mbarrier_wait(barrier + Tile::has + stage, static_cast<unsigned>(step / stages % 2));
-    mask_of_tile.look(at < high.begin || at + cols > low.end, by_keys ? nullptr : keys, at, p.n);
+    [[maybe_unused]] int tile = 0;
+    bool cut = at < high.begin || at + cols > low.end;
+    if constexpr (listed) tile = list[1 + step], at = Mask::first_of(tile), cut = Mask::is_cut(tile);
+    mask_of_tile.look(cut, by_keys ? nullptr : keys, at, p.n);
     const bool edge = mask_of_tile.any() || own_masked;
-    const bool by_numbers = edge && !all_finite<(by_keys ? 2 : 1) * size>(y, kConsumers + warpgroup);
+    const bool by_numbers =
+        edge && !known_finite(mask) && !all_finite<(by_keys ? 2 : 1) * size>(y, kConsumers + warpgroup);
     const Descriptor of_x = rows_of(x), of_y = rows_of(y), of_x2 = rows_of(x2), of_y2 = rows_of(y2);
     wgmma_hold(s), wgmma_hold(ds);
     wgmma_fence();
     start_scores<D, rows, cols>(s, of_x, of_y);
     start_scores<D, rows, cols>(ds, of_x2, of_y2);
-    if (edge) look(at);
+    if (edge) look(at, tile);
     wgmma_wait<1>();
     wgmma_hold(s);
     weigh(stage, edge);

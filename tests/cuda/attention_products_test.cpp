@@ -350,3 +350,35 @@ TEST_CASE("cuda attention by products: GAU, FLASH and cross GAU train on tensor 
   CHECK(served(CrossGau({.dim = 24, .key_dim = 16}, rng), 40, Pass{.context = context}) ==
         "tiles 0, rungs 0, products 2");
 }
+
+TEST_CASE("cuda attention: which way serves chosen blocks of keys", "[cuda]") {
+  const Device gpu = Device::cuda();
+  PrecisionScope scope(Precision::bf16);
+  Rng rng(5);
+  const auto served = [&](int64_t m, int64_t n, AttentionMask mask, bool by_query = false, DType dtype = f32,
+                          Weighting weighting = Weighting::softmax, bool bias = false) {
+    const auto operand = [&](int64_t heads, int64_t rows) {
+      return to(normal({1, heads, rows, 64}, 0, 1, rng, {dtype}), gpu).requires_grad_();
+    };
+    const int64_t cols = ceil_div(n, mask.block);
+    mask.blocks = ones(by_query ? Shape{1, 2, m, cols} : Shape{ceil_div(m, mask.block), cols}, {boolean, gpu});
+    AttentionOptions o{.weighting = weighting, .mask = mask};
+    if (bias) o.bias = zeros({m, n}, {dtype, gpu});
+    const Served before;
+    backward(sum(to(attention(operand(4, m), operand(2, n), operand(2, n), o), f32)));
+    return before.text();
+  };
+  const std::string rungs = "tiles 0, rungs 2, products 0", products = "tiles 0, rungs 0, products 2";
+  for (const DType dtype : {f32, bf16})
+    for (const bool by_query : {false, true}) {
+      CHECK(served(128, 128, {.causal = true, .block = 64}, by_query, dtype) == rungs);
+      CHECK(served(200, 130, {.block = 192}, by_query, dtype) == rungs);
+      CHECK(served(130, 200, {.causal = true, .window = 90, .block = 128}, by_query, dtype) == rungs);
+      CHECK(served(127, 128, {.block = 64}, by_query, dtype) == products);
+      CHECK(served(128, 127, {.block = 64}, by_query, dtype) == products);
+      CHECK(served(128, 128, {.block = 32}, by_query, dtype) == products);
+      CHECK(served(128, 128, {.dilation = 2, .block = 64}, by_query, dtype) == products);
+      CHECK(served(128, 128, {.block = 64}, by_query, dtype, Weighting::relu2) == products);
+      CHECK(served(128, 128, {.block = 64}, by_query, dtype, Weighting::softmax, true) == products);
+    }
+}
