@@ -11,8 +11,8 @@ namespace sluice::cuda {
 
 namespace {
 
-/// How the columns of a scan are split. A piece of a column is one thread's, which waits for memory every few elements, as
-/// the thread that goes through a column's pieces does: both are shortest for about √n pieces.
+/// How the columns of a scan are split. A piece of a column is one thread's, which waits for memory every few elements,
+/// as the thread that goes through a column's pieces does: both are shortest for about √n pieces.
 Split split_of(ReduceShape s) {
   const int64_t walks = s.outer * s.inner;
   return Split(s.n, s.inner == 1 ? walks : ceil_div(walks, kThreads), s.inner == 1 ? 8192 : 96);

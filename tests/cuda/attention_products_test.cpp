@@ -349,6 +349,11 @@ TEST_CASE("cuda attention by products: GAU, FLASH and cross GAU train on tensor 
   const Tensor context = to(normal({2, 20, 24}, 0, 1, rng), gpu);
   CHECK(served(CrossGau({.dim = 24, .key_dim = 16}, rng), 40, Pass{.context = context}) ==
         "tiles 0, rungs 0, products 2");
+  const Tensor query = to(to(normal({1, 4, 1, 64}, 0, 1, rng), bf16), gpu),  // a step of decoding
+      keys = to(to(normal({1, 2, 50, 64}, 0, 1, rng), bf16), gpu);
+  const Served before;
+  attention(query, keys, keys);
+  CHECK(before.text() == "tiles 0, rungs 1, products 0");
 }
 
 TEST_CASE("cuda attention: which way serves chosen blocks of keys", "[cuda]") {
