@@ -136,6 +136,16 @@ TEST_CASE("cuda scan gradients, bf16: heads that share q and k", "[cuda]") {
   check_close(sample(rand, {3, 4, 130, 17}, 33, 1, -0.01, true));
   check_close(sample(rand, {1, 3, 64, 65}, 65, 1, -1));
 
+  // In f64, in every form: by scans.
+  for (bool by_key : {false, true})
+    for (bool exclusive : {false, true}) {
+      Sample s = sample(rand, {2, 4, 40, 18}, 17, 2, -0.1);
+      if (by_key) s.scan.decay = unsqueeze(s.scan.decay, -1) * abs(random_tensor({2, 4, 40, 17}, f64, rand));
+      s.scan.options.exclusive = exclusive;
+      const auto want = exact(s), got = gradients(s, Device::cuda(), {f64, f64, Precision::f32});
+      for (std::size_t i = 0; i < 4; ++i) CHECK(distance(got[i], want[i]) < 1e-12);
+    }
+
   // Parts of three heads, whose dq and dk a block adds up; in several turns.
   const Sample s = sample(rand, {2, 12, 130, 33}, 100, 2, -0.1);
   const auto want = exact(s);
