@@ -146,15 +146,18 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<Op, Source>)
       constexpr int ahead = kRowsAhead<Op, Source>;
       const auto read = [&](int64_t k) { return source((o * s.n + k) * s.inner + i, k, i); };
       int64_t k = from + row;
-      if constexpr (ahead > 1)
+      if constexpr (ahead > 1) {
         for (; k + (ahead - 1) * rows < end; k += ahead * rows) {
           Total next[ahead];
 #pragma unroll
           for (int e = 0; e < ahead; ++e) next[e] = read(k + e * rows);
           total = Op::several(total, next);
         }
-#pragma unroll(ahead == 1 ? 4 : 1)
-      for (; k < end; k += rows) total = Op()(total, read(k));
+        for (; k < end; k += rows) total = Op()(total, read(k));
+      } else {  // with braces: nvcc 13.0 takes an unrolled loop behind a discarded statement for a part of that
+#pragma unroll 4
+        for (; k < end; k += rows) total = Op()(total, read(k));
+      }
     }
     part[thread] = total;
     for (int half = rows / 2; half > 0; half /= 2) {
