@@ -102,7 +102,7 @@ TEST_CASE("cuda: running sums of rows, eight numbers a thread", "[cuda]") {
 
 TEST_CASE("cuda: columns by eights and one by one, alone, in blocks and in pieces", "[cuda]") {
   for (const DType dtype : {f32, bf16})
-    for (const int64_t n : {3, 33, 127, 128, 129, 700})  // 128: four rows of each thread of a block
+    for (const int64_t n : {3, 33, 127, 128, 129, 512, 700})  // 128: four rows of each thread of a block
       for (const int64_t inner : {1, 8, 12, 64, 72, 136}) {
         const Tensor x = numbers({3, n, inner}, dtype, 22);
         const double ulps = dtype == bf16 ? 1 : 4;  // the CPU adds columns of f32 in another precision
@@ -139,7 +139,7 @@ TEST_CASE("cuda: softmax of columns, alone, in blocks and in pieces", "[cuda]") 
   // One thread's columns, a block's, and those that are cut into pieces; with and without eights, tiles of 32 columns.
   for (const DType dtype : {f32, bf16, f64})
     for (const Shape& shape :
-         {Shape{1, 16}, {3, 1, 17}, {2, 32, 24}, {33, 33}, {2, 257, 40}, {520, 19}, {3, 2, 600, 16}})
+         {Shape{1, 16}, {3, 1, 17}, {2, 32, 24}, {33, 33}, {2, 257, 40}, {512, 24}, {520, 19}, {3, 2, 600, 16}})
       for (const bool log : {false, true}) {
         const auto along = [=](const Tensor& x) { return log ? log_softmax(x, -2) : softmax(x, -2); };
         const Tensor x = numbers(shape, dtype, 30), g = numbers(shape, dtype, 31);
