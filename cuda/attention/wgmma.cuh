@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       mma_add_by_numbers<D, cols>(acc, w, number_in<cols>(x), mine);
       return true;
     };
-    const auto values_of = [&](int tile) { return columns_of(v + (done + tile) % stages * size, cols); };
+    const auto values_of = [&](int tile) { return columns_of(v, cols) + (done + tile) % stages * size; };
     const auto start_next = [&](int tile) {
       bool cut;
       int j0;
