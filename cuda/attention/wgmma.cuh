@@ -233,7 +233,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       mma_add_by_numbers<D, cols>(acc, w, number_in<cols>(x), mine);
       return true;
     };
-    const auto values_of = [&](int tile) { return columns_of(v, cols) + (done + tile) % stages * size; };
+    static_assert(stages == 2);  // a choice: as a product ptxas would put it between two products of the sums
+    const auto values_of = [&](int tile) { return columns_of(v + ((done + tile) % stages == 0 ? 0 : size), cols); };
     const auto start_next = [&](int tile) {
       bool cut;
       int j0;
