@@ -11,7 +11,7 @@ constexpr int kTeams = kThreads / kWarp;  // rows of a block, with a warp for ea
 #ifdef __CUDACC__
 constexpr int64_t kLongRow = 2048;  // of which a block takes one
 #else
-constexpr int64_t kLongRow = 200;
+constexpr int64_t kLongRow = 64;
 #endif
 
 /// Rows [row, row + rows) of query heads, with keys [col, col + cols): of matrices [first, first + count), a matrix for
