@@ -93,12 +93,12 @@ void simt_scan(const Tensor& queries, const Tensor& keys, const Tensor& v, const
 // -- running sums ----------------------------------------------------------------------------------------------------
 
 #ifdef __CUDACC__
-constexpr int64_t kManyNumbers =
-    1 << 17;  // of an operand from which on several passes are faster than a tile's 64 columns
+constexpr int64_t kManyNumbers = 1 << 17;
 #else
 constexpr int64_t kManyNumbers = 1 << 10;
 #endif
-/// True for a state of one row or one column without decay, as a normaliser and its gradients have it.
+/// True for a state of one row or one column without decay, as a normaliser and its gradients have it. From
+/// kManyNumbers of an operand on, several passes are faster than tiles of 64 columns.
 bool is_running_sum(const Tensor& q, const Tensor& v, const Tensor& g) {
   return !g.defined() && (q.dim(3) == 1 || v.dim(3) == 1) && q.dim(1) == v.dim(1) &&
          std::max(q.numel(), v.numel()) >= kManyNumbers;

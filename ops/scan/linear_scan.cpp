@@ -96,7 +96,7 @@ struct LinearScan final : Op<"linear_scan"> {
     const auto decays = [this](const Tensor& g) { return o.reverse ? detail::backward_decay(g) : g; };
     const Tensor q = in_order(saved(0)), k = in_order(saved(1)), v = in_order(saved(2)), g = decays(saved(3));
     const int64_t groups = k.dim(1), heads = k.dim(0) * groups, group = v.dim(1) / groups;
-    const int64_t parts = rounded ? detail::parts_of_group(heads * ((v.dim(2) + 63) / 64), group, kGpuTasks)
+    const int64_t parts = rounded ? detail::parts_of_group(heads * ceil_div(v.dim(2), 64), group, kGpuTasks)
                                   : detail::parts_of_group(heads, group);
     const auto result = [rounded](int64_t heads, const Tensor& like) {
       const Shape shape{like.dim(0), heads, like.dim(2), like.dim(3)};
