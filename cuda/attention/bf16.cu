@@ -152,7 +152,7 @@ void through_gate(const sluice::detail::AttentionCall& c, const Tensor& g, BFloa
   g.dim(3) == 64 ? with_width.template operator()<64>() : with_width.template operator()<128>();
 }
 
-/// The forward pass of few queries.
+/// The forward pass of few queries of bf16, whose result is bf16, too.
 void run_few(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
   const int64_t d = padded_to_8(c.q.dim(3)), dv = padded_to_8(c.v.dim(3)), heads = c.q.dim(1), kv_heads = c.k.dim(1);
   const RungOperands x(c, InPlace::any, d, dv);
@@ -170,12 +170,9 @@ void run_few(const sluice::detail::AttentionCall& c, Tensor& out, Tensor& lse) {
       .keys = x.seen(),
       .out = {c.q.dim(0), heads, c.q.dim(2), c.v.dim(3), 1, nullptr, c.options.weighting == Weighting::softmax,
               data_or_null<float>(x.sink), 1, data_or_null<float>(lse)}};
-  const auto run = [&]<class Out>() {
-    with_instance(c, [&]<int D, class W>() {
-      run_attention_few<D, W>(p, x.mask, static_cast<int>(kv_heads), HeadRows<Out>(out));
-    });
-  };
-  out.dtype() == bf16 ? run.template operator()<BFloat16>() : run.template operator()<float>();
+  with_instance(c, [&]<int D, class W>() {
+    run_attention_few<D, W>(p, x.mask, static_cast<int>(kv_heads), HeadRows<BFloat16>(out));
+  });
 }
 
 }  // namespace

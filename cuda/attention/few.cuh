@@ -11,8 +11,10 @@
 
 namespace sluice::cuda {
 
+constexpr int kFewRows = 16;  // of a tile
+
 template <int D> struct FewTile {
-  static constexpr int rows = 16, own = 16, warps = 8, threads = warps * kWarp, stages = 3;
+  static constexpr int rows = kFewRows, own = 16, warps = 8, threads = warps * kWarp, stages = 3;
   static constexpr int cols = warps * own;  // keys of a block's warps at a time
   // Of a warp: keys and values of each stage, weights. The queries are those of all warps.
   static constexpr int q = 0, ring = q + rows * D, stage = 2 * own * D, w = stages * stage, of_warp = w + rows * own,
@@ -32,7 +34,7 @@ struct FewProblem {
   const uint8_t* keys;  // [batch, n] as in AttentionProblem
   PartsOfKeys<float> out;
 
-  SLUICE_FN int tiles() const { return (group * m + 15) / 16; }
+  SLUICE_FN int tiles() const { return (group * m + kFewRows - 1) / kFewRows; }
 };
 
 /// grid (parts, key heads · tiles of 16 rows, batch), blocks of FewTile<D>::threads, FewTile<D>::bytes of shared
