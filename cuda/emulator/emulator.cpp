@@ -26,8 +26,22 @@ thread_local Site omitted;
 
 struct Cancelled {};
 
+/// The fiber that runs after the current thread's: the next lane of the turn, else the scheduler. One switch instead of
+/// two for each lane.
+Fiber& next_fiber() {
+  Block& b = *block;
+  if (b.error && !b.cancelled) b.turn = 0;
+  if (!b.turn) return b.scheduler;
+  const int i = std::countr_zero(b.turn);
+  b.turn &= b.turn - 1;
+  Thread& next = *b.threads[b.first_of_warp + static_cast<std::size_t>((b.first_lane + i) % 32)];
+  b.current = &next, threadIdx = next.index;
+  return next.fiber;
+}
+
 void wait() {
-  switch_fiber(block->current->fiber, block->scheduler);
+  Fiber& mine = block->current->fiber;
+  switch_fiber(mine, next_fiber());
   if (block->cancelled) throw Cancelled{};
 }
 
@@ -72,13 +86,14 @@ void enter() {
   Thread& me = *block->current;
   me.state = Thread::left;
   warp_of(me).ready &= ~(1u << me.number % 32);
-  leave_fiber(me.fiber, block->scheduler);
+  leave_fiber(me.fiber, next_fiber());
 }
 
-void resume(Thread& t) {
-  block->current = &t;
-  threadIdx = t.index;
-  switch_fiber(block->scheduler, t.fiber);
+/// Runs lanes of a warp one after the other, from first_lane on, each until it waits or has left.
+void take_turn(std::size_t warp, unsigned lanes, int first_lane) {
+  Block& b = *block;
+  b.turn = std::rotr(lanes, first_lane), b.first_lane = first_lane, b.first_of_warp = warp * 32;
+  switch_fiber(b.scheduler, next_fiber());
 }
 
 /// No thread can go on: throws DeviceError with the place where each thread waits.
@@ -120,14 +135,8 @@ void run_threads(uint64_t& random) {
     if (tried == warps) break;
     // A warp may run far ahead of the others, or step by step with them.
     do {
-      const unsigned turn = block->warps[w].ready;
-      const int first = static_cast<int>(draw(random) % 32);
-      for (int i = 0; i < 32; ++i) {
-        const int lane = (first + i) % 32;
-        if (!(turn >> lane & 1)) continue;
-        resume(*block->threads[w * 32 + static_cast<std::size_t>(lane)]);
-        if (block->error) return;
-      }
+      take_turn(w, block->warps[w].ready, static_cast<int>(draw(random) % 32));
+      if (block->error) return;
     } while (block->warps[w].ready && draw(random) % 8);
   }
   if (!all_left()) deadlock();
@@ -147,8 +156,8 @@ void cancel() {
   for (Atom& a : block->atoms)
     if (a.time == kNever) a.time = 0;  // what TMA has not brought
   for (int i = 0; i < block->count; ++i) {
-    Thread& t = *block->threads[static_cast<std::size_t>(i)];
-    if (t.state != Thread::left) resume(t);
+    if (block->threads[static_cast<std::size_t>(i)]->state == Thread::left) continue;
+    take_turn(static_cast<std::size_t>(i / 32), 1u << i % 32, i % 32);
   }
 }
 

@@ -109,26 +109,27 @@ struct Encoded {
 
 void multiply(const Product& p, std::size_t warp_in_group) {
   const auto half = [](uint32_t pair, int e) { return std::bit_cast<float>(e ? pair & 0xffff0000u : pair << 16); };
-  float a[16][16];
+  float a[16][16];  // by columns: the sums of the 16 rows are computed side by side
   if (p.from_registers) {
     for (int lane = 0; lane < 32; ++lane)
       for (int i = 0; i < 4; ++i)
-        for (int e = 0; e < 2; ++e) a[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8 + e] = half(p.a[lane][i], e);
+        for (int e = 0; e < 2; ++e) a[lane % 4 * 2 + i / 2 * 8 + e][lane / 4 + i % 2 * 8] = half(p.a[lane][i], e);
   } else {
     const Encoded left(p.encoded_a);
     for (std::size_t r = 0; r < 16; ++r)
-      for (std::size_t k = 0; k < 16; ++k) a[r][k] = left.row(16 * warp_in_group + r, k);
+      for (std::size_t k = 0; k < 16; ++k) a[k][r] = left.row(16 * warp_in_group + r, k);
   }
   const Encoded right(p.b);
   for (std::size_t col = 0; col < static_cast<std::size_t>(p.n); ++col) {
-    float b[16];
-    for (std::size_t k = 0; k < 16; ++k) b[k] = p.by_columns ? right.column(col, k) : right.row(col, k);
+    float sums[16] = {};
+    for (std::size_t k = 0; k < 16; ++k) {
+      const float b = p.by_columns ? right.column(col, k) : right.row(col, k);
+      for (std::size_t r = 0; r < 16; ++r) sums[r] += a[k][r] * b;
+    }
     for (std::size_t r = 0; r < 16; ++r) {
-      float sum = 0;
-      for (std::size_t k = 0; k < 16; ++k) sum += a[r][k] * b[k];
       const std::size_t lane = r % 8 * 4 + col % 8 / 2;
       float& d = p.sums[lane][col / 8 * 4 + r / 8 * 2 + col % 2];
-      d = p.add ? d + sum : sum;
+      d = p.add ? d + sums[r] : sums[r];
     }
   }
 }

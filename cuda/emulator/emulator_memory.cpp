@@ -79,15 +79,14 @@ int unknown_reader(const Block& b, uint32_t set) {
   return -1;
 }
 
-}  // namespace
-
-void LastRead::add(Block& b, Atom& a, int actor, uint32_t now) {
-  if (a.readers != set || now != time || with < b.first_reading)
-    set = a.readers, time = now, with = with_reading(b, a.readers, actor, now);
-  a.readers = with;
+/// Adds a read of `actor` at `now` to the atom's.
+void add_read(Block& b, Atom& a, LastRead& last, int actor, uint32_t now) {
+  if (a.readers != last.set || now != last.time || last.with < b.first_reading) [[unlikely]] {
+    if (a.readers == last.with && now == last.time && last.with >= b.first_reading) return;  // read before
+    last = {a.readers, now, with_reading(b, a.readers, actor, now)};
+  }
+  a.readers = last.with;
 }
-
-namespace {
 
 // -- touches ----------------------------------------------------------------------------------------------------
 
@@ -134,15 +133,13 @@ void note_operand(std::size_t offset) {
   Warp& w = b.warps[static_cast<std::size_t>(warp)];
   const uint32_t time = w.open.time;
   LastRead& last_read = w.last_read;
-  struct Known {
-    int16_t writer = -1;
-    uint32_t time = 0;
-  } known;
+  Atom* const atoms = b.atoms.data();
+  const Atom* checked = nullptr;
   for (std::size_t i = offset / kAtom; i < (offset + 16) / kAtom; ++i) {
-    Atom& a = b.atoms[i];
+    Atom& a = atoms[i];
     if (a.time < b.began) bad("wgmma reads byte ", i * kAtom, " of shared memory, which nobody has written");
-    if (a.writer != known.writer || a.time != known.time) {
-      known = {a.writer, a.time};
+    if (!checked || !a.written_with(*checked)) {
+      checked = &a;
       for (int lane = 0; lane < 32; ++lane) {
         const Thread& t = *b.threads[static_cast<std::size_t>(warp * 32 + lane)];
         const int me = actor_of_thread(t.number);
@@ -154,7 +151,7 @@ void note_operand(std::size_t offset) {
               " has written, with no proxy fence between");
       }
     }
-    last_read.add(b, a, actor_of_products(warp), time);
+    add_read(b, a, last_read, actor_of_products(warp), time);
   }
 }
 
@@ -165,14 +162,19 @@ void check_read(const void* p, std::size_t bytes) {
   const std::size_t offset = offset_in(b, p, bytes, "reads");
   const int me = own_actor();
   Thread& t = *b.current;
+  Atom* const atoms = b.atoms.data();
+  const Atom* checked = nullptr;
   for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
-    Atom& a = b.atoms[i];
-    if (a.time < b.began) [[unlikely]]
-      bad("reads byte ", i * kAtom, " of shared memory, which nobody has written");
-    if (a.in_flight) [[unlikely]]
-      bad("reads byte ", i * kAtom, " of shared memory, for which no thread has waited since its cp.async");
-    if (a.writer < kFirstThread || !t.knowledge.done.knows_all(a.time)) check_written(b, a, i, "reads", me);
-    t.last_read.add(b, a, me, t.time);
+    Atom& a = atoms[i];
+    if (!checked || !a.written_with(*checked)) {
+      if (a.time < b.began) [[unlikely]]
+        bad("reads byte ", i * kAtom, " of shared memory, which nobody has written");
+      if (a.in_flight) [[unlikely]]
+        bad("reads byte ", i * kAtom, " of shared memory, for which no thread has waited since its cp.async");
+      if (a.writer < kFirstThread || !t.knowledge.done.knows_all(a.time)) check_written(b, a, i, "reads", me);
+      checked = &a;
+    }
+    add_read(b, a, t.last_read, me, t.time);
   }
 }
 

@@ -23,6 +23,9 @@ struct Atom {
   uint32_t time = 0, readers = 0;  // readers: a number of a Reading, 0 for none
   int16_t writer = 0;
   bool in_flight = false;  // a cp.async of the writer is under way
+  bool written_with(const Atom& other) const {
+    return time == other.time && writer == other.writer && in_flight == other.in_flight;
+  }
 };
 
 /// A set of reads: one, and an earlier set. Atoms that were read alike share it.
@@ -38,7 +41,6 @@ struct Block;
 /// The set that an actor read last, when, and the set with that read: neighbouring atoms were often read alike.
 struct LastRead {
   uint32_t set = 0, time = 0, with = 0;
-  void add(Block& b, Atom& a, int actor, uint32_t now);
 };
 
 struct Copy {
@@ -156,12 +158,15 @@ struct Block {
     uint32_t set = kNever, time = 0, with = 0;
     int actor = 0;
   };
-  std::array<Answer, 1024> answers;
+  std::array<Answer, 4096> answers;
   Knowledge together;  // of threads that meet, for a moment
   int64_t free_registers = 0;
 
   const std::function<void()>* kernel = nullptr;
   Thread* current = nullptr;
+  unsigned turn = 0;  // lanes of a warp that run after the current one: bit i is lane first_lane + i, modulo 32
+  int first_lane = 0;
+  std::size_t first_of_warp = 0;  // the number of the warp's first thread
   Fiber scheduler;
   bool cancelled = false;
   std::exception_ptr error;

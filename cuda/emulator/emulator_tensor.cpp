@@ -16,23 +16,21 @@ void mma(float* d, const uint32_t* a, const uint32_t* b) {
     const auto number = [](uint32_t pair, int half) {
       return std::bit_cast<float>(half ? pair & 0xffff0000u : pair << 16);
     };
-    float x[16][16], y[8][16];  // a by rows, b by columns
+    float x[16][16], y[8][16];  // a by columns, b by columns
     for (int lane = 0; lane < 32; ++lane) {
       const Slot& s = *static_cast<const Slot*>(slots[lane]);
       const int group = lane / 4, pair = lane % 4 * 2;
       for (int half = 0; half < 2; ++half) {
-        for (int r = 0; r < 4; ++r) x[group + r % 2 * 8][pair + r / 2 * 8 + half] = number(s.a[r], half);
+        for (int r = 0; r < 4; ++r) x[pair + r / 2 * 8 + half][group + r % 2 * 8] = number(s.a[r], half);
         for (int r = 0; r < 2; ++r) y[group][pair + r * 8 + half] = number(s.b[r], half);
       }
     }
-    for (int lane = 0; lane < 32; ++lane) {
-      const Slot& s = *static_cast<const Slot*>(slots[lane]);
-      for (int e = 0; e < 4; ++e) {
-        const float *row = x[lane / 4 + e / 2 * 8], *col = y[lane % 4 * 2 + e % 2];
-        float sum = 0;
-        for (int k = 0; k < 16; ++k) sum += row[k] * col[k];
-        s.d[e] += sum;
-      }
+    for (int col = 0; col < 8; ++col) {
+      float sums[16] = {};
+      for (int k = 0; k < 16; ++k)
+        for (int row = 0; row < 16; ++row) sums[row] += x[k][row] * y[col][k];
+      for (int row = 0; row < 16; ++row)
+        static_cast<const Slot*>(slots[row % 8 * 4 + col / 2])->d[row / 8 * 2 + col % 2] += sums[row];
     }
   });
 }

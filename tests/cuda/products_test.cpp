@@ -30,6 +30,12 @@ Tensor factors(const Shape& shape, DType dtype, Device device,
 /// bf16 as f32, in whose units check() counts: less than one of them is equal in bf16.
 Tensor readable(const Tensor& x) { return x.dtype() == bf16 ? to(x, f32) : x; }
 
+/// Of the lists of numbers at some places, those that a call takes: all, and of long rows a third, another of each
+/// dtype.
+bool takes(std::size_t list, int64_t all, DType t) {
+  return all < 5000 || list % 3 == (t == f32 ? 0u : t == f64 ? 1u : 2u);
+}
+
 template <class F> void for_each_shape(F f) {
   for (const ReduceShape& s : kShapes)
     for (DType t : {f32, f64, bf16}) {
@@ -43,12 +49,14 @@ template <class F> void for_each_shape(F f) {
 TEST_CASE("cuda: products and running products of every form") {
   for_each_shape([](const ReduceShape& s, DType t) {
     const int64_t all = s.outer * s.n * s.inner;
+    std::size_t list = 0;
     for (const auto& others : {std::vector<std::pair<int64_t, double>>{},
                                {{all / 2, 0}},
                                {{all / 3, 0}, {all - 1, -0.5}},
                                {{all / 2, kInf}},
                                {{all / 3, kNan}},
-                               {{0, 0}, {all - 1, kInf}}})
+                               {{0, 0}, {all - 1, kInf}}}) {
+      if (!takes(list++, all, t)) continue;
       check(
           [&](Device d) {
             const Tensor x = factors({s.outer, s.n, s.inner}, t, d, others);
@@ -58,15 +66,18 @@ TEST_CASE("cuda: products and running products of every form") {
             return std::vector{readable(whole), readable(y)};
           },
           t == f64 ? 4.0 * static_cast<double>(s.n) : 2);
+    }
   });
 }
 
 TEST_CASE("cuda: gradients of running products of every form, of all entries and of the last") {
   for_each_shape([](const ReduceShape& s, DType t) {
     const int64_t all = s.outer * s.n * s.inner;
+    std::size_t list = 0;
     for (const auto& others :
          {std::vector<std::pair<int64_t, double>>{}, {{all / 2, 0}}, {{all / 3, 0}, {all - 1, 0}}, {{all / 2, kNan}}})
-      for (const int64_t entries : {s.n, int64_t{1}})
+      for (const int64_t entries : {s.n, int64_t{1}}) {
+        if (!takes(list++, all, t)) continue;
         check(
             [&](Device d) {
               const Tensor x = factors({s.outer, s.n, s.inner}, t, d, others);
@@ -78,6 +89,7 @@ TEST_CASE("cuda: gradients of running products of every form, of all entries and
             t == f64   ? 1e3 * static_cast<double>(s.n)
             : t == f32 ? 40
                        : 2);
+      }
   });
 }
 
