@@ -26,22 +26,58 @@ thread_local Site omitted;
 
 struct Cancelled {};
 
-/// The fiber that runs after the current thread's: the next lane of the turn, else the scheduler. One switch instead of
-/// two for each lane.
-Fiber& next_fiber() {
+/// The next lane of the turn, which becomes the current thread; null if the turn has ended.
+Thread* next_of_turn() {
   Block& b = *block;
   if (b.error && !b.cancelled) b.turn = 0;
-  if (!b.turn) return b.scheduler;
+  if (!b.turn) return nullptr;
   const int i = std::countr_zero(b.turn);
   b.turn &= b.turn - 1;
-  Thread& next = *b.threads[b.first_of_warp + static_cast<std::size_t>((b.first_lane + i) % 32)];
-  b.current = &next, threadIdx = next.index;
-  return next.fiber;
+  b.current = b.threads[b.first_of_warp + static_cast<std::size_t>((b.first_lane + i) % 32)].get();
+  threadIdx = b.current->index;
+  return b.current;
+}
+
+/// Runs the current thread to its end, then each lane of the turn that has not begun, until one of them must wait:
+/// lanes that never wait need one fiber and no switch.
+void run_threads_here() {
+  Block& b = *block;
+  Fiber* const here = b.current->fiber;
+  for (;;) {
+    try {
+      if (!b.cancelled) (*b.kernel)();
+    } catch (const Cancelled&) {
+    } catch (...) {
+      if (!b.error) b.error = std::current_exception();
+    }
+    Thread& me = *b.current;
+    me.state = Thread::left, me.fiber = nullptr;
+    warp_of(me).ready &= ~(1u << me.number % 32);
+    Thread* const next = next_of_turn();
+    if (next && !next->fiber) {
+      next->fiber = here;
+      continue;
+    }
+    b.free_fibers.push_back(here);
+    leave_fiber(*here, next ? *next->fiber : b.scheduler);
+  }
+}
+
+/// Goes on with the next lane of the turn, or with the scheduler.
+void go_on(Fiber& from) {
+  Block& b = *block;
+  Thread* const next = next_of_turn();
+  if (next && !next->fiber) {
+    if (b.free_fibers.empty()) b.free_fibers.push_back(b.fibers.emplace_back(std::make_unique<Fiber>()).get());
+    next->fiber = b.free_fibers.back();
+    b.free_fibers.pop_back();
+    start_fiber(*next->fiber, run_threads_here);
+  }
+  switch_fiber(from, next ? *next->fiber : b.scheduler);
 }
 
 void wait() {
-  Fiber& mine = block->current->fiber;
-  switch_fiber(mine, next_fiber());
+  go_on(*block->current->fiber);
   if (block->cancelled) throw Cancelled{};
 }
 
@@ -76,24 +112,11 @@ void make_ready(Thread& t) {
 
 namespace {
 
-void enter() {
-  try {
-    if (!block->cancelled) (*block->kernel)();
-  } catch (const Cancelled&) {
-  } catch (...) {
-    if (!block->error) block->error = std::current_exception();
-  }
-  Thread& me = *block->current;
-  me.state = Thread::left;
-  warp_of(me).ready &= ~(1u << me.number % 32);
-  leave_fiber(me.fiber, next_fiber());
-}
-
 /// Runs lanes of a warp one after the other, from first_lane on, each until it waits or has left.
 void take_turn(std::size_t warp, unsigned lanes, int first_lane) {
   Block& b = *block;
   b.turn = std::rotr(lanes, first_lane), b.first_lane = first_lane, b.first_of_warp = warp * 32;
-  switch_fiber(b.scheduler, next_fiber());
+  go_on(b.scheduler);
 }
 
 /// No thread can go on: throws DeviceError with the place where each thread waits.
@@ -189,7 +212,6 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
     t.index = dim3(n % shape.x, n / shape.x % shape.y, n / (shape.x * shape.y));
     t.copies.clear(), t.groups.clear(), t.open = 0, t.registers.clear();
     t.time = b.began, t.knowledge.done.learn_all(b.began), t.knowledge.fenced.clear();
-    start_fiber(t.fiber, enter);
     warp_of(t).lanes |= 1u << i % 32;
   }
   for (Warp& w : b.warps) w.ready = w.lanes;

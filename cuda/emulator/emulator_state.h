@@ -64,7 +64,7 @@ struct Registers {
 struct Thread {
   enum State { ready, at_barrier, at_collective, at_mbarrier, at_named_barrier, at_registers, left };
   State state = ready;
-  Fiber fiber;
+  Fiber* fiber = nullptr;  // null until the thread begins, and after its end
   dim3 index;
   int number = 0;
   const char* name = "";  // of the collective at which the thread waits
@@ -168,6 +168,8 @@ struct Block {
   int first_lane = 0;
   std::size_t first_of_warp = 0;  // the number of the warp's first thread
   Fiber scheduler;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Fiber*> free_fibers;  // those that run no thread
   bool cancelled = false;
   std::exception_ptr error;
   std::map<std::size_t, Mbarrier> mbarriers;  // by their place in shared memory
