@@ -25,6 +25,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -307,7 +308,7 @@ TEST_CASE("models: whatever stands in a field, the model loads or an IOError nam
         Json::Object changed = config.get<Json::Object>();
         changed[i].second = value;
         INFO(family << ": " << changed[i].first << " = " << to_text(value));
-        write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(to_text(changed)); });
+        std::ofstream(folder / "config.json") << to_text(changed);  // not waiting for the disk, 15,000 times
         try {
           load_model_files(folder / "");
           ++loaded;
