@@ -126,6 +126,15 @@ template <class T> SLUICE_FN T slope_sin(const T& x) { using math::sin; return s
 template <class T> SLUICE_FN T slope_cos(const T& x) { using math::cos; return cos(x); }
 template <class T> SLUICE_FN T slope_sigmoid(const T& x) { using math::sigmoid; return sigmoid(x); }
 template <class T> SLUICE_FN T slope_sign(const T& x) { using math::sign; return sign(x); }
+/// x; of tensors x limited to [−c, c]. Beyond c e^(−x²/2) is 0, and so are its derivatives, which would be 0·∞.
+template <class T> SLUICE_FN T limited(const T& x, double c) {
+  if constexpr (std::is_arithmetic_v<T>) return x;
+  else return clamp(x, -c, c);
+}
+template <class T> SLUICE_FN T slope_erf(const T& given) {
+  const T x = limited(given, 30);
+  return slope_exp(T(-(x * x))) * scalar(x, 1.1283791670955126);  // 2/√π
+}
 }  // namespace detail
 
 SLUICE_DUAL_ROW(exp, y)
@@ -137,7 +146,7 @@ SLUICE_DUAL_ROW(rsqrt, y * detail::scalar(x, -0.5) * y * y)  // y³ may overflow
 SLUICE_DUAL_ROW(tanh, detail::scalar(x, 1) - y * y)
 SLUICE_DUAL_ROW(sigmoid, y * detail::slope_sigmoid(T(-x)))  // 1 − y has no digits far above 0
 SLUICE_DUAL_ROW(softplus, detail::slope_sigmoid(x))
-SLUICE_DUAL_ROW(erf, detail::slope_exp(T(-(x * x))) * detail::scalar(x, 1.1283791670955126))  // 2/√π
+SLUICE_DUAL_ROW(erf, detail::slope_erf(x))
 SLUICE_DUAL_ROW(sin, detail::slope_cos(x))
 SLUICE_DUAL_ROW(cos, -detail::slope_sin(x))
 SLUICE_DUAL_ROW(abs, detail::slope_sign(x))
@@ -154,7 +163,8 @@ template <class T, std::size_t N> SLUICE_FN Dual<T, N> normal_cdf(const Dual<T, 
     T density, y = normal_cdf(x, density);
     return detail::chain(dual, y, density);
   } else {
-    return detail::chain(dual, normal_cdf(x), T(detail::slope_exp(T(x * x * -0.5)) * 0.3989422804014327));
+    const T near = detail::limited(x, 40);
+    return detail::chain(dual, normal_cdf(x), T(detail::slope_exp(T(near * near * -0.5)) * 0.3989422804014327));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/number/random.h>
+#include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/index/sampling.h>
 #include <sluice/ops/index/sort.h>
 #include <sluice/ops/matmul/einsum.h>
@@ -18,7 +19,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <vector>
 
 using namespace sluice;
 
@@ -147,4 +150,44 @@ TEST_CASE("copy_: a number is not rounded to f32 before", "[create]") {
   copy_(x, 0.1), copy_(i, 16777217);
   CHECK(x.to_vector<double>() == std::vector<double>{0.1, 0.1});
   CHECK(i.to_vector<int64_t>() == std::vector<int64_t>{16777217, 16777217});
+}
+
+TEST_CASE("conventions: derivatives of activations far from 0 are their limits, of every order", "[ops][formulas]") {
+  struct Row {
+    const char* name;
+    std::function<Tensor(const Tensor&)> f;
+    double left, right;  // slopes
+  };
+  const auto of = [](Act act) { return [act](const Tensor& x) { return activate(act, x); }; };
+  const Row rows[] = {
+      {"erf", [](const Tensor& x) { return erf(x); }, 0, 0},
+      {"normal_cdf", [](const Tensor& x) { return normal_cdf(x); }, 0, 0},
+      {"relu", of(Act::relu), 0, 1},
+      {"leaky_relu", of(Act::leaky_relu), 0.01, 1},
+      {"elu", of(Act::elu), 0, 1},
+      {"elu1", of(Act::elu1), 0, 1},
+      {"silu", of(Act::silu), 0, 1},
+      {"gelu", of(Act::gelu), 0, 1},
+      {"gelu_tanh", of(Act::gelu_tanh), 0, 1},
+      {"tanh", of(Act::tanh), 0, 0},
+      {"sigmoid", of(Act::sigmoid), 0, 0},
+      {"ns_sigmoid", of(Act::ns_sigmoid), 0, 0},
+      {"softplus", of(Act::softplus), 0, 1},
+      {"laplace", of(Act::laplace), 0, 0},
+  };
+  for (const Row& row : rows)
+    for (DType t : {f32, f64})
+      for (double size : {1e5, 1e10, 1e19, 3e19, 3e38, 1e154, 1e155, 1e300}) {
+        if (t == f32 && size > 3e38) continue;
+        INFO(str(row.name, " ", t, " ", size));
+        const Tensor x = to(Tensor::from<double>({-size, size}), t).requires_grad_();
+        Tensor y = row.f(x);
+        for (int order = 1; order <= 4 && y.requires_grad(); ++order) {
+          y = grad(sum(y), x, {.create_graph = true, .allow_unused = true});
+          if (!y.defined()) break;  // an exact 0
+          const std::vector<double> slopes = to(y, f64).to_vector<double>();
+          CHECK(slopes[0] == Approx(order == 1 ? row.left : 0));
+          CHECK(slopes[1] == Approx(order == 1 ? row.right : 0));
+        }
+      }
 }
