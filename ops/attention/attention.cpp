@@ -162,6 +162,7 @@ struct Attention final : Op<"attention"> {
       dgate = to_logits(g * attention(q, k, v, o) * (factor * (1.0 - factor)), z);
       g = g * factor;
     }
+    const PrecisionScope scope(o.precision.value_or(precision()));
     Tensors grads = composed_vjp(q, k, v, o, random, g, g_lse);
     grads.push_back(dgate);
     for (Tensor& x : grads)

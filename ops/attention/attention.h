@@ -39,8 +39,8 @@ struct AttentionOptions {
   Tensor row_scale = {};
   /// Probability that a weight is dropped (the others grow by 1/(1 − p)). Without a generator nothing is dropped.
   double dropout = 0;
-  /// Precision of the products of f32 in attention() and in its first gradient; if not given, the precision in force
-  /// when they run. A recorded gradient (create_graph) takes the precision in force.
+  /// Precision of the products of f32 in attention() and in its first gradient, recorded (create_graph) or not; if not
+  /// given, and in gradients of a recorded gradient, the precision in force when they run.
   std::optional<Precision> precision = std::nullopt;
   /// Rows and columns of a tile; 0 lets the engine choose. Results differ in rounding only.
   int64_t tile_rows = 0, tile_cols = 0;

@@ -292,7 +292,8 @@ TEST_CASE("Precision: of one attention, forward and backward", "[precision][atte
   const auto value_and_gradient = [&](std::optional<Precision> own, Precision in_force) {
     PrecisionScope scope(in_force);
     const Tensor y = attention(q, k, v, {.mask = {.causal = true}, .precision = own});
-    return std::vector<Tensor>{y.detach(), grad({sum(square(y))}, {q})[0]};
+    const Tensor recorded = grad(sum(square(y)), q, {.create_graph = true});
+    return std::vector<Tensor>{y.detach(), recorded.detach(), grad({sum(square(y))}, {q})[0]};
   };
   for (const Precision p : {Precision::f32, Precision::bf16}) {
     const Precision other = p == Precision::f32 ? Precision::bf16 : Precision::f32;
