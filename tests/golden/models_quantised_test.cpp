@@ -160,6 +160,23 @@ TEST_CASE("load_pytorch: integers that bf16 does not have are scaled as they are
   }
 }
 
+TEST_CASE("load_pytorch: of MXFP4 the exponent 255 is NaN, those beside it are powers of two", "[pytorch][quantised]") {
+  for (const DType dtype : {f32, f64, bf16}) {
+    std::map<std::string, Tensor> file{{"w_blocks", full({1, 4, 16}, 0x42, {i32})},  // 1 and 2 in turns
+                                       {"w_scales", Tensor::from<int32_t>({255, 253, 127, 2}, {1, 4})}};
+    std::set<std::string> names{"w_blocks", "w_scales"};
+    detail::dequantise(
+        "test", file, names, [](const std::string& name) { return name == "w"; },
+        [=](const std::string&) { return dtype; });
+    const std::vector<double> w = to(file.at("w"), f64).to_vector<double>();
+    REQUIRE(w.size() == 128);
+    for (std::size_t i = 0; i < 32; ++i) CHECK(std::isnan(w[i]));
+    for (std::size_t group : {1u, 2u, 3u})
+      for (std::size_t i = 0; i < 32; ++i)
+        CHECK(w[32 * group + i] == std::ldexp(1.0 + double(i % 2), group == 1 ? 126 : group == 2 ? 0 : -125));
+  }
+}
+
 TEST_CASE("load_pytorch: what is stored in few bits must be whole", "[pytorch][quantised]") {
   TempFolder folder;
   const std::string path = folder / "x", eight(8, '\x38'), ones = bytes_of({1, 1, 1, 1});
