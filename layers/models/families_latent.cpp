@@ -11,6 +11,7 @@ void read_deepseek(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MlaOptions o = r.latent_attention();
   r.latent_rope(o);
+  if (r.type == "deepseek_v3" || r.type == "glm4_moe_lite") c.must_be("head_dim", o.rope_dim);  // of RoPE, there
   const bool indexed = r.type == "deepseek_v32" || r.type == "glm_moe_dsa";
   const bool always = indexed || r.type == "deepseek_v2";  // where transformers ignores the field
   if (r.type == "glm_moe_dsa") c.must_be("rope_interleave", true);

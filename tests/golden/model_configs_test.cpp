@@ -280,3 +280,12 @@ TEST_CASE("model configs: of Mamba and Jamba as published, and what is refused",
     CHECK_THAT(refused(family, field, value), Contains(why));
   }
 }
+
+TEST_CASE("model configs: of DeepSeek-V3 head_dim is the width of RoPE, or refused", "[models]") {
+  Changed m("deepseek_v3");
+  CHECK(m.refusal() == "");
+  m.config["head_dim"] = 16;
+  CHECK_THAT(m.refusal(), Contains("\"head_dim\" is 16; only 4 is known"));
+  m.config["model_type"] = "deepseek_v2";  // where transformers ignores it
+  CHECK_THAT(m.refusal(), !Contains("head_dim"));
+}
