@@ -41,9 +41,15 @@ template <class T> struct StoreRoot {
   __device__ void operator()(int64_t i, double total) const { y.set(Place<1>{i}, static_cast<T>(::sqrt(total))); }
 };
 
+/// Stores a total, −0 as 0: sums have no −0, and of extremes the order of 0 and −0 must not matter.
+template <class T, class Total> struct StoreResult {
+  Numbers<T> y;
+  __device__ void operator()(int64_t i, Total total) const { y.set(Place<1>{i}, static_cast<T>(total) + T(0)); }
+};
+
 template <class T, class Op> void reduce_as(const Tensor& x, Tensor& y, ReduceShape s) {
   using Total = typename Op::Total;
-  reduce_to<Op>(s, Elements<T, Total>{Numbers<T>(x)}, StoreAs<T, Total>{Numbers<T>(y)});
+  reduce_to<Op>(s, Elements<T, Total>{Numbers<T>(x)}, StoreResult<T, Total>{Numbers<T>(y)});
 }
 
 /// A value and its place along the reduced dim; place −1: no value yet.

@@ -15,7 +15,8 @@ Tensor sum(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Mean; NaN for an empty range, as 0/0. The mean of integers or bool is f32: mean(argmax(logits, -1) == targets) is an
 /// accuracy.
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keep = false);
-/// Largest and smallest value, of any dtype; NaN wins; ties share the gradient equally. ShapeError on an empty range.
+/// Largest and smallest value, of any dtype; NaN wins; a 0 has no sign; ties share the gradient equally. ShapeError on
+/// an empty range.
 Tensor max(const Tensor& x, const Shape& dims = {}, bool keep = false);
 Tensor min(const Tensor& x, const Shape& dims = {}, bool keep = false);
 /// Index (i64) of the first largest or smallest value along dim; a NaN counts as largest and smallest.

@@ -45,6 +45,8 @@ template <class Op, class T> using Part = std::conditional_t<takes_part_in_f64<O
 /// The op that joins partial results.
 template <class Op> using Join = std::conditional_t<std::is_same_v<Op, NormOp>, SumOp, Op>;
 
+template <class Op> constexpr bool is_extreme = std::is_same_v<Op, MaxOp> || std::is_same_v<Op, MinOp>;
+
 template <class Op, class T> Part<Op, T> term(T x) {
   const Part<Op, T> v = x;
   if constexpr (std::is_same_v<Op, NormOp>) return v * v;
@@ -52,9 +54,8 @@ template <class Op, class T> Part<Op, T> term(T x) {
 }
 template <class T, class Op, class Total> T result(Total total) {
   if constexpr (std::is_same_v<Op, NormOp>) return static_cast<T>(math::sqrt(total));
+  else if constexpr (is_extreme<Op>) return static_cast<T>(total + Total(0));  // −0 + 0 is 0: 0 and −0 are a tie
   else return static_cast<T>(total);
 }
-
-template <class Op> constexpr bool is_extreme = std::is_same_v<Op, MaxOp> || std::is_same_v<Op, MinOp>;
 
 }  // namespace sluice::detail::reduction

@@ -162,6 +162,20 @@ TEST_CASE("cuda: softmax of columns, alone, in blocks and in pieces", "[cuda]") 
   CHECK(same_bits(narrow(y, 1, 0, 40), y));
 }
 
+TEST_CASE("cuda: an extreme of 0 and -0 is 0", "[cuda]") {
+  for (const DType dtype : {f32, f64, bf16})
+    for (const int64_t n : {1, 5, 40, 600})
+      for (const int d : {0, 1}) {
+        INFO(str(dtype, " ", n, " ", d));
+        Tensor x = full(d == 0 ? Shape{n, 24} : Shape{24, n}, -0.0, {dtype});
+        Tensor some = narrow(x, d, n / 2, 1);
+        fill_(some, 0);
+        const Tensor there = to(x, gpu), zero = zeros({24}, {dtype});
+        CHECK(same_bits(to(max(there, {d}), cpu), zero));
+        CHECK(same_bits(to(min(there, {d}), cpu), zero));
+      }
+}
+
 TEST_CASE("cuda: columns with infinities and NaN", "[cuda]") {
   for (const int64_t n : {5, 40, 600}) {
     const int64_t m = 24;

@@ -174,3 +174,21 @@ TEST_CASE("reduce: the extremes of long rows, and NaN at any place of them", "[r
       }
     }
 }
+
+TEST_CASE("reduce: an extreme of 0 and -0 is 0, in every layout", "[reduce]") {
+  for (DType t : {f32, f64, bf16})
+    for (int64_t n : {1, 2, 3, 17, 64, 65, 600, 1030, 70'001})
+      for (int64_t at : {int64_t{0}, n / 2, n - 1}) {
+        INFO(str(t, " ", n, " ", at));
+        Tensor x = full({n, 3}, -0.0, {t});
+        Tensor one = narrow(x, 0, at, 1);
+        fill_(one, 0);
+        for (const Tensor& y : {x, contiguous(transpose(x, 0, 1))})
+          for (int d : {0, 1}) {
+            const Tensor least = min(y, {d}), largest = max(y, {d});
+            CHECK(same_bits(least, zeros(least.shape(), {t})));
+            CHECK(same_bits(largest, zeros(largest.shape(), {t})));
+          }
+        CHECK(same_bits(max(x), zeros({}, {t})));
+      }
+}
