@@ -9,6 +9,7 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/rows.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -62,7 +63,10 @@ void norm_backward_row(const T* __restrict__ p, T* __restrict__ o, int64_t n, T 
 void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
                        Tensor& db, NormSpec spec) {
   const int64_t n = x.dim(-1), rows = x.numel() / n;
-  const int64_t slab = std::max({int64_t{1}, (1 << 16) / n, ceil_div(rows, 64)}), slabs = ceil_div(rows, slab);
+  // Sums in T are at most kBlock rows long; their totals are f64.
+  constexpr int64_t kBlock = 512;
+  const int64_t slab = std::clamp(ceil_div(rows, 64), std::clamp((1 << 16) / n, int64_t{1}, kBlock), kBlock);
+  const int64_t slabs = ceil_div(rows, slab);
   const int64_t sums = dw.defined() + db.defined();  // of each slab: dw, then db
   const Tensor weight = detail::widened(w);
   detail::dispatch_rows("norm", x.dtype(), [&]<class T>() {
@@ -71,7 +75,7 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
     const T* ps = stats.data<T>();
     const T* pw = w.defined() ? weight.data<T>() : nullptr;
     std::vector<T> part(static_cast<std::size_t>(sums * slabs * n));
-    parallel_for(slabs, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(slabs, ceil_div(1 << 16, slab * n), [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s) {
         T* const here = part.data() + sums * s * n;
         T* __restrict__ sw = dw.defined() ? here : nullptr, * __restrict__ sb =

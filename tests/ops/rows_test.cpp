@@ -124,6 +124,16 @@ TEST_CASE("rows: softmax and norms of every length", "[rows]") {
   }
 }
 
+TEST_CASE("rows: gradients of a norm's weight and bias are added up in blocks", "[rows]") {
+  const Tensor x = full({1 << 18, 4}, 3), g = full(x.shape(), 0.7);
+  Tensor w = ones({4}).requires_grad_(), b = zeros({4}).requires_grad_(), v = ones({4}).requires_grad_();
+  backward(sum(layer_norm(x, w, b) * g) + sum(rms_norm(x, v) * g));
+  const double want = double(0.7f) * (1 << 18), most = 256 * 0x1p-24;  // 512 rows, half a unit each
+  CHECK(max(abs(to(b.grad(), f64) / want - 1)).item() < most);
+  const double unit = to(rms_norm(narrow(x, 0, 0, 1)), f64).to_vector<double>()[0];
+  CHECK(max(abs(to(v.grad(), f64) / (want * unit) - 1)).item() < most);
+}
+
 TEST_CASE("rows: the bits of a row do not depend on the rows beside it", "[rows]") {
   Rng rng(6);
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
