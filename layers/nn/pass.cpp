@@ -10,11 +10,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <type_traits>
 
 namespace sluice {
 
 /// Calls f(name, field) for each field that a layer reads.
-template <class F> static void each_field(const Pass& p, F f) {
+template <class P, class F> static void each_field(P& p, F f) {
   f("key_mask", p.key_mask), f("context", p.context), f("context_mask", p.context_mask), f("segments", p.segments);
   f("context_segments", p.context_segments), f("mask", p.mask), f("bias", p.bias), f("blocks", p.blocks);
   f("positions", p.positions);
@@ -35,6 +36,16 @@ Pass Pass::of_stream(Stream& s) const {
   next.stream = &s;
   each_field(next, [](const char*, const auto& field) { field.mark(false); });
   return next;
+}
+
+Pass to(const Pass& pass, Device device) {
+  Pass moved = pass;
+  each_field(moved, [device](const char*, auto& field) {
+    if constexpr (std::is_same_v<decltype(field.peek()), const Tensor&>)
+      if (field.defined()) field = to(field.peek(), device);
+    field.mark(false);
+  });
+  return moved;
 }
 
 int64_t first_position(int64_t tokens, const Pass& pass, const char* layer) {

@@ -89,6 +89,9 @@ struct Pass {
   ~Pass() noexcept(false);
 };
 
+/// The pass with its tensors on another device, where what was given counts as unread.
+Pass to(const Pass& pass, Device device);
+
 /// Position of the first of `tokens` tokens in the whole sequence. ValueError in a step of a stream with another number
 /// of tokens.
 int64_t first_position(int64_t tokens, const Pass& pass, const char* layer = "first_position");

@@ -3,6 +3,7 @@
 
 #include <sluice/core/node.h>
 #include <sluice/layers/nn/module.h>
+#include <sluice/layers/nn/pass.h>
 #include <sluice/ops/shape/create.h>
 
 namespace sluice {
@@ -33,19 +34,23 @@ class ModuleMeter final : Observer {
 std::string summary_of(const std::vector<ModuleCost>& rows);
 }  // namespace detail
 
-/// The costs of model(input), without history. Only shape and dtype of the input matter. An AnomalyMode or a Profile
-/// may live at the same time.
-template <class M> std::vector<ModuleCost> module_costs(M model, const Tensor& input) {
+/// The costs of model(input, pass), without history. Only shapes and dtypes of the input and of the pass's tensors
+/// matter. An AnomalyMode or a Profile may live at the same time. ValueError for a pass with a stream, and for a field
+/// that the model does not read.
+template <class M> std::vector<ModuleCost> module_costs(M model, const Tensor& input, const Pass& pass = {}) {
+  if (pass.stream) fail<ValueError>("summary: counts a whole pass, and got a stream; leave `stream` out");
   to(model, meta);
   NoGrad guard;
   const detail::ModuleMeter meter(detail::members(model));
-  std::as_const(model)(to(input, meta));
+  const Pass moved = to(pass, meta);
+  if constexpr (TakesPass<M>) std::as_const(model)(to(input, meta), moved);
+  else std::as_const(model)(to(input, meta));
   return meter.rows();
 }
 /// module_costs() as a table: path, type, output, parameters, FLOPs (a multiply-add is 2), bytes of the kernels'
 /// tensors.
-template <class M> std::string summary(const M& model, const Tensor& input) {
-  return detail::summary_of(module_costs(model, input));
+template <class M> std::string summary(const M& model, const Tensor& input, const Pass& pass = {}) {
+  return detail::summary_of(module_costs(model, input, pass));
 }
 
 }  // namespace sluice

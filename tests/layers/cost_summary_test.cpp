@@ -2,6 +2,7 @@
 #include "support/catch.h"
 
 #include <sluice/autograd/profile.h>
+#include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/report/summary.h>
 #include <sluice/ops/shape/create.h>
@@ -67,4 +68,24 @@ TEST_CASE("summary of a forward pass: shapes, parameters and work by module", "[
   CHECK(net.head.weight.device() == cpu);
   Profile profile;
   CHECK(summary(net, zeros({2, 5}, {i64})) == table);  // beside another observer
+}
+
+TEST_CASE("summary with a pass: context, masks and documents", "[cost]") {
+  Rng rng(1);
+  const MultiHeadAttention cross({.heads = {.dim = 8, .heads = 2, .context_dim = 6}}, rng),
+      self({.heads = {.dim = 8, .heads = 2}}, rng);
+  const Tensor x = zeros({2, 5, 8}), context = zeros({2, 3, 6}), real = ones({2, 5}) > 0.0;
+  const Tensor documents = zeros({2, 5}, {i64});
+  CHECK_THROWS_WITH(summary(cross, x), Contains("needs a context [batch, k, 6]"));
+  const std::vector<ModuleCost> rows = module_costs(cross, x, {.context = context, .context_mask = ones({2, 3}) > 0.0});
+  CHECK(*rows[0].output == Shape{2, 5, 8});
+  CHECK(rows[0].work.flops == 2 * 2 * (5 * 8 * 8 * 2 + 3 * 6 * 8 * 2 + 2 * 5 * 3 * 8));
+  CHECK(summary(self, x, {.key_mask = real, .segments = documents}).find("[2,5,8]") != std::string::npos);
+  CHECK(context.device() == cpu);
+  const Mlp mlp({.dim = 8, .hidden = 8}, rng);
+  CHECK_THROWS_WITH(summary(mlp, x, {.context = context}), "pass: nothing in the model has read context");
+  const Net net(rng);  // takes no pass
+  CHECK_THROWS_WITH(summary(net, zeros({2, 5}, {i64}), {.key_mask = real}), Contains("has read key_mask"));
+  Stream stream;
+  CHECK_THROWS_WITH(summary(self, x, {.stream = &stream}), Contains("summary: ") && Contains("stream"));
 }
