@@ -89,6 +89,7 @@ Tensor Call::starts() const {
 
 const Tensor& Call::mask_of_keys() const {
   const Tensor& own = key_mask();  // read in any case
+  asked_early_ |= !rows_mask_;
   return rows_mask_ ? *rows_mask_ : own;
 }
 
@@ -117,6 +118,8 @@ std::vector<Tensor> Call::rows(const std::vector<Tensor>& fresh, int64_t window)
   Stream::Kept& k = kept("rows");
   const std::vector<Tensor> all = k.cache.append(fresh, window, pass_.stream->reserved());
   rows_mask_ = kept_mask(k.tensors, all[0].dim(2), k.cache.stored());
+  if (asked_early_ && rows_mask_->defined())
+    fail<ValueError>(layer_, ": asks for its mask before rows(), which gives more keys than x=", x, "; ask behind it");
   return all;
 }
 
@@ -149,6 +152,7 @@ int64_t Call::rows_seen(int64_t window, int64_t dilation, const std::vector<int6
 
 Tensor Call::attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
   check_causal(o.mask.causal);
+  asked_early_ = false;  // the keys are set below
   const std::vector<Tensor> all = rows({k, v}, rows_seen(o.mask.window, o.mask.dilation, o.mask.global));
   o.mask.keys = mask_of_keys();
   return sequence_attention(q, all[0], all[1], o, rng());

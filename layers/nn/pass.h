@@ -158,7 +158,7 @@ class Call {
   /// The pass for the call of a layer inside this one.
   const Pass& pass() const { return pass_; }
   /// The masks of the pass, for self attention: keys, documents, pairs, blocks. The keys are x, or the rows that rows()
-  /// has returned in this call, of which a stream has more.
+  /// has returned in this call, of which a stream has more: ask behind it, or let attend() set the keys.
   AttentionMask mask() const;
   /// mask().keys, without reading the other masks.
   const Tensor& mask_of_keys() const;
@@ -176,7 +176,8 @@ class Call {
                                      "change") const;
 
   /// Rows [batch, heads, n, ·] by token: in a stream those of earlier tokens (with `window` > 0 the last W − 1), then
-  /// `fresh`, see KvCache::append(). Otherwise `fresh` itself.
+  /// `fresh`, see KvCache::append(). Otherwise `fresh` itself. ValueError in a stream with a key mask if the layer has
+  /// asked for the mask of these keys before.
   std::vector<Tensor> rows(const std::vector<Tensor>& fresh, int64_t window = 0);
   /// Queries and keys that a table of relative positions must cover, where `keys` are among what rows() gave.
   std::pair<int64_t, int64_t> extent(const Tensor& keys) const;
@@ -217,6 +218,7 @@ class Call {
   const char* layer_;
   const Pass& pass_;
   std::optional<Tensor> rows_mask_ = {};  // of what rows() gave in a stream
+  mutable bool asked_early_ = false;      // for the mask of keys, before rows()
   int exceptions_ = std::uncaught_exceptions();
   bool others_read_;  // the segments, before this call
 };

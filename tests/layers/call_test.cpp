@@ -96,3 +96,35 @@ TEST_CASE("call: a step that fails is taken back without memory", "[streaming]")
   full.now = false;
   CHECK(same_bits(step(model, narrow(x, 1, 6, 1), stream), step(model, narrow(x, 1, 6, 1), untouched)));
 }
+
+TEST_CASE("call: the mask of rows() is that behind it; one asked for before is an error, not a mask of x",
+          "[streaming]") {
+  Rng rng(2);
+  const auto own = [](bool early, bool attends) {
+    return Own{[=](Call& call) {
+      const Tensor h = unsqueeze(call.x, 1);
+      AttentionMask mask = early ? call.mask() : AttentionMask{};
+      mask.causal = true;
+      if (attends) return squeeze(call.attend(h, h, h, {.mask = mask}), 1);
+      const std::vector<Tensor> rows = call.rows({h});
+      if (!early) mask = call.mask();
+      mask.causal = true;
+      return squeeze(attention(h, rows[0], rows[0], {.mask = mask}), 1);
+    }};
+  };
+  const Tensor x = normal({2, 4, 4}, 0, 1, rng, {f64});
+  const Tensor real = to(Tensor::from<int64_t>({0, 0, 1, 1, 0, 1, 1, 1}, {2, 4}), boolean);
+  const auto last = [&](const Own& layer) {  // two tokens with a mask, two without
+    Stream stream;
+    step(layer, narrow(x, 1, 0, 2), stream, {.key_mask = narrow(real, 1, 0, 2)});
+    return step(layer, narrow(x, 1, 2, 2), stream);
+  };
+  const Tensor want = narrow(own(false, false)(x, {.key_mask = real}), 1, 2, 2);
+  CHECK(max_abs_diff(last(own(false, false)), want) < 1e-12);
+  CHECK(max_abs_diff(last(own(true, true)), want) < 1e-12);
+  CHECK_THROWS_WITH(last(own(true, false)), Contains("own: asks for its mask before rows()"));
+  CHECK(same_bits(own(true, false)(x, {.key_mask = real}), own(false, false)(x, {.key_mask = real})));
+  Stream stream;  // without a mask there is none to ask for
+  const Tensor first = step(own(true, false), narrow(x, 1, 0, 2), stream);
+  CHECK(same_bits(first, own(false, false)(narrow(x, 1, 0, 2))));
+}
