@@ -3,7 +3,7 @@
 #include <sluice/core/error.h>
 #include <sluice/core/text/file.h>
 #include <sluice/layers/data/gzip.h>
-#include <sluice/ops/shape/create.h>
+#include <sluice/ops/basic.h>
 
 #include <algorithm>
 #include <bit>
@@ -20,23 +20,24 @@ template <class T> T number_at(const char* data, int64_t i) {
   return std::bit_cast<T>(bytes);
 }
 
-/// The numbers of type From as a tensor of type To, converted to `dtype`. To represents each number exactly.
-template <class From, class To> Tensor numbers(const char* data, const Shape& shape, DType dtype) {
+/// The numbers of type From as a tensor of type To, which represents each number exactly.
+template <class From, class To> Tensor numbers(const char* data, const Shape& shape, DType) {
   Tensor x = empty(shape, {.dtype = dtype_of<To>()}, "read_idx");
   To* to = x.mutable_data<To>();
   for (int64_t i = 0, n = x.numel(); i < n; ++i) to[i] = static_cast<To>(number_at<From>(data, i));
-  return sluice::to(x, dtype);
+  return x;
 }
-template <class From> Tensor integers(const char* data, const Shape& shape, DType dtype) {
-  return dtype == f32 && sizeof(From) < 4 ? numbers<From, float>(data, shape, dtype)
-                                          : numbers<From, int64_t>(data, shape, dtype);
+/// Integers, as f32 if they are wanted as f32 and are exact there.
+template <class From> Tensor integers(const char* data, const Shape& shape, DType wanted) {
+  return wanted == f32 && sizeof(From) < 4 ? numbers<From, float>(data, shape, wanted)
+                                           : numbers<From, int64_t>(data, shape, wanted);
 }
 
 /// What a file's third byte says of its numbers.
 struct Kind {
   unsigned code;
-  uint64_t width;  // bytes of a number
-  Tensor (*read)(const char* data, const Shape& shape, DType dtype);
+  uint64_t width;                                                      // bytes of a number
+  Tensor (*read)(const char* data, const Shape& shape, DType wanted);  // the numbers, exactly
 };
 constexpr Kind kKinds[] = {{0x08, 1, integers<uint8_t>},     {0x09, 1, integers<int8_t>},
                            {0x0b, 2, integers<int16_t>},     {0x0c, 4, integers<int32_t>},
@@ -82,7 +83,15 @@ Tensor read_idx(const std::string& path, DType dtype) {
   if (bytes.size() != begin + need)
     bad("shape ", shape, " needs ", need, " bytes of data from byte ", begin, " on; there are ",
         bytes.size() > begin + need && packed ? "more" : str(bytes.size() - begin));
-  return kind->read(bytes.data() + begin, shape, dtype);
+  const Tensor exact = kind->read(bytes.data() + begin, shape, dtype), x = to(exact, dtype);
+  if (is_float(exact.dtype()) && exact.dtype() != dtype && x.numel() > 0) {
+    const Tensor lost = reshape(to(logical_and(isfinite(exact), logical_not(isfinite(x))), i32), {x.numel()});
+    const auto at = argmax(lost, 0).item<int64_t>();
+    if (lost[at].item() != 0)
+      bad("number ", at, " is ", reshape(exact, {x.numel()})[at].item(), ", beyond ", dtype, "; ask for ",
+          exact.dtype());
+  }
+  return x;
 }
 
 }  // namespace sluice

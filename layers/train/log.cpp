@@ -48,6 +48,9 @@ CsvLog::CsvLog(std::string path, std::vector<std::string> columns, int64_t resum
   for (const std::string& column : columns_)
     if (column.find_first_of(",\"\r\n") != column.npos)
       fail<ValueError>("csv_log: a column's name must have neither commas, quotes nor line ends — got '", column, "'");
+  for (auto column = columns_.begin(); column != columns_.end(); ++column)
+    if (std::find(columns_.begin(), column, *column) != column)
+      fail<ValueError>("csv_log: two columns have the name '", *column, "'");
   const std::string header = detail::joined(columns_, ",");
   std::string kept = header + '\n', old;
   std::error_code error;

@@ -160,6 +160,16 @@ TEST_CASE("read_idx: types, shapes and dtypes", "[data]") {
   CHECK_THROWS_AS(read_idx(path, boolean), DTypeError);
 }
 
+TEST_CASE("read_idx: a number that the dtype has not is refused", "[data]") {
+  TempFolder folder;
+  const std::string wide = put(folder, idx(0x0e, {3}, unhex("3ff80000000000007ff00000000000007e37e43c8800759c")));
+  refuses([&] { read_idx(wide); }, {wide, "number 2 is 1e+300, beyond f32; ask for f64"});
+  CHECK(read_idx(wide, f64).to_vector<double>() == std::vector<double>{1.5, INFINITY, 1e300});
+  const std::string largest = put(folder, idx(0x0d, {2}, unhex("7f8000007f7fffff")));
+  CHECK(read_idx(largest).to_vector() == std::vector<float>{INFINITY, std::numeric_limits<float>::max()});
+  refuses([&] { read_idx(largest, bf16); }, {"number 1 is 3.40282", "beyond bf16; ask for f32"});
+}
+
 TEST_CASE("read_idx: compressed", "[data]") {
   TempFolder folder;
   // 00 00 08 02 00000003 00000002, then 1 2 3 4 5 6: stored, CRC by Python's zlib.

@@ -308,6 +308,8 @@ TEST_CASE("csv_log: names that would break the file are refused", "[progress]") 
   for (const char* name : {"loss, train", "a\nb", "a\rb", "\"a\""})
     CHECK_THROWS_WITH(CsvLog(folder / "log.csv", {"step", name}), Contains("csv_log"));
   CHECK_THROWS_AS(CsvLog(folder / "log.csv", {}), ValueError);
+  CHECK_THROWS_WITH(CsvLog(folder / "log.csv", {"step", "loss", "time", "loss"}),
+                    "csv_log: two columns have the name 'loss'");
 }
 
 TEST_CASE("write_svg_curve: a long curve with points that cannot be drawn keeps the others", "[progress]") {
