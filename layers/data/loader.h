@@ -4,7 +4,7 @@
 //     return std::pair(index_select(images, 0, rows), index_select(labels, 0, rows));
 //   });
 //   for (int epoch = 0; epoch < 10; ++epoch)
-//     for (const auto& [x, y] : loader) …                     // one epoch, or the rest of it after seek()
+//     for (const auto& [x, y] : loader) …                     // one epoch, or its rest after seek() or a break
 //
 // A checkpoint needs loader.position() only; seek(position) continues from there.
 #pragma once
