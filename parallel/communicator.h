@@ -85,8 +85,9 @@ class Communicator {
 
 /// Runs f on `ranks` threads of this process, each of which is a rank. All compute as the calling thread would: with or
 /// without gradients (NoGrad), in its precision, and outside any SequenceScope. When one rank throws, the collectives
-/// of the others throw, too. Rethrows the first exception when all ranks have ended. ValueError unless 1 <= ranks <=
-/// 256, MemoryError if the system refuses a thread.
+/// of the others throw, too. Rethrows the first exception when all ranks have ended. The text of an Error then ends
+/// with its rank, but for a CommunicationError, which names ranks itself. ValueError unless 1 <= ranks <= 256,
+/// MemoryError if the system refuses a thread.
 void run_ranks(int ranks, const std::function<void(const Communicator&)>& f);
 
 }  // namespace sluice

@@ -28,11 +28,14 @@ struct Hub {
   };
   explicit Hub(int ranks) : boxes(static_cast<std::size_t>(ranks)), ended(boxes.size()) {}
 
-  /// Keeps the current exception, with which the function of `rank` ended.
-  void rank_failed(int rank, const char* why) noexcept {
+  /// Keeps the current exception, with which the function of `rank` ended. Adds the rank to the text of `error`,
+  /// which is this exception or null.
+  void rank_failed(int rank, const char* why, Error* error = nullptr) noexcept {
     std::string text = kNoMemory;
     try {
       text = str("rank ", rank, " failed: ", why);
+      if (error && boxes.size() > 1)  // the type stays
+        static_cast<std::runtime_error&>(*error) = std::runtime_error(str(why, " — on rank ", rank));
     } catch (...) {}  // the exception of the caller is kept
     std::lock_guard lock(mutex);
     if (!first) first = std::current_exception();
@@ -132,6 +135,8 @@ class ThreadRank final : public Transport {
 void run_rank(const std::shared_ptr<Hub>& hub, int rank, const std::function<void(const Communicator&)>& f) {
   try {
     f(hub->boxes.size() == 1 ? Communicator() : Communicator(std::make_shared<ThreadRank>(hub, rank)));
+  } catch (const CommunicationError& e) { hub->rank_failed(rank, e.what()); } catch (Error& e) {
+    hub->rank_failed(rank, e.what(), &e);
   } catch (const std::exception& e) { hub->rank_failed(rank, e.what()); } catch (...) {
     hub->rank_failed(rank, "an exception of another kind");
   }

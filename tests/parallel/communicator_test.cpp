@@ -185,6 +185,17 @@ TEST_CASE("communicator: a rank that throws, ends or does not come is named to a
                               all.barrier();
                             }),
                   ValueError);
+  const auto text = [](int ranks) -> std::string {  // of what the last rank throws
+    try {
+      run_ranks(ranks, [](const Communicator& all) {
+        if (all.rank() + 1 == all.size()) fail<ValueError>("first");
+        all.barrier();
+      });
+    } catch (const ValueError& e) { return e.what(); }
+    return "";
+  };
+  CHECK(text(3) == "first — on rank 2");
+  CHECK(text(1) == "first");
 
   errors = errors_on_ranks(4, [](const Communicator& all) {
     if (all.rank() == 1) return;
@@ -287,7 +298,7 @@ TEST_CASE("communicator: an exception without words, and a time limit that is no
   for (const char* text : {"0", "-1", "soon", "nan", "inf"}) {
     ::setenv("SLUICE_TIMEOUT", text, 1);
     CHECK_THROWS_WITH(run_ranks(2, [](const Communicator&) {}),
-                      str("SLUICE_TIMEOUT: needs seconds above 0 — got \"", text, "\""));
+                      StartsWith(str("SLUICE_TIMEOUT: needs seconds above 0 — got \"", text, "\" — on rank ")));
   }
   ::setenv("SLUICE_TIMEOUT", "12.5", 1);
   std::atomic<int> as_set = 0;
