@@ -70,6 +70,7 @@ const bool installed = [] {
   put(kernel::causal_conv_backward, &causal_conv_backward, Bf16::native);
   put(kernel::linear_scan, &linear_scan, Bf16::native);
   put(kernel::linear_scan_bf16_backward, &linear_scan_bf16_backward, Bf16::native);
+  put(kernel::linear_scan_decay_backward, &linear_scan_decay_backward);
   put(kernel::delta_scan, &delta_scan, Bf16::native);
   put(kernel::delta_scan_backward, &delta_scan_backward);
 

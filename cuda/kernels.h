@@ -93,6 +93,8 @@ decltype(kernel::causal_conv_backward)::Function causal_conv_backward;
 decltype(kernel::linear_scan)::Function linear_scan;
 // scan/linear_scan_backward.cu
 decltype(kernel::linear_scan_bf16_backward)::Function linear_scan_bf16_backward;
+// scan/linear_scan_decay.cu
+decltype(kernel::linear_scan_decay_backward)::Function linear_scan_decay_backward;
 
 // scan/delta_scan*.cu
 decltype(kernel::delta_scan)::Function delta_scan;

@@ -166,6 +166,12 @@ extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 extern Kernel<void(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& dout, Tensor& dq,
                    Tensor& dk, Tensor& dv, Tensor& dg)>
     linear_scan_bf16_backward;
+/// The gradient dg of the decays of y = linear_scan(a, b, c, g, o), with x the gradient of y, and what it takes: y, and
+/// z, the gradient of c, for which the scan linear_scan(b, a, x) runs the other way. Decays by channel are those of c
+/// and x, whatever o says. All have the same heads; y, z and dg are written; c has numbers. A CPU has none.
+extern Kernel<void(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& x, const Tensor& g,
+                   const LinearScanOptions& o, Tensor& y, Tensor& z, Tensor& dg)>
+    linear_scan_decay_backward;
 /// y = causal_conv1d(x, weight, bias, before), or SiLU of it; x and y [..., n, c]; bias and before may be undefined.
 /// Devices have kernels for widths up to kCausalConvWidth.
 constexpr int64_t kCausalConvWidth = 4;

@@ -2,7 +2,7 @@
 #include <sluice/cuda/bf16_rows.cuh>
 #include <sluice/cuda/kernels.h>
 #include <sluice/cuda/scan/mma.cuh>
-#include <sluice/cuda/scan/simt.cuh>
+#include <sluice/cuda/scan/simt_kernel.cuh>
 #include <sluice/core/node.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/gemm/precision.h>
@@ -22,37 +22,6 @@ ScanDecay decay_of(const Tensor& g, const LinearScanOptions& o) {
   return g.rank() == 3 ? ScanDecay::scalar : o.decay_on_values ? ScanDecay::values : ScanDecay::keys;
 }
 
-/// The view of a call without its operands q, k, v and y.
-template <class View, class State>
-View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o, int width, int steps,
-             int at_once) {
-  const int64_t n = q.dim(2), e = v.dim(3), channels = g.defined() && g.rank() == 4 ? g.dim(3) : 1;
-  const int64_t col_tiles = ceil_div(e, width), blocks = v.dim(0) * v.dim(1) * col_tiles;
-  if (blocks > INT32_MAX) fail<ValueError>("linear_scan: too large for a GPU's grid — q=", q, ", v=", v);
-  View s{.g = data_or_null<State>(g),
-         .g_row = channels,
-         .n = n,
-         .m = q.dim(3),
-         .e = e,
-         .channels = channels,
-         .heads = static_cast<int>(v.dim(1)),
-         .share = static_cast<int>(v.dim(1) / q.dim(1)),
-         .col_tiles = static_cast<int>(col_tiles),
-         .blocks_of_piece = static_cast<int>(blocks),
-         .cut = ScanCut(n, steps, blocks, at_once),
-         .states = nullptr,
-         .totals = nullptr};
-  // A reverse scan goes from j to t < j and applies the decays of steps t + 1 … j.
-  if (o.reverse && s.g) s.g += n * channels, s.g_row = -channels;
-  return s;
-}
-
-template <class T, class Out, class View>
-void set_rows(View& s, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v, HeadRows<Out> y, bool reverse) {
-  s.q = q, s.k = k, s.v = v, s.y = y;
-  if (reverse) s.q = backwards(q, s.n), s.k = backwards(k, s.n), s.v = backwards(v, s.n), s.y = backwards(y, s.n);
-}
-
 /// A head of x [batch, groups, n, m] for each of `heads`.
 Tensor spread(const Tensor& x, int64_t heads) {
   return x.dim(1) == heads ? x : repeat_interleave(x, heads / x.dim(1), 1);
@@ -67,7 +36,8 @@ void run_simt(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
   ScanView<T> s = view_of<ScanView<T>, T>(q, v, g, o, N, Tile::steps, kScanBlocks<N>);
   set_rows<T, T>(s, HeadRows<const T>(q), HeadRows<const T>(k), HeadRows<const T>(v), HeadRows<T>(y), o.reverse);
   scan_in_pieces(s, decay, [&](const ScanView<T>& x) {
-    launch(scan_simt<T, N, decay>, grid_of(x.blocks), dim3(Tile::threads), std::size_t{Tile::end} * sizeof(T), x);
+    launch(scan_simt<T, N, decay, false>, grid_of(x.blocks), dim3(Tile::threads), std::size_t{Tile::end} * sizeof(T), x,
+           ScanLearned<T, decay>());
   });
 }
 

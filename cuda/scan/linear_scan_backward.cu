@@ -8,11 +8,6 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int64_t kMostParts = 65535;  // of a grid's second dim
-#ifdef __CUDACC__
-constexpr int64_t kScanStates = int64_t{1} << 30;  // bytes of states that a turn takes
-#else
-constexpr int64_t kScanStates = int64_t{1} << 18;  // so that tests reach several turns
-#endif
 
 template <int M, int E, class Out> void scan_backward(ScanGradients<Out> o, int64_t batch) {
   using Tile = ScanGradientsTile<M, E>;

@@ -15,6 +15,12 @@ namespace sluice::cuda {
 
 enum class ScanDecay { none, scalar, keys, values };
 
+#ifdef __CUDACC__
+constexpr int64_t kScanStates = int64_t{1} << 30;  // bytes of states that a turn over some heads takes
+#else
+constexpr int64_t kScanStates = int64_t{1} << 18;  // so that tests reach several turns
+#endif
+
 /// How n steps form chunks of up to `length` steps, which a kernel takes at once, and chunks form pieces.
 struct ScanCut {
   int64_t n, length, chunks, chunks_of_piece, pieces = 1;
@@ -82,6 +88,38 @@ template <class T, class Out = T, class State = T> struct ScanView {
 template <class T> HeadRows<T> backwards(HeadRows<T> x, int64_t n) {
   if (x.base) x.base += (n - 1) * x.row, x.row = -x.row;
   return x;
+}
+
+/// The view of a call without its operands q, k, v and y.
+template <class View, class State>
+View view_of(const Tensor& q, const Tensor& v, const Tensor& g, const LinearScanOptions& o, int width, int steps,
+             int at_once) {
+  const int64_t n = q.dim(2), e = v.dim(3), channels = g.defined() && g.rank() == 4 ? g.dim(3) : 1;
+  const int64_t col_tiles = ceil_div(e, width), blocks = v.dim(0) * v.dim(1) * col_tiles;
+  if (blocks > INT32_MAX) fail<ValueError>("linear_scan: too large for a GPU's grid — q=", q, ", v=", v);
+  View s{.g = data_or_null<State>(g),
+         .g_row = channels,
+         .n = n,
+         .m = q.dim(3),
+         .e = e,
+         .channels = channels,
+         .heads = static_cast<int>(v.dim(1)),
+         .share = static_cast<int>(v.dim(1) / q.dim(1)),
+         .col_tiles = static_cast<int>(col_tiles),
+         .blocks_of_piece = static_cast<int>(blocks),
+         .cut = ScanCut(n, steps, blocks, at_once),
+         .states = nullptr,
+         .totals = nullptr};
+  // A reverse scan goes from j to t < j and applies the decays of steps t + 1 … j.
+  if (o.reverse && s.g) s.g += n * channels, s.g_row = -channels;
+  return s;
+}
+
+/// Gives the view its operands.
+template <class T, class Out, class View>
+void set_rows(View& s, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v, HeadRows<Out> y, bool reverse) {
+  s.q = q, s.k = k, s.v = v, s.y = y;
+  if (reverse) s.q = backwards(q, s.n), s.k = backwards(k, s.n), s.v = backwards(v, s.n), s.y = backwards(y, s.n);
 }
 
 /// e^g = whole + rest, where whole is 1 unless the decay is strong (g < −0.7). A rounded factor near 1 would multiply

@@ -160,10 +160,12 @@ __device__ void weigh(Shared<T> q, Shared<T> k, Shared<T> a, int count, int chan
     }
 }
 
-/// acc[r] += Σ_{j <= first + r} A_tj v_j. Later steps are left out of the sum, because they may be NaN.
+/// acc[r] += Σ_{j <= first + r} A_tj v_j. Later steps are left out of the sum, because they may be NaN; so is the step
+/// itself without `own`.
 template <class Tile, class T>
-__device__ void add_weighted(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, int first) {
+__device__ void add_weighted(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, int first, bool own = true) {
   constexpr int rows = Tile::rows;
+  const int last = own ? first : first - 1;  // of the first row
   const auto add = [&](int j, auto whole) {
     T x[rows][4], y[4];
 #pragma unroll
@@ -173,7 +175,7 @@ __device__ void add_weighted(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, 
       load_4(y, v + (j + i) * Tile::ld);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        if (whole || j + i <= first + r) {
+        if (whole || j + i <= last + r) {
 #pragma unroll
           for (int d = 0; d < 4; ++d) acc[r][d] += x[r][i] * y[d];
         }
@@ -181,9 +183,9 @@ __device__ void add_weighted(T (&acc)[Tile::rows][4], Shared<T> a, Shared<T> v, 
   };
   int j = 0;
 #pragma unroll 1
-  for (; j + 3 <= first; j += 4) add(j, std::true_type());
+  for (; j + 3 <= last; j += 4) add(j, std::true_type());
 #pragma unroll 1
-  for (; j <= first + rows - 1; j += 4) add(j, std::false_type());
+  for (; j <= last + rows - 1; j += 4) add(j, std::false_type());
 }
 
 /// Loads the decays of a chunk, for `channels` channels from `channel` on: the factors of its steps and of the state
@@ -286,95 +288,6 @@ __device__ void add_to_state(Shared<T> state, Shared<T> k, Shared<T> v, Shared<T
       x[d] = decay == ScanDecay::none ? x[d] + sum[r][d] : decayed(x[d], f, f_rest, sum[r][d]);
     }
     store_4(state + at, x);
-  }
-}
-
-/// Blocks of a multiprocessor.
-template <int N> constexpr int kScanBlocks = N == 64 ? 2 : 4;
-/// A block for each N columns of each head and piece.
-template <class T, int N, ScanDecay decay>
-__global__ void __launch_bounds__(ScanTile<N, decay>::threads, kScanBlocks<N>) scan_simt(ScanView<T> s) {
-  using Tile = ScanTile<N, decay>;
-  constexpr int rows = Tile::rows, ld = Tile::ld;
-  const int thread = static_cast<int>(threadIdx.x), tx = thread % Tile::across, ty = thread / Tile::across;
-  const Shared<T> memory = dynamic_shared<T>();
-  const Shared<T> q = memory + Tile::q, k = memory + Tile::k, v = memory + Tile::v, a = memory + Tile::a,
-                  state = memory + Tile::state;
-  const Shared<T> factor = memory + Tile::factor, whole = memory + Tile::whole, rest = memory + Tile::rest;
-  const Shared<double> sums = static_shared<double, Tile::steps + N, Tile>();  // L of a scalar decay
-  const Shared<double> total = sums + Tile::steps;                             // Σg of each channel in this piece
-  const ScanPlace at(s);
-  const int64_t col = int64_t{at.col_tile} * N;
-  const int cols = static_cast<int>(s.e - col < N ? s.e - col : N);
-  const bool writes = s.writes(), own = 4 * tx < cols;
-  for (int pass = 0; pass == 0 || pass < s.m; pass += N) {
-    const int all = static_cast<int>(s.m - pass < N ? s.m - pass : N);
-    const int channels = decay == ScanDecay::keys ? all : decay == ScanDecay::values ? cols : 1;
-    const int64_t channel = decay == ScanDecay::keys ? pass : decay == ScanDecay::values ? col : 0;
-    bool has_state = writes && at.piece > 0;
-    for (int r = thread / N; r < up_to_4(all); r += Tile::threads / N)
-      if (const int c = thread % N; c < up_to_4(cols))
-        state[r * ld + c] = has_state && r < all && c < cols ? *s.kept(at, pass + r, col + c) : T(0);
-    if (thread < N) total[thread] = 0;
-    for (int64_t chunk = at.begin; chunk < at.end; ++chunk) {
-      const int64_t first = s.cut.first(chunk);
-      const int count = s.cut.count(chunk);
-      if (writes) fill_rows<Tile>(q, count, all, [&](int i, int c) { return s.q.at(at.b, at.h, first + i)[pass + c]; });
-      fill_rows<Tile>(k, count, all, [&](int i, int c) { return s.k.at(at.b, at.h, first + i)[pass + c]; });
-      fill_rows<Tile>(v, count, cols, [&](int i, int c) { return s.v.at(at.b, at.h, first + i)[col + c]; });
-      load_decays<Tile, decay>(s, at.head, first, count, channel, channels, factor, whole, rest, sums, total);
-      __syncthreads();  // the chunk and S are complete
-      if (writes) {
-        if constexpr (decay == ScanDecay::keys) weigh_by_keys<Tile>(q, k, factor, a, count, all);
-        else
-          weigh<Tile>(q, k, a, count, all, [&](int t, int j) {
-            return decay == ScanDecay::scalar ? math::exp(static_cast<T>(double(sums[t]) - double(sums[j]))) : T(1);
-          });
-        __syncthreads();  // all threads have read k, and A is complete
-        if (const int t0 = ty * rows; t0 < count && own) {
-          T acc[rows][4] = {};
-          if (has_state) multiply_state<Tile>(acc, q, state + 4 * tx, t0, all);
-          if constexpr (decay == ScanDecay::scalar) {
-#pragma unroll
-            for (int r = 0; r < rows; ++r) {
-              const T up = t0 + r < count ? T(factor[t0 + r]) : T(0);
-#pragma unroll
-              for (int d = 0; d < 4; ++d) acc[r][d] *= up;
-            }
-          }
-          if constexpr (decay == ScanDecay::values) add_by_values<Tile>(acc, a, v + 4 * tx, factor + 4 * tx, t0, count);
-          else add_weighted<Tile>(acc, a, v + 4 * tx, t0);
-          T* y = s.y.at(at.b, at.h, first + t0) + col + 4 * tx;
-#pragma unroll
-          for (int r = 0; r < rows; ++r, y += s.y.row)
-#pragma unroll
-            for (int d = 0; d < 4; ++d)
-              if (t0 + r < count && 4 * tx + d < cols) y[d] = pass > 0 ? y[d] + acc[r][d] : acc[r][d];
-        }
-        if (chunk + 1 == at.end) break;  // S is not needed any more
-      }
-      if constexpr (decay == ScanDecay::keys) carry_to_end<Tile>(k, factor, count, all);
-      if constexpr (decay == ScanDecay::values) {
-        __syncthreads();  // all threads have read v
-        carry_to_end<Tile>(v, factor, count, cols);
-      }
-      __syncthreads();  // all threads have read S
-      if (4 * ty < all && own) add_to_state<Tile, decay>(state, k, v, factor, whole, rest, count, 4 * ty, 4 * tx);
-      has_state = true;
-      __syncthreads();  // all threads have used the chunk
-    }
-    if (!writes) {
-      if (4 * ty < all && own)  // this thread's numbers of S
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-#pragma unroll
-          for (int d = 0; d < 4; ++d)
-            if (4 * ty + r < all && 4 * tx + d < cols)
-              *s.kept(at, pass + 4 * ty + r, col + 4 * tx + d) = state[(4 * ty + r) * ld + 4 * tx + d];
-      // If several blocks or passes compute the same sum, they write the same bits.
-      if (decay != ScanDecay::none && thread < channels) *s.total(at, channel + thread) = total[thread];
-    }
-    __syncthreads();
   }
 }
 

@@ -57,7 +57,7 @@ struct LinearScan final : Op<"linear_scan"> {
   LinearScanOptions o;
   explicit LinearScan(const LinearScanOptions& options) : o(options) {}
   Tensors vjp(const Tensor& gy) override {
-    // A decay's gradient is a running sum of differences that nearly cancel: in f32, but for rounded_pass().
+    // A decay's gradient is a sum of numbers that nearly cancel: in f32, but for rounded_pass().
     const Precision given = precision_of(gy.dtype());
     const PrecisionScope scope(needs(3) ? Precision::f32 : given);
     Tensors grads = rounded_pass(gy, given) ? fused_vjp(gy, true)
@@ -113,6 +113,21 @@ struct LinearScan final : Op<"linear_scan"> {
             decays(dg)};
   }
 
+  /// True if linear_scan_decay_backward serves this call. There only sums over one chunk's pairs are a difference.
+  bool decays_by_chunks(const Tensor& gy) const {
+    return !grad_enabled() && gy.numel() > 0 && saved(0).numel() > 0 &&
+           kernel::linear_scan_decay_backward.installed(gy.device());
+  }
+  /// y, z, the gradient of c, and dg from a, b, c and x, the gradient of y, as linear_scan_decay_backward names them.
+  void by_chunks(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& x, const Tensor& g, Tensor& y,
+                 Tensor& z, Tensor& dg) const {
+    const Tensor steps = contiguous(g);
+    y = detail::empty_heads(c.shape(), c.options()), z = detail::empty_heads(c.shape(), c.options());
+    dg = empty(g.shape(), g.options());
+    kernel::linear_scan_decay_backward(detail::readable_rows(a), detail::readable_rows(b), detail::readable_rows(c),
+                                       detail::readable_rows(x), steps, o, y, z, dg);
+  }
+
   /// `given`: the precision of what makes no decay's gradient.
   Tensors composed_vjp(const Tensor& gy, Precision given) const {
     const int64_t groups = saved(0).dim(1), heads = gy.dim(1);
@@ -128,25 +143,30 @@ struct LinearScan final : Op<"linear_scan"> {
       x.exclusive = x.exclusive || exclusive;
       return linear_scan(a, b, c, g, x);
     };
-    const bool by_key = want_decay && !by_value;
     Tensors grads(4);
-    auto &dq = grads[0], &dk = grads[1], &dv = grads[2];
-    if (needs(0) || by_key) dq = scan(gy, v, k, other, by_key);
-    if (needs(1) || by_key) dk = scan(v, gy, q, other_back, by_key);
-    if (needs(2) || by_value) {
+    auto &dq = grads[0], &dk = grads[1], &dv = grads[2], &dg = grads[3];
+    if (want_decay && decays_by_chunks(gy)) {
+      Tensor y;  // of by_value: not wanted
+      if (by_value) by_chunks(q, k, v, gy, g, y, dv, dg);
+      else by_chunks(gy, v, k, q, g, dq, dk, dg);
+    }
+    const bool by_difference = want_decay && !dg.defined(), by_key = by_difference && !by_value;
+    if (!dq.defined() && (needs(0) || by_key)) dq = scan(gy, v, k, other, by_key);
+    if (!dk.defined() && (needs(1) || by_key)) dk = scan(v, gy, q, other_back, by_key);
+    if (!dv.defined() && (needs(2) || (by_difference && by_value))) {
       const PrecisionScope scope(by_value ? precision() : given);
       dv = scan(k, q, gy, same_back, by_value);
     }
-    if (want_decay) {
+    if (by_difference) {
       Tensor from = by_value ? scan(q, k, v, same, true) * gy : q * dq, to = by_value ? v * dv : k * dk;
       if (g.rank() == 3) from = sum(from, {-1}), to = sum(to, {-1});
-      grads[3] = detail::decay_gradient(o.reverse ? to - from : from - to, g);
+      dg = detail::decay_gradient(o.reverse ? to - from : from - to, g);
     }
     if (by_key && !o.exclusive) {
       const Tensor own = sum(gy * v, {-1}, keep);
       dq = map(formula::ScaleOffset{}, k, own, dq), dk = map(formula::ScaleOffset{}, q, own, dk);
     }
-    if (by_value && !o.exclusive) dv = map(formula::ScaleOffset{}, gy, sum(q * k, {-1}, keep), dv);
+    if (by_difference && by_value && !o.exclusive) dv = map(formula::ScaleOffset{}, gy, sum(q * k, {-1}, keep), dv);
     dq = detail::gather_heads(dq, groups), dk = detail::gather_heads(dk, groups);
     return grads;
   }

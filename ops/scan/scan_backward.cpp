@@ -383,6 +383,10 @@ constinit decltype(kernel::linear_scan_bf16_backward) kernel::linear_scan_bf16_b
     [](const Tensor&, const Tensor& k, const Tensor& v, const Tensor&, const Tensor&, Tensor&, Tensor&, Tensor&,
        Tensor&) { return Work{.flops = 10 * checked_mul("linear_scan", v.numel(), k.dim(3))}; },
     Bf16::native};
+constinit decltype(kernel::linear_scan_decay_backward) kernel::linear_scan_decay_backward{
+    "linear_scan", nullptr,
+    [](const Tensor& a, const Tensor&, const Tensor& c, const Tensor&, const Tensor&, const LinearScanOptions&, Tensor&,
+       Tensor&, Tensor&) { return Work{.flops = 8 * checked_mul("linear_scan", c.numel(), a.dim(3))}; }};
 
 // Seven products of key_width × value_width a step.
 constinit decltype(kernel::delta_scan_backward) kernel::delta_scan_backward{

@@ -98,7 +98,7 @@ if [[ $device == gpu ]]; then
   export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$blas:$nccl
 fi
 
-ops='op cases: forward*,op cases: fused*,op cases: gradients equal*,op cases: f32*,op cases: second*,op cases: large*'
+ops='op cases: forward*,op cases: fused*,op cases: gradients equal*,op cases: f32*,op cases: second*,op cases: large*,linear_scan: strong*'
 layers='table: gradients*,table: a *,table: the state*,table: documents*,table: padding*,table: NaN*,table: no *,table: f32*'
 layers+=',training: GAU*'
 ranks='collectives: values*,sequence: ranks*,sequence: cut*' # all on one GPU, where NCCL refuses
