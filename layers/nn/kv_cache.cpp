@@ -64,7 +64,7 @@ std::vector<Tensor> KvCache::append(const std::vector<Tensor>& fresh, int64_t wa
   const bool full = buffers.empty() || total - first > capacity;
   if (full || !std::ranges::all_of(buffers, &Tensor::is_sole_owner)) {
     const int64_t kept = stored(), least = kept + m;
-    int64_t room = full ? std::max({least, 2 * capacity, reserved, expected}) : capacity;
+    int64_t room = full ? std::max({least, reserved > 0 ? reserved : 2 * capacity, expected}) : capacity;
     if (window > 0 && room > window) room = std::max(least, window + (window + 2) / 4);
     const std::vector<Tensor> earlier = buffers.empty() ? std::vector<Tensor>(fresh.size()) : rows();
     std::vector<Tensor> roomy;  // the cache stays as it is until all memory is there

@@ -4,6 +4,7 @@
 #include "support/temp_folder.h"
 
 #include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/gau/flash.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/rows/reduce.h>
@@ -85,6 +86,23 @@ TEST_CASE("stream: of a window, the mask ends with the rows", "[streaming]") {
   for (int64_t i = 9; i < 12; ++i) CHECK(agrees(i, i + 1, true));
   for (int64_t i = 12; i < 40; ++i) CHECK(agrees(i, i + 1, i % 2 == 0));
   CHECK(stream.numel() == kept);
+}
+
+TEST_CASE("stream: of Flash, chosen sequences and those of a file keep the rows of one chunk at most", "[streaming]") {
+  Rng rng(2);
+  const Flash flash({.dim = 4, .expansion = 5, .key_dim = 6, .chunk = 4, .causal = true, .dtype = f64}, rng);
+  const Tensor x = normal({1, 8, 4}, 0, 1, rng, {f64});
+  constexpr int64_t most = 6 * 5 + 4 * (2 * 6 + 5);
+  const TempFolder folder;
+  Stream stream;
+  step(flash, narrow(x, 1, 0, 3), stream);
+  CHECK(stream.numel() == most);
+  save(stream, folder / "stream");
+  for (Stream next : {of_sequences(stream, Tensor::from<int64_t>({0})), load_stream(folder / "stream")})
+    for (int64_t i = 3; i < 8; ++i) {
+      step(flash, narrow(x, 1, i, 1), next);
+      CHECK(next.numel() == most);
+    }
 }
 
 TEST_CASE("stream: what of_sequences refuses", "[streaming]") {
