@@ -63,15 +63,17 @@ std::string_view vendor() {
   return "";
 }
 
+// Not by std::call_once: its variables are libstdc++'s thread-local ones, which a library that is opened while a
+// program runs cannot reach without a call.
 void prepare() {
-  static std::once_flag once;
-  std::call_once(once, [] {
+  [[maybe_unused]] static const bool prepared = [] {
     detail::correct_blas_core();
     if (openblas_set_num_threads) openblas_set_num_threads(1);  // TBB owns the threads
 #if defined(SLUICE_ACCELERATE)
     ::setenv("VECLIB_MAXIMUM_THREADS", "1", 0);  // Accelerate reads this at its first product
 #endif
-  });
+    return true;
+  }();
 }
 
 /// The buffer of one call while it runs. OpenBLAS maps and keeps a buffer for each call that runs at the same time. Up

@@ -50,11 +50,12 @@ void cumprod_backward_runs(const T* __restrict__ x, const T* __restrict__ g, T* 
   std::copy_n(r, int64_t{width}, kept);
 }
 
+struct Before;  // of a thread's memory; within the function below each instantiation would have its own
+
 /// Goes upwards piece by piece for the products before each piece, then downwards.
 template <bool each, class T> void cumprod_backward(const T* x0, const T* g0, T* dx0, ReduceShape s) {
   const int64_t pieces = ceil_div(s.n, kPiece);
   for_each_block(s, [=](int64_t at, auto width, auto rows) {
-    struct Before;
     auto* before = static_cast<double*>(thread_memory<Before, 1>(0, kPiece * kRuns * sizeof(double)));
     const T *x = x0 + at, *g = each ? g0 + at : g0 + at / (s.n * s.inner) * s.inner + at % (s.n * s.inner);
     std::vector<double> starts(static_cast<std::size_t>(pieces * width), 1.0);

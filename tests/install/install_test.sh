@@ -62,6 +62,10 @@ case $way in
     # shellcheck disable=SC2046
     "$compiler" -std=c++20 "$consumer/main.cpp" -o "$work/consumer" $(pkg-config --cflags --libs sluice)
     LD_LIBRARY_PATH=$libraries "$work/consumer"
+    # A program without libstdc++, so that this, too, is opened while the program runs.
+    "$compiler" -std=c++20 "$consumer/opens.cpp" -o "$work/opens" -Wl,--as-needed -ldl
+    if readelf -d "$work/opens" | grep -F 'libstdc++'; then die 'the program loads libstdc++ when it starts'; fi
+    LD_LIBRARY_PATH=$libraries "$work/opens" libstdc++.so.6 libsluice.so.0 libsluice_parallel.so.0
     ;;
   add_subdirectory)
     # Compiling the library once more would cost minutes. So: configure everything, compile the consumer and
