@@ -81,17 +81,18 @@ void run(const DecayCall& call) {
 
 void linear_scan_decay_backward(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& x, const Tensor& g,
                                 const LinearScanOptions& o, Tensor& y, Tensor& z, Tensor& dg) {
-  // Batches, or heads of one, in turns: the states of 64 steps or 16 take m·e numbers.
+  // Batches, or heads of one, in turns: states, one for each 16 to 64 steps, take m·e numbers.
   const int dim = c.dim(0) > 1 ? 0 : 1;
-  const int64_t size = c.dim(dim), steps = g.rank() == 3 ? 32 : 16,
-                bytes =
-                    ceil_div(c.dim(2), steps) * a.dim(3) * c.dim(3) * (c.dim(0) * c.dim(1) / size) * size_of(a.dtype()),
+  const int64_t size = c.dim(dim), states = ceil_div(c.dim(2), g.rank() == 3 ? 32 : 16) * (c.dim(0) * c.dim(1) / size),
+                bytes = states * a.dim(3) * c.dim(3) * size_of(a.dtype()),
                 span = std::max<int64_t>(1, kScanStates / std::max<int64_t>(1, bytes));
+  const bool by_heads = dim == 0 && bytes > kScanStates;  // a batch is too much
   for (int64_t from = 0; from < size; from += span) {
     const auto some = [&](const Tensor& t) { return narrow(t, dim, from, std::min(span, size - from)); };
     const Tensor as = some(a), bs = some(b), cs = some(c), xs = some(x), gs = some(g);
     Tensor ys = some(y), zs = some(z), dgs = some(dg);
-    run({as, bs, cs, xs, gs, o, ys, zs, dgs});
+    if (by_heads) linear_scan_decay_backward(as, bs, cs, xs, gs, o, ys, zs, dgs);
+    else run({as, bs, cs, xs, gs, o, ys, zs, dgs});
   }
 }
 
