@@ -292,10 +292,10 @@ Tensor bce_with_logits(const Tensor& x, const Tensor& targets, Reduction reducti
 
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction) {
   check_equal("kl_div", "log_q", log_q, "p", p);
-  if (reduction != Reduction::mean) return reduced(formula::KlTerm{}, reduction, log_q, p);
-  if (log_q.dtype() == bf16 && p.dtype() != f32) return detail::in_f32(kl_div, log_q, p, reduction);
   double rows = 1;
   for (int64_t d = 0; d + 1 < log_q.rank(); ++d) rows *= static_cast<double>(log_q.dim(d));
+  if (reduction != Reduction::mean || rows == 0) return reduced(formula::KlTerm{}, reduction, log_q, p);
+  if (log_q.dtype() == bf16 && p.dtype() != f32) return detail::in_f32(kl_div, log_q, p, reduction);
   return reduced(formula::KlTerm{}, Reduction::sum, log_q, p) / rows;
 }
 

@@ -162,7 +162,9 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
   const int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
   if (x.dtype() == i64) return to(mean(to(x, f64), dims, keep_dims), f32);  // a sum of i64 could wrap
   if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) / static_cast<double>(n), f32);
-  return to(sum(detail::widened(x), dims, keep_dims) / static_cast<double>(n), x.dtype());
+  const Tensor total = sum(detail::widened(x), dims, keep_dims);
+  // Of nothing it is 0 + NaN and not 0/0, of which the gradient of the gradient would be NaN, too.
+  return to(n > 0 ? total / static_cast<double>(n) : total + std::numeric_limits<double>::quiet_NaN(), x.dtype());
 }
 
 Tensor max(const Tensor& x, const Shape& dims, bool keep_dims) {

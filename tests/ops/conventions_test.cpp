@@ -46,6 +46,22 @@ TEST_CASE("conventions: the mean of a kl_div of rows without columns is 0", "[op
   CHECK(kl_div(Tensor(-1), Tensor(1)).item() == 1);
 }
 
+TEST_CASE("conventions: a mean of nothing is NaN, and the gradient of its gradient 0", "[ops]") {
+  const std::pair<const char*, Tensor (*)(const Tensor&)> means[] = {
+      {"mean", [](const Tensor& x) { return mean(x); }},
+      {"mse_loss", [](const Tensor& x) { return mse_loss(x, zeros_like(x)); }},
+      {"kl_div", [](const Tensor& x) { return kl_div(x, ones_like(x)); }}};
+  for (const auto& [name, f] : means) {
+    INFO(name);
+    const Tensor x = zeros({0, 3}, {f64}).requires_grad_(), g = ones({}, {f64}).requires_grad_();
+    const Tensor y = f(x);
+    CHECK(std::isnan(y.item()));
+    const auto first = grad({y}, {x}, {.create_graph = true, .grad_outputs = {g}});
+    CHECK(first[0].shape() == x.shape());
+    CHECK(grad(first, {g}, {.grad_outputs = {zeros_like(x)}})[0].item() == 0);
+  }
+}
+
 TEST_CASE("conventions: a causal convolution of bf16 is rounded once, after any activation", "[ops][bf16]") {
   Rng rng(1);
   const Tensor x = normal({2, 9, 8}, 0, 1, rng, {bf16}), w = normal({3, 8}, 0, 1, rng, {bf16});
