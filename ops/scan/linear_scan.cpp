@@ -115,7 +115,7 @@ struct LinearScan final : Op<"linear_scan"> {
 
   /// True if linear_scan_decay_backward serves this call. There only sums over one chunk's pairs are a difference.
   bool decays_by_chunks(const Tensor& gy) const {
-    return !grad_enabled() && gy.numel() > 0 && saved(0).numel() > 0 &&
+    return !grad_enabled() && gy.device() != meta && gy.numel() > 0 && saved(0).numel() > 0 &&
            kernel::linear_scan_decay_backward.installed(gy.device());
   }
   /// y, z, the gradient of c, and dg from a, b, c and x, the gradient of y, as linear_scan_decay_backward names them.

@@ -32,7 +32,7 @@ ranks_of() { # the processes that write to a folder
 }
 until_saved() { # once, in a folder
   local k
-  for ((k = 0; k < 200; ++k)); do
+  for ((k = 0; k < 200 * slow; ++k)); do
     if [[ -e $work/$1/checkpoint.safetensors ]]; then break; fi
     sleep 0.05
   done
