@@ -90,9 +90,11 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
   if (dims.empty()) return kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach());  // a scalar; a new result
   Tensor y = x.detach();
   if (const Shape order = useful_order(kind, x, dims); order.rank() > 0) {
-    Shape places = places_of(dims, order), all;
-    for (int d = 0; d < x.rank(); ++d) all.push_back(d);
-    std::sort(places.begin(), places.end());
+    Shape places, all;  // of the dims in `order`, sorted
+    for (int d = 0; d < x.rank(); ++d) {
+      all.push_back(d);
+      if (std::find(dims.begin(), dims.end(), order[d]) != dims.end()) places.push_back(d);
+    }
     y = contiguous(permute(reduce_values(kind, permute(y, order), places, true), places_of(all, order)));
     return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
   }
