@@ -29,7 +29,7 @@ struct Cancelled {};
 /// The next lane of the turn, which becomes the current thread; null if the turn has ended.
 Thread* next_of_turn() {
   Block& b = *block;
-  if (b.error && !b.cancelled) b.turn = 0;
+  if (b.error && !b.cancelled) b.turn = 0;  // the scheduler cancels the block
   if (!b.turn) return nullptr;
   const int i = std::countr_zero(b.turn);
   b.turn &= b.turn - 1;

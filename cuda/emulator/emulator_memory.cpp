@@ -163,7 +163,7 @@ void check_read(const void* p, std::size_t bytes) {
   const int me = own_actor();
   Thread& t = *b.current;
   Atom* const atoms = b.atoms.data();
-  const Atom* checked = nullptr;
+  const Atom* checked = nullptr;  // neighbours that were written with it need no check of their own
   for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
     Atom& a = atoms[i];
     if (!checked || !a.written_with(*checked)) {

@@ -30,8 +30,8 @@ Tensor factors(const Shape& shape, DType dtype, Device device,
 /// bf16 as f32, in whose units check() counts: less than one of them is equal in bf16.
 Tensor readable(const Tensor& x) { return x.dtype() == bf16 ? to(x, f32) : x; }
 
-/// Of the lists of numbers at some places, those that a call takes: all, and of long rows a third, another of each
-/// dtype.
+/// True if numbers of dtype t are tested with list number `list`. Short rows meet each list in each dtype. Tensors of
+/// 5,000 numbers and more meet each list in one dtype, because they take long.
 bool takes(std::size_t list, int64_t all, DType t) {
   return all < 5000 || list % 3 == (t == f32 ? 0u : t == f64 ? 1u : 2u);
 }
