@@ -4,6 +4,8 @@
 // else one element.
 #pragma once
 
+#define SLUICE_MAPS_OF_LIBRARY  // no loops for CPUs here: map.h
+
 #include <sluice/cuda/vectors.cuh>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
@@ -145,12 +147,16 @@ template <class F, class Arity> void map_backward(const F& f, const sluice::deta
   });
 }
 
-/// Installs the kernels of a list of formulas.
+/// Installs the kernels of a list of formulas. An affine formula's gradient is a constant times g: it has no kernel.
 template <std::size_t N, class... F> void install_maps(formula::Formulas<N, F...>) {
   using Arity = std::make_index_sequence<N>;
-  (sluice::detail::MapKernels<F, Arity>::forward.install(DeviceKind::cuda, &map_forward<F, Arity>, Bf16::native), ...);
-  (sluice::detail::MapKernels<F, Arity>::backward.install(DeviceKind::cuda, &map_backward<F, Arity>, Bf16::native),
-   ...);
+  const auto install = []<class G>() {
+    using Slots = sluice::detail::MapKernels<G, Arity>;
+    Slots::forward.install(DeviceKind::cuda, &map_forward<G, Arity>, Bf16::native);
+    if constexpr (!sluice::detail::is_affine<G>)
+      Slots::backward.install(DeviceKind::cuda, &map_backward<G, Arity>, Bf16::native);
+  };
+  (install.template operator()<F>(), ...);
 }
 
 }  // namespace sluice::cuda

@@ -168,12 +168,18 @@ template <class F, std::size_t... I> struct MapKernels<F, std::index_sequence<I.
             sizeof...(I));
   }
   /// y [plan.shape] of plan.dtype = f(operands…).
-  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> forward{formula_name<F>(),
-                                                                                           &forward_cpu, Bf16::native};
+  static constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> forward;
   /// The operands are the inputs and g. Undefined entries of grads are not needed.
-  static inline constinit Kernel<void(const F& f, const MapPlan& plan, Tensors& grads)> backward{
-      formula_name<F>(), &backward_cpu, Bf16::native};
+  static constinit Kernel<void(const F& f, const MapPlan& plan, Tensors& grads)> backward;
 };
+#ifndef SLUICE_MAPS_OF_LIBRARY  // A backend fills the library's slots and compiles no loops for CPUs.
+template <class F, std::size_t... I>
+constinit Kernel<void(const F& f, const MapPlan& plan, Tensor& y)> MapKernels<F, std::index_sequence<I...>>::forward{
+    formula_name<F>(), &forward_cpu, Bf16::native};
+template <class F, std::size_t... I>
+constinit Kernel<void(const F& f, const MapPlan& plan, Tensors& grads)>
+    MapKernels<F, std::index_sequence<I...>>::backward{formula_name<F>(), &backward_cpu, Bf16::native};
+#endif
 
 template <class F, std::size_t N> struct MapNode final : Node {
   F f;
