@@ -14,6 +14,7 @@
 #include <sluice/layers/attention/hierarchical.h>
 #include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/attention/qsa_attention.h>
 #include <sluice/layers/attention/selected_attention.h>
 #include <sluice/layers/attention/sparse_layers.h>
 #include <sluice/layers/linear_attention/delta_net.h>
@@ -89,6 +90,8 @@ struct LayerRow : LayerTakes {
   /// Samples with these options are not linear in the values that dropout scales, so the mean over dropout masks is not
   /// the layer without dropout. An empty object means all samples.
   std::optional<Json::Object> nonlinear_after_dropout = std::nullopt;
+  /// An option without which, at 0, all samples take the row's segments; with it they refuse them.
+  std::string refuses_segments = {};
   std::function<LayerDraft()> draft;
 
   /// Builds the layer of a sample. `dtype` replaces the sample's dtype.

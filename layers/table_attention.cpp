@@ -62,20 +62,24 @@ void add_attention_rows(RowList& rows) {
            R"({"gate": "none", "kv_shift": true, "kv_heads": 4})"})
       .nonlinear_after_dropout = Json::Object{{"output_norm", true}};
   rows.add<Mla>(
-      "mla", kScored,
-      R"({"dim": 6, "heads": 2, "nope_dim": 3, "rope_dim": 4, "value_dim": 5, "kv_rank": 7, "causal": true})",
-      {R"({"q_rank": 5, "gate": "headwise", "form": "absorbed", "kv_rank": 3, "q_factor": 1.1, "kv_factor": 0.8})",
-       R"({"gate": "elementwise", "use_rope": false, "scale": 0.4, "attention_dropout": 0.3, "kv_rank": 2})",
-       R"({"causal": false, "rope_norm": true, "norm_eps": 0.1, "rope_pairing": "half", "form": "absorbed"})",
-       R"({"q_rank": 3, "rope_frequencies": [1, 0.3], "rope_factor": 1.2, "rope_norm": true, "form": "expanded",
+          "mla", kScored,
+          R"({"dim": 6, "heads": 2, "nope_dim": 3, "rope_dim": 4, "value_dim": 5, "kv_rank": 7, "causal": true})",
+          {R"({"q_rank": 5, "gate": "headwise", "form": "absorbed", "kv_rank": 3, "q_factor": 1.1, "kv_factor": 0.8})",
+           R"({"gate": "elementwise", "use_rope": false, "scale": 0.4, "attention_dropout": 0.3, "kv_rank": 2})",
+           R"({"causal": false, "rope_norm": true, "norm_eps": 0.1, "rope_pairing": "half", "form": "absorbed"})",
+           R"({"q_rank": 3, "rope_frequencies": [1, 0.3], "rope_factor": 1.2, "rope_norm": true, "form": "expanded",
            "dropout": 0.3})",
-       R"({"heads": 1, "rope_dim": 0})",
-       R"({"q_rank": 3, "topk": 3, "index_heads": 3, "index_dim": 5, "form": "absorbed"})",
-       R"({"q_rank": 2, "topk": 2, "index_heads": 2, "index_dim": 6, "index_pairing": "interleaved", "causal": false,
+           R"({"heads": 1, "rope_dim": 0})",
+           R"({"q_rank": 3, "topk": 3, "index_heads": 3, "index_dim": 5, "form": "absorbed"})",
+           R"({"q_rank": 2, "topk": 2, "index_heads": 2, "index_dim": 6, "index_pairing": "interleaved", "causal": false,
            "rope_frequencies": [1, 0.3], "q_factor": 1.5})",
-       R"({"q_rank": 3, "raw_latent": true, "gate": "elementwise", "topk": 3, "index_heads": 3, "index_dim": 5})",
-       R"({"q_rank": 5, "raw_latent": true, "gate": "headwise", "q_factor": 1.1, "sink": true})",
-       R"({"gate": "elementwise", "sink": true, "rope_pairing": "half", "form": "absorbed", "kv_rank": 3})"});
+           R"({"q_rank": 3, "raw_latent": true, "gate": "elementwise", "topk": 3, "index_heads": 3, "index_dim": 5})",
+           R"({"q_rank": 5, "raw_latent": true, "gate": "headwise", "q_factor": 1.1, "sink": true})",
+           R"({"gate": "elementwise", "sink": true, "rope_pairing": "half", "form": "absorbed", "kv_rank": 3})",
+           R"({"q_rank": 3, "use_rope": false, "topk": 4, "index_pool": 2, "index_heads": 3, "index_dim": 5})",
+           R"({"q_rank": 3, "rope_dim": 0, "topk": 3, "index_pool": 3, "index_heads": 2, "index_dim": 4, "form": "absorbed",
+           "attention_dropout": 0.3})"})
+      .refuses_segments = "index_pool";
   rows.add<NsaAttention>(
       "nsa_attention", kMasked,
       R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4, "block": 2, "stride": 1, "select": 2, "count": 3,
@@ -97,6 +101,12 @@ void add_attention_rows(RowList& rows) {
            "dropout": 0.3})",
        R"({"shared_choice": true, "qk_norm": false, "use_rope": true, "rope_xpos": 8, "attention_dropout": 0.3})",
        R"({"kv_heads": 1, "block": 1, "count": 3, "value_dim": 3, "index_dim": 2, "residual": true})"});
+  rows.add<QsaAttention>(
+      "qsa_attention", {.key_mask = true, .positions = true, .scores = true, .streams = true},
+      R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4, "topk": 4, "pool": 2, "index_heads": 3, "index_dim": 4})",
+      {R"({"topk": 3, "pool": 3, "use_rope": true, "rope_rot_dim": 2, "index_dim": 5, "norm_eps": 0.1, "dropout": 0.3})",
+       R"({"topk": 1, "pool": 1, "use_rope": true, "rope_pairing": "interleaved", "gate": false, "value_dim": 3})",
+       R"({"kv_heads": 1, "qk_norm": false, "residual": true, "qkv_bias": true, "attention_dropout": 0.3})"});
   rows.add<DiffAttention>(
           "diff_attention", kDocuments, R"({"dim": 8, "heads": 4, "kv_heads": 2, "head_dim": 4, "causal": true})",
           {R"({"version": 1})", R"({"version": 1, "pairing": "halves", "norm": "rms_plain", "norm_eps": 0.1})",

@@ -8,7 +8,7 @@ void add_nn_rows(RowList& rows) {
   rows.add<Mlp>("mlp", {}, R"({"dim": 4})", {R"({"bias": false, "hidden": 5, "activation": "silu", "dropout": 0.3})"});
   rows.add<Glu>("glu", {}, R"({"dim": 4})",
                 {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
-                 R"({"kind": "geglu_tanh", "gate_scale": -0.7})"});
+                 R"({"kind": "geglu_tanh", "gate_scale": -0.7})", R"({"limit": 0.4, "hidden": 5})"});
   rows.add<Moe>(
       "moe", {}, R"({"dim": 4, "experts": 3})",
       {R"({"hidden": 5, "top_k": 1, "norm_topk": false, "scale": 2, "shared_hidden": 3})",
@@ -20,6 +20,7 @@ void add_nn_rows(RowList& rows) {
            "top_k": 3, "scale": 2.5, "shared_hidden": 3, "shared_gate": false})",
        R"({"logit_bias": true, "expert_bias": true, "activation": "swiglu_oai", "swiglu_limit": 0.3,
            "swiglu_alpha": 1.3, "hidden": 5, "shared_hidden": 3})",
+       R"({"activation": "swiglu_limited", "swiglu_limit": 0.3, "hidden": 5, "shared_hidden": 3, "shared_gate": false})",
        R"({"activation": "relu2", "latent": 2, "hidden": 5, "shared_hidden": 3, "expert_bias": true})"});
   rows.add<Norm>(
       "norm", {}, R"({"dim": 4})",

@@ -46,11 +46,16 @@ Mla::Mla(MlaOptions given, Rng& rng) : options(given) {
     gate = AttentionGate({.granularity = of_gate, .init = o.init}, o.dim, o.heads, o.value_dim, rng, o.dtype);
   if (o.sink) sink = init_vector(o.heads, 0, o.dtype);
   out = map(o.heads * o.value_dim, o.dim);
+  if (o.index_pool > 0 && (o.topk == 0 || o.topk % o.index_pool != 0 || !o.causal))
+    fail<ValueError>("mla: index_pool=", o.index_pool,
+                     " needs causal = true and a topk that it divides — got topk=", o.topk);
   if (o.topk == 0) return;
   RopeOptions rope = o.rope;
   rope.rot_dim = rope.rot_dim > 0 ? rope.rot_dim : o.rope_dim, rope.pairing = o.index_pairing;
-  indexer =
-      Indexer({o.dim, o.q_rank, o.index_heads, o.index_dim, o.use_rope && o.rope_dim > 0, rope, o.init, o.dtype}, rng);
+  IndexerOptions of_index{o.dim, o.q_rank, o.index_heads, o.index_dim, o.use_rope && o.rope_dim > 0,
+                          rope,  o.init,   o.dtype};
+  if (o.index_pool > 0) of_index.pooling = IndexPooling::gated, of_index.pool = o.index_pool;
+  indexer = Indexer(of_index, rng);
 }
 
 Tensor Mla::latents(const Tensor& x, int64_t position) const {
@@ -96,13 +101,17 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
                      .sink = sink,
                      .dropout = o.attention_dropout};
   a.mask.causal = o.causal;
+  if (o.index_pool > 0)
+    a.mask = choose_pools(index, {o.index_pool, o.topk / o.index_pool}, a.mask,
+                          [&](const Tensor& all, const Tensor& real) { return indexer.pooled(all, real); });
+  const bool by_key = o.topk > 0 && o.index_pool == 0;
   const auto attend = [&](const Tensor& queries, const Tensor& keys, const Tensor& values) {
-    return o.topk > 0 ? dsa_attention(queries, keys, values, index, o.topk, a, call.rng())
-                      : sequence_attention(queries, keys, values, a, call.rng());
+    return by_key ? dsa_attention(queries, keys, values, index, o.topk, a, call.rng())
+                  : sequence_attention(queries, keys, values, a, call.rng());
   };
 
   const auto [m, n] = call.extent(rows);
-  const bool gathers = o.topk > 0 && detail::may_gather_keys(a, x.device(), call.rng() && a.dropout > 0);
+  const bool gathers = by_key && detail::may_gather_keys(a, x.device(), call.rng() && a.dropout > 0);
   const Tensor c = narrow(rows, -1, 0, r);
   Tensor y;
   if (absorbs(static_cast<double>(m), static_cast<double>(n), gathers)) {

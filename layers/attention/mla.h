@@ -13,7 +13,8 @@
 // rounding and cost only. By default a layer takes the form with fewer products: expanded for a whole sequence,
 // absorbed for a few tokens that follow many.
 //
-// With topk a query attends to the keys that an indexer chooses (DeepSeek sparse attention, indexer.h).
+// With topk a query attends to the keys that an indexer chooses (DeepSeek sparse attention, indexer.h), with index_pool
+// to those of topk/index_pool pools of keys (GLM-5.3).
 #pragma once
 
 #include <sluice/layers/attention/attention_gate.h>
@@ -51,6 +52,7 @@ struct MlaOptions {
   int64_t topk = 0;                           // keys of a query; 0: all. Needs q_rank
   int64_t index_heads = 64, index_dim = 128;  // of the indexer
   RopePairing index_pairing = RopePairing::half;
+  int64_t index_pool = 0;  // keys of a gated pool; 0: single keys. Divides topk; needs causal, without RoPE
   double attention_dropout = 0, dropout = 0;
   Init init = Init::xavier();
   DType dtype = f32;
@@ -79,6 +81,8 @@ struct MlaOptions {
     f("index_heads", o.index_heads, at_least(1), "heads of the indexer");
     f("index_dim", o.index_dim, at_least(1), "channels of its heads and of its key");
     f("index_pairing", o.index_pairing, "of its RoPE, on the first rope_dim channels");
+    f("index_pool", o.index_pool, at_least(0),
+      "keys of a gated pool, topk/index_pool of them for a query; 0: no pools");
     f.training("attention_dropout", o.attention_dropout, probability(), "on the weights");
     f.training("dropout", o.dropout, probability(), "on the output");
     describe_parameters(o, f);
@@ -104,8 +108,8 @@ struct Mla {
   /// Throws ValueError for options that do not fit.
   Mla(MlaOptions o, Rng& rng);
 
-  /// x [batch, n, dim] → the same shape. A stream keeps r + dr numbers per token, and index_dim more with topk. Masks
-  /// of pairs and biases of the pass do not change which keys the indexer chooses.
+  /// x [batch, n, dim] → the same shape. A stream keeps r + dr numbers per token, and index_dim more with topk,
+  /// 2·index_dim with pools. Masks of pairs and biases of the pass do not change which keys the indexer chooses.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   /// [c | κ] of x after norm and RoPE, [batch, n, r + dr]: what a stream keeps.
   Tensor latents(const Tensor& x, int64_t position = 0) const;

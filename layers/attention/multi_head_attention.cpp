@@ -145,7 +145,7 @@ const AttentionGate* MultiHeadAttention::gate_of_attention(const Tensor& q) cons
 
 // -- the whole pass ---------------------------------------------------------------------------------------
 
-MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
+MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call, const ChooseKeys& choose) const {
   const Pass& pass = call.pass();
   Prepared p;
   p.from.x = norm(call.x), p.from.q = heads.q(p.from.x);
@@ -180,6 +180,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call) const {
     std::erase_if(global, [n = n](int64_t i) { return i >= n; });
     std::ranges::sort(global);
     global.erase(std::unique(global.begin(), global.end()), global.end());
+    if (choose) choose(call, p.attention.mask);
   }
   p.attention.bias = pass.bias;
   if (p.q.dtype() != p.v.dtype()) {  // forget columns
@@ -202,13 +203,13 @@ GlobalRows MultiHeadAttention::global_rows(const Prepared& p) const {
   return g;
 }
 
-Tensor MultiHeadAttention::operator()(const Tensor& x, const Pass& pass) const {
+Tensor MultiHeadAttention::attend(const Tensor& x, const Pass& pass, const ChooseKeys& choose) const {
   const HeadsOptions& h = options.heads;
   if (options.separate_global_projections)
     detail::not_cut(preset_.name, "separate projections make the rows of global positions from all tokens");
   Call call(this, preset_.type, preset_.name, x, h.dim, pass);
   call.check_causal(!options.separate_global_projections, "separate global projections cannot be streamed");
-  Prepared p = prepare(call);
+  Prepared p = prepare(call, choose);
   p.attention.dropout = h.attention_dropout;
   const GlobalRows rows = global_rows(p);
   Tensor y;

@@ -19,6 +19,7 @@
 #include <sluice/layers/nn/norm.h>
 #include <sluice/ops/attention/attention.h>
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -161,7 +162,7 @@ struct MultiHeadAttention {
   /// (W − 1)·dilation + 1 tokens. A stream of cross attention keeps K and V of the context. Throws ValueError for a
   /// position outside [0, n), and in a stream unless the layer is causal or cross attention, and with separate global
   /// projections.
-  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return attend(x, pass, {}); }
   /// The attention map of the same call, before dropout: [batch, heads, n, keys]. Throws ValueError in a stream.
   Tensor map(const Tensor& x, const Pass& pass = {}) const;
 
@@ -179,6 +180,10 @@ struct MultiHeadAttention {
   };
   /// For a layer `preset` that has set the options.
   MultiHeadAttention(Preset preset, MultiHeadAttentionOptions o, Rng& rng);
+  /// Changes the mask of self attention, for a layer that chooses keys. rows() has been called.
+  using ChooseKeys = std::function<void(Call& call, AttentionMask& mask)>;
+  /// The call of a layer that chooses keys.
+  Tensor attend(const Tensor& x, const Pass& pass, const ChooseKeys& choose) const;
 
  private:
   struct Sources {
@@ -192,7 +197,7 @@ struct MultiHeadAttention {
     AttentionOptions attention;
   };
   bool cross() const { return options.heads.context_dim > 0; }
-  Prepared prepare(Call& call) const;
+  Prepared prepare(Call& call, const ChooseKeys& choose = {}) const;
   Tensor gated(GatePosition position, const Tensor& y, const Sources& from, bool after_qk_norm = false) const;
   /// Rows of k or v, one for each token; `shift`, a map of `source`, mixes each with the row of the token before.
   Tensor shifted(Call& call, const Linear& shift, const Tensor& source, const Tensor& rows) const;

@@ -9,6 +9,13 @@ static Norm norm_of(const DecoderOptions& o) {
   return Norm({.dim = o.dim, .kind = o.norm, .eps = o.norm_eps, .dtype = o.dtype, .bias = o.norm_bias});
 }
 
+static HyperConnection streams_of(const DecoderOptions& o, Rng& rng) {
+  if (!o.streams) return {};
+  HyperConnectionOptions of_model = *o.streams;
+  of_model.dim = o.dim, of_model.dtype = o.dtype;
+  return HyperConnection(of_model, rng);
+}
+
 Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   const DecoderOptions& o = options;
   if (o.vocabulary < 1 || o.dim < 1)
@@ -17,6 +24,7 @@ Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   embedding = Embedding({.count = o.vocabulary, .dim = o.dim, .dtype = o.dtype}, rng);
   if (o.positions > 0) positions = Embedding({.count = o.positions, .dim = o.dim, .dtype = o.dtype}, rng);
   for (const DecoderBlockOptions& block : o.blocks) blocks.emplace_back(block, o, rng);
+  if (o.streams && o.mixes_streams) streams = streams_of(o, rng), streams.read_only();
   norm = norm_of(o);
   if (!o.tied) head = Linear({.in = o.dim, .out = o.vocabulary, .bias = o.head_bias, .dtype = o.dtype}, rng);
 }
@@ -33,7 +41,13 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
                        " positions that the model has learned");
     h = h + narrow(positions.weight, 0, first, n);
   }
-  for (const DecoderBlock& block : blocks) h = block(h, pass);
+  const int64_t s = options.streams ? options.streams->streams : 1;
+  if (options.streams) h = repeat(h, s, -1);
+  for (const DecoderBlock& block : blocks) {
+    if (block.ngrams.table.weight.defined()) h = h + block.ngrams(h, tokens, pass);
+    h = block(h, pass);
+  }
+  if (options.streams) h = options.mixes_streams ? streams.read(h).x : mean(unflatten(h, -1, {s, options.dim}), {-2});
   return norm(h);
 }
 
@@ -66,6 +80,16 @@ DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOption
   std::visit([&](const auto& m) { make(mixer, m); }, block.mixer);
   std::visit([&](const auto& m) { make(beside, m); }, block.beside);
   std::visit([&](const auto& f) { make(feed, f); }, block.feed);
+  if (o.streams && (o.residual_scale != 1 || mixer_carried != 0 || feed_carried != 0 || parallel))
+    fail<ValueError>("decoder: residual streams take no residual_scale, `carried` or `parallel`");
+  if (block.ngrams) {
+    if (!o.streams) fail<ValueError>("decoder: n-grams are added to residual streams; this model has none");
+    NgramInjectionOptions of_streams = *block.ngrams;
+    of_streams.dim = o.dim, of_streams.streams = o.streams->streams;
+    ngrams = NgramInjection(of_streams, rng);
+  }
+  if (o.streams && !absent(mixer)) mixer_streams = streams_of(o, rng);
+  if (o.streams && !absent(feed)) feed_streams = streams_of(o, rng);
   const auto norm = [&](const auto& branch, bool there) { return there && !absent(branch) ? norm_of(o) : Norm(); };
   mixer_norm = norm(mixer, block.mixer_norms.before), mixer_post_norm = norm(mixer, block.mixer_norms.after);
   feed_norm = norm(feed, block.feed_norms.before), feed_post_norm = norm(feed, block.feed_norms.after);
@@ -81,17 +105,23 @@ Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass) const {
         },
         branch);
   };
-  const auto sum = [&](const Tensor& h, const Tensor& normed, double carried, const Tensor& y, const Norm& after) {
-    const Tensor kept = carried == 0 ? h : carried == 1 ? normed : normed * carried;
+  // h with N'(y) added, where y is what a branch makes of the normed u.
+  const auto sum = [&](const Tensor& h, const Tensor& u, double carried, const Tensor& y, const Norm& after) {
+    const Tensor kept = carried == 0 ? h : carried == 1 ? u : u * carried;
     return residual_scale == 1 ? kept + after(y) : kept + after(y) * residual_scale;
   };
-  Tensor h = x, u = x;
-  if (!absent(mixer)) {
-    u = mixer_norm(h);
-    Tensor y = of(mixer, u, mixer_factor);
-    if (!absent(beside)) y = y + of(beside, u, beside_factor);
-    h = sum(h, u, mixer_carried, y, mixer_post_norm);
+  const auto mixed = [&](const Tensor& u) {
+    const Tensor y = of(mixer, u, mixer_factor);
+    return absent(beside) ? y : y + of(beside, u, beside_factor);
+  };
+  if (mixer_streams.options.dim + feed_streams.options.dim > 0) {
+    const Tensor h =
+        absent(mixer) ? x : mixer_streams(x, [&](const Tensor& r) { return mixer_post_norm(mixed(mixer_norm(r))); });
+    if (absent(feed)) return h;
+    return feed_streams(h, [&](const Tensor& r) { return feed_post_norm(of(feed, feed_norm(r), feed_factor)); });
   }
+  Tensor h = x, u = x;
+  if (!absent(mixer)) u = mixer_norm(h), h = sum(h, u, mixer_carried, mixed(u), mixer_post_norm);
   if (absent(feed)) return h;
   const bool shared = feed_norm.options.kind == NormKind::none;  // with the mixer
   if (!parallel || !shared) u = feed_norm(parallel ? x : h);

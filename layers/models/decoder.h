@@ -7,21 +7,29 @@
 //                                                            the mixer reads
 //   logits = cap(a·N(h)·W)                                   W = Eᵀ if tied; cap(s) = t·tanh(s/t)
 //
+// With residual streams (layers/nn/hyper_connection.h) h stands for several of them: a branch reads a mixture, and what
+// it makes is added to each with a weight. Their mean, or a learned mixture, is what the last norm reads. Before a
+// block n-grams of the tokens may be added to the streams (ngram_injection.h).
+//
 //   Decoder model = load_model_files("Qwen3-0.6B");      // layers/models/load_model_files.h
 //   Tensor text = generate(model, prompt, {.tokens = 100}, rng);
 #pragma once
 
 #include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/attention/qsa_attention.h>
 #include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/layers/linear_attention/kda.h>
 #include <sluice/layers/linear_attention/lightning_attention.h>
 #include <sluice/layers/linear_attention/mamba.h>
 #include <sluice/layers/linear_attention/mamba2.h>
+#include <sluice/layers/models/ngram_injection.h>
 #include <sluice/layers/nn/gated_short_convolution.h>
+#include <sluice/layers/nn/hyper_connection.h>
 #include <sluice/layers/nn/mlp.h>
 #include <sluice/layers/nn/moe.h>
 
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -37,9 +45,9 @@ struct DecoderNorms {
 /// The token mixers of a block, without residual and without a norm of their own before them. monostate: none.
 using DecoderMixerOptions =
     std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options, MambaOptions,
-                 LightningAttentionOptions, GatedShortConvolutionOptions, std::monostate>;
+                 LightningAttentionOptions, GatedShortConvolutionOptions, QsaAttentionOptions, std::monostate>;
 using DecoderMixer = std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, Mamba, LightningAttention,
-                                  GatedShortConvolution, std::monostate>;
+                                  GatedShortConvolution, QsaAttention, std::monostate>;
 
 /// The layers of a block.
 struct DecoderBlockOptions {
@@ -50,6 +58,7 @@ struct DecoderBlockOptions {
   DecoderNorms feed_norms = {};                                                // around the feed
   double mixer_factor = 1, beside_factor = 1, feed_factor = 1;                 // m, m', f
   bool parallel = false;  // the feed reads the h that the mixer reads: its own N(h), or without that norm the mixer's
+  std::optional<NgramInjectionOptions> ngrams = {};  // added before the block; needs streams, whose sizes it takes
 };
 
 /// A decoder's sizes and blocks.
@@ -63,11 +72,14 @@ struct DecoderOptions {
   double embedding_scale = 1;               // c
   int64_t positions = 0;                    // rows of P, a table of learned positions; 0: none
   double residual_scale = 1;                // r
-  bool tied = false;                        // the head is the embedding
-  bool head_bias = false;                   // of a head that is not tied
-  double logit_scale = 1;                   // a
-  double logit_cap = 0;                     // t; 0: none
-  DType dtype = f32;                        // of the embedding, the norms and the head; mixers and feeds have their own
+  std::optional<HyperConnectionOptions> streams =
+      {};                      // their dim and dtype are set by the decoder; r must be 1, and α 0
+  bool mixes_streams = false;  // a learned mixture of the streams ends the model, not their mean
+  bool tied = false;           // the head is the embedding
+  bool head_bias = false;      // of a head that is not tied
+  double logit_scale = 1;      // a
+  double logit_cap = 0;        // t; 0: none
+  DType dtype = f32;           // of the embedding, the norms and the head; mixers and feeds have their own
 };
 
 /// One block: h + r·N'(m·mixer(N(h)) + m'·beside(N(h))), or α·N(h) + …; then, or beside that, the same with the feed.
@@ -77,6 +89,8 @@ struct DecoderBlock {
   double mixer_factor = 1, beside_factor = 1, feed_factor = 1;  // m, m', f
   double mixer_carried = 0, feed_carried = 0;                   // α of DecoderNorms
   bool parallel = false;                                        // see DecoderBlockOptions
+  NgramInjection ngrams;                                        // may be absent; Decoder calls it
+  HyperConnection mixer_streams, feed_streams;                  // absent without streams
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
   DecoderMixer mixer, beside = std::monostate{};
   std::variant<std::monostate, Glu, Moe, Mlp> feed;
@@ -84,9 +98,10 @@ struct DecoderBlock {
   DecoderBlock() = default;
   /// A block of a model with options `o`.
   DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng);
-  /// x [batch, n, dim] → the same shape.
+  /// x [batch, n, dim], or streams·dim → the same shape.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  SLUICE_PARTS(mixer_norm, mixer, beside, mixer_post_norm, feed_norm, feed, feed_post_norm);
+  SLUICE_PARTS(ngrams, mixer_streams, mixer_norm, mixer, beside, mixer_post_norm, feed_streams, feed_norm, feed,
+               feed_post_norm);
 };
 
 /// Embedding, positions, blocks, norm, head.
@@ -96,11 +111,13 @@ struct Decoder {
   DecoderOptions options{};
   Embedding embedding, positions;  // the second may be absent
   std::vector<DecoderBlock> blocks;
+  HyperConnection streams;  // reads those behind the last block, with mixes_streams
   Norm norm;
   Linear head;  // absent if tied
 
   Decoder() = default;
-  /// Throws ValueError for no vocabulary, for blocks that are not `dim` wide, and for one with `beside` alone.
+  /// Throws ValueError for no vocabulary, for blocks that are not `dim` wide or that streams do not fit, and for one
+  /// with `beside` alone.
   Decoder(DecoderOptions o, Rng& rng);
   /// tokens i64 [batch, n] → logits [batch, n, vocabulary].
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const { return logits(hidden(tokens, pass)); }
@@ -109,7 +126,7 @@ struct Decoder {
   Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const;
   /// h [..., dim] → logits [..., vocabulary]. A long prompt needs those of its last row only.
   Tensor logits(const Tensor& h) const;
-  SLUICE_PARTS(embedding, positions, blocks, norm, head);
+  SLUICE_PARTS(embedding, positions, blocks, streams, norm, head);
 };
 
 }  // namespace sluice

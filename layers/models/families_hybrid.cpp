@@ -1,6 +1,7 @@
 // Families with the delta rule, lightning attention or short convolutions in most of their blocks.
 #include <sluice/layers/models/families.h>
 
+#include <set>
 #include <tuple>
 
 namespace sluice::detail {
@@ -55,6 +56,91 @@ void read_qwen3_next(FamilyReader& r) {
   delta_names(r);
   r.norms_less_one();
 
+  r.dense_or_sparse(true);
+}
+
+/// The n-grams that Qwen4 adds before the layers ple_layer_ids, which are counted from 1.
+void qwen4_ngrams(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const auto layers = c.get<std::vector<int64_t>>("ple_layer_ids", {});
+  NgramInjectionOptions o{
+      .dim = r.plan.options.dim, .width = c.get("ple_embed_dim", r.plan.options.dim), .boundary = 0, .rows = 0};
+  o.taps = c.get<int64_t>("ple_conv_kernel_size", 4), o.norm_eps = r.plan.options.norm_eps;
+  const auto longest = c.get<int64_t>("ngram_size", 3), heads = c.get<int64_t>("heads_per_ngram", 8),
+             least = c.get<int64_t>("ngram_vocab_size_base", 20000000),
+             divisor = c.get<int64_t>("make_ngram_vocab_size_divisible_by", 128), seed = c.get<int64_t>("seed", 1234),
+             parts = c.get<int64_t>("split_ngram_parts", 512);
+  if (parts < 1) c.refuse("split_ngram_parts", "it must be positive");
+  const char* const end = "eos_token_id";
+  if (!layers.empty()) {
+    const auto ends = c.is_list(end) ? c.at<std::vector<int64_t>>(end) : std::vector{c.at<int64_t>(end)};
+    if (ends.empty()) c.refuse(end, "n-grams need one");
+    o.boundary = ends[0];
+  }
+  std::set<int64_t> sorted(layers.begin(), layers.end());
+  int64_t number = 0;
+  for (const int64_t layer : sorted) {
+    if (layer < 1 || layer > r.layers) c.refuse("ple_layer_ids", "no such layer");
+    hash_ngrams(o, r.plan.options.vocabulary, longest, heads, number++, least, divisor, seed);
+    r.block(layer - 1).ngrams = o;
+    if (!r.has("ngram_embedding.shard_")) continue;
+    PyTorchStorage shards;
+    const int64_t rows = ceil_div(o.rows, parts);
+    for (int64_t i = 0; i * rows < o.rows; ++i)
+      shards.pieces.push_back(
+          {str("$1ple.ple_embedding.ngram_embedding.shard_", i, ".weight"), std::min(rows, o.rows - i * rows)});
+    r.rename(str("(layers\\.", layer - 1, "\\.)ngrams\\.table\\.weight"), "", std::move(shards));
+  }
+  r.rename("ngrams\\.table\\.", "ple.ple_embedding.ngram_embedding.");
+  r.rename("ngrams\\.conv$", "ple.conv1d.weight", {.layout = PyTorchLayout::depthwise});
+  r.rename("ngrams\\.(key|query)_norm\\.", "ple.norm_$1.", {.add = 1});
+  r.rename("ngrams\\.value_norm\\.", "ple.norm_conv.", {.add = 1});
+  r.rename("ngrams\\.(key|value)\\.", "ple.$1_proj.");
+  r.plan.ignore.push_back("ple_embedding\\.(layer_multipliers|ngram_heads_vocab_sizes|ngram_heads_offsets)$");
+}
+
+/// Qwen4: three blocks of Gated DeltaNet for one of gated attention to chosen keys; gated residual streams, which norm
+/// what a branch reads; n-grams added before some layers; experts.
+void read_qwen4(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& model = r.plan.options;
+  r.rotary_share = 1;
+  const MultiHeadAttentionOptions full = r.attention();
+  QsaAttentionOptions indexed{.heads = full.heads, .norm_eps = model.norm_eps};
+  indexed.index_heads = c.at<int64_t>("indexer_n_heads"), indexed.index_dim = c.at<int64_t>("indexer_head_dim");
+  indexed.topk = c.at<int64_t>("indexer_budget"), indexed.pool = c.at<int64_t>("indexer_compress_ratio");
+  c.must_be("indexer_kv_heads", int64_t{1});
+  GatedDeltaNetOptions linear{.heads = delta_sizes(c, model)};
+  const std::string gate = c.get("output_gate_type", std::string("silu"));
+  if (gate == "sigmoid") linear.output_gate = DeltaGate::sigmoid;
+  else if (gate != "silu") c.refuse("output_gate_type", "known: silu, sigmoid");
+  const auto turn = c.get<int64_t>("full_attention_interval", 4);
+  if (turn < 1) c.refuse("full_attention_interval", "it must be positive");
+  const auto recurrent = c.has("layer_types")
+                             ? r.typed("layer_types", "linear_attention", {"indexed_attention", "full_attention"})
+                             : r.where([&](int64_t layer) { return (layer + 1) % turn != 0; });
+  r.mixers(indexed);
+  r.mixers(recurrent, linear);
+  HyperConnectionOptions streams{.dim = model.dim, .kind = HyperKind::gated, .norm_eps = model.norm_eps};
+  streams.streams = c.get<int64_t>("hc_count", 4), streams.rank = c.get<int64_t>("hc_lowrank", 320);
+  model.streams = streams, model.mixes_streams = true, model.norm = NormKind::none;
+  c.ignore("mamba_ssm_dtype number_of_conv_states");
+
+  r.usual_names(recurrent);
+  r.parts("self_attn", "q_proj", {"q_proj", "gates\\.0\\.map"}, full.heads.heads);  // query and gate by head
+  r.parts("indexer", "index_qk_proj", {"q", "k"});
+  r.members("indexer", {{"([qk])_norm", "$1_layernorm"}});
+  delta_names(r);
+  r.norms_less_one();
+  const std::string parts = "(_hyper_connection|hyper_connection_mixer)\\.";
+  r.rename("mixer_streams\\.", "attn_hyper_connection.");
+  r.rename("feed_streams\\.", "mlp_hyper_connection.");
+  r.rename("^streams\\.", (r.has("model.language_model.") ? std::string("model.language_model.") : "model.") +
+                              "hyper_connection_mixer.");
+  r.rename(parts + "weight", "$1.hc_norm.weight", {.add = 1});
+  r.rename(parts + "map\\.", "$1.block_inject_weight.");
+  r.rename(parts + "(down|up)\\.", "$1.input_mix_weight_$2.");
+  qwen4_ngrams(r);
   r.dense_or_sparse(true);
 }
 
@@ -263,6 +349,7 @@ std::span<const ModelFamily> hybrid_families() {
       {"qwen3_next", read_qwen3_next},
       {"qwen3_5_text", read_qwen3_next},
       {"qwen3_5_moe_text", read_qwen3_next},
+      {"qwen4_exp_text", read_qwen4},
       {"olmo_hybrid", read_olmo_hybrid},
       {"minimax", read_minimax, R"({"rope_theta": 1000000})"},
       {"minimax_text_01", read_minimax},

@@ -160,6 +160,66 @@ void read_ling(FamilyReader& r) {
     r.rename("self_attn\\.o_proj\\.", "attention.dense."), r.rename("self_attn\\.", "attention.");
 }
 
+/// GLM-5.3: Kimi Delta Attention with a bounded decay, and latent attention without RoPE to chosen pools of keys
+/// between; four residual streams; experts whose gates are clamped.
+void read_glm5_next(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  MlaOptions full = r.latent_attention();
+  full.use_rope = false, full.norm_eps = r.plan.options.norm_eps;
+  c.must_be("qk_rope_head_dim", int64_t{0});
+  full.topk = c.get<int64_t>("index_topk", 2048), full.index_pool = c.get<int64_t>("index_kpool", 16);
+  full.index_heads = c.get<int64_t>("index_n_heads", 32), full.index_dim = c.get<int64_t>("index_head_dim", 128);
+  c.must_be("index_kpool_always_select_tail", true);
+  r.members("indexer", {{"q", "wq_b"},
+                        {"k", "wk"},
+                        {"weights", "weights_proj"},
+                        {"pool_gate\\.weight", "index_kpool_compress_gate"},
+                        {"pool_position", "index_kpool_compress_ape"}});
+  const bool published = c.has("linear_attn_config.num_heads");
+  const std::string in_linear = "linear_attn_config.";
+  const auto linear_field = [&](const char* theirs, const char* transformers) {
+    return published ? c.at<int64_t>(in_linear + theirs) : c.at<int64_t>(transformers);
+  };
+  KdaOptions linear{.heads = {.dim = r.plan.options.dim}};
+  DeltaOptions& d = linear.heads;
+  d.heads = d.value_heads = linear_field("num_heads", "linear_num_heads");
+  d.key_dim = d.value_dim = linear_field("head_dim", "linear_head_dim");
+  d.short_conv = linear_field("short_conv_kernel_size", "linear_conv_kernel_dim");
+  d.norm_eps = r.plan.options.norm_eps;
+  const double safe = -5;
+  if (published && c.get(in_linear + "safe_gate", true))
+    linear.lower_bound = c.get(in_linear + "gate_lower_bound", safe);
+  else if (published) linear.lower_bound = c.at<double>(in_linear + "gate_lower_bound");
+  else if (!c.is_null("linear_lower_bound")) linear.lower_bound = c.get("linear_lower_bound", safe);
+  const auto recurrent = c.has("layer_types")
+                             ? r.typed("layer_types", "linear_attention", {"indexed_attention", "full_attention"})
+                             : r.where([](int64_t i) { return i % 4 != 3; });
+  // Layers of the type "shared" attend to the keys that the layer before has chosen.
+  c.must_be("index_topk_freq", int64_t{1});
+  c.ignore("index_skip_topk_offset head_dim");
+  if (c.has("indexer_types")) r.typed("indexer_types", "full", {});
+  r.mixers(full);
+  r.mixers(recurrent, linear);
+  HyperConnectionOptions streams{.dim = r.plan.options.dim, .norm_eps = r.plan.options.norm_eps};
+  streams.streams = c.get<int64_t>("hc_mult", 4), streams.eps = c.get("hc_eps", 1e-6);
+  streams.iterations = c.get<int64_t>("hc_sinkhorn_iters", 20);
+  r.plan.options.streams = streams;
+
+  r.usual_names();
+  kimi_names(r, d.heads * d.key_dim);
+  r.deepseek_feeds(r.dense_layers(3));
+  const double limit = c.get("swiglu_limit", 10.0);
+  for (DecoderBlockOptions& block : r.plan.options.blocks) {
+    if (MoeOptions* moe = std::get_if<MoeOptions>(&block.feed))
+      moe->activation = MoeActivation::swiglu_limited, moe->swiglu_limit = limit;
+    else if (GluOptions* dense = std::get_if<GluOptions>(&block.feed)) dense->limit = limit;
+  }
+  const bool own = r.has("hc_attn_fn");
+  r.rename("(mixer|feed)_streams\\.map\\.weight", "$1_streams.fn");
+  r.rename("mixer_streams\\.", own ? "hc_attn_" : "attn_hc.");
+  r.rename("feed_streams\\.", own ? "hc_ffn_" : "ffn_hc.");
+}
+
 /// What config.json of DeepSeek-V3 may leave out.
 constexpr const char* kDeepSeekV3 = R"({"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5})";
 
@@ -178,6 +238,8 @@ std::span<const ModelFamily> latent_families() {
       {"dots1", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "norm_topk_prob": false})"},
       {"glm4_moe_lite", read_deepseek},
       {"glm_moe_dsa", read_deepseek},
+      {"glm5_next_text", read_glm5_next, R"({"routed_scaling_factor": 2.5, "n_shared_experts": 1, "rms_norm_eps": 1e-5,
+                                             "linear_num_heads": 64, "linear_head_dim": 128, "linear_conv_kernel_dim": 4})"},
   };
   return all;
 }

@@ -98,6 +98,7 @@ void set_dtype(DecoderOptions& o, DType dtype) {
       else if constexpr (requires { branch.dtype; }) branch.dtype = dtype;
     };
     std::visit(set, block.mixer), std::visit(set, block.beside), std::visit(set, block.feed);
+    if (block.ngrams) block.ngrams->dtype = dtype;
   }
 }
 

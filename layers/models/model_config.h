@@ -29,6 +29,8 @@ class ModelConfig {
   bool is_null(const std::string& name) const { return nulls_.contains(name); }
   /// True if the field is there and has this value.
   bool is(const std::string& name, const Json& value) const { return has(name) && *find(name) == value; }
+  /// True if the field is there and is a list.
+  bool is_list(const std::string& name) const { return has(name) && find(name)->as<Json::List>(); }
   /// True if the fields are those of "text_config".
   bool nested() const { return nested_; }
   /// The field as int64_t, double, bool, std::string, or a vector of int64_t, double or std::string. IOError, naming

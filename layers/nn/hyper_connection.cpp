@@ -33,6 +33,11 @@ HyperConnection::HyperConnection(HyperConnectionOptions given, Rng& rng) : optio
   scale = init_vector(3, 0.01, o.dtype);
 }
 
+void HyperConnection::read_only() {
+  if (options.kind != HyperKind::gated) fail<ValueError>("hyper_connection: only a gated one can be read_only");
+  map = Linear();
+}
+
 /// Rows and columns of m [..., s, s] sum to 1, columns last.
 static Tensor doubly_stochastic(const Tensor& logits, int64_t iterations, double eps) {
   const auto divided = [&](const Tensor& m, int64_t dim) { return m / (sum(m, {dim}, keep) + eps); };
@@ -53,7 +58,9 @@ HyperConnection::Reading HyperConnection::read(const Tensor& h) const {
     const Tensor u = rms_norm(read, {}, o.norm_eps) * unflatten(weight, 0, {s, o.dim}), flat = flatten(u, -2, -1);
     const double share = 1 / static_cast<double>(s);
     const Tensor gate = unflatten(sigmoid(up(silu(down(flat) * share))), -1, {s, o.dim});
-    return {in_h(mean(gate * u, {-2})), streams, in_h(unsqueeze(sigmoid(map(flat) * share) * 2.0, -1))};
+    const bool writes = map.weight.defined();
+    return {in_h(mean(gate * u, {-2})), streams,
+            writes ? in_h(unsqueeze(sigmoid(map(flat) * share) * 2.0, -1)) : Tensor()};
   }
   // In f32 for h of bf16, too: M is a product of many small changes.
   const Tensor u = matmul(rms_norm(detail::widened(h), {}, o.norm_eps), detail::widened(map.weight)),
@@ -68,6 +75,7 @@ HyperConnection::Reading HyperConnection::read(const Tensor& h) const {
 }
 
 Tensor HyperConnection::write(const Reading& reading, const Tensor& y) const {
+  if (!reading.post.defined()) fail<ValueError>("hyper_connection: one that is read_only cannot write");
   if (y.shape() != reading.x.shape())
     fail("hyper_connection: the branch made ", y, " of x=", reading.x, "; need the same shape");
   return flatten(reading.kept + reading.post * unsqueeze(y, -2), -2, -1);

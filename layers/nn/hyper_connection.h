@@ -15,13 +15,14 @@
 //
 // Weights that stay f32 beside h of bf16, as in DeepSeek-V4, mix in f32.
 //
-// To begin a model, repeat one stream s times: repeat(x, s, -1). The mean of the streams, or another reading,
-// ends it.
+// To begin a model, repeat one stream s times: repeat(x, s, -1). The mean of the streams, or a connection that only
+// reads, ends it.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
 
 #include <concepts>
+#include <string_view>
 #include <utility>
 
 namespace sluice {
@@ -56,20 +57,24 @@ struct HyperConnectionOptions {
 /// Initially doubly_stochastic is close to the ordinary residual: x is the mean of the streams, post is 1 and M near 1.
 struct HyperConnection {
   static constexpr const char* type = "HyperConnection";
-  HyperConnectionOptions options;
-  Linear map;          // F, s·dim → 2s + s²; of gated W, s·dim → s
+  static constexpr bool keeps_f32(std::string_view part) { return part == "base" || part == "scale"; }
+
+  HyperConnectionOptions options{.dim = 0};
+  Linear map;          // F, s·dim → 2s + s²; of gated W, s·dim → s, absent after read_only()
   Tensor base, scale;  // b [2s + s²], a [3]; absent in gated
   Tensor weight;       // w [s·dim] of gated
   Linear down, up;     // W↓ and W↑ of gated, s·dim → rank → s·dim
 
   HyperConnection() = default;
   HyperConnection(HyperConnectionOptions o, Rng& rng);
+  /// Removes what only write() needs. Throws ValueError unless it is gated.
+  void read_only();
 
   /// The input of a block, and what write() needs to add the block's result.
   struct Reading {
     Tensor x;     // [..., dim]
     Tensor kept;  // Σ_j M_ji H_j, [..., s, dim]
-    Tensor post;  // [..., s, 1]
+    Tensor post;  // [..., s, 1]; undefined after read_only()
   };
   /// For h [..., s·dim]. Throws ShapeError for another width.
   Reading read(const Tensor& h) const;

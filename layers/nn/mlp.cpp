@@ -62,7 +62,9 @@ Tensor Glu::operator()(const Tensor& x, const Pass& pass) const {
   check_input("glu", x, options.dim);
   Tensor g = gate(x);
   if (options.gate_scale != 1) g = g * options.gate_scale;
-  return out(Dropout{options.dropout}(apply_glu(options.kind, value(x), g), pass.rng));
+  Tensor v = value(x);
+  if (const double l = options.limit; l > 0) v = clamp(v, -l, l), g = clamp(g, {}, l);
+  return out(Dropout{options.dropout}(apply_glu(options.kind, v, g), pass.rng));
 }
 
 }  // namespace sluice

@@ -61,6 +61,7 @@ struct GluOptions {
   int64_t hidden = 0;  // 0 means 8/3·dim rounded up to a multiple of 8: about as many parameters as a 4·dim MLP
   GluKind kind = GluKind::swiglu;
   double gate_scale = 1;  // of X·Wg (Falcon-H1)
+  double limit = 0;       // l > 0: |X·Wv| <= l and the gate's map <= l before `kind` (DeepSeek-V4, GLM-5.3)
   bool bias = false;
   double dropout = 0;
   Init init = Init::lecun();
@@ -71,6 +72,7 @@ struct GluOptions {
     f("hidden", o.hidden, at_least(0), "width e of value and gate; 0: 8/3*dim rounded up to a multiple of 8");
     f("kind", o.kind, "the gate");
     f("gate_scale", o.gate_scale, any_number(), "factor of the gate's map");
+    f("limit", o.limit, at_least(0), "l > 0: |v| <= l and g <= l, where v and g are what the gate reads");
     f("bias", o.bias, "biases of all three maps");
     f.training("dropout", o.dropout, probability(), "on the gated values");
     describe_parameters(o, f);

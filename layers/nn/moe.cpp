@@ -39,8 +39,9 @@ bool gated(const MoeOptions& o) { return o.activation != MoeActivation::relu2; }
 Tensor activated(const Tensor& u, const Tensor& g, const MoeOptions& o) {
   if (!gated(o)) return relu2(u);
   if (o.activation == MoeActivation::swiglu) return swiglu(u, g);
-  const Tensor low = clamp(g, {}, o.swiglu_limit);
-  return glu((clamp(u, -o.swiglu_limit, o.swiglu_limit) + 1) * low, low * o.swiglu_alpha);
+  const Tensor low = clamp(g, {}, o.swiglu_limit), near = clamp(u, -o.swiglu_limit, o.swiglu_limit);
+  if (o.activation == MoeActivation::swiglu_limited) return swiglu(near, low);
+  return glu((near + 1) * low, low * o.swiglu_alpha);
 }
 
 /// The maps of all experts. For a gradient they are views that one op makes: with an op for each view, each would have

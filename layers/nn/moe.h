@@ -8,8 +8,8 @@
 // each token: Qwen2-MoE, Qwen3-Next. σ, with the bias b for the choice alone: DeepSeek-V3, Kimi Linear, Trinity. With
 // groups of experts, T comes from the best groups alone (DeepSeek-V2, §2.2.2; DeepSeek-V3, §2.1.2). gpt-oss has biases
 // in all maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l. Nemotron 3 has no
-// gate. Its experts may read a latent z = x·W_down, and W_up maps their sum back:
-// y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up.
+// gate. DeepSeek-V4 and GLM-5.3 clamp g and u alike, in the shared expert, too: u ⊙ silu(g). Nemotron's experts may
+// read a latent z = x·W_down, and W_up maps their sum back: y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -20,11 +20,12 @@ enum class MoeRouter { softmax, sigmoid };
 constexpr const char* choices(MoeRouter) { return "softmax sigmoid"; }
 
 enum class MoeActivation {
-  swiglu,      // u ⊙ silu(g)
-  swiglu_oai,  // (u + 1) ⊙ g ⊙ σ(α·g) with g <= l and |u| <= l (gpt-oss)
-  relu2,       // relu(u)², without Wg (Nemotron 3)
+  swiglu,          // u ⊙ silu(g)
+  swiglu_oai,      // (u + 1) ⊙ g ⊙ σ(α·g) with g <= l and |u| <= l (gpt-oss)
+  relu2,           // relu(u)², without Wg (Nemotron 3)
+  swiglu_limited,  // u ⊙ silu(g) with g <= l and |u| <= l (DeepSeek-V4, GLM-5.3)
 };
-constexpr const char* choices(MoeActivation) { return "swiglu swiglu_oai relu2"; }
+constexpr const char* choices(MoeActivation) { return "swiglu swiglu_oai relu2 swiglu_limited"; }
 
 struct MoeOptions {
   using Layer = struct Moe;
@@ -43,7 +44,7 @@ struct MoeOptions {
   int64_t group_best = 1;        // number of largest s + b that add up to a group's score; DeepSeek-V2: 1, V3: 2
   bool expert_bias = false;      // biases of Wg_i, Wu_i and Wd_i
   MoeActivation activation = MoeActivation::swiglu;
-  double swiglu_limit = 7, swiglu_alpha = 1.702;  // l and α of swiglu_oai
+  double swiglu_limit = 7, swiglu_alpha = 1.702;  // l; α of swiglu_oai
   int64_t shared_hidden = 0;                      // width of an expert that all tokens go to; 0: none
   bool shared_gate = true;                        // the factor σ(x·w_s) of the shared expert
   Init init = Init::lecun();
@@ -65,8 +66,9 @@ struct MoeOptions {
     f("top_groups", o.top_groups, at_least(1), "the best groups, from which a token's experts come");
     f("group_best", o.group_best, at_least(1), "a group's score is the sum of so many of its largest s + b");
     f("expert_bias", o.expert_bias, "biases of the experts' maps");
-    f("activation", o.activation, "u silu(g); (u + 1) g sigmoid(alpha g) with g <= l, |u| <= l; or relu(u)^2, no g");
-    f("swiglu_limit", o.swiglu_limit, at_least(0), "l of swiglu_oai");
+    f("activation", o.activation,
+      "u silu(g); with g <= l, |u| <= l the same or (u + 1) g sigmoid(alpha g); or relu(u)^2, no g");
+    f("swiglu_limit", o.swiglu_limit, at_least(0), "l of swiglu_oai and swiglu_limited");
     f("swiglu_alpha", o.swiglu_alpha, any_number(), "alpha of swiglu_oai");
     f("shared_hidden", o.shared_hidden, at_least(0), "width of an expert for all tokens; 0: none");
     f("shared_gate", o.shared_gate, "times sigmoid(x w_s)");

@@ -17,6 +17,12 @@ Matrix finished(const LayerFacts& l, const std::vector<Matrix>& attended, const 
 /// Whether query i may see key j in head h: keys, documents, masks of the call, and the option causal.
 bool sees(const LayerFacts& l, const LayerSequence& s, std::size_t h, std::size_t i, std::size_t j);
 
+/// The keys that each query sees of the `count` best pools of `size` real keys, by score(query, keys of a whole pool),
+/// and of the pool that is not whole, causally. Of equal scores the first counts.
+std::vector<std::vector<bool>> in_pools(
+    const LayerSequence& s, std::size_t size, std::size_t count,
+    const std::function<double(std::size_t query, const std::vector<std::size_t>& keys)>& score);
+
 using AttendHead = std::function<Matrix(std::size_t head, const Matrix& q, const Matrix& k, const Matrix& v)>;
 /// finished() with what `attend` gives for each head.
 Matrix by_heads(const LayerFacts& l, const LayerSequence& s, const HeadRows& rows, const AttendHead& attend);

@@ -14,8 +14,38 @@ Matrix scaled(Matrix x, double by) {
 }
 Matrix rotated(const LayerFacts& l, const Matrix& x, bool keys) { return l.yes("use_rope") ? turned(l, x, keys) : x; }
 
+/// The scores of DeepSeek's index: q of each head, w, and rows of keys or pools.
+double index_score(const std::vector<Matrix>& q, const Matrix& w, std::size_t i, const std::vector<double>& k) {
+  double score = 0;
+  for (std::size_t h = 0; h < q.size(); ++h) score += w[i][h] * std::max(0.0, dot(q[h][i], k));
+  return score;
+}
+
+/// The keys of the best pools of each query, and of the pool that is not whole. A pool's row is a mean of its keys
+/// whose weights are, channel by channel, the softmax of x·G + p.
+std::vector<std::vector<bool>> indexed_by_pools(const LayerFacts& l, const LayerSequence& s, const Matrix& latent) {
+  const std::size_t size = l.size("index_pool"), width = l.size("index_dim");
+  const std::vector<Matrix> q = heads_of(dense(l, "indexer.q", latent), l.size("index_heads"));
+  const Matrix k = norm_of(l, "indexer.k_norm", "layer", 1e-6, dense(l, "indexer.k", s.x)),
+               gate = dense(l, "indexer.pool_gate", s.x), place = l.matrix("indexer.pool_position"),
+               w = dense(l, "indexer.weights", s.x);
+  return in_pools(s, size, l.size("topk") / size, [&](std::size_t i, const std::vector<std::size_t>& keys) {
+    std::vector<double> row(width, 0.0);
+    for (std::size_t c = 0; c < width; ++c) {
+      double total = 0;
+      for (std::size_t b = 0; b < size; ++b) {
+        const double e = std::exp(gate[keys[b]][c] + place[b][c]);
+        total += e, row[c] += e * k[keys[b]][c];
+      }
+      row[c] /= total;
+    }
+    return index_score(q, w, i, row);
+  });
+}
+
 /// The topk keys of each query by DeepSeek's index, the first of equals.
 std::vector<std::vector<bool>> indexed(const LayerFacts& l, const LayerSequence& s, const Matrix& latent) {
+  if (l.size("index_pool") > 0) return indexed_by_pools(l, s, latent);
   const std::size_t n = s.x.size(), heads = l.size("index_heads"), dr = l.size("rope_dim");
   const auto rotate = [&](const Matrix& x, double sign) {  // of the first channels, in pairs of its own
     if (dr == 0 || !l.yes("use_rope")) return x;
@@ -39,7 +69,7 @@ std::vector<std::vector<bool>> indexed(const LayerFacts& l, const LayerSequence&
       if (!s.real[j] || (l.yes("causal") && j > i) || (!s.documents.empty() && s.documents[i] != s.documents[j]))
         continue;
       best.push_back(j);
-      for (std::size_t h = 0; h < heads; ++h) scores[j] += w[i][h] * std::max(0.0, dot(q[h][i], k[j]));
+      scores[j] = index_score(q, w, i, k[j]);
     }
     std::stable_sort(best.begin(), best.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
     for (std::size_t r = 0; r < std::min(l.size("topk"), best.size()); ++r) seen[i][best[r]] = true;

@@ -33,8 +33,9 @@ Matrix hidden_layer(const LayerFacts& l, Matrix up, const Matrix& gate) {
   if (l.text("activation") == "swiglu") return product(activated(gate, "silu"), up);
   const double limit = l.real("swiglu_limit"), alpha = l.real("swiglu_alpha");
   for (std::size_t j = 0; j < up[0].size(); ++j) {
-    const double g = gate[0][j] < limit ? gate[0][j] : limit, u = up[0][j];
-    up[0][j] = (1 + (u > limit ? limit : u < -limit ? -limit : u)) * g / (1 + std::exp(-alpha * g));
+    const double g = gate[0][j] < limit ? gate[0][j] : limit, u = std::clamp(up[0][j], -limit, limit);
+    up[0][j] = l.text("activation") == "swiglu_limited" ? u * g / (1 + std::exp(-g))
+                                                        : (1 + u) * g / (1 + std::exp(-alpha * g));
   }
   return up;
 }

@@ -1,9 +1,13 @@
 // References of dense layers, norms, the short convolution and gated residuals.
 #include "layers/nn_reference.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace sluice::testing {
 
-static Matrix scaled_glu(const LayerFacts& l, const std::string& kind, const Matrix& x, double gate_scale) {
+static Matrix scaled_glu(const LayerFacts& l, const std::string& kind, const Matrix& x, double gate_scale,
+                         double limit) {
   const auto gate = [](const std::string& k) -> const char* {
     if (k == "glu") return "sigmoid";
     if (k == "reglu") return "relu";
@@ -11,15 +15,17 @@ static Matrix scaled_glu(const LayerFacts& l, const std::string& kind, const Mat
     if (k == "geglu_tanh") return "gelu_tanh";
     return k == "bilinear" ? "identity" : "silu";  // swiglu, silu_glu
   };
-  const Matrix value = activated(dense(l, "value", x), kind == "silu_glu" ? "silu" : "identity");
-  Matrix map = dense(l, "gate", x);
+  Matrix value = dense(l, "value", x), map = dense(l, "gate", x);
+  for (auto& row : value)
+    for (double& v : row) v = std::clamp(v, -limit, limit);
   for (auto& row : map)
-    for (double& g : row) g *= gate_scale;
-  return dense(l, "out", product(value, activated(map, gate(kind))));
+    for (double& g : row) g = std::min(g * gate_scale, limit);
+  return dense(l, "out",
+               product(activated(value, kind == "silu_glu" ? "silu" : "identity"), activated(map, gate(kind))));
 }
 
 Matrix glu_reference(const LayerFacts& l, const std::string& kind, const Matrix& x) {
-  return scaled_glu(l, kind, x, 1);
+  return scaled_glu(l, kind, x, 1, INFINITY);
 }
 
 Matrix short_convolution_reference(const LayerFacts& l, const std::string& act, const Matrix& x,
@@ -138,7 +144,8 @@ const bool registered[] = {
     register_reference("mlp", mlp),
     register_reference("glu",
                        [](const LayerFacts& l, const LayerSequence& s) {
-                         return scaled_glu(l, l.text("kind"), s.x, l.real("gate_scale"));
+                         return scaled_glu(l, l.text("kind"), s.x, l.real("gate_scale"),
+                                           l.real("limit") > 0 ? l.real("limit") : INFINITY);
                        }),
     register_reference("norm", norm),
     register_reference("short_convolution",

@@ -38,7 +38,7 @@ std::vector<Field> fields_of(const LayerSample& s, const LayerInputs& in) {
   return {{"key_mask", r.key_mask, set(&LayerInputs::key_mask, tokens)},
           {"context", s.cross() || r.branch, set(&LayerInputs::context, context)},
           {"context_mask", s.cross(), set(&LayerInputs::context_mask, tokens)},
-          {"segments", r.segments, set(&LayerInputs::segments, ids)},
+          {"segments", r.segments && (s.cross() || s.documents()), set(&LayerInputs::segments, ids)},
           {"context_segments", r.segments && s.cross(), set(&LayerInputs::context_segments, ids)},
           {"mask", r.scores, set(&LayerInputs::mask, yes({kTokens, kTokens}))},
           {"bias", r.scores, set(&LayerInputs::bias, zeros({kTokens, kTokens}, {f64, test_device()}))},

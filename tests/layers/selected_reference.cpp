@@ -190,10 +190,76 @@ Matrix nsa_attention(const LayerFacts& l, const LayerSequence& s) {
   return finished(l, y, s.x);
 }
 
-const bool registered[] = {register_reference("nsa_attention", nsa_attention),
-                           register_reference("moba_attention", moba_attention),
-                           register_reference("msa_attention", msa_attention)};
+/// The pools are those of Qwen4: a mean of keys, normed, then turned by the position of its first key.
+Matrix qsa_attention(const LayerFacts& l, const LayerSequence& s) {
+  const std::size_t n = s.x.size(), heads = l.size("heads"), kv_heads = l.size("kv_heads"), size = l.size("pool"),
+                    width = l.size("index_dim");
+  const double eps = l.real("norm_eps");
+  const auto rotated = [&](const Matrix& h, bool keys) {
+    if (!l.yes("use_rope")) return h;
+    const std::size_t turning = l.size("rope_rot_dim") > 0 ? l.size("rope_rot_dim") : l.size("head_dim");
+    return beside(turned(l, columns(h, 0, turning), keys), columns(h, turning, h[0].size() - turning));
+  };
+  const auto side = [&](const std::string& name, std::size_t count, bool keys) {
+    std::vector<Matrix> y = heads_of(dense(l, name, s.x), count);
+    for (Matrix& h : y) h = rotated(l.yes("qk_norm") ? norm_of(l, name + "_norm", "rms", eps, h) : h, keys);
+    return y;
+  };
+  std::vector<Matrix> index_q = heads_of(dense(l, "indexer.q", s.x), l.size("index_heads"));
+  for (Matrix& h : index_q) h = rotated(norm_of(l, "indexer.q_norm", "rms", eps, h), false);
+  const Matrix raw = dense(l, "indexer.k", s.x);
+  const auto seen = in_pools(s, size, l.size("topk") / size, [&](std::size_t i, const std::vector<std::size_t>& keys) {
+    Matrix rows(keys[0] + 1, std::vector<double>(width, 0.0));  // RoPE counts rows
+    for (const std::size_t key : keys)
+      for (std::size_t c = 0; c < width; ++c) rows.back()[c] += raw[key][c] / static_cast<double>(size);
+    const Matrix row = rotated(norm_of(l, "indexer.k_norm", "rms", eps, rows), true);
+    double score = 0;
+    for (const Matrix& h : index_q) score += std::max(0.0, scaled_dot(h[i], row.back()));
+    return score;
+  });
+  const std::vector<Matrix> q = side("q", heads, false), k = side("k", kv_heads, true),
+                            v = heads_of(dense(l, "v", s.x), kv_heads);
+  std::vector<Matrix> y;
+  for (std::size_t h = 0; h < heads; ++h)
+    y.push_back(softmax_of(n, v[h / (heads / kv_heads)], [&](std::size_t i, std::size_t j) {
+      const bool visible = j <= i && seen[i][j] && sees(l, s, h, i, j);
+      return visible ? scaled_dot(q[h][i], k[h / (heads / kv_heads)][j]) + (s.bias.empty() ? 0 : s.bias[i][j])
+                     : kHidden;
+    }));
+  if (l.yes("gate")) {
+    const std::vector<Matrix> g = heads_of(activated(dense(l, "gates.0.map", s.x), "sigmoid"), heads);
+    for (std::size_t h = 0; h < heads; ++h) y[h] = product(y[h], g[h]);
+  }
+  return finished(l, y, s.x);
+}
+
+const bool registered[] = {
+    register_reference("nsa_attention", nsa_attention), register_reference("moba_attention", moba_attention),
+    register_reference("msa_attention", msa_attention), register_reference("qsa_attention", qsa_attention)};
 
 }  // namespace
+
+std::vector<std::vector<bool>> in_pools(
+    const LayerSequence& s, std::size_t size, std::size_t count,
+    const std::function<double(std::size_t query, const std::vector<std::size_t>& keys)>& score) {
+  const std::size_t n = s.x.size();
+  std::vector<Marks> seen(n, Marks(n));
+  for (std::size_t i = 0; i < n; ++i) {
+    std::vector<std::vector<std::size_t>> pools(1);
+    for (std::size_t j = 0; j <= i; ++j) {
+      if (!s.real[j]) continue;
+      pools.back().push_back(j);
+      if (pools.back().size() == size) pools.emplace_back();
+    }
+    for (const std::size_t j : pools.back()) seen[i][j] = true;  // not whole
+    pools.pop_back();
+    std::vector<std::pair<double, std::size_t>> ranked;  // minus its score, the pool
+    for (std::size_t p = 0; p < pools.size(); ++p) ranked.emplace_back(-score(i, pools[p]), p);
+    std::sort(ranked.begin(), ranked.end());
+    for (std::size_t r = 0; r < std::min(count, ranked.size()); ++r)
+      for (const std::size_t j : pools[ranked[r].second]) seen[i][j] = true;
+  }
+  return seen;
+}
 
 }  // namespace sluice::testing

@@ -27,7 +27,7 @@ struct Scalar {
 Scalar loss_of(const LayerSample& s, bool drops = false) {
   auto in = std::make_shared<LayerInputs>(s.inputs(2, 6, 1, true));
   if (s.masks_keys()) s.mask_of_keys(*in) = tensor_of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, {2, 6}, boolean);
-  if (s.row.segments && !s.cross()) in->segments = tensor_of({0, 0, 0, 0, 0, 0, 2, 2, 2, 5, 5, 5}, {2, 6}, i64);
+  if (s.documents()) in->segments = tensor_of({0, 0, 0, 0, 0, 0, 2, 2, 2, 5, 5, 5}, {2, 6}, i64);
   Scalar f;
   for (const NamedTensor& t : s.layer->state())
     if (t.tensor.requires_grad()) f.leaves.push_back(t);

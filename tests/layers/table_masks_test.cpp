@@ -262,7 +262,7 @@ TEST_CASE("table: documents of whole chunks see nothing of each other", "[table]
   const Tensor segments = expand(tensor_of({3, 3, 3, 3, 4, 4, 4, 4, 4}, {1, kTokens}, i64), {2, kTokens});
   int packed = 0;
   each_sample([&](LayerSample& s) {
-    if (!s.row.segments || s.cross() || !whole_chunks(s, first)) return;
+    if (!s.documents() || !whole_chunks(s, first)) return;
     ++packed;
     const LayerInputs a = s.inputs(2, kTokens, 1), b = s.inputs(2, kTokens, 2);
     auto parts = [&](const Tensor& t) { return split(t, {first, kTokens - first}, 1); };

@@ -33,7 +33,7 @@ std::vector<const Variant*> variants_of(const LayerSample& s) {
   std::vector<const Variant*> all{&kPlain};
   if (s.masks_keys()) all.insert(all.end(), {&kFront, &kMiddle, &kEnd});
   if (s.cross()) all.push_back(&kNobody);
-  if (s.row.segments) all.insert(all.end(), {&kDocuments, &kMixed});
+  if (s.documents() || (s.row.segments && s.cross())) all.insert(all.end(), {&kDocuments, &kMixed});
   if (s.row.scores) all.push_back(&kScores);
   const bool own_rows = s.has("separate_global_projections", true) || s.has("separate_global", true);
   if (s.row.scores && !own_rows) all.push_back(&kBlocks);
@@ -67,7 +67,7 @@ LayerInputs inputs_of(const LayerSample& s, const Variant& v, int64_t n) {
     s.mask_of_keys(in) = narrow(to(Tensor::from(v.keys, {2, n}), test_device()), 1, 0, keys);
     if (s.has("reading", "pooled")) in.key_mask = to(Tensor::from(kEnd.keys, {2, n}), test_device());
   }
-  if (v.documents) {
+  if (v.documents && (s.documents() || s.cross())) {
     in.segments = tensor_of({0, 0, 0, 0, 7, 7, 7, 7, 7, 1, 2, 2, 2, 2, 2, 2, 3, 3}, {2, n}, i64);
     if (s.cross())
       in.context_segments =

@@ -159,7 +159,7 @@ TEST_CASE("table: inputs that do not fit are errors that show them", "[table]") 
           str(Shape{2, 5, width + 1}));
       refused([&](LayerInputs& in) { in.context = ones({3, 5, width}, in.x.options()); }, str(Shape{3, 5, width}));
     }
-    if (s.row.segments && !s.cross()) {
+    if (s.documents()) {
       refused(
           [](LayerInputs& in) {
             in.segments = zeros({2, 4}, {i64, test_device()});
@@ -212,7 +212,7 @@ TEST_CASE("table: on meta every layer has the shapes that it has with memory", "
     for (Tensor* x : {&in.x, &in.context})
       if (x->defined()) *x = to(*x, meta);
     if (s.masks_keys()) s.mask_of_keys(in) = to(ones({2, 7}) > 0.0, meta);
-    if (s.row.segments && !s.cross()) in.segments = zeros({2, 7}, {i64, meta});
+    if (s.documents()) in.segments = zeros({2, 7}, {i64, meta});
     if (s.row.scores) in.mask = to(ones({7, 7}) > 0.0, meta), in.bias = zeros({7, 7}, {f64, meta});
     const Tensor y = call(*s.layer, in);
     CHECK(y.device() == meta);

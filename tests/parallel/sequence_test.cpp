@@ -39,7 +39,7 @@ LayerInputs inputs_of(const LayerSample& s, int variant) {
   if (s.masks_keys() && (variant == padding || variant == both))
     s.mask_of_keys(in) =
         tokens({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, boolean);
-  if (s.row.segments && !s.cross() && (variant == documents || variant == both))
+  if (s.documents() && (variant == documents || variant == both))
     in.segments = tokens({0, 0, 0, 0, 0, 0, 2, 2, 3, 3, 3, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4}, i64);
   return in;
 }

@@ -128,6 +128,10 @@ bool LayerSample::cross() const {
   const Json* width = options.find("context_dim");
   return row.context && width && *width->as<int64_t>() > 0;
 }
+bool LayerSample::documents() const {
+  const Json* refuses = options.find(row.refuses_segments);
+  return row.segments && !cross() && !(refuses && *refuses->as<int64_t>() > 0);
+}
 bool LayerSample::causal() const {
   if (has("length", "n") || has("separate_global_projections", true))
     return false;  // a later token counts, or has other maps

@@ -38,6 +38,8 @@ struct LayerSample {
   bool cross() const;
   /// The mask of the keys, and whether the layer takes one.
   Tensor& mask_of_keys(LayerInputs& in) const { return cross() ? in.context_mask : in.key_mask; }
+  /// Whether x may hold several documents.
+  bool documents() const;
   bool masks_keys() const { return cross() || row.key_mask; }
   /// x, and whatever else the layer needs; float ones are leaves if they are to be `traced`.
   LayerInputs inputs(int64_t batch, int64_t n, uint64_t seed, bool traced = false) const;

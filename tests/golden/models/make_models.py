@@ -89,6 +89,20 @@ FAMILIES = {
     "glm_moe_dsa": ("GlmMoeDsa", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
                                       num_experts_per_tok=2, q_lora_rank=8, first_k_dense_replace=1, index_topk=4,
                                       index_n_heads=16, index_head_dim=6, rope_parameters=rope)),
+    "glm5_next": ("Glm5Next", dict(num_hidden_layers=3, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
+                                   kv_lora_rank=6, qk_nope_head_dim=8, v_head_dim=6, num_key_value_heads=4, q_lora_rank=8,
+                                   n_group=3, topk_group=2, num_experts_per_tok=2, linear_num_heads=4,
+                                   linear_head_dim=6, index_topk=4, index_kpool=2, index_n_heads=16, index_head_dim=6,
+                                   swiglu_limit=0.4, hc_mult=3, hc_sinkhorn_iters=4,
+                                   mlp_layer_types=["dense", "sparse", "sparse"],
+                                   layer_types=["linear_attention", "indexed_attention", "linear_attention"])),
+    "qwen4_exp": ("Qwen4ExpText", dict(delta, head_dim=8, moe_intermediate_size=8, shared_expert_intermediate_size=12,
+                                       num_experts=5, num_experts_per_tok=2, hc_count=3, hc_lowrank=5, indexer_n_heads=16,
+                                       indexer_kv_heads=1, indexer_head_dim=6, indexer_budget=4,
+                                       indexer_compress_ratio=2, ple_layer_ids=[1, 3], ple_embed_dim=16, ngram_size=3,
+                                       heads_per_ngram=2, ngram_vocab_size_base=20, split_ngram_parts=2,
+                                       make_ngram_vocab_size_divisible_by=8, output_gate_type="sigmoid",
+                                       rope_parameters=dict(rope, partial_rotary_factor=0.5))),
     "mistral": ("Mistral", dict(intermediate_size=24, sliding_window=4, head_dim=8, rope_parameters=rope)),
     "ministral": ("Ministral", dict(intermediate_size=24, sliding_window=4, head_dim=8, layer_types=sliding,
                                     rope_parameters=rope)),
@@ -216,10 +230,17 @@ def chat(folder):
 def make(kind, fields, folder, seed):
     """Writes a random model of transformers' class `kind` and what it computes to `folder`; returns its largest logit."""
     torch.manual_seed(seed)
-    config = getattr(transformers, kind + "Config")(**copy.deepcopy(fields))  # which changes rope_parameters
+    config = getattr(transformers, kind + "Config")
+    if kind == "Glm5Next":  # there is no class for its text alone
+        vision = dict(depth=1, hidden_size=8, num_heads=2, intermediate_size=8, out_hidden_size=16,
+                      projection_intermediate_size=8, patch_size=2, image_size=4)
+        config = config(text_config=copy.deepcopy(fields), vision_config=vision)
+    else:
+        config = config(**copy.deepcopy(fields))  # which changes rope_parameters
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    any_model = transformers.AutoModelForImageTextToText if kind == "Glm5Next" else transformers.AutoModelForCausalLM
+    model = any_model.from_config(config).eval()
     with torch.no_grad():
         for key, x in list(model.named_parameters()) + list(model.named_buffers()):
             computed = ("inv_freq", "mup_vector", "slope_rate", "_decay", "embed_positions")  # from the configuration
