@@ -20,7 +20,8 @@ void sequence(Layer& l) {
 void add_mla(std::vector<Layer>& all) {
   add(all, "mla", "attention",
       "q = x Wq or RMSNorm(x Wdq) Wuq, per head [q_n | q_r]; [c | k_r] = x Wdkv, c = RMSNorm(c); RoPE on q_r, k_r; "
-      "[k_n | v] = c Wukv; with topk to the keys of the best index scores; y = (softmax((q_n k_n' + q_r k_r')/sqrt(dn "
+      "[k_n | v] = c Wukv; with topk to the keys of the best index scores, or to those of pools; y = (softmax((q_n "
+      "k_n' + q_r k_r')/sqrt(dn "
       "+ dr)) v [* sigmoid(x Wg)]) Wo",
       "DeepSeek-AI 2024 (DeepSeek-V2), arXiv 2405.04434")
       .also(sequence)
@@ -41,6 +42,8 @@ void add_mla(std::vector<Layer>& all) {
       .parameter("indexer.k_norm.weight [index_dim]", "", "topk > 0")
       .parameter("indexer.k_norm.bias [index_dim]", "", "topk > 0")
       .dense("indexer.weights", "dim", "index_heads", "False", "", "topk > 0")
+      .dense("indexer.pool_gate", "dim", "index_dim", "False", "", "index_pool > 0")
+      .parameter("indexer.pool_position [index_pool, index_dim]", "", "index_pool > 0")
       .output("[batch, n, dim]")
       .output("latent [batch, n, kv_rank]", "c, as a stream keeps it", "len(stream) == 0")
       .output("k_rope [batch, n, rope_dim]", "the rotary key, as a stream keeps it", "len(stream) == 0")

@@ -174,7 +174,7 @@ void read_glm5_next(FamilyReader& r) {
                         {"k", "wk"},
                         {"weights", "weights_proj"},
                         {"pool_gate\\.weight", "index_kpool_compress_gate"},
-                        {"pool_position", "index_kpool_compress_ape"}});
+                        {"pool_position", "index_kpool_compress_ape", {.layout = PyTorchLayout::as_is}}});
   const bool published = c.has("linear_attn_config.num_heads");
   const std::string in_linear = "linear_attn_config.";
   const auto linear_field = [&](const char* theirs, const char* transformers) {

@@ -188,6 +188,7 @@ def drawn(name, r):
     if name == "phi3":
         f.update(hidden_size=heads * pick([4, 8]), sliding_window=pick([None, 3, 5]))
         share = pick([0.5, 1.0])
+        f["head_dim"] = pick([4, 8])
         f["rope_parameters"] = dict(rope_theta=pick([100.0, 10000.0]), rope_type="default", partial_rotary_factor=share)
     if name == "seed_oss":
         f["attention_out_bias"] = pick([True, False])
@@ -287,6 +288,33 @@ def drawn(name, r):
                  parallel_attn=grouped or pick([True, False]), ffn_hidden_size=pick([None, 20]),
                  num_kv_heads=pick([d for d in range(1, heads + 1) if heads % d == 0]) if grouped else None,
                  num_ln_in_parallel_attn=pick([None, 1, 2]) if grouped else None)
+    if name in ("glm5_next", "qwen4_exp"):
+        pool = pick([1, 2, 3, 4])
+        f.update(hidden_size=pick([12, 16, 20]),
+                 layer_types=any_layers(["linear_attention", "linear_attention", "indexed_attention"]))
+    if name == "glm5_next":
+        del f["first_k_dense_replace"]
+        f.update(num_key_value_heads=heads, kv_lora_rank=pick([4, 6, 9]), qk_rope_head_dim=0, qk_nope_head_dim=pick([3, 8]),
+                 v_head_dim=pick([3, 6]), q_lora_rank=pick([5, 8]), linear_num_heads=pick([1, 2, 4]),
+                 linear_head_dim=pick([3, 6]), linear_conv_kernel_dim=pick([2, 4]), index_kpool=pool,
+                 linear_lower_bound=pick([None, -5.0, -2.0]), index_topk=pool * pick([1, 2, 3]), index_head_dim=pick([4, 6]),
+                 swiglu_limit=pick([0.2, 0.7, 10.0]), hc_mult=pick([1, 2, 4]), hc_sinkhorn_iters=pick([1, 2, 5, 20]),
+                 hc_eps=pick([1e-6, 1e-3]), mlp_layer_types=any_layers(["dense", "sparse"]), n_routed_experts=pick([6, 12]),
+                 n_group=3, topk_group=pick([1, 2, 3]), num_experts_per_tok=pick([1, 2]), norm_topk_prob=pick([True, False]),
+                 routed_scaling_factor=pick([1.0, 2.5]))
+    if name == "qwen4_exp":
+        linear = [i + 1 for i, kind in enumerate(f["layer_types"]) if kind == "linear_attention"]
+        orders, hashes = pick([2, 3, 4]), pick([1, 2, 3])
+        share = pick([0.5, 1.0])
+        f["head_dim"] = pick([4, 8])
+        f.update(linear_num_value_heads=f["linear_num_key_heads"] * pick([1, 2]), linear_conv_kernel_dim=pick([2, 4]),
+                 hc_count=pick([2, 3, 4]), hc_lowrank=pick([3, 7]), indexer_head_dim=pick([10, 12]), num_experts_per_tok=2,
+                 indexer_compress_ratio=pool, indexer_budget=pool * pick([1, 2, 3]), output_gate_type=pick([None, "silu", "sigmoid"]),
+                 ple_layer_ids=[i for i in linear if pick([True, False])], ngram_size=orders, heads_per_ngram=hashes,
+                 ple_embed_dim=(orders - 1) * hashes * pick([2, 3]), ple_conv_kernel_size=pick([1, 2, 4]),
+                 ngram_vocab_size_base=pick([7, 50]), make_ngram_vocab_size_divisible_by=pick([1, 8, 128]),
+                 split_ngram_parts=pick([1, 2, 5]), seed=pick([0, 1234, 99]), norm_topk_prob=pick([True, False]),
+                 eos_token_id=pick([2, [5, 2]]), rope_parameters=dict(f["rope_parameters"], partial_rotary_factor=share))
     if name in ("gpt2", "gpt_neo", "gptj"):
         f.update({"hidden_size": heads * pick([4, 6]), "activation_function": pick(["gelu_new", "gelu"]),
                   "intermediate_size" if name == "gpt_neo" else "n_inner": pick([None, 20])})
