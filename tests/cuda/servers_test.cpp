@@ -35,6 +35,8 @@ Json enlarged(const LayerRow& row, const Json& sample) {
   const int64_t heads = given ? *given->as<int64_t>() : 1;
   for (const char* name : {"chunk", "block", "select"})
     if (find(options, name)) set(options, name, 16);
+  for (const char* name : {"pool", "index_pool"})
+    if (find(options, name)) set(options, name, 16), set(options, "topk", 16), set(options, "index_dim", 64);
   if (find(options, "stride")) set(options, "stride", 2);                               // 17 blocks of 48 tokens
   std::erase_if(options, [](const auto& o) { return o.first == "rope_frequencies"; });  // a number for each column
   for (const Option& o : row.draft().options.all) {
