@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
 #include <mutex>
 
 #if __has_include(<dlfcn.h>)
@@ -59,9 +60,11 @@ std::string load_cuda() {
     return str("SLUICE_CUDA=", wish, " in the environment, which may be gpu, emulated or none");
   const bool emulated = wish == "emulated";
   const std::string name = emulated ? "libsluice_cuda_emulated.so" : "libsluice_cuda.so";
-  if (dlopen((own_folder() + name).c_str(), RTLD_NOW | RTLD_LOCAL) || dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))
-    return "";
-  return str(dlerror(), "; configure Sluice with -DSLUICE_CUDA=ON (a toolkit) or EMULATE (none)");
+  const std::string beside = own_folder() + name;
+  if (dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL)) return "";
+  const std::string why = dlerror();
+  if (dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return "";
+  return str(std::ifstream(beside) ? why : dlerror(), "; configure Sluice with -DSLUICE_CUDA=ON (a toolkit) or EMULATE (none)");
 #else
   return "backends cannot be loaded on this system";
 #endif

@@ -26,7 +26,7 @@ struct IndexerOptions {
   RopeOptions rope = {};  // rot_dim: channels that it turns
   Init init = Init::xavier();
   DType dtype = f32;
-  IndexPooling pooling = IndexPooling::none;
+  IndexPooling pooling = IndexPooling::none;  // set by the layer
   int64_t pool = 1;        // B
   double norm_eps = 1e-6;  // of the RMSNorms
 

@@ -25,9 +25,10 @@ struct NgramInjectionOptions {
   std::vector<int64_t> sizes;        // rows of each hash function, by length, then head: hash mod size
   int64_t rows;                      // of the table, at least the sum of the sizes
   int64_t taps = 4;                  // of the convolution
-  double norm_eps = 1e-6;
-  DType dtype = f32;
+  double norm_eps = 1e-6;            // of the RMSNorms
+  DType dtype = f32;                 // of all parameters
 
+  /// N
   int64_t longest() const { return std::ssize(multipliers); }
 };
 
