@@ -109,7 +109,8 @@ void fill(const Members& m, const FilePlan& plan, const std::map<std::string, Te
       const bool on_meta = slot.device() == meta;
       if (on_meta && p.shape.numel() == slot.numel()) {
         const Tensor x = p.swapped ? swapped(value) : value;
-        made[slot.ref().get()] = map && usable(x, p) ? x : contiguous(x);
+        const bool shared = pieces.size() > 1 && x.shares_storage(it->second);  // with the other slots of the file's
+        made[slot.ref().get()] = map && usable(x, p) ? x : shared ? clone(x) : contiguous(x);
         continue;
       }
       Tensor* target = nullptr;

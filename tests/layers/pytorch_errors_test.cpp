@@ -156,3 +156,15 @@ TEST_CASE("load_pytorch: of a tensor on meta, pieces that the file lacks become 
   CHECK(names.missing == std::vector<std::string>{"row1"});
   CHECK(m.weight.to_vector() == std::vector<float>{1, 0, 2, 0, 3, 0});
 }
+
+TEST_CASE("load_pytorch: tensors on meta that the file has as one get memory of their own", "[pytorch]") {
+  TempFolder folder;
+  save_safetensors(folder / "m", {{{"qk.weight", ones({4, 3})}, {"qk.bias", arange(4.0)}}, {}});
+  MetaInit shapes_only;
+  Rng rng(1);
+  const std::vector<Linear> m{Linear({3, 2}, rng), Linear({3, 2}, rng)};
+  load_pytorch(m, folder / "m", {{"0", "qk", {.part = 0}}, {"1", "qk", {.part = 1}}});
+  CHECK(m[1].bias.to_vector() == std::vector<float>{2, 3});
+  for (const NamedTensor& p : parameters(m)) CHECK(p.tensor.impl().storage->use_count() == 1);
+  CHECK_NOTHROW(Adam(parameters(m)));  // it refuses parameters that share memory
+}
