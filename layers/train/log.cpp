@@ -5,6 +5,8 @@
 #include <sluice/core/number/number.h>
 #include <sluice/core/text/options.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -90,8 +92,8 @@ void CsvLog::append(const std::vector<double>& values) {
   line += '\n';
   if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size()) {
     const std::string why = reason();
-    std::error_code ignored;
-    std::filesystem::resize_file(path_, static_cast<std::uintmax_t>(size_), ignored);  // the next row begins a line
+    // The next row begins a line. By the descriptor: the path may name another file where the program is by now.
+    if (::ftruncate(::fileno(file_.get()), size_) != 0) errno = 0;
     fail<IOError>("csv_log: cannot write '", path_, "': ", why);
   }
   size_ += std::ssize(line);

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <regex>
 #include <thread>
 
@@ -35,6 +36,23 @@ template <class F> std::string written(F&& use) {
   CHECK(std::fread(text.data(), 1, text.size(), file) == text.size());
   std::fclose(file);
   return text;
+}
+
+/// Appends rows to a log until the disk is full: after the head, one row, and half of the next. Returns the error.
+std::string until_full(CsvLog& log) {
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  rlimit small = before;
+  small.rlim_cur = 10;
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  std::string said;
+  try {
+    for (int i = 0; i < 9; ++i) log.append({1, 2});
+  } catch (const IOError& e) { said = e.what(); }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  return said;
 }
 
 /// What `use` writes to a terminal of so many columns; 0: one that does not say how many.
@@ -170,6 +188,21 @@ TEST_CASE("progress: on a terminal one line is drawn in place, as long as it has
   for (const unsigned short columns : {120, 80, 53, 45, 20, 5}) CHECK(first(columns).size() < columns);
 }
 
+TEST_CASE("csv_log: a full disk cuts the log, wherever the program is by now", "[progress]") {
+  TempFolder folder, elsewhere;
+  const std::string other(100, 'x');
+  write_file_atomically(elsewhere / "log.csv", [&](FileWriter& out) { out.write(other); });
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder / ".");
+  CsvLog log("log.csv", {"a", "b"});
+  std::filesystem::current_path(elsewhere / ".");
+  until_full(log);
+  std::filesystem::current_path(before);
+  log.append({3, 4});
+  CHECK(read_file(elsewhere / "log.csv") == other);
+  CHECK(read_file(folder / "log.csv") == "a,b\n1,2\n3,4\n");
+}
+
 TEST_CASE("csv_log: rows, resume, what is refused", "[progress]") {
   TempFolder folder;
   const std::string path = folder / "log.csv";
@@ -199,21 +232,9 @@ TEST_CASE("csv_log: rows, resume, what is refused", "[progress]") {
   CHECK_THROWS_AS(CsvLog(path, {"a", "b"}, 5), IOError);
   CHECK_THROWS_WITH(CsvLog(path, {"a", "b"}, 5), Contains("line 3"));
   CHECK(CsvLog(path, {"a", "b"}).rows().empty());
-  {  // a full disk
+  {
     CsvLog full(path, {"a", "b"});
-    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-    rlimit before{};
-    ::getrlimit(RLIMIT_FSIZE, &before);
-    rlimit small = before;
-    small.rlim_cur = 10;  // the head, one row, and half of the next
-    ::setrlimit(RLIMIT_FSIZE, &small);
-    std::string said;
-    try {
-      for (int i = 0; i < 9; ++i) full.append({1, 2});
-    } catch (const IOError& e) { said = e.what(); }
-    ::setrlimit(RLIMIT_FSIZE, &before);
-    std::signal(SIGXFSZ, handler);
-    CHECK_THAT(said, Contains("csv_log: cannot write") && Contains(path));
+    CHECK_THAT(until_full(full), Contains("csv_log: cannot write") && Contains(path));
     CHECK(full.rows().size() < 9);
     full.append({3, 4});  // room again: the row begins a line
     const std::size_t rows = full.rows().size();
