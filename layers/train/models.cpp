@@ -33,7 +33,10 @@ static std::vector<Tensor> matched(const char* op, const Members& from, const Me
 void copy_state(const Members& from, const Members& to) {
   const std::vector<Tensor> sources = matched("copy_state", from, to);
   NoGrad guard;
-  for (std::size_t i = 0; i < sources.size(); ++i) copy_(*to.slots[i].tensor, sources[i].detach());
+  std::map<std::string, Tensor> state;
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    state[to.slots[i].name] = sluice::to(sources[i], to.slots[i].tensor->dtype());
+  load_state(to, state, true, "copy_state");
 }
 
 void update_average(const Members& average, const Members& model, double decay) {

@@ -34,6 +34,11 @@ struct Net {
   Tensor operator()(const Tensor& x) const { return sum(out(hidden[1](hidden[0](in(x)))) * forgotten); }
 };
 
+struct Pair {
+  Tensor a, b;
+  SLUICE_PARTS(a, b);
+};
+
 std::vector<Doubles> values(const Net& m) {
   std::vector<Doubles> all;
   for (const auto& [name, x] : state_dict(m)) all.push_back(x.to_vector<double>());
@@ -81,6 +86,17 @@ TEST_CASE("models: copy_state copies every value, into its dtype, or nothing", "
   CHECK_THROWS_WITH(copy_state(model, narrow), "copy_state: shapes of \"table\" differ — got [3] for [2]");
   CHECK(values(missing) == untouched);
   CHECK(narrow.in.weight.to_vector<double>() == untouched[0]);
+}
+
+TEST_CASE("models: copy_state of tensors that change places, and of one without values", "[models]") {
+  const Pair pair{full({2}, 1), full({2}, 2)}, crossed{pair.b, pair.a};
+  copy_state(pair, crossed);
+  CHECK(pair.a.to_vector() == std::vector<float>{2, 2});
+  CHECK(pair.b.to_vector() == std::vector<float>{1, 1});
+
+  const Pair half{full({2}, 3), zeros({2}, {f32, meta})};
+  CHECK_THROWS_WITH(copy_state(half, pair), StartsWith("copy_state: tensor \"b\" is on meta"));
+  CHECK(pair.a.to_vector() == std::vector<float>{2, 2});
 }
 
 TEST_CASE("models: an average moves by 1 - decay, buffers are copied", "[models]") {
@@ -186,13 +202,6 @@ TEST_CASE("models: unlisted names what the loss reads and visit() leaves out", "
   for (int i = 0; i < 100'000; ++i) deep = deep + 1;
   CHECK(unlisted(model, deep).empty());  // without recursion
 }
-
-namespace {
-struct Pair {
-  Tensor a, b;
-  SLUICE_PARTS(a, b);
-};
-}  // namespace
 
 TEST_CASE("models: an average that shares a parameter under another name is refused", "[models]") {
   const Tensor x = ones({1}).requires_grad_(), y = full({1}, 2).requires_grad_();
