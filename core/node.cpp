@@ -1,5 +1,7 @@
 #include <sluice/core/node.h>
 
+#include <sluice/core/operands.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -135,6 +137,7 @@ static bool overlaps(const Tensor& x) {
 }
 
 void check_in_place(const char* op, const Tensor& x) {
+  detail::check_defined(op, x);
   if (!x.is_contiguous() && x.numel() > 0 && overlaps(x))
     fail(op, ": several elements of ", x, " share one place in memory (strides ", x.strides(),
          "); edit a clone instead");

@@ -18,6 +18,7 @@ namespace sluice {
 namespace {
 
 void check_source(const char* op, const Tensor& y) {
+  detail::check_defined(op, {{"y", y}});
   if (grad_enabled() && y.requires_grad())
     fail<AutogradError>(op, ": the source ", y,
                         " requires a gradient, which an in-place edit would lose; use "
