@@ -5,6 +5,8 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/gemm/precision.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -52,6 +54,7 @@ struct LoaderEngine::Work {
   Make make;
   int64_t batches;
   Precision products = precision();  // of the thread that makes the loader, on all threads
+  int process = ::getpid();          // whose threads these are
 
   struct Slot {
     std::shared_ptr<void> batch;
@@ -119,6 +122,20 @@ struct LoaderEngine::Work {
   }
 };
 
+/// The work of this process. A child of fork() has none of its parent's threads, and may find their locks held: it
+/// leaves all that they use as it is, and starts threads of its own.
+template <class Work> static Work& own(std::unique_ptr<Work>& work) {
+  if (work->process != ::getpid()) {
+    auto mine = std::make_unique<Work>();
+    mine->options = work->options, mine->make = work->make, mine->products = work->products;
+    mine->batches = work->batches, mine->position = mine->unbegun = work->position;
+    mine->slots.resize(work->slots.size());
+    [[maybe_unused]] const Work* const left = work.release();
+    work = std::move(mine);
+  }
+  return *work;
+}
+
 LoaderEngine::LoaderEngine(LoaderOptions options, Make make) : work_(std::make_unique<Work>()) {
   check_options("loader", options);
   if (options.drop_last && options.rows < options.batch)
@@ -129,7 +146,7 @@ LoaderEngine::LoaderEngine(LoaderOptions options, Make make) : work_(std::make_u
   work_->slots.resize(static_cast<std::size_t>(work_->most()));
 }
 
-LoaderEngine::~LoaderEngine() { work_->halt(); }
+LoaderEngine::~LoaderEngine() { own(work_).halt(); }
 
 int64_t LoaderEngine::batches() const { return work_->batches; }
 int64_t LoaderEngine::position() const { return work_->position; }
@@ -137,13 +154,14 @@ int64_t LoaderEngine::position() const { return work_->position; }
 void LoaderEngine::seek(int64_t position) {
   if (position < 0 || position > kMostBatches)
     fail<ValueError>("loader: position must be between 0 and 2^62 — got ", position);
-  if (position == work_->position) return;
-  work_->halt();
-  work_->position = work_->unbegun = position;
+  Work& w = own(work_);
+  if (position == w.position) return;
+  w.halt();
+  w.position = w.unbegun = position;
 }
 
 std::shared_ptr<void> LoaderEngine::next() {
-  Work& w = *work_;
+  Work& w = own(work_);
   if (w.options.threads == 0) return w.make_at(w.position++);
   while (static_cast<int64_t>(w.threads.size()) < w.options.threads) try {
       w.threads.emplace_back([&w] { w.run(); });

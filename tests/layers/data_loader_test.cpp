@@ -4,11 +4,13 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/index/gather.h>
 #include "support/catch.h"
+#include "support/child.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -151,6 +153,22 @@ TEST_CASE("loader: threads work ahead, but not further than they may, and end wi
     loader.next();      // now a thread is busy again, and the loader goes
   }
   CHECK(running == 0);
+}
+
+TEST_CASE("loader: a child of fork() goes on with threads of its own", "[data]") {
+  const LoaderOptions options{.rows = 40, .batch = 3, .seed = 1, .threads = 2};
+  std::optional<Loader<Seen>> loader(std::in_place, options, see);
+  loader->next();
+  const std::vector<Seen> next = take(options, 9, 1);
+  const auto rest = [&]() -> std::string {
+    for (const Seen& batch : next)
+      if (loader->next() != batch) return "another batch";
+    loader.reset();
+    return "the same";
+  };
+  CHECK(sluice::testing::in_child(rest) == "the same");
+  CHECK(sluice::testing::in_child([&] { return loader.reset(), "ended"; }) == "ended");
+  CHECK(rest() == "the same");
 }
 
 TEST_CASE("loader: batches have no history; options are checked", "[data]") {
