@@ -321,14 +321,14 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
     else fill_(c, 0);
     return;
   }
+  if (std::max({c.dim(-2), c.dim(-1), a_in.dim(-1)}) > INT_MAX)  // before operands are copied
+    fail("matmul: a dimension exceeds 2^31 — got a=", a_in, ", b=", b_in);
   Tensor a = a_in, b = b_in, bias = bias_in;
   if (bias.defined() && bias.strides()[0] != 1) bias = clone(bias);
   auto left = operand(a), right = operand(b);
   if (!left) a = clone(a), left = operand(a);
   if (!right) b = clone(b), right = operand(b);
   const detail::GemmShape s = shape_of(a, b, bias, c);
-  if (std::max({s.n, s.m, s.k, left->ld, right->ld}) > INT_MAX)
-    fail("matmul: a dimension exceeds 2^31 — got a=", a, ", b=", b);
   const auto run = [&]<class T, class X>(const Tensor& add) {
     Matmul<T, X>{plan_gemm(s),
                  a,

@@ -274,3 +274,10 @@ TEST_CASE("sizes: a vast number of queries of values without channels takes no t
   CHECK(y.shape() == Shape{1, 1, int64_t{1} << 40, 0});
   CHECK(max(abs(grad(std::vector{sum(y)}, std::vector{k})[0])).item() == 0);
 }
+
+TEST_CASE("matmul: a dim beyond 2^31 is refused before operands are copied", "[ops][sizes]") {
+  const int64_t n = k31 + 1, before = memory_stats().live;
+  reset_peak_memory();
+  CHECK_THROWS_WITH(matmul(vast({1, n}), vast({n, 1})), StartsWith("matmul: a dimension exceeds 2^31 — got a=[1,"));
+  CHECK(memory_stats().peak - before < 1 << 16);
+}
