@@ -7,6 +7,9 @@ namespace sluice {
 
 namespace fm = formula;
 
+// The slots of the one formula of the lists that no op maps: a backend's library finds all slots in this one.
+template struct detail::MapKernels<fm::Identity, std::index_sequence<0>>;
+
 Tensor relu(const Tensor& x) { return map(fm::Relu{}, x); }
 Tensor relu2(const Tensor& x) { return map(fm::Relu2{}, x); }
 Tensor leaky_relu(const Tensor& x, double slope) { return map(fm::LeakyRelu{slope}, x); }
