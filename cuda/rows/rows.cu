@@ -19,10 +19,11 @@ struct AddExpTotals {
     return {a.shift, a.total + b.total * math::exp(b.shift - a.shift)};
   }
 };
-/// The ExpTotal of a row, in one pass. If a number is +∞ the shift is 0: e^x without a shift gives the right result.
+/// The ExpTotal of a row, in one pass. Beside +∞ the shift is the largest finite number: +∞ alone has an infinite term.
 template <int threads, class Row, class Length> __device__ auto row_exp_total(const Row& x, const Length& length) {
   using T = typename Length::Number;
-  ExpTotal<T> sum{std::numeric_limits<T>::lowest(), T(0)};
+  constexpr T largest = std::numeric_limits<T>::max();
+  ExpTotal<T> sum{-largest, T(0)};
   each_place<threads>(length, [&](auto place) {
     const auto v = x(place);
     if constexpr (std::is_same_v<decltype(v), const Eight>) {
@@ -40,7 +41,7 @@ template <int threads, class Row, class Length> __device__ auto row_exp_total(co
   });
   sum = over_team<threads>(sum, AddExpTotals());
   if (sum.shift == std::numeric_limits<T>::infinity())
-    sum = {0, row_total<threads>(length, [&](auto place) { return exp_of(x(place)); })};
+    sum = {largest, row_total<threads>(length, [&](auto place) { return exp_of(x(place) - largest); })};
   return sum;
 }
 

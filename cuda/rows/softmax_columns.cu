@@ -55,7 +55,8 @@ template <class T> struct StoreShares {
   Numbers<T> whole = {};  // log Σ e^x; if it is wanted, it alone
   __device__ void operator()(int64_t i, ColumnTotal<T> sum) const {
     if (whole) return whole.set(Place<1>{i}, static_cast<T>(static_cast<double>(sum.shift) + ::log(sum.total)));
-    if (sum.shift == std::numeric_limits<T>::infinity()) sum = {T(0), sum.total + INFINITY};  // Σ e^x, be it NaN
+    if (sum.shift == std::numeric_limits<T>::infinity())  // +∞ alone has an infinite term
+      sum = {std::numeric_limits<T>::max(), sum.total + INFINITY};
     shift[i] = sum.shift;
     if (sum.total == 0) by[i] = T(0);  // numbers that are all −∞ stay so, and have shares of 0
     else by[i] = static_cast<T>(log ? ::log(sum.total) : 1 / sum.total);

@@ -62,7 +62,7 @@ void column_exp_totals(const T* __restrict__ p, ReduceShape s, int64_t m, T* shi
   for (int64_t r = 0; r < s.n; ++r)
     for (int64_t k = 0; k < m; ++k) top[k] = p[r * s.inner + k] > top[k] ? p[r * s.inner + k] : top[k];
   bool infinite = false;
-  for (int64_t k = 0; k < m; ++k) shift[k] = top[k] - top[k] == T(0) ? top[k] : T(0), infinite |= top[k] == inf;
+  for (int64_t k = 0; k < m; ++k) shift[k] = exp_shift(top[k]), infinite |= top[k] == inf;
   const auto add_up = [&](auto exp) {
     const auto term = [&](int64_t i, int64_t k) { return keep(i, exp(p[i] - shift[k])); };
     if constexpr (rows) row_totals<T>(s, m, total, term);

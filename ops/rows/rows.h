@@ -88,13 +88,19 @@ template <class T, int lanes = 64, class X, class Join> T row_joined(const X* x,
 template <class T> T row_max(const T* x, int64_t n) {
   return row_joined(x, n, -std::numeric_limits<T>::infinity(), [](T top, T y) { return y > top ? y : top; });
 }
-/// Σ e^(x_i − shift) of a row whose largest element is m. Sets shift to m, or to 0 where m is infinite: there e^x
-/// itself is right. Each term passes through keep(i, term), which must return it.
+/// What is subtracted from the exponents of numbers whose largest is m: m, or beside +∞ the largest finite number, so
+/// that +∞ alone has an infinite term, or 0 where all are −∞.
+template <class T> T exp_shift(T m) {
+  using Limits = std::numeric_limits<T>;
+  return m - m == T(0) ? m : m == Limits::infinity() ? Limits::max() : T(0);
+}
+/// Σ e^(x_i − shift) of a row whose largest element is m. Sets shift to exp_shift(m). Each term passes through
+/// keep(i, term), which must return it.
 template <class T, class Total = T, class Keep>
 Total row_exp_total(const T* __restrict__ x, int64_t n, T m, T& shift, Keep keep) {
-  const T by = shift = m - m == T(0) ? m : T(0);
+  const T by = shift = exp_shift(m);
   if (m == std::numeric_limits<T>::infinity())
-    return row_total<T, Total>(n, [=](int64_t i) { return keep(i, math::exp(x[i])); });
+    return row_total<T, Total>(n, [=](int64_t i) { return keep(i, math::exp(x[i] - by)); });
   return row_total<T, Total>(n, [=](int64_t i) { return keep(i, math::exp_low(x[i] - by)); });
 }
 template <class T, class F> void row_map(const T* x, T* y, int64_t n, F f) {

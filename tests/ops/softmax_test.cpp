@@ -6,9 +6,11 @@
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/core/number/random.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/rows/loss.h>
 #include <sluice/ops/rows/softmax.h>
 
 #include <limits>
+#include <utility>
 
 using namespace sluice;
 
@@ -76,4 +78,29 @@ TEST_CASE("softmax along a middle dim: slopes of both orders, and operands of an
   CHECK(testing::same_bits(f(apart, 1), f(clone(apart), 1)));
   CHECK(f(empty({0, 3, 20}), 1).shape() == Shape{0, 3, 20});
   CHECK(f(empty({2, 0, 20}), 1).shape() == Shape{2, 0, 20});
+}
+
+TEST_CASE("softmax: beside +inf, numbers of any size have a share of 0", "[softmax]") {
+  const DType dtype = GENERATE(f32, f64, bf16);
+  const auto [n, apart] = GENERATE(std::pair(3, 1), std::pair(3, 40), std::pair(200, 1), std::pair(200, 40));
+  Tensor x = full({n, apart}, 1000, {f64});
+  Tensor first = narrow(x, 0, 0, 1), last = narrow(x, 0, n - 1, 1);
+  fill_(first, -3), fill_(last, kInf);
+  for (bool rows : {true, false}) {
+    INFO(name_of(dtype) << ", n " << n << ", lines " << apart << ", rows " << rows);
+    const Device device = testing::test_device();
+    const Tensor lines = to(contiguous(to(rows ? transpose(x, 0, 1) : x, dtype)), device).requires_grad_();
+    const int64_t dim = rows ? 1 : 0;
+    const Tensor y = softmax(lines, dim), l = log_softmax(lines, dim), sum = logsumexp(lines, {dim});
+    CHECK(all(narrow(y, dim, 0, n - 1) == 0.0).item());
+    CHECK(all(isnan(narrow(y, dim, n - 1, 1))).item());
+    CHECK(all(narrow(l, dim, 0, n - 1) == -kInf).item());
+    CHECK(all(sum == kInf).item());
+    if (!rows) continue;
+    const Tensor loss = cross_entropy(lines, full({apart}, 1, {i64, device}), {.reduction = Reduction::sum});
+    CHECK(loss.item() == kInf);
+    const Tensor slope = grad(loss, lines);
+    CHECK(all(narrow(slope, 1, 0, 1) == 0.0).item());
+    CHECK(all(narrow(slope, 1, 1, 1) == -1.0).item());
+  }
 }
