@@ -64,7 +64,8 @@ std::string load_cuda() {
   if (dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL)) return "";
   const std::string why = dlerror();
   if (dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return "";
-  return str(std::ifstream(beside) ? why : dlerror(), "; configure Sluice with -DSLUICE_CUDA=ON (a toolkit) or EMULATE (none)");
+  return str(std::ifstream(beside) ? why : dlerror(),
+             "; configure Sluice with -DSLUICE_CUDA=ON (a toolkit) or EMULATE (none)");
 #else
   return "backends cannot be loaded on this system";
 #endif

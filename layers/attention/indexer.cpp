@@ -54,8 +54,13 @@ Tensor Indexer::pooled(const Tensor& rows, const Tensor& keys) const {
   }
   const Tensor means = k_norm(mean(pools, {2}));
   if (!o.use_rope) return means;
+  const RopeOptions rope = o.rope.of_keys();
+  if (!keys.defined()) {
+    const Tensor first = arange(0, means.dim(1) * o.pool, o.pool, {i64, rows.device()});
+    return squeeze(rope_at(unsqueeze(means, 1), first, rope), 1);
+  }
   const Tensor by_key = unsqueeze(at_keys(means, rows.dim(1), o.pool, keys), 1);
-  return select(key_pools(squeeze(turned(o, by_key, o.rope.of_keys(), 0), 1), o.pool, keys), 2, 0);
+  return select(key_pools(squeeze(detail::rope_from(by_key, rope, 0), 1), o.pool, keys), 2, 0);
 }
 
 }  // namespace sluice

@@ -27,8 +27,8 @@ struct IndexerOptions {
   Init init = Init::xavier();
   DType dtype = f32;
   IndexPooling pooling = IndexPooling::none;  // set by the layer
-  int64_t pool = 1;        // B
-  double norm_eps = 1e-6;  // of the RMSNorms
+  int64_t pool = 1;                           // B
+  double norm_eps = 1e-6;                     // of the RMSNorms
 
   static void describe(auto& o, auto& f) {
     f.required("dim", o.dim, at_least(1), "width of x");

@@ -63,8 +63,7 @@ void read_qwen3_next(FamilyReader& r) {
 void qwen4_ngrams(FamilyReader& r) {
   const ModelConfig& c = r.config;
   const auto layers = c.get<std::vector<int64_t>>("ple_layer_ids", {});
-  NgramInjectionOptions o{
-      .dim = r.plan.options.dim, .width = c.get("ple_embed_dim", r.plan.options.dim), .boundary = 0, .rows = 0};
+  NgramInjectionOptions o{.dim = r.plan.options.dim, .width = c.get("ple_embed_dim", r.plan.options.dim)};
   o.taps = c.get<int64_t>("ple_conv_kernel_size", 4), o.norm_eps = r.plan.options.norm_eps;
   const auto longest = c.get<int64_t>("ngram_size", 3), heads = c.get<int64_t>("heads_per_ngram", 8),
              least = c.get<int64_t>("ngram_vocab_size_base", 20000000),

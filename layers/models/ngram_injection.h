@@ -17,16 +17,16 @@
 namespace sluice {
 
 struct NgramInjectionOptions {
-  int64_t dim;                       // of a stream
-  int64_t streams = 4;               // s
-  int64_t width;                     // of e; a multiple of the number of hash functions
-  int64_t boundary;                  // the token between texts
-  std::vector<int64_t> multipliers;  // N odd numbers: an n-gram's hash is the XOR of its tokens times these
-  std::vector<int64_t> sizes;        // rows of each hash function, by length, then head: hash mod size
-  int64_t rows;                      // of the table, at least the sum of the sizes
-  int64_t taps = 4;                  // of the convolution
-  double norm_eps = 1e-6;            // of the RMSNorms
-  DType dtype = f32;                 // of all parameters
+  int64_t dim;                            // of a stream
+  int64_t streams = 4;                    // s
+  int64_t width;                          // of e; a multiple of the number of hash functions
+  int64_t boundary = 0;                   // the token between texts
+  std::vector<int64_t> multipliers = {};  // N odd numbers: an n-gram's hash is the XOR of its tokens times these
+  std::vector<int64_t> sizes = {};        // rows of each hash function, by length, then head: hash mod size
+  int64_t rows = 0;                       // of the table, at least the sum of the sizes
+  int64_t taps = 4;                       // of the convolution
+  double norm_eps = 1e-6;                 // of the RMSNorms
+  DType dtype = f32;                      // of all parameters
 
   /// N
   int64_t longest() const { return std::ssize(multipliers); }

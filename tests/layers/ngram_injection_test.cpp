@@ -19,7 +19,7 @@ namespace {
 using Whole = std::vector<int64_t>;
 
 NgramInjectionOptions small() {
-  NgramInjectionOptions o{.dim = 3, .streams = 2, .width = 12, .boundary = 2, .rows = 0, .taps = 3, .dtype = f64};
+  NgramInjectionOptions o{.dim = 3, .streams = 2, .width = 12, .boundary = 2, .taps = 3, .dtype = f64};
   hash_ngrams(o, 40, 3, 2, 1, 11, 8, 1234);
   return o;
 }
