@@ -84,11 +84,12 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "mla", given, o.dim, pass);
   call.check_causal(o.causal);
   const Tensor& x = call.x;
-  const int64_t position = call.first(o.use_rope), dn = o.nope_dim, r = o.kv_rank;
+  const int64_t position = call.first(o.use_rope || o.growth.beta != 0), dn = o.nope_dim, r = o.kv_rank;
   const Tensor raw = o.q_rank == 0 ? Tensor() : q_down(x), z = o.q_rank == 0 ? raw : scaled(q_norm(raw), o.q_factor);
   const Tensor mixed = o.q_rank == 0 ? q(x) : q_up(o.raw_latent ? cat({z, raw}, -1) : z);
   const std::vector<Tensor> qs = split(detail::split_heads(mixed, o.heads), {dn, o.rope_dim, width_with_q(o)}, -1);
-  const Tensor q_r = o.use_rope ? detail::rope_from(qs[1], o.rope, position) : qs[1];
+  const Tensor q_n = detail::grown(qs[0], o.growth, position),
+               q_r = detail::grown(o.use_rope ? detail::rope_from(qs[1], o.rope, position) : qs[1], o.growth, position);
   std::vector<Tensor> kept{unsqueeze(latents(x, position), 1)};  // [batch, 1, n, r + dr]
   KeyIndex index;
   if (o.topk > 0) index = indexer(x, o.raw_latent ? raw : z, position), kept.push_back(unsqueeze(index.k, 1));
@@ -117,12 +118,12 @@ Tensor Mla::operator()(const Tensor& given, const Pass& pass) const {
   if (absorbs(static_cast<double>(m), static_cast<double>(n), gathers)) {
     const std::vector<Tensor> up = split(transpose(unflatten(kv_up.weight, -1, {o.heads, dn + o.value_dim}), 0, 1),
                                          {dn, o.value_dim}, -1);  // Wuk [h, r, dn], Wuv [h, r, dv]
-    const Tensor queries = cat({matmul(qs[0], transpose(up[0], 1, 2)), q_r}, -1);
+    const Tensor queries = cat({matmul(q_n, transpose(up[0], 1, 2)), q_r}, -1);
     y = matmul(attend(queries, rows, c), up[1]);
   } else {
     const std::vector<Tensor> kv = split(detail::split_heads(kv_up(squeeze(c, 1)), o.heads), {dn, o.value_dim}, -1);
     const Tensor shared = expand(narrow(rows, -1, r, o.rope_dim), {x.dim(0), o.heads, rows.dim(2), o.rope_dim});
-    y = attend(cat({qs[0], q_r}, -1), cat({kv[0], shared}, -1), kv[1]);
+    y = attend(cat({q_n, q_r}, -1), cat({kv[0], shared}, -1), kv[1]);
   }
   if (o.gate != MlaGate::none) y = o.raw_latent ? glu(y, qs[2]) : gate(y, x);
   return Dropout{o.dropout}(out(detail::merge_heads(y)), call.rng());

@@ -42,6 +42,7 @@ struct MlaOptions {
   bool causal = true, use_rope = true;
   RopeOptions rope = {.pairing = RopePairing::interleaved};
   std::optional<double> scale = std::nullopt;  // of the scores; default (dn + dr)^{−1/2}
+  QueryGrowth growth = {};                     // Mistral 4
   MlaGate gate = MlaGate::none;
   bool raw_latent = false;             // q and gate read [RMSNorm(z) | z], an indexer reads z. Needs q_rank
   bool sink = false;                   // a learned score per head without a value: e^s/(e^sink + Σ e^s)
@@ -69,6 +70,7 @@ struct MlaOptions {
     f("use_rope", o.use_rope, "rotate the dr channels");
     f.nested("rope_", o.rope);
     f("scale", o.scale, any_number(), "of the scores; null: (dn + dr)^(-1/2)");
+    f.nested("growth_", o.growth);
     f("gate", o.gate, "sigmoid(x Wg) on the attended values: one for every head or every channel");
     f("raw_latent", o.raw_latent, "one map makes q and the gate of [RMSNorm(z) | z], z = x Wdq; an indexer reads z");
     f("sink", o.sink, "a learned score of every head without a value, e^s/(e^sink + sum e^s)");

@@ -97,7 +97,8 @@ Tensor MultiHeadAttention::shifted(Call& call, const Linear& shift, const Tensor
 Tensor MultiHeadAttention::queries(const Sources& from, int64_t position) const {
   Tensor y = gated(GatePosition::g4, detail::split_heads(from.q, options.heads.heads), from);
   y = gated(GatePosition::g4, normed_heads(q_norm, y), from, true);
-  return options.heads.use_rope ? detail::rope_from(y, options.heads.rope, position) : y;
+  if (options.heads.use_rope) y = detail::rope_from(y, options.heads.rope, position);
+  return detail::grown(y, options.growth, position);
 }
 Tensor MultiHeadAttention::keys(Call& call, const Tensor& source, int64_t position) const {
   const Tensor rows = shifted(call, k_shift, source, heads.k(source));
@@ -162,7 +163,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call, const Choos
       fail<ValueError>(preset_.name, ": segments and context_segments come together");
   } else {
     call.check_causal(options.heads.causal);
-    const int64_t position = call.first(options.heads.use_rope);
+    const int64_t position = call.first(options.heads.use_rope || options.growth.beta != 0);
     const int64_t window = Call::rows_seen(options.window, options.dilation, options.global);
     p.q = queries(p.from, position), p.k = keys(call, p.from.x, position), p.v = values(call, p.from.x);
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(options.heads.head_dim)));

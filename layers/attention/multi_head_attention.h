@@ -76,6 +76,7 @@ struct MultiHeadAttentionOptions {
   ForgetGateOptions forget = {};
   /// k_t ← α_t k_{t−1} + (1 − α_t) k_t with α = σ(x̂·W) for each KV head, and v likewise (Lin et al. 2025).
   bool kv_shift = false;
+  QueryGrowth growth = {};  // of self attention
   PositionBias position_bias = PositionBias::none;
   T5BucketOptions t5 = {};   // the layer sets t5.causal
   int64_t max_length = 512;  // of the Toeplitz table
@@ -106,6 +107,7 @@ struct MultiHeadAttentionOptions {
     f("softcap", o.softcap, at_least(0), "c: the scores before biases become c*tanh(score/c); 0: none");
     f.nested("forget_", o.forget);
     f("kv_shift", o.kv_shift, "k and v of each head mixed with those of the token before, by a gate");
+    f.nested("growth_", o.growth);
     f("position_bias", o.position_bias, "added to the scores");
     f.nested("", o.t5);
     f("max_length", o.max_length, at_least(1), "positions of the Toeplitz table");

@@ -46,6 +46,8 @@ MultiHeadAttentionOptions detail::checked(const char* layer, MultiHeadAttentionO
   };
   per_head("qk_norm_over per_head", o.qk_norm && o.qk_norm_over == QkNormOver::per_head, o.qk_norm_kind);
   per_head("ablation_per_head", o.ablation == SdpaAblationKind::head_norm && o.ablation_per_head, o.ablation_norm);
+  refuse(o.growth.beta != 0 && (cross || o.separate_global_projections),
+         "growth is for self attention without separate_global_projections");
   refuse(o.kv_shift && (cross || o.separate_global_projections),
          "kv_shift is for self attention without separate_global_projections");
   refuse((o.forget.decay_first > 0) != (o.forget.decay_last > 0),

@@ -296,9 +296,9 @@ void FamilyReader::experts(const std::vector<int64_t>& which, const MoeOptions& 
 
 void FamilyReader::deepseek_feeds(const std::vector<int64_t>& dense_ones) {
   const ModelConfig& c = config;
-  const bool v2 = type == "deepseek_v2";
+  const bool v2 = type == "deepseek_v2", softmax = v2 || type == "mistral4";
   if (type != "dots1" || c.get("scoring_func", std::string()) != "noaux_tc")  // which means the same
-    c.must_be("scoring_func", std::string(v2 ? "softmax" : "sigmoid"));
+    c.must_be("scoring_func", std::string(softmax ? "softmax" : "sigmoid"));
   dense(dense_ones);
   MoeOptions o = moe({"n_routed_experts", "num_local_experts", "num_experts"});
   const std::string method = c.get("topk_method", std::string(v2 ? "greedy" : "noaux_tc"));
@@ -310,7 +310,7 @@ void FamilyReader::deepseek_feeds(const std::vector<int64_t>& dense_ones) {
   } else {
     c.ignore("n_group topk_group");
   }
-  if (!v2) o.router = MoeRouter::sigmoid, o.router_bias = true;
+  if (!softmax) o.router = MoeRouter::sigmoid, o.router_bias = true;
   o.norm_topk = c.get("norm_topk_prob", !v2, false);
   if (v2) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
   o.scale = c.at<double>("routed_scaling_factor");

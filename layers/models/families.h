@@ -127,6 +127,8 @@ struct FamilyReader {
   }
   /// Multi-head latent attention and its names.
   MlaOptions latent_attention();
+  /// The growth of queries in rope_parameters, which must be there (Ministral 3, Mistral 4).
+  void query_growth(QueryGrowth& o) const;
   /// RoPE of latent attention, of neighbouring channels, and the scale of scores that belongs to it.
   void latent_rope(MlaOptions& o) const;
   /// The usual names of a block's members: self_attn (`linear` in the blocks `others`), mlp, and the two norms before.

@@ -27,9 +27,12 @@ void set_qwen_windows(FamilyReader& r) {
 void read_mistral(FamilyReader& r) {
   const ModelConfig& c = r.config;
   c.must_be("attention_bias", false);
-  r.mixers(r.attention());
+  MultiHeadAttentionOptions o = r.attention();
+  if (r.type == "ministral3") r.query_growth(o.growth);
+  r.mixers(o);
   if (r.type == "ministral" && c.has("layer_types")) r.windows(r.typed("layer_types", "sliding_attention"));
-  else if (!c.is_null("sliding_window") && (r.type != "mixtral" || c.has("sliding_window"))) r.windows(r.all());
+  else if (!c.is_null("sliding_window") && ((r.type != "mixtral" && r.type != "ministral3") || c.has("sliding_window")))
+    r.windows(r.all());
   r.usual_names();
   if (r.type != "mixtral") return r.dense(r.all());
   r.experts(r.all(), r.moe({"num_local_experts", "num_experts"}));
@@ -297,6 +300,7 @@ std::span<const ModelFamily> attention_families() {
       {"qwen3_vl_moe_text", read_qwen3, kHalfMillion},
       {"mistral", read_mistral},
       {"ministral", read_mistral},
+      {"ministral3", read_mistral},
       {"mixtral", read_mistral, kMillion},
       {"minimax_m2", read_minimax_m2, R"({"rope_theta": 5000000})"},
       {"olmo2", read_olmo},

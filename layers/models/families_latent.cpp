@@ -5,11 +5,16 @@ namespace sluice::detail {
 
 namespace {
 
-/// DeepSeek-V2, V3, R1, GLM-4.7-Flash, and DeepSeek-V3.2 and GLM-5, whose queries attend to the keys that an indexer
-/// chooses.
+/// DeepSeek-V2, V3, R1, GLM-4.7-Flash, Mistral 4, and DeepSeek-V3.2 and GLM-5, whose queries attend to the keys that an
+/// indexer chooses.
 void read_deepseek(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MlaOptions o = r.latent_attention();
+  if (r.type == "mistral4") {
+    const auto turned = static_cast<double>(o.rope_dim);
+    r.rotary_share = turned / (turned + static_cast<double>(o.nope_dim));
+    r.query_growth(o.growth);
+  }
   r.latent_rope(o);
   if (r.type == "deepseek_v3" || r.type == "glm4_moe_lite") c.must_be("head_dim", o.rope_dim);  // of RoPE, there
   const bool indexed = r.type == "deepseek_v32" || r.type == "glm_moe_dsa";
@@ -238,6 +243,7 @@ std::span<const ModelFamily> latent_families() {
       {"dots1", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "norm_topk_prob": false})"},
       {"glm4_moe_lite", read_deepseek},
       {"glm_moe_dsa", read_deepseek},
+      {"mistral4", read_deepseek, R"({"routed_scaling_factor": 1.0, "n_shared_experts": 1})"},
       {"glm5_next_text", read_glm5_next, R"({"routed_scaling_factor": 2.5, "n_shared_experts": 1, "rms_norm_eps": 1e-5,
                                              "linear_num_heads": 64, "linear_head_dim": 128, "linear_conv_kernel_dim": 4})"},
   };

@@ -86,8 +86,18 @@ void FamilyReader::two_ropes(MultiHeadAttentionOptions o, const std::vector<int6
   mixers(sliding, o);
 }
 
+void FamilyReader::query_growth(QueryGrowth& o) const {
+  const std::string at = "rope_parameters.";
+  o = {config.at<double>(at + "llama_4_scaling_beta"), config.at<int64_t>(at + "original_max_position_embeddings")};
+  if (o.length < 1) config.refuse(at + "original_max_position_embeddings", "it must be positive");
+  config.ignore(at + "max_position_embeddings");
+}
+
 void FamilyReader::latent_rope(MlaOptions& o) const {
-  o.rope = rope(o.rope_dim);
+  o.rope = rope(rotary_share ? o.nope_dim + o.rope_dim : o.rope_dim);
+  if (rotary_share && o.rope.rot_dim != o.rope_dim)
+    config.refuse("rope_parameters.partial_rotary_factor",
+                  str("it must turn qk_rope_head_dim=", o.rope_dim, " channels"));
   o.rope.pairing = RopePairing::interleaved;
   const std::string at = one_rope(config) ? "rope_parameters." : "rope_scaling.";
   const bool scaled = config.get(at + "rope_type", config.get(at + "type", std::string("default"))) != "default";

@@ -83,6 +83,13 @@ void detail::check_rows(const char* op, const char* name, const Tensor& rows, DT
     fail(op, ": ", name, "=", rows, " does not fit ", what, "=", x, "; need [batch, n] = ", need);
 }
 
+Tensor detail::grown(const Tensor& q, const QueryGrowth& growth, int64_t position) {
+  if (growth.beta == 0) return q;
+  const Tensor p = arange(position, position + q.dim(-2), 1, {i64, q.device()});
+  const Tensor times = to(floor_divide(p, static_cast<double>(growth.length)), f64);
+  return q * unsqueeze(to(log1p(times) * growth.beta + 1.0, q.dtype()), -1);
+}
+
 Tensor detail::split_heads(const Tensor& x, int64_t heads) {
   return transpose(unflatten(x, -1, {heads, x.dim(-1) / heads}), 1, 2);
 }

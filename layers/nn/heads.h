@@ -49,6 +49,18 @@ struct HeadsOptions {
   }
 };
 
+/// A factor 1 + beta·ln(1 + ⌊p/length⌋) of the query at position p, for texts longer than a model was trained on (Llama
+/// 4, Ministral 3, Mistral 4). beta = 0: none.
+struct QueryGrowth {
+  double beta = 0;
+  int64_t length = 8192;
+
+  static void describe(auto& o, auto& f) {
+    f("beta", o.beta, any_number(), "queries also times 1 + beta ln(1 + floor(position/growth_length)); 0: not");
+    f("length", o.length, at_least(1), "tokens, of growth_beta");
+  }
+};
+
 /// Which options a layer supports, for checked_heads().
 struct HeadsRules {
   bool cross = false;   // context_dim > 0
@@ -103,6 +115,8 @@ namespace detail {
 /// Throws DTypeError or ShapeError, naming `op` and `name`, unless `rows` is undefined or [batch, n] of this dtype for
 /// x [batch, …, n, ·], which is called `what`.
 void check_rows(const char* op, const char* name, const Tensor& rows, DType dtype, const char* what, const Tensor& x);
+/// q [..., m, d] times its growth; `position` is that of the first row.
+Tensor grown(const Tensor& q, const QueryGrowth& growth, int64_t position);
 /// [batch, n, heads·w] → [batch, heads, n, w], a view. merge_heads() is the inverse.
 Tensor split_heads(const Tensor& x, int64_t heads);
 Tensor merge_heads(const Tensor& x);

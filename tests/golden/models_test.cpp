@@ -43,7 +43,7 @@ const std::vector<std::string> kFamilies = {
     "exaone4",     "exaone_moe",   "gemma",      "vaultgemma",     "dots1",         "solar_open",  "laguna",
     "lfm3",        "lara_mini",    "minimax",    "gpt2",           "gpt_neox",      "phi",         "stablelm",
     "cohere",      "cohere2",      "gpt_neo",    "gptj",           "falcon",        "mamba",       "falcon_mamba",
-    "jamba",       "glm5_next",    "qwen4_exp"};
+    "jamba",       "glm5_next",    "qwen4_exp",  "ministral3",     "mistral4"};
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 

@@ -194,6 +194,7 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
             if (!s.documents.empty() && s.documents[i] != key_documents[j]) return kHidden;
             if (s.allowed && !s.allowed(h, i, j)) return kHidden;
             double t = scale * dot(q[h][i], k[h / group][j]);
+            t *= 1 + l.real("growth_beta") * std::log1p(std::floor(static_cast<double>(i) / l.real("growth_length")));
             if (cap > 0) t = cap * std::tanh(t / cap);
             for (std::size_t between = j + 1; between <= i && !cross; ++between) t += log_f[between][h];
             return t + relative[h][j + m - 1 - i] + (s.bias.empty() ? 0 : s.bias[i][j]);

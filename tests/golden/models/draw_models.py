@@ -103,6 +103,14 @@ def drawn(name, r):
         f["rope_interleave"] = pick([True, False])
         f["rope_parameters"] = pick([f["rope_parameters"], dict(f["rope_parameters"], mscale=0.707, mscale_all_dim=0.0),
                                      dict(rope_theta=100.0, rope_type="default")])
+    if name in ("ministral3", "mistral4"):
+        f["rope_parameters"] = dict(ROPE["yarn"], rope_type="yarn", rope_theta=pick([100.0, 10000.0]), factor=pick([2.5, 8.0]),
+                                    original_max_position_embeddings=pick([3, 5, 16]), llama_4_scaling_beta=pick([0.1, 0.7]),
+                                    **pick([{}, dict(mscale=1.0, mscale_all_dim=0.7), dict(beta_fast=8.0)]))
+        if name == "ministral3":
+            f["sliding_window"] = pick([None, 4, 7])
+        else:
+            f.update(n_group=pick([1, 3]), n_routed_experts=pick([6, 12]), topk_group=1, rope_interleave=pick([True, False]))
     if name in ("deepseek_v32", "glm_moe_dsa"):
         f.update(q_lora_rank=8, index_topk=pick([2, 4, 30]), index_head_dim=pick([6, 8, 10]))
     if name in ("olmo3", "gemma3_text"):

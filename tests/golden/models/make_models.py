@@ -33,6 +33,8 @@ multipliers = dict(embedding_multiplier=3.0, residual_multiplier=0.5, attention_
 sliding = ["sliding_attention", "full_attention"]
 rope = dict(rope_theta=1000.0, rope_type="default")
 mamba = dict(mamba_n_heads=4, mamba_d_state=6, mamba_n_groups=2, mamba_chunk_size=8)
+growing = dict(rope_theta=1000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=4,
+               llama_4_scaling_beta=0.3)
 two_ropes = dict(sliding_attention=dict(rope_theta=100.0, rope_type="default"),
                  full_attention=dict(rope_theta=1000.0, rope_type="linear", factor=8.0))
 
@@ -106,6 +108,10 @@ FAMILIES = {
     "mistral": ("Mistral", dict(intermediate_size=24, sliding_window=4, head_dim=8, rope_parameters=rope)),
     "ministral": ("Ministral", dict(intermediate_size=24, sliding_window=4, head_dim=8, layer_types=sliding,
                                     rope_parameters=rope)),
+    "ministral3": ("Ministral3", dict(intermediate_size=24, sliding_window=4, head_dim=8, rope_parameters=growing)),
+    "mistral4": ("Mistral4", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6, n_group=3,
+                                  topk_group=2, num_experts_per_tok=2, q_lora_rank=8, first_k_dense_replace=1,
+                                  rope_parameters=dict(growing, mscale=1.0, mscale_all_dim=0.7))),
     "mixtral": ("Mixtral", dict(intermediate_size=8, num_local_experts=5, sliding_window=None, rope_parameters=rope)),
     "minimax_m2": ("MiniMaxM2", dict(intermediate_size=8, num_local_experts=5, num_experts_per_tok=2, head_dim=8,
                                      rotary_dim=4, rope_parameters=rope)),
@@ -239,8 +245,13 @@ def make(kind, fields, folder, seed):
         config = config(**copy.deepcopy(fields))  # which changes rope_parameters
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
-    any_model = transformers.AutoModelForImageTextToText if kind == "Glm5Next" else transformers.AutoModelForCausalLM
-    model = any_model.from_config(config).eval()
+    if kind == "Glm5Next":
+        model = transformers.AutoModelForImageTextToText.from_config(config)
+    elif kind == "Mistral4":  # which no automatic class knows
+        model = transformers.Mistral4ForCausalLM(config)
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    model.eval()
     with torch.no_grad():
         for key, x in list(model.named_parameters()) + list(model.named_buffers()):
             computed = ("inv_freq", "mup_vector", "slope_rate", "_decay", "embed_positions")  # from the configuration
