@@ -147,6 +147,10 @@ template <class F, class Arity> void map_backward(const F& f, const sluice::deta
   });
 }
 
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-var-template"  // the slots are the library's
+#endif
 /// Installs the kernels of a list of formulas. An affine formula's gradient is a constant times g: it has no kernel.
 template <std::size_t N, class... F> void install_maps(formula::Formulas<N, F...>) {
   using Arity = std::make_index_sequence<N>;
@@ -158,5 +162,8 @@ template <std::size_t N, class... F> void install_maps(formula::Formulas<N, F...
   };
   (install.template operator()<F>(), ...);
 }
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
 
 }  // namespace sluice::cuda
