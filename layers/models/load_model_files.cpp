@@ -160,6 +160,7 @@ void copy_other_files(const char* op, const std::string& from, const std::string
     const std::string name = at->path().filename(), kind = at->path().extension();
     if (kind != ".json" && kind != ".jinja" && kind != ".model" && kind != ".txt") continue;
     if (name == "config.json" || name.ends_with(".index.json")) continue;
+    if (std::error_code unknown; at->is_directory(unknown)) continue;
     fs::copy_file(at->path(), to + "/" + name, fs::copy_options::overwrite_existing, error), check();
   }
   check();

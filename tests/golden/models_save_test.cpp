@@ -82,6 +82,7 @@ TEST_CASE("models: trained, saved and loaded, with what is no part of the decode
   cut_into_shards(from, like / "", "mtp.norm.weight", other);
   write(like / "tokenizer.json", "{}");
   write(like / "pytorch_model.bin", "weights");
+  std::filesystem::create_directory(like / "notes.txt");
   Decoder model = load_model_files(like / "", {.map = false});
   Adam adam(parameters(model), {.lr = 1e-2});
   const Tensor tokens = load_safetensors(from + "/expected.safetensors").tensors.at("stream");
@@ -95,6 +96,7 @@ TEST_CASE("models: trained, saved and loaded, with what is no part of the decode
   CHECK(same_bits(file.tensors.at("mtp.norm.weight"), other));
   CHECK(read_file(to / "tuned/tokenizer.json") == "{}");
   CHECK(!std::filesystem::exists(to / "tuned/pytorch_model.bin"));
+  CHECK(!std::filesystem::exists(to / "tuned/notes.txt"));
   CHECK(!std::filesystem::exists(to / "tuned/model.safetensors.index.json"));
 }
 
