@@ -51,6 +51,11 @@ template <class T> struct ColumnBackward {
   int64_t heads, group, n, m, chunk;
   int64_t summed;  // number of heads that share dq and dk
 
+  ColumnBackward(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& g_, const Tensor& dout_,
+                 int64_t chunk_, const Tensor& dq_, const Tensor& dk_, const Tensor& dv_, T* dg_)
+      : q(q_), k(k_), v(v_), dout(dout_), dq(dq_), dk(dk_), dv(dv_), g(g_.data<T>()), dg(dg_), heads(v_.dim(1)),
+        group(heads / k_.dim(1)), n(v_.dim(2)), m(k_.dim(3)), chunk(std::min(chunk_, n)), summed(heads / dq_.dim(1)) {}
+
   struct Memory {
     Scratch<T> numbers;
     Scratch<double> doubles;

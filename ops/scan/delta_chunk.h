@@ -35,6 +35,7 @@ template <class T> struct DeltaOperands {
   bool erases;                                                            // false: linear_scan, whose u are the values
   int64_t sides;                                                          // how many of e and q there are
   Precision precision;
+  int64_t steps;  // of a part of a chunk: those that are computed together; a state is kept for each chunk
 
   DeltaOperands(const Tensor& q_, const Tensor& k_, const Tensor& e, const Tensor& w, const Tensor& g_, int64_t chunk_)
       : q(q_.defined() ? q_ : k_), k(k_), erase(e.defined() ? e : k_), write(w),
@@ -46,7 +47,10 @@ template <class T> struct DeltaOperands {
         sides(erases + q_.defined()),
         // With decays by channel, exponentials take most of the time; and u, on which later steps build, must not
         // drift.
-        precision(decay == DeltaDecay::channels || !q_.defined() ? Precision::f32 : sluice::precision()) {}
+        precision(decay == DeltaDecay::channels || !q_.defined() ? Precision::f32 : sluice::precision()),
+        steps(erases ? steps_together(chunk, precision) : steps_together(chunk, precision, n, key_width)) {
+    if (!erases) chunk = steps, chunks = (n - 1) / chunk + 1;
+  }
 
   struct Memory : DecayBuffers<T> {
     Scratch<T> floats;
@@ -66,26 +70,26 @@ template <class T> struct DeltaOperands {
     const T* known = nullptr;  // [known_steps, known_steps]: q_t·k_j of the chunk in which enter()'s steps begin at
     int64_t known_steps, at;   // `at`; null if enter() has to compute them
     explicit Memory(const DeltaOperands& o)
-        : floats({{x, 2 * o.chunk * o.key_width},
-                  {far, 2 * o.chunk * o.key_width},
-                  {keys, o.chunk * o.key_width},
-                  {pairs, 2 * o.chunk * o.chunk},
-                  {weight, o.chunk * o.chunk},
-                  {here, o.chunk},
-                  {left, o.chunk},
-                  {u, o.chunk * o.value_width},
-                  {r, 2 * o.chunk * o.value_width},
+        : floats({{x, 2 * o.steps * o.key_width},
+                  {far, 2 * o.steps * o.key_width},
+                  {keys, o.steps * o.key_width},
+                  {pairs, 2 * o.steps * o.steps},
+                  {weight, o.steps * o.steps},
+                  {here, o.steps},
+                  {left, o.steps},
+                  {u, o.steps * o.value_width},
+                  {r, 2 * o.steps * o.value_width},
                   {end, o.key_width},
-                  {inverses, corner_inverses(o.chunk)},
+                  {inverses, corner_inverses(o.steps)},
                   {solver, kUnitBlock * o.value_width},
-                  {this->step, o.chunk * o.key_width},
-                  {this->carried, o.chunk * o.key_width},
-                  {this->factor, o.chunk * o.key_width},
+                  {this->step, o.steps * o.key_width},
+                  {this->carried, o.steps * o.key_width},
+                  {this->factor, o.steps * o.key_width},
                   {this->part, kDecayBlock * o.key_width},
                   {this->border, o.key_width}}),
-          doubles((o.chunk + 1) * o.key_width) {
+          doubles((o.steps + 1) * o.key_width) {
       std::fill_n(doubles.data(), o.key_width, 0.0), this->sums = doubles.data() + o.key_width;
-      std::fill_n(here, o.chunk, T(1)), std::fill_n(left, o.chunk, T(1));
+      std::fill_n(here, o.steps, T(1)), std::fill_n(left, o.steps, T(1));
     }
   };
 

@@ -24,7 +24,8 @@
 namespace sluice {
 
 struct DeltaScanOptions {
-  /// Steps that are computed together, as one triangular system. Results depend on `chunk` by rounding only.
+  /// Most steps that are computed together, as one triangular system; a recorded call keeps a state for each chunk.
+  /// Results depend on `chunk` by rounding only.
   int64_t chunk = 64;
 };
 

@@ -16,7 +16,7 @@ namespace {
 template <class T> struct DeltaForward : DeltaOperands<T> {
   using Base = DeltaOperands<T>;
   using Base::Base, Base::q, Base::k, Base::erase, Base::write, Base::g, Base::heads, Base::group, Base::n,
-      Base::key_width, Base::value_width, Base::chunk, Base::chunks, Base::sides, Base::precision;
+      Base::key_width, Base::value_width, Base::chunk, Base::chunks, Base::sides, Base::precision, Base::steps;
   using Memory = typename Base::Memory;
 
   void run(HeadView<T> out, T* all, T* states) const {
@@ -33,8 +33,11 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
           each_piece(total, first, first + count, false, [&](int64_t at, int64_t some) {
             const bool anew = total(at) || (at == 0 && std::all_of(state, state + key_width * value_width, is_zero));
             if (anew) std::fill_n(state, key_width * value_width, T(0));
-            if (some <= Base::kFewSteps) vectorised([&] { steps(m, b, h, at, some, state, out); });
-            else one_chunk(m, b, h, at, some, anew, state, out);
+            for (int64_t from = at, end = at + some; from < end; from += steps) {
+              const int64_t part = std::min(steps, end - from);
+              if (part <= Base::kFewSteps) vectorised([&] { by_steps(m, b, h, from, part, state, out); });
+              else one_part(m, b, h, from, part, anew && from == at, state, out);
+            }
           });
         }
       }
@@ -45,8 +48,8 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
 
   /// anew: the state is zeros. Not inlined: parallel_for() would compile all of it for each instruction set, which only
   /// its loops need.
-  [[gnu::noinline]] void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, bool anew, T* state,
-                                   HeadView<T>& out) const {
+  [[gnu::noinline]] void one_part(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, bool anew, T* state,
+                                  HeadView<T>& out) const {
     this->enter(m, b, h, first, count);
     this->solve(m, b, h, first, count, anew ? nullptr : state, sides * count);
     T* const o = out.at(b, h, first);
@@ -66,7 +69,7 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
   }
 
   /// Step by step, for the few tokens of a stream.
-  void steps(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, T* state, HeadView<T>& out) const {
+  void by_steps(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, T* state, HeadView<T>& out) const {
     for (int64_t t = first; t < first + count; ++t) {
       const T *e = erase.at(b, h, t), *key = k.at(b, h / group, t), *query = q.at(b, h / group, t);
       const T* const written = write.at(b, h, t);

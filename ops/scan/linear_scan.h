@@ -18,7 +18,7 @@
 namespace sluice {
 
 struct LinearScanOptions {
-  /// Steps that are computed together, as a small quadratic problem. Results depend on `chunk` by rounding only.
+  /// Most steps that are computed together, as a small quadratic problem. Results depend on `chunk` by rounding only.
   int64_t chunk = 64;
   /// Runs from the last step to the first: o_t = q_t Σ_{j >= t} e^{G_j − G_t} k_jᵀ v_j.
   bool reverse = false;

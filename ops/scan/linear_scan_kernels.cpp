@@ -56,6 +56,7 @@ template <class T> struct Scan {
         std::clamp<int64_t>(16 / std::max<int64_t>(1, q_.dim(0) * heads), 1, std::max<int64_t>(1, e / 64));
     width = round_up(ceil_div(e, wanted), 16), blocks = ceil_div(e, width);
     if (!by_channel && m > 1 && e > 1) together = group / detail::parts_of_group(q_.dim(0) * heads / group, group);
+    chunk = steps_together(chunk, precision, n, m);
   }
 
   struct Memory : DecayBuffers<T> {

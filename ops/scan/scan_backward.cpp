@@ -27,6 +27,8 @@
 #include <sluice/ops/scan/column_backward.h>
 #include <sluice/ops/scan/delta_chunk.h>
 
+#include <vector>
+
 namespace sluice {
 
 namespace detail {
@@ -36,7 +38,7 @@ namespace {
 template <class T> struct DeltaBackward : DeltaOperands<T> {
   using Base = DeltaOperands<T>;
   using Base::Base, Base::g, Base::decay, Base::heads, Base::group, Base::n, Base::key_width, Base::value_width,
-      Base::chunk, Base::chunks, Base::erases, Base::sides, Base::precision;
+      Base::chunk, Base::chunks, Base::erases, Base::sides, Base::precision, Base::steps;
 
   struct Results {
     HeadView<T> q, k, erase, write;
@@ -55,19 +57,21 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     T* passing;     // [c, key_width], p; decays by channel only
     T* later;       // [2c, key_width]: decays by channel only
     T* states;      // [chunks, key_width, value_width], and X; linear_scan only
+    T* after;       // [key_width, value_width], S after the part; only if a chunk has several
     T* every_pair;  // [chunks, c, c], q_t·k_j; only if heads share them, as the next
     T* every_d;     // [chunks, c, c], D
     explicit Memory(const DeltaBackward& o, bool shares)
-        : Base::Memory(o), more({{rows, 2 * o.chunk * o.value_width},
-                                 {du, o.chunk * o.value_width},
-                                 {dx, 2 * o.chunk * o.key_width},
-                                 {dk, o.chunk * o.key_width},
-                                 {d, 2 * o.chunk * o.chunk},
-                                 {own, o.chunk},
-                                 {through, o.chunk},
-                                 {passing, o.chunk * o.key_width},
-                                 {later, 2 * o.chunk * o.key_width},
+        : Base::Memory(o), more({{rows, 2 * o.steps * o.value_width},
+                                 {du, o.steps * o.value_width},
+                                 {dx, 2 * o.steps * o.key_width},
+                                 {dk, o.steps * o.key_width},
+                                 {d, 2 * o.steps * o.steps},
+                                 {own, o.steps},
+                                 {through, o.steps},
+                                 {passing, o.steps * o.key_width},
+                                 {later, 2 * o.steps * o.key_width},
                                  {states, o.erases ? 0 : (o.chunks + 1) * o.key_width * o.value_width},
+                                 {after, o.steps < o.chunk ? o.key_width * o.value_width : 0},
                                  {every_pair, shares ? o.chunks * o.chunk * o.chunk : 0},
                                  {every_d, shares ? o.chunks * o.chunk * o.chunk : 0}}) {}
   };
@@ -77,7 +81,9 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     const int64_t size = key_width * value_width;
     const bool shares = !erases && results.summed > 1 && decay != DeltaDecay::channels;
     parallel_for(this->batch * heads / results.summed, 1, [&](int64_t begin, int64_t end) {
-      Memory m(*this, shares);
+      std::vector<Memory> parts;  // of a chunk
+      for (int64_t i = 0; i < chunk; i += steps) parts.emplace_back(*this, shares);
+      Memory& m = parts[0];
       for (int64_t task = begin * results.summed; task < end * results.summed; ++task) {
         const int64_t b = task / heads, h = task % heads;
         if (shares && h % results.summed == 0) share_pairs(m, b, h);
@@ -92,8 +98,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
             if (shares)
               m.known = m.every_pair + i * chunk * chunk, m.known_steps = end_of - begin_of, m.at = first - begin_of;
             const bool anew = total(first), nothing = anew || (first == 0 && is_zero(here, size));
-            one_chunk(m, b, h, first, count, nothing ? nullptr : here + i * size, nothing_later, dout, x_state,
-                      results);
+            from_part(parts.data(), b, h, first, count, nothing ? nullptr : here + i * size, nothing_later, dout,
+                      x_state, results);
             if (anew) std::fill_n(x_state, size, T(0));
             nothing_later = anew;
           });
@@ -156,15 +162,25 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
         m.carried[t * key_width + c] = m.keys[t * key_width + c] * math::exp(T(whole[c] - m.sums[t * key_width + c]));
   }
 
-  /// Stores the gradients of a chunk. state: S before the chunk, null if zeros. x_state is X after the chunk, and
-  /// becomes X before it; products with it are left out if nothing is later. Not inlined: parallel_for() would compile
-  /// all of it for each instruction set, which only its loops need.
-  [[gnu::noinline]] void one_chunk(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state,
+  /// Stores the gradients of `left` steps of a chunk, of its last part first. parts: memory for each part. state: S
+  /// before the steps, null if zeros. x_state is X after them, and becomes X before them; products with it are left out
+  /// if nothing is later. Not inlined: parallel_for() would compile all of it for each instruction set.
+  [[gnu::noinline]] void from_part(Memory* parts, int64_t b, int64_t h, int64_t first, int64_t left, const T* state,
                                    bool nothing_later, const HeadView<const T>& dout, T* x_state,
                                    Results& results) const {
+    Memory& m = *parts;
+    const int64_t count = std::min(steps, left);
     this->enter(m, b, h, first, count);
     if (erases) this->solve(m, b, h, first, count, state, count);
     else this->load(m.u, this->write, value_width, b, h, first, count);
+    if (count < left) {  // the other parts begin with S after this one
+      if (state) std::copy_n(state, key_width * value_width, m.after);
+      else std::fill_n(m.after, key_width * value_width, T(0));
+      std::copy_n(m.u, count * value_width, m.r), this->scale_rows(m.left, m.r, count, value_width);
+      this->next_state(m, m.after, count, count, this->carried_rows(m), m.r);
+      from_part(parts + 1, b, h, first + count, left - count, m.after, nothing_later, dout, x_state, results);
+      nothing_later = false;
+    }
     const T* const later = nothing_later ? nullptr : x_state;
     pair_gradients(m, b, h, first, count, dout, later, results.write);
     // A decay of whole states multiplies G and u before their products; by_channels() multiplies the products.
@@ -345,27 +361,11 @@ void delta_scan_backward_cpu(const Tensor& q, const Tensor& k, const Tensor& era
 void linear_scan_backward_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& dout,
                               int64_t chunk, Tensor& dq, Tensor& dk, Tensor& dv, Tensor& dg) {
   dispatch_float("linear_scan", k.dtype(), [&]<class T>() {
-    const int64_t heads = v.dim(1), n = v.dim(2), summed = heads / dq.dim(1);
     if (v.dim(3) == 1 && g.defined() && g.rank() == 4)
-      return ColumnBackward<T>{HeadView<const T>(q),
-                               HeadView<const T>(k),
-                               HeadView<const T>(v),
-                               HeadView<const T>(dout),
-                               HeadView<T>(dq),
-                               HeadView<T>(dk),
-                               HeadView<T>(dv),
-                               g.data<T>(),
-                               data_or_null<T>(dg),
-                               heads,
-                               heads / k.dim(1),
-                               n,
-                               k.dim(3),
-                               std::min(chunk, n),
-                               summed}
-          .run(k.dim(0));
+      return ColumnBackward<T>(q, k, v, g, dout, chunk, dq, dk, dv, data_or_null<T>(dg)).run(k.dim(0));
     DeltaBackward<T>(q, k, {}, v, g, chunk)
         .run(nullptr, HeadView<const T>(dout), nullptr,
-             {HeadView<T>(dq), HeadView<T>(dk), {}, HeadView<T>(dv), data_or_null<T>(dg), summed});
+             {HeadView<T>(dq), HeadView<T>(dk), {}, HeadView<T>(dv), data_or_null<T>(dg), v.dim(1) / dq.dim(1)});
   });
 }
 

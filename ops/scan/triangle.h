@@ -1,6 +1,6 @@
 // Products over the pairs of steps (t, j) of a chunk, of which half do not count: those with j > t, or in a reverse
 // scan j < t. Blocks without a pair that counts are left out: of 64 steps, pair_products() computes 3/4,
-// masked_product() 5/8.
+// masked_product() 5/8, of 32 steps all and 3/4.
 #pragma once
 
 #include <sluice/ops/attention/heads.h>
@@ -13,6 +13,17 @@ namespace sluice::detail {
 
 /// The steps j whose pairs with t count: j <= t, or j >= t.
 enum class Pairs : bool { earlier, later };
+
+/// Of `chunk` steps that may be computed together, so many are: fewer steps have fewer pairs, but pass through the
+/// state more often, which AMX has to pack each time.
+inline int64_t steps_together(int64_t chunk, Precision precision) {
+  return precision == Precision::bf16 && isa() == Isa::amx ? chunk : std::min<int64_t>(chunk, 32);
+}
+/// The same where nothing is erased, for n steps of keys of width m. Wide keys have large states. Of few chunks, the
+/// first, which reads no state, and the last, which leaves none, are a large share.
+inline int64_t steps_together(int64_t chunk, Precision precision, int64_t n, int64_t m) {
+  return n > 128 && m <= 64 ? steps_together(chunk, precision) : chunk;
+}
 
 /// Steps of a block. bf16 takes one block, because its products would pack their operands anew for each block.
 inline int64_t pair_block(int64_t n, int64_t steps, Precision precision) {
