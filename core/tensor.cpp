@@ -94,7 +94,7 @@ int64_t Tensor::whole_item(int64_t least, int64_t greatest) const {
 
 bool Tensor::is_leaf() const { return !impl().history || impl().history->is_leaf(); }
 
-Tensor& Tensor::requires_grad_(bool on) {
+Tensor& Tensor::requires_grad_(bool on) & {
   if (!is_leaf())
     fail<AutogradError>("requires_grad_: this tensor is the result of ", impl().history->name(),
                         "; only leaves can be switched, detach() it first");

@@ -84,10 +84,14 @@ class Tensor {
 
   /// False for a tensor that was default-constructed or moved from.
   bool defined() const { return bool(impl_); }
-  /// Sizes of the dimensions; distances between neighbours along them, in elements.
-  const Shape& shape() const { return impl().layout.shape; }
-  const Shape& strides() const { return impl().layout.strides; }
-  const Layout& layout() const { return impl().layout; }
+  /// Sizes of the dimensions; distances between neighbours along them, in elements. Those of a temporary are copies,
+  /// which outlive it: for (int64_t n : (a + b).shape()).
+  const Shape& shape() const& { return impl().layout.shape; }
+  const Shape& strides() const& { return impl().layout.strides; }
+  const Layout& layout() const& { return impl().layout; }
+  Shape shape() && { return impl().layout.shape; }
+  Shape strides() && { return impl().layout.strides; }
+  Layout layout() && { return impl().layout; }
   /// Number of dimensions; 0 for a scalar.
   int rank() const { return shape().rank(); }
   /// Size of a dimension; negative dims count from the end.
@@ -155,7 +159,8 @@ class Tensor {
   bool requires_grad() const { return impl_ && bool(impl_->history); }
   /// Makes this tensor a leaf that collects gradients (or a constant again). Throws DTypeError unless it holds f32, f64
   /// or bf16, and AutogradError on the result of a recorded op.
-  Tensor& requires_grad_(bool on = true);
+  Tensor& requires_grad_(bool on = true) &;
+  Tensor requires_grad_(bool on = true) && { return requires_grad_(on); }  // *this is an lvalue: calls the other one
   /// True for a leaf or a constant: not the result of a recorded op.
   bool is_leaf() const;
   /// The gradient that backward() accumulated here; undefined before.

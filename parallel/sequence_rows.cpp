@@ -73,8 +73,8 @@ bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communic
 /// Gives y a history on every rank if `anyone` has one, because all ranks must call the adjoint.
 template <class Adjoint> Tensor recorded(Tensor y, const Tensor& x, bool anyone, Adjoint adjoint) {
   if (!grad_enabled() || !anyone) return y;
-  return record("sequence_rows", std::move(y), {x.requires_grad() ? x : x.detach().requires_grad_()}, {},
-                std::move(adjoint));
+  const Tensor input = x.requires_grad() ? x : x.detach().requires_grad_();
+  return record("sequence_rows", std::move(y), {input}, {}, std::move(adjoint));
 }
 
 }  // namespace

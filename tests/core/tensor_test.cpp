@@ -132,6 +132,24 @@ TEST_CASE("tensor: an undefined one says so", "[tensor]") {
   CHECK_FALSE(moved.defined());
 }
 
+TEST_CASE("tensor: what a temporary says of itself outlives it", "[tensor]") {
+  const Tensor x = zeros({2, 3, 4});
+  const Shape &shape = transpose(x, 0, 1).shape(), &strides = transpose(x, 0, 1).strides();
+  const Layout& layout = transpose(x, 0, 1).layout();
+  const Tensor& leaf = zeros({2}, {f64}).requires_grad_();
+  std::vector<int64_t> sizes;
+  for (const int64_t n : permute(x, {2, 0, 1}).shape()) {
+    const Tensor other = ones({n, 1, 1, 1, 1});  // takes the memory of a tensor that is gone
+    sizes.push_back(n);
+  }
+  CHECK(sizes == std::vector<int64_t>{4, 2, 3});
+  CHECK(shape == Shape{3, 2, 4});
+  CHECK(strides == Shape{4, 12, 1});
+  CHECK(layout.shape == shape);
+  CHECK(leaf.dtype() == f64);
+  CHECK(leaf.requires_grad());
+}
+
 TEST_CASE("tensor: dims count from both ends", "[tensor]") {
   Tensor x = zeros({2, 3, 4});
   CHECK(x.dim(-1) == 4);
