@@ -12,6 +12,7 @@
 #include <numeric>
 #include <set>
 #include <tuple>
+#include <utility>
 
 namespace sluice {
 
@@ -189,6 +190,16 @@ void DataParallel::prepare() {
   if (!ordered_) arrived_.clear();
 }
 
+/// Throws unless gradients are clear or of accumulate(). An older gradient would be averaged once more, with this
+/// rank's weight, and the result would depend on the number of ranks.
+void DataParallel::check_clear() const {
+  if (weight_) return;
+  for (const Parameter& p : parameters_)
+    if (p.tensor.grad().defined())
+      fail<ValueError>("data_parallel: parameter '", p.name, "' has a gradient already; call zero_grad() before, and ",
+                       "accumulate() for all but the last of several losses");
+}
+
 /// The backward pass of this rank, which sends each bucket as soon as it is complete.
 void DataParallel::walk(const Tensor& loss, double weight) {
   const Tensor seed = full(loss.shape(), weight, loss.options());
@@ -220,12 +231,13 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   for (const NamedTensor& t : frozen_)
     if (t.tensor.requires_grad())
       fail<ValueError>("data_parallel: '", t.name, "' was frozen when this was made; make it again after thawing");
-  if (ranks_.size() == 1 && weight_ == 0 && weight > 0) return sluice::backward(loss);
+  check_clear();
+  if (ranks_.size() == 1 && !weight_ && weight > 0) return sluice::backward(loss);
   const bool here = walks(loss, weight);
   if (here && loss.numel() != 1) fail("data_parallel: the loss must have one element — got ", loss);
   prepare();
   weight = rounded(weight, loss);
-  Tensor total = full({}, weight_ + weight, {f64});
+  Tensor total = full({}, std::exchange(weight_, std::nullopt).value_or(0) + weight, {f64});
   Pending weights = start_all_reduce(total, own_);
   if (here) walk(loss, weight);
   NoGrad guard;
@@ -233,7 +245,6 @@ void DataParallel::backward(const Tensor& loss, double weight) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) collect(i);
   launch(true);
   weights.wait();
-  weight_ = 0;
   const double sum = total.item();
   if (!(sum > 0)) {
     for (Bucket& b : buckets_) b.sum.wait();
@@ -251,9 +262,10 @@ void DataParallel::backward(const Tensor& loss, double weight) {
 void DataParallel::accumulate(const Tensor& loss, double weight) {
   check_loss(loss, weight);
   if (!walks(loss, weight)) return;
+  check_clear();
   weight = rounded(weight, loss);
   sluice::backward(loss, full(loss.shape(), weight, loss.options()));
-  weight_ += weight;
+  weight_ = weight_.value_or(0) + weight;
 }
 
 double DataParallel::mean(double value, double weight) const {

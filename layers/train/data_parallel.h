@@ -17,6 +17,7 @@
 #include <sluice/layers/nn/module.h>
 #include <sluice/parallel/collectives.h>
 
+#include <optional>
 #include <vector>
 
 namespace sluice {
@@ -49,9 +50,9 @@ class DataParallel : private NoCopy {
   /// their number, this is the gradient of the mean over all tokens, for parts of any sizes. A rank without tokens
   /// passes an undefined loss and weight 0. Where other ranks have tokens of the same cut sequence (SequenceScope) it
   /// passes the sum, 0, of its tokens' losses and weight 0, because all ranks of a sequence need a backward pass. A
-  /// parameter that no rank's loss reaches keeps an undefined gradient. Gradients must be clear before, except those of
-  /// accumulate(). Throws ValueError for a weight that is negative or not finite, for a parameter that was frozen when
-  /// this was made and is not now, and on all ranks when all weights are 0.
+  /// parameter that no rank's loss reaches keeps an undefined gradient. Throws ValueError for a weight that is negative
+  /// or not finite, for a parameter that was frozen when this was made and is not now, for one that has a gradient
+  /// already which is not of accumulate(), and on all ranks when all weights are 0.
   void backward(const Tensor& loss, double weight = 1);
   /// Adds the gradient of weight · loss on this rank, and sends nothing. Throws ValueError as backward().
   void accumulate(const Tensor& loss, double weight = 1);
@@ -66,6 +67,7 @@ class DataParallel : private NoCopy {
   void collect(std::size_t index);
   void launch(bool all);
   void prepare();
+  void check_clear() const;
   void walk(const Tensor& loss, double weight);
   void follow_arrivals();
   void finish(double scale);
@@ -78,7 +80,7 @@ class DataParallel : private NoCopy {
   std::vector<int64_t> arrived_;  // order of parameters in the first backward pass, for later buckets
   std::size_t launched_ = 0;
   bool ordered_ = false;
-  double weight_ = 0;  // sum of the weights of accumulate()
+  std::optional<double> weight_;  // sum of the weights of accumulate() since the last backward(), if there was one
 };
 
 /// This rank's rows of a batch that all ranks have. The pieces are as equal as possible, and may be empty.

@@ -7,6 +7,7 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
+#include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
@@ -61,6 +62,50 @@ TEST_CASE("data parallel: a backward pass that failed leaves no weight and no or
       parallel.backward(loss(false) * 3.0, weight);
       expect_gradients(4, 2, "after a loss of two elements");
     }
+  }));
+}
+
+TEST_CASE("data parallel: a gradient of an earlier step is an error on any number of ranks", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    Tensor w = ones({2}, {f64}).requires_grad_();
+    DataParallel parallel(std::vector<NamedTensor>{{"w", w}}, all);
+    const auto refused = [&](const auto& call) {
+      try {
+        call();
+      } catch (const ValueError& e) {
+        return std::string(e.what()).find("parameter 'w' has a gradient already; call zero_grad()") !=
+               std::string::npos;
+      }
+      return false;
+    };
+    const auto loss = [&] { return sum(w * (all.rank() + 1.0)); };
+    parallel.backward(loss());
+    expect(refused([&] { parallel.backward(loss()); }), "zero_grad() was forgotten");
+    expect(refused([&] { parallel.accumulate(loss()); }), "zero_grad() was forgotten before accumulate()");
+    w.zero_grad();
+    backward(loss());
+    expect(refused([&] { parallel.backward(loss()); }), "a backward() that is not of this");
+    w.zero_grad();
+    parallel.accumulate(loss()), parallel.accumulate(loss());
+    parallel.backward(loss());
+    expect(max_abs_diff(w.grad(), full({2}, 0.5 * (all.size() + 1), {f64})) < 1e-14, "the mean of all losses");
+  }));
+}
+
+TEST_CASE("data parallel: an error of the walk forgets the weights of accumulate()", "[parallel]") {
+  CHECK_NOTHROW(on_ranks([](const Communicator& all) {
+    Tensor w = ones({2}, {f64}).requires_grad_();
+    DataParallel parallel(std::vector<NamedTensor>{{"w", w}}, all);
+    const Tensor bad = custom_op(
+        "bad", {w}, [](const Tensors& in) { return sum(in[0]); },
+        [](const Tensor&, const Tensors&, const Tensor&) -> Tensors { fail<ValueError>("bad: fails"); });
+    parallel.accumulate(sum(w));
+    try {
+      parallel.backward(bad);
+    } catch (const Error&) {}
+    w.zero_grad();
+    parallel.backward(sum(w));
+    expect(max_abs_diff(w.grad(), ones({2}, {f64})) < 1e-14, "the gradient of the second loss alone");
   }));
 }
 
