@@ -73,7 +73,7 @@ struct AttentionGateOptions {
 
 struct AttentionGate {
   static constexpr const char* type = "AttentionGate";
-  AttentionGateOptions options;
+  AttentionGateOptions options{};
   int64_t heads = 0, head_dim = 0;  // of the gated tensor; G5: heads = 1 unless headwise, heads · head_dim = dim
   Linear map;                       // dim → heads·head_dim or heads
   Tensor theta;                     // [heads·head_dim] or [heads], with input_independent

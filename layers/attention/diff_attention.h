@@ -62,7 +62,7 @@ struct DiffAttentionOptions {
 
 struct DiffAttention {
   static constexpr const char* type = "DiffAttention";
-  DiffAttentionOptions options;
+  DiffAttentionOptions options{};
   Heads heads;
   Tensor lambda_q1, lambda_k1, lambda_q2, lambda_k2;  // [dk], version 1
   Norm norm;                                          // version 1

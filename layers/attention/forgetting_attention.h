@@ -45,7 +45,7 @@ MultiHeadAttentionOptions forgetting_attention_options(const ForgettingAttention
 
 struct ForgettingAttention : MultiHeadAttention {
   static constexpr const char* type = "ForgettingAttention";
-  ForgettingAttentionOptions options;
+  ForgettingAttentionOptions options{};
 
   ForgettingAttention() = default;
   ForgettingAttention(ForgettingAttentionOptions o, Rng& rng);

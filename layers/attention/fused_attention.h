@@ -51,7 +51,7 @@ struct FusedAttentionOptions {
 struct FusedAttention {
   static constexpr const char* type = "FusedAttention";
 
-  FusedAttentionOptions options;
+  FusedAttentionOptions options{};
   Heads heads;
   Linear gate;
 

@@ -48,7 +48,7 @@ MultiHeadAttentionOptions gated_attention_options(const GatedAttentionOptions& o
 
 struct GatedAttention : MultiHeadAttention {
   static constexpr const char* type = "GatedAttention";
-  GatedAttentionOptions options;
+  GatedAttentionOptions options{};
 
   GatedAttention() = default;
   GatedAttention(GatedAttentionOptions o, Rng& rng);

@@ -37,7 +37,7 @@ struct GatedCrossAttentionOptions {
 struct GatedCrossAttention {
   static constexpr const char* type = "GatedCrossAttention";
 
-  GatedCrossAttentionOptions options;
+  GatedCrossAttentionOptions options{};
   Heads heads;
   Linear gate;        // heads·head_dim → heads·head_dim, from Q with all heads side by side; absent for flamingo
   Linear value_gate;  // heads·head_dim → heads·value_dim, when value_dim differs from head_dim; absent for flamingo

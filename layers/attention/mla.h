@@ -97,7 +97,7 @@ MlaOptions yarn_mla(MlaOptions o, double factor, int64_t length, double mscale =
 
 struct Mla {
   static constexpr const char* type = "Mla";
-  MlaOptions options;
+  MlaOptions options{};
   Linear q, q_down, q_up;  // dim → h·(dn + dr), or dim → q_rank → h·(dn + dr); raw: 2·q_rank → h·(dn + dr + gate)
   Linear kv_down, kv_up;  // dim → r + dr, [c | κ]; r → h·(dn + dv), per head [k_n | v]
   Norm q_norm, kv_norm, rope_norm;

@@ -138,7 +138,7 @@ struct MultiHeadAttention {
   static constexpr const char* type = "MultiHeadAttention";
   static constexpr bool keeps_f32(std::string_view part) { return part == "forget"; }
 
-  MultiHeadAttentionOptions options;  // with all defaults filled in
+  MultiHeadAttentionOptions options{};  // with all defaults filled in
   Norm norm, sandwich;
   Heads heads;
   Norm q_norm, k_norm;

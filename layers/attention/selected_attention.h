@@ -135,7 +135,7 @@ struct NsaAttentionOptions {
 /// times as many numbers.
 struct NsaAttention {
   static constexpr const char* type = "NsaAttention";
-  NsaAttentionOptions options;
+  NsaAttentionOptions options{};
   Heads heads;                                            // k and v are those of the selected branch
   Linear compressed_k, compressed_v, window_k, window_v;  // with separate_keys
   BlockCompression k_compression, v_compression;
@@ -167,7 +167,7 @@ struct MobaAttentionOptions {
 
 struct MobaAttention {
   static constexpr const char* type = "MobaAttention";
-  MobaAttentionOptions options;
+  MobaAttentionOptions options{};
   Heads heads;
 
   MobaAttention() = default;
@@ -199,7 +199,7 @@ struct MsaAttentionOptions {
 /// RoPE turns as many channels of the index as of q and k. A stream keeps index_dim more numbers per token.
 struct MsaAttention {
   static constexpr const char* type = "MsaAttention";
-  MsaAttentionOptions options;
+  MsaAttentionOptions options{};
   Heads heads;
   Norm q_norm, k_norm;
   Linear index_q, index_k;  // dim → kv_heads·di; dim → di

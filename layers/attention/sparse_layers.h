@@ -30,7 +30,7 @@ struct TopKAttentionOptions {
 struct TopKAttention {
   static constexpr const char* type = "TopKAttention";
 
-  TopKAttentionOptions options;
+  TopKAttentionOptions options{};
   Heads heads;
 
   TopKAttention() = default;
@@ -72,7 +72,7 @@ struct PairScoreOptions {
 /// f_Θ(i, j), a learned score of pairs. O(m·n) memory; with mlp O(m·n·width).
 struct PairScore {
   static constexpr const char* type = "PairScore";
-  PairScoreOptions options;
+  PairScoreOptions options{};
   Linear row, col;          // bilinear: A, B; mlp: W_i with b, and W_j
   Tensor distance, weight;  // mlp: w_d [width], w [width]
   Tensor bias;              // mlp: c []
@@ -114,7 +114,7 @@ struct ThresholdAttentionOptions {
 struct ThresholdAttention {
   static constexpr const char* type = "ThresholdAttention";
 
-  ThresholdAttentionOptions options;
+  ThresholdAttentionOptions options{};
   Heads heads;
   PairScore score;
   Tensor tau;  // []
@@ -146,7 +146,7 @@ struct SinkhornLayerOptions {
 /// Multi-head sinkhorn_attention(), over all pairs of tokens.
 struct SinkhornAttention {
   static constexpr const char* type = "SinkhornAttention";
-  SinkhornLayerOptions options;
+  SinkhornLayerOptions options{};
   Heads heads;
 
   SinkhornAttention() = default;
@@ -173,7 +173,7 @@ struct SinkhornBlockLayerOptions {
 /// Multi-head sinkhorn_block_attention(), over sorted blocks of keys and values.
 struct SinkhornBlockAttention {
   static constexpr const char* type = "SinkhornBlockAttention";
-  SinkhornBlockLayerOptions options;
+  SinkhornBlockLayerOptions options{};
   Heads heads;
 
   SinkhornBlockAttention() = default;
@@ -205,7 +205,7 @@ struct GlobalLocalLayerOptions {
 /// batch. The maps of separate_global are drawn like the others, not copied.
 struct GlobalLocalAttention : MultiHeadAttention {
   static constexpr const char* type = "GlobalLocalAttention";
-  GlobalLocalLayerOptions options;
+  GlobalLocalLayerOptions options{};
 
   GlobalLocalAttention() = default;
   GlobalLocalAttention(GlobalLocalLayerOptions o, Rng& rng);

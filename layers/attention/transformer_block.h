@@ -68,7 +68,7 @@ Tensor residual_sum(const Tensor& x, const Tensor& f, double scale, double p, Rn
 /// a layer with the same call. Norms and dropout inside the layers apply in addition to those of the block.
 template <class Attention, class Feed = Mlp> struct TransformerBlock {
   static constexpr const char* type = "TransformerBlock";
-  TransformerBlockOptions options;
+  TransformerBlockOptions options{};
   Norm attention_norm, feed_norm;
   Attention attention;
   Feed feed;

@@ -75,7 +75,7 @@ struct Flash {
   static constexpr const char* type = "Flash";
   static constexpr bool adds_input = true;  // the layer is a whole block, with its own residual
 
-  FlashOptions options;
+  FlashOptions options{};
   Norm norm;
   Linear in;             // dim → e (U) | e (V) | s (Z)
   Linear out;            // e → dim

@@ -59,6 +59,7 @@ FlashModel::FlashModel(FlashModelOptions o, Rng& rng) : options(o) {
 Tensor FlashModel::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);
   const int64_t dim = options.layer.dim;
+  detail::check_made("flash_model", dim);
   if (embedding && x.rank() != 2) fail("flash_model: got x=", x, "; need tokens [batch, n]");
   if (!embedding && (x.rank() != 3 || x.dim(2) != dim)) fail("flash_model: got x=", x, "; need [batch, n, ", dim, "]");
   Tensor y = embedding ? (*embedding)(x) : x;

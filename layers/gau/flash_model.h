@@ -89,7 +89,7 @@ struct FlashModelOptions {
 struct FlashModel {
   static constexpr const char* type = "FlashModel";
 
-  FlashModelOptions options;
+  FlashModelOptions options{};
   std::optional<Embedding> embedding;
   std::optional<ScaledSinusoidal> positions;
   FlashBlock body;
@@ -157,7 +157,7 @@ struct McTfm {
   static constexpr const char* type = "McTfm";
   static constexpr bool adds_input = true;  // the layer is a whole block, with its own residuals
 
-  McTfmOptions options;
+  McTfmOptions options{};
   Norm attention_norm, glu_norm;
   Linear qkv;          // dim → 3·dim
   Linear out;          // dim → dim

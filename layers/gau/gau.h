@@ -132,7 +132,7 @@ Tensor relative_bias(const auto& layer, int64_t m, int64_t n, int64_t width) {
 struct Gau {
   static constexpr const char* type = "Gau";
 
-  GauOptions options;
+  GauOptions options{};
   Norm norm;
   Norm q_norm, k_norm;
   Linear in;             // dim → e (U) | e (V) | s (Z)
@@ -198,7 +198,7 @@ struct CrossGauOptions {
 struct CrossGau {
   static constexpr const char* type = "CrossGau";
   static constexpr bool adds_input = true;  // the layer is a whole block, with its own residual
-  CrossGauOptions options;
+  CrossGauOptions options{};
   Norm norm;
   Linear uq, key, value, out;
 

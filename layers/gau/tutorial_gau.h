@@ -37,7 +37,7 @@ struct TutorialGauOptions {
 
 struct TutorialGau {
   static constexpr const char* type = "TutorialGau";
-  TutorialGauOptions options;
+  TutorialGauOptions options{};
   Tensor wu, wv;  // [dim, e]
   Tensor wz;      // [dim, e/2]
   Tensor w_out;   // [e/2, dim], with project_out

@@ -40,7 +40,7 @@ struct DeltaNetOptions {
 /// Causal, without biases, residual or RoPE.
 struct DeltaNet : DeltaMixer {
   static constexpr const char* type = "DeltaNet";
-  DeltaNetOptions options;
+  DeltaNetOptions options{};
   Linear output_gate;  // Wg, dim → HV·dv
 
   DeltaNet() = default;
@@ -70,7 +70,7 @@ struct GatedDeltaNetOptions {
 struct GatedDeltaNet : DeltaMixer {
   static constexpr const char* type = "GatedDeltaNet";
   static constexpr bool keeps_f32(std::string_view part) { return part == "a_log" || part == "dt_bias"; }
-  GatedDeltaNetOptions options;
+  GatedDeltaNetOptions options{};
   Linear decay;           // Wa, dim → HV
   Tensor a_log, dt_bias;  // [HV], of dtype exact(dtype)
   Linear output_gate;     // Wg, dim → HV·dv

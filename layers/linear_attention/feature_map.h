@@ -68,7 +68,7 @@ struct FeatureMapOptions {
 
 struct FeatureMap {
   static constexpr const char* type = "FeatureMap";
-  FeatureMapOptions options;
+  FeatureMapOptions options{};
   Tensor weight, bias;    // relu, t2r, hedgehog; first map of mlp
   Tensor weight2, bias2;  // second map of mlp
   Tensor omega;           // ω [d, features] of favor and fourier; fixed, so a buffer

@@ -56,7 +56,7 @@ struct GlaOptions {
 /// Causal. Only the gate α has a bias; there is no residual.
 struct Gla : LinearMixer {
   static constexpr const char* type = "Gla";
-  GlaOptions options;
+  GlaOptions options{};
   Linear gate_down;  // dim → rank; absent for per_head
   Linear gate_up;    // rank → kv_heads·dk, or dim → h for per_head
   Norm norm;

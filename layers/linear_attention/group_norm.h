@@ -28,7 +28,7 @@ struct GroupNormOptions {
 /// Normalises each group of a token's channels on its own, then scales (and for `layer` shifts) each channel.
 struct GroupNorm {
   static constexpr const char* type = "GroupNorm";
-  GroupNormOptions options;
+  GroupNormOptions options{};
   Tensor weight, bias;  // [groups·dim]; if shared [dim]
 
   GroupNorm() = default;

@@ -39,7 +39,7 @@ struct KdaOptions {
 struct Kda : DeltaMixer {
   static constexpr const char* type = "Kda";
   static constexpr bool keeps_f32(std::string_view part) { return part == "a_log" || part == "dt_bias"; }
-  KdaOptions options;
+  KdaOptions options{};
   Linear decay_down, decay_up;  // F: dim → rank → HV·dk; with full_rank the second alone, dim → HV·dk
   Tensor a_log;                 // [HV], of dtype exact(dtype), as dt_bias
   Tensor dt_bias;               // [HV·dk]

@@ -45,7 +45,7 @@ struct LightningAttention : LinearMixer {
   static constexpr const char* type = "LightningAttention";
   static constexpr bool keeps_f32(std::string_view part) { return part == "log_gamma"; }
 
-  LightningAttentionOptions options;
+  LightningAttentionOptions options{};
   Tensor log_gamma;  // [heads], a buffer of dtype exact(dtype)
   Norm norm;         // of heads·dv channels
 

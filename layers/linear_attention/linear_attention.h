@@ -148,7 +148,7 @@ struct LinearAttention : LinearMixer {
   static constexpr const char* type = "LinearAttention";
   static constexpr bool keeps_f32(std::string_view part) { return part == "log_gamma" || part == "gamma_logit"; }
 
-  LinearAttentionOptions options;
+  LinearAttentionOptions options{};
   FeatureMap feature_map;
   std::optional<FeatureMap> key_feature_map;  // empty if tied
   Tensor log_gamma;                           // [heads], with fixed decay; a buffer of dtype exact(dtype)

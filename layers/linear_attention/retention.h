@@ -47,7 +47,7 @@ struct Retention : LinearMixer {
   static constexpr const char* type = "Retention";
   static constexpr bool keeps_f32(std::string_view part) { return part == "log_gamma"; }
 
-  RetentionOptions options;
+  RetentionOptions options{};
   Tensor log_gamma;  // [heads], a buffer of dtype exact(dtype)
   GroupNorm norm;
 

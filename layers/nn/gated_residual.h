@@ -36,7 +36,7 @@ struct GatedResidualOptions {
 
 struct GatedResidual {
   static constexpr const char* type = "GatedResidual";
-  GatedResidualOptions options;
+  GatedResidualOptions options{};
   Tensor weight;  // g of scalar [1], of per_channel [dim]
   Linear map;     // dim → dim for input, dim → 1 for input_token
 

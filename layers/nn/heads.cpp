@@ -66,6 +66,7 @@ Tensor Heads::finish(const HeadsOptions& o, const Tensor& attended, const Tensor
 
 Tensor checked_input(const char* layer, const Tensor& x, int64_t dim, const Tensor& key_mask, const char* what,
                      const char* mask) {
+  detail::check_made(layer, dim);
   if (!x.defined() || x.rank() != 3 || x.dim(-1) != dim)
     fail(layer, ": got ", what, "=", x, "; need [batch, n, ", dim, "]");
   detail::check_rows(layer, mask, key_mask, boolean, what, x);

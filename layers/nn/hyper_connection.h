@@ -59,7 +59,7 @@ struct HyperConnection {
   static constexpr const char* type = "HyperConnection";
   static constexpr bool keeps_f32(std::string_view part) { return part == "base" || part == "scale"; }
 
-  HyperConnectionOptions options{.dim = 0};
+  HyperConnectionOptions options{};
   Linear map;          // F, s·dim → 2s + s²; of gated W, s·dim → s, absent after read_only()
   Tensor base, scale;  // b [2s + s²], a [3]; absent in gated
   Tensor weight;       // w [s·dim] of gated

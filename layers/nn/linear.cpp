@@ -4,6 +4,11 @@
 
 namespace sluice {
 
+void detail::check_made(const char* layer, int64_t dim) {
+  if (dim == 0)
+    fail<ValueError>(layer, ": this layer is default-constructed and has no weights; make it from its options");
+}
+
 Linear::Linear(LinearOptions o, Rng& rng) : options(o) {
   check_options("linear", o);
   weight = init_weight(o.in, o.out, o.init, rng, o.dtype);

@@ -11,6 +11,11 @@ namespace sluice {
 
 struct Pass;  // layers/nn/pass.h; of it the layers below, which map each token by itself, read at most the rng
 
+namespace detail {
+/// Throws ValueError naming `layer`, of this width, if it is 0: the layer was not made from options.
+void check_made(const char* layer, int64_t dim);
+}  // namespace detail
+
 struct LinearOptions {
   using Layer = struct Linear;
   int64_t in, out;

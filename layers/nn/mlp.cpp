@@ -14,6 +14,7 @@ Mlp::Mlp(MlpOptions o, Rng& rng) : options(o) {
 }
 
 static void check_input(const char* layer, const Tensor& x, int64_t dim) {
+  detail::check_made(layer, dim);
   if (!x.defined() || x.rank() < 1 || x.dim(-1) != dim) fail(layer, ": got x=", x, "; need [..., ", dim, "]");
 }
 

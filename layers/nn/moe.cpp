@@ -120,6 +120,7 @@ Moe::Routing Moe::route(const Tensor& x) const {
 Tensor Moe::operator()(const Tensor& given) const {
   ModuleScope scope(this, type);
   const MoeOptions& o = options;
+  detail::check_made("moe", o.dim);
   if (given.rank() < 1 || given.dim(-1) != o.dim) fail("moe: got x=", given, "; need [..., ", o.dim, "]");
   const Tensor x = reshape(given, {given.numel() / o.dim, o.dim});
   const int64_t tokens = x.dim(0);

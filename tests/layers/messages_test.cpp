@@ -4,18 +4,25 @@
 #include "support/temp_folder.h"
 
 #include <sluice/autograd/anomaly.h>
+#include <sluice/autograd/engine.h>
 #include <sluice/core/text/file.h>
 #include <sluice/core/text/safetensors.h>
+#include <sluice/layers/attention/multi_head_attention.h>
+#include <sluice/layers/attention/transformer_block.h>
 #include <sluice/layers/data/csv.h>
 #include <sluice/layers/data/idx.h>
 #include <sluice/layers/data/text.h>
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
+#include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/layers/linear_attention/gla.h>
+#include <sluice/layers/linear_attention/linear_attention.h>
+#include <sluice/layers/linear_attention/retention.h>
 #include <sluice/layers/models/load_model_files.h>
 #include <sluice/layers/nn/generate.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/layers/nn/mlp.h>
+#include <sluice/layers/nn/moe.h>
 #include <sluice/layers/nn/pass.h>
 #include <sluice/layers/port/pytorch.h>
 #include <sluice/layers/port/tokenizer.h>
@@ -28,8 +35,12 @@
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
+#include <cstddef>
 #include <fstream>
 #include <functional>
+#include <memory>
+#include <new>
+#include <string>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -57,6 +68,36 @@ TEST_CASE("messages: inputs that do not fit a layer", "[messages]") {
   CHECK_THROWS_WITH(of_sequences(stream, Tensor()), StartsWith("of_sequences: index is undefined"));
   CHECK_THROWS_WITH(rows_of(Tensor(), Communicator()), StartsWith("rows_of: batch is undefined"));
   CHECK_THROWS_WITH(sample_tokens(ones({1, 5}), {.temperature = -1}, rng), Contains("sample_tokens: temperature"));
+}
+
+/// What a default-constructed layer says that lies where other data lay before.
+template <class M> std::string said_unmade(const Tensor& x) {
+  alignas(M) std::byte place[sizeof(M)];
+  volatile std::byte* old = place;
+  for (std::size_t i = 0; i < sizeof(M); ++i) old[i] = std::byte{0x11};
+  const std::unique_ptr<M, void (*)(M*)> layer(new (place) M, [](M* m) { m->~M(); });
+  try {
+    (*layer)(x);
+  } catch (const Error& e) { return e.what(); }
+  return "nothing";
+}
+
+TEST_CASE("messages: a layer that was not made says so, and not a size that lay in memory", "[messages]") {
+  const Tensor x = ones({1, 2, 4});
+  const std::string unmade = ": this layer is default-constructed and has no weights; make it from its options";
+  CHECK(said_unmade<Gau>(x) == "gau" + unmade);
+  CHECK(said_unmade<CrossGau>(x) == "cross_gau" + unmade);
+  CHECK(said_unmade<Flash>(x) == "flash" + unmade);
+  CHECK(said_unmade<FlashModel>(x) == "flash_model" + unmade);
+  CHECK(said_unmade<MultiHeadAttention>(x) == "multi_head_attention" + unmade);
+  CHECK(said_unmade<GatedDeltaNet>(x) == "gated_delta_net" + unmade);
+  CHECK(said_unmade<LinearAttention>(x) == "linear_attention" + unmade);
+  CHECK(said_unmade<Retention>(x) == "retention" + unmade);
+  CHECK(said_unmade<Gla>(x) == "gla" + unmade);
+  CHECK(said_unmade<Mlp>(x) == "mlp" + unmade);
+  CHECK(said_unmade<Glu>(x) == "glu" + unmade);
+  CHECK(said_unmade<Moe>(ones({2, 0})) == "moe" + unmade);
+  CHECK(said_unmade<TransformerBlock<Gau, Mlp>>(x) == "transformer_block" + unmade);
 }
 
 TEST_CASE("messages: a weight that does not fit is named with its module", "[messages]") {
