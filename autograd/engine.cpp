@@ -186,7 +186,7 @@ Tensor seed(const char* op, const Tensor& root, const Tensor& grad) {
   if (!root.defined()) fail<AutogradError>(op, ": the output is undefined (default-constructed or moved from)");
   if (!root.requires_grad())
     fail<AutogradError>(op, ": the output ", root, " has no history; no input required a gradient, it was made under ",
-                        "NoGrad, or it is a gradient taken without {.create_graph = true}");
+                        "NoGrad, or it is a gradient that is constant or was taken without {.create_graph = true}");
   if (!grad.defined()) {
     if (root.numel() != 1)
       fail<AutogradError>(op, ": an output of shape ", root,
@@ -247,7 +247,6 @@ void collect(Leaf& leaf, Tensor g, bool create_graph) {
 
 }  // namespace
 
-constinit thread_local const Node* detail::vjp_of = nullptr;
 std::string detail::running_module() {
   if (!vjp_of || ModuleScope::innermost() != module_of_walk) return ModuleScope::path();
   return vjp_of->extras_ ? vjp_of->extras_->module_path : "";

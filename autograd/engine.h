@@ -8,6 +8,7 @@
 // that made a bad value gets the error.
 #pragma once
 
+#include <sluice/core/kernel/running_module.h>
 #include <sluice/core/node.h>
 
 #include <concepts>
@@ -104,8 +105,6 @@ namespace detail {
 /// nodes and leaves their hooks to the outer walk, which goes on from there.
 std::vector<Tensor> grad_edges(std::span<const Edge> roots, std::span<const Tensor> root_grads,
                                std::span<const Edge> wanted, BackwardOptions options, bool stop_at_wanted = false);
-/// The node whose vjp runs on this thread, or null.
-extern constinit thread_local const Node* vjp_of;
 /// The path of the running module. Within a vjp: of the module in which its op was recorded, unless the vjp runs
 /// modules of its own (a checkpoint's segment).
 std::string running_module();

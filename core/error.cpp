@@ -28,7 +28,7 @@ std::string detail::join(std::initializer_list<TextPart> parts) {
 
 std::string detail::error_text(std::initializer_list<TextPart> parts) {
   std::string s = join(parts);
-  append_module_path(s);
+  append_place(s);
   return s;
 }
 

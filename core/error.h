@@ -67,7 +67,7 @@ struct TextPart {
   static void append_literal(std::string& s, const void* text);
 };
 std::string join(std::initializer_list<TextPart> parts);
-/// The joined parts, then the running modules unless the text names them already (running_module.h).
+/// The joined parts, then the place where they were thrown unless the text names it already (running_module.h).
 std::string error_text(std::initializer_list<TextPart> parts);
 }  // namespace detail
 
@@ -84,7 +84,8 @@ std::string joined(const auto& items, std::string_view separator = ", ") {
 }
 }  // namespace detail
 
-/// Throws E with the concatenated text. Inside modules the text ends with them: " — in blocks.3.feed (Mlp) / Linear".
+/// Throws E with the concatenated text. Inside modules the text ends with them, " — in blocks.3.feed (Mlp) / Linear",
+/// and in a backward pass with the op whose vjp runs.
 template <class E = ShapeError, class... Args> [[noreturn, gnu::noinline, gnu::cold]] void fail(const Args&... args) {
   throw E(detail::error_text({detail::TextPart(args)...}));
 }

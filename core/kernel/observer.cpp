@@ -2,6 +2,7 @@
 
 #include <sluice/core/kernel/backend.h>
 #include <sluice/core/kernel/running_module.h>
+#include <sluice/core/node.h>
 
 #include <algorithm>
 #include <cctype>
@@ -168,13 +169,16 @@ std::string ModuleScope::path(const ModuleNames* names) {
   return path;
 }
 
-void detail::append_module_path(std::string& text) {
-  const std::string path = ModuleScope::path();
-  std::string op = text.substr(0, text.find(':'));
-  std::erase(op, '_');
+constinit thread_local const Node* detail::vjp_of = nullptr;
+
+void detail::append_place(std::string& text) {
+  const std::string op = text.substr(0, text.find(':')), path = ModuleScope::path();
+  if (text.find(" — in ") != text.npos) return;
+  std::string name = op;
+  std::erase(name, '_');
   const auto same = [](char a, char b) { return a == std::tolower(b); };
-  if (path.empty() || text.find(" — in ") != text.npos || std::ranges::equal(op, path, same)) return;
-  text += " — in " + path;
+  if (!path.empty() && !std::ranges::equal(name, path, same)) text += " — in " + path;
+  if (vjp_of && !vjp_of->is_leaf() && op != vjp_of->name()) text += str(" — in the backward pass of ", vjp_of->name());
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 
 #include <sluice/autograd/anomaly.h>
 #include <sluice/autograd/engine.h>
+#include <sluice/autograd/function.h>
 #include <sluice/core/text/file.h>
 #include <sluice/core/text/safetensors.h>
 #include <sluice/layers/attention/multi_head_attention.h>
@@ -29,8 +30,10 @@
 #include <sluice/layers/train/data_parallel.h>
 #include <sluice/layers/train/optim.h>
 #include <sluice/layers/train/training.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
@@ -100,6 +103,21 @@ TEST_CASE("messages: a layer that was not made says so, and not a size that lay 
   CHECK(said_unmade<TransformerBlock<Gau, Mlp>>(x) == "transformer_block" + unmade);
 }
 
+TEST_CASE("messages: an error within a vjp names the op of the vjp", "[messages]") {
+  Tensor x = ones({2, 3}).requires_grad_();
+  const auto op = [&](const CustomVjp& vjp) {
+    return sum(custom_op(
+        "doubled", {x}, [](const Tensors& in) { return in[0] * 2.0; }, vjp));
+  };
+  const Tensor product =
+      op([](const Tensor& g, const Tensors& in, const Tensor&) -> Tensors { return {matmul(g, in[0])}; });
+  CHECK_THROWS_WITH(backward(product), EndsWith("need a.dim(-1)==b.dim(-2) — in the backward pass of doubled"));
+  const Tensor none = op([](const Tensor&, const Tensors&, const Tensor&) -> Tensors { return {}; });
+  CHECK_THROWS_WITH(backward(none), "doubled: its vjp returned 0 gradients for 1 inputs");
+  x.register_hook([&](const Tensor& g) { return matmul(g, g); });  // a leaf is no op
+  CHECK_THROWS_WITH(backward(sum(x * 2.0)), StartsWith("matmul: ") && !Contains("backward pass"));
+}
+
 TEST_CASE("messages: a weight that does not fit is named with its module", "[messages]") {
   Rng rng(1);
   const Tensor x = ones({1, 2, 4});
@@ -157,7 +175,7 @@ TEST_CASE("messages: whatever is thrown while modules run ends with them, once",
       {"requires_grad_: only f32", [&] { Tensor(i).requires_grad_(); }},
       {"backward: the output [2,3] has no history", [&] { backward(x); }},
       {"grad: the output [] has no history; no input required a gradient, it was made under NoGrad, or it is a "
-       "gradient taken without {.create_graph = true}",
+       "gradient that is constant or was taken without {.create_graph = true}",
        [&] { grad(sum(grad(sum(square(leaf)), leaf)), leaf); }},
       {"eq: dtypes differ — got a=i64, b=f32 for shapes [4] and [2,3]; convert with to(x, dtype)",
        [&] { (void)(i == x); }},
