@@ -13,6 +13,7 @@
 
 #include <concepts>
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <utility>
 #include <vector>
@@ -55,6 +56,16 @@ namespace detail {
 /// A Tensor or a type that converts to one. Not bool: a bool is meant as an option.
 template <class T>
 concept GradientOfRoot = std::convertible_to<const T&, Tensor> && !std::same_as<T, bool>;
+/// A gradient in braces: {1, 2}, {{1, 2}, {3, 4}}, {g} or {}. Takes no number, because g++ 12 converts the list
+/// {.misspelt = true} to a type that takes a number and a list, as if it were the number 1.
+struct GradientInBraces {
+  Tensor grad = {};
+  GradientInBraces() = default;
+  GradientInBraces(std::initializer_list<float> row) : grad(row) {}
+  GradientInBraces(std::initializer_list<std::initializer_list<float>> rows) : grad(rows) {}
+  template <std::same_as<Tensor> T> GradientInBraces(const T& g) : grad(g) {}
+  operator const Tensor&() const { return grad; }
+};
 /// Calls final(leaf) during the walk, as soon as the leaf's .grad() has all gradients of this walk.
 void backward(const Tensor& root, const Tensor& grad, BackwardOptions options,
               const std::function<void(Leaf&)>& final = nullptr);
@@ -70,10 +81,7 @@ Tensor number_like(const Tensor& root, double grad);
 /// A bf16 leaf adds the gradients of several calls in f32, so that many small ones are not lost in a large one. From
 /// the second call until zero_grad() the leaf keeps the f32 sum, and .grad() is this sum rounded. Calls with
 /// create_graph keep no f32 sum. Within one call, the gradients of a leaf that is used many times are added in bf16.
-///
-/// This is a template because g++ 12 converts the list {.create_graph = true} to a Tensor, as if it were the number 1.
-/// Such a list also fits the function below, which is preferred because it is no template.
-template <detail::GradientOfRoot T = Tensor>
+template <detail::GradientOfRoot T = detail::GradientInBraces>
 void backward(const Tensor& root, const T& grad, BackwardOptions options = {}) {
   if constexpr (std::is_arithmetic_v<T>)
     return backward(root, detail::number_like(root, static_cast<double>(grad)), options);
