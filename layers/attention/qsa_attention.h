@@ -33,7 +33,7 @@ struct QsaAttentionOptions {
 /// RoPE turns as many channels of the index as of q and k. The choice of keys has no gradient.
 struct QsaAttention : MultiHeadAttention {
   static constexpr const char* type = "QsaAttention";
-  QsaAttentionOptions options;
+  QsaAttentionOptions options{};
   Indexer indexer;
 
   QsaAttention() = default;
