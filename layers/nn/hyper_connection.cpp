@@ -29,8 +29,8 @@ HyperConnection::HyperConnection(HyperConnectionOptions given, Rng& rng) : optio
     return;
   }
   map = linear(width, checked_mul("hyper_connection", s, s + 2));
-  base = initial_base(s, o.dtype).requires_grad_();
-  scale = init_vector(3, 0.01, o.dtype);
+  base = initial_base(s, exact(o.dtype)).requires_grad_();
+  scale = init_vector(3, 0.01, exact(o.dtype));
 }
 
 void HyperConnection::read_only() {

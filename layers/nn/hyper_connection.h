@@ -61,7 +61,7 @@ struct HyperConnection {
 
   HyperConnectionOptions options{};
   Linear map;          // F, s·dim → 2s + s²; of gated W, s·dim → s, absent after read_only()
-  Tensor base, scale;  // b [2s + s²], a [3]; absent in gated
+  Tensor base, scale;  // b [2s + s²], a [3], of dtype exact(dtype); absent in gated
   Tensor weight;       // w [s·dim] of gated
   Linear down, up;     // W↓ and W↑ of gated, s·dim → rank → s·dim
 
