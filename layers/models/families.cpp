@@ -310,7 +310,7 @@ void FamilyReader::deepseek_feeds(const std::vector<int64_t>& dense_ones) {
   } else {
     c.ignore("n_group topk_group");
   }
-  if (!softmax) o.router = MoeRouter::sigmoid, o.router_bias = true;
+  if (!softmax) o.router = MoeRouter::sigmoid, o.router_bias = type != "axk1" || has(".e_score_correction_bias");
   o.norm_topk = c.get("norm_topk_prob", !v2, false);
   if (v2) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
   o.scale = c.at<double>("routed_scaling_factor");

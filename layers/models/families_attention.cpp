@@ -23,16 +23,19 @@ void set_qwen_windows(FamilyReader& r) {
   r.windows(typed ? r.typed("layer_types", "sliding_attention") : r.where([&](int64_t i) { return i >= first; }));
 }
 
-/// Mistral, Ministral and Mixtral: windows in all layers, in those that layer_types names, or in none.
+/// Mistral, Ministral, Mixtral and CWM: windows in all layers, in those that layer_types names, or in none. CWM's RoPE
+/// must be given: without it, transformers takes llama3 with a factor.
 void read_mistral(FamilyReader& r) {
   const ModelConfig& c = r.config;
   c.must_be("attention_bias", false);
   MultiHeadAttentionOptions o = r.attention();
   if (r.type == "ministral3") r.query_growth(o.growth);
   r.mixers(o);
-  if (r.type == "ministral" && c.has("layer_types")) r.windows(r.typed("layer_types", "sliding_attention"));
-  else if (!c.is_null("sliding_window") && ((r.type != "mixtral" && r.type != "ministral3") || c.has("sliding_window")))
-    r.windows(r.all());
+  const bool cwm = r.type == "cwm", windowed = r.type != "mixtral" && r.type != "ministral3";
+  if (cwm) c.any_of<std::string>({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
+  if ((cwm || r.type == "ministral") && c.has("layer_types")) r.windows(r.typed("layer_types", "sliding_attention"));
+  else if (cwm) r.windows(r.where([](int64_t i) { return i % 4 != 0; }));
+  else if (!c.is_null("sliding_window") && (windowed || c.has("sliding_window"))) r.windows(r.all());
   r.usual_names();
   if (r.type != "mixtral") return r.dense(r.all());
   r.experts(r.all(), r.moe({"num_local_experts", "num_experts"}));
@@ -89,6 +92,24 @@ void read_qwen3(FamilyReader& r) {
   const bool norms = r.type == "qwen3_vl_moe_text";  // whatever the field says
   if (norms) r.config.must_be("norm_topk_prob", true);
   r.dense_or_sparse(norms);
+}
+
+/// Mellum 2: Qwen3's attention with windows in some layers, which have a RoPE of their own, and its experts.
+void read_mellum(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = true;
+  const std::vector<int64_t> sliding =
+      c.has("layer_types") ? r.typed("layer_types", "sliding_attention") : std::vector<int64_t>{};
+  r.two_ropes(o, sliding);
+  r.windows(sliding);
+  r.usual_names();
+  const std::vector<int64_t> dense = r.dense_layers(0);
+  r.dense(dense);
+  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  moe.norm_topk = c.get("norm_topk_prob", true);
+  r.experts(r.others_than(dense), moe);
+  c.ignore("mtp_layer_types mtp_mlp_layer_types");
 }
 
 /// OLMo 2 and 3, OLMoE and FlexOlmo: norms of all heads' q and k together, and, except in OLMoE, norms behind the
@@ -302,6 +323,7 @@ std::span<const ModelFamily> attention_families() {
       {"ministral", read_mistral},
       {"ministral3", read_mistral},
       {"mixtral", read_mistral, kMillion},
+      {"cwm", read_mistral, R"({"rope_theta": 1000000, "head_dim": 128})"},
       {"minimax_m2", read_minimax_m2, R"({"rope_theta": 5000000})"},
       {"olmo2", read_olmo},
       {"olmo3", read_olmo},
@@ -316,6 +338,7 @@ std::span<const ModelFamily> attention_families() {
       {"gpt_oss", read_gpt_oss},
       {"afmoe", read_afmoe},
       {"laguna", read_laguna},
+      {"mellum", read_mellum},
   };
   return all;
 }

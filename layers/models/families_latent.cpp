@@ -1,14 +1,18 @@
 // Families with latent attention, and GLM-4.5, whose experts are DeepSeek's.
 #include <sluice/layers/models/families.h>
 
+#include <cmath>
+
 namespace sluice::detail {
 
 namespace {
 
-/// DeepSeek-V2, V3, R1, GLM-4.7-Flash, Mistral 4, and DeepSeek-V3.2 and GLM-5, whose queries attend to the keys that an
-/// indexer chooses.
+/// DeepSeek-V2, V3, R1, GLM-4.7-Flash, Sarvam-105B, Mistral 4, Youtu-LLM without experts, A.X K1 with a norm behind its
+/// experts, and DeepSeek-V3.2 and GLM-5, whose queries attend to the keys that an indexer chooses.
 void read_deepseek(FamilyReader& r) {
   const ModelConfig& c = r.config;
+  const bool youtu = r.type == "youtu", axk1 = r.type == "axk1";
+  if (youtu) r.plan.options.tied = c.get("tie_word_embeddings", true);
   MlaOptions o = r.latent_attention();
   if (r.type == "mistral4") {
     const auto turned = static_cast<double>(o.rope_dim);
@@ -16,7 +20,9 @@ void read_deepseek(FamilyReader& r) {
     r.query_growth(o.growth);
   }
   r.latent_rope(o);
-  if (r.type == "deepseek_v3" || r.type == "glm4_moe_lite") c.must_be("head_dim", o.rope_dim);  // of RoPE, there
+  if (axk1) c.at<int64_t>("q_lora_rank");
+  if (youtu || axk1 || r.type == "deepseek_v3" || r.type == "glm4_moe_lite")
+    c.must_be("head_dim", o.rope_dim);  // of RoPE, there
   const bool indexed = r.type == "deepseek_v32" || r.type == "glm_moe_dsa";
   const bool always = indexed || r.type == "deepseek_v2";  // where transformers ignores the field
   if (r.type == "glm_moe_dsa") c.must_be("rope_interleave", true);
@@ -38,18 +44,46 @@ void read_deepseek(FamilyReader& r) {
   }
   r.mixers(o);
   r.usual_names();
-  r.deepseek_feeds(r.type.starts_with("glm") ? r.dense_layers() : r.dense_layers(0));
+  c.ignore("q_head_dim embedding_initializer_range");
+  if (youtu) return r.dense(r.all());
+  const std::vector<int64_t> dense = r.dense_layers(r.type.starts_with("glm") ? -1 : axk1 ? 1 : 0);
+  r.deepseek_feeds(dense);
+  if (!axk1) return;
+  for (const int64_t layer : r.others_than(dense)) r.block(layer).feed_norms.after = true;
+  r.rename("feed_post_norm\\.", "post_mlp_layernorm.");
+  r.plan.ignore.push_back("\\.post_mlp_layernorm\\.weight$");  // published of dense layers, too, which do without
 }
 
-/// GLM-4.5 to 4.7, Solar Open and dots.llm1: softmax attention, in GLM with RoPE on half of a head's channels, and
-/// DeepSeek-V3's experts.
+/// MiniCPM3: latent attention whose RoPE turns halves; factors of the embedding, the branches and the logits.
+void read_minicpm3(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& model = r.plan.options;
+  const double dim = static_cast<double>(model.dim), root = std::sqrt(static_cast<double>(r.layers));
+  model.tied = c.get("tie_word_embeddings", true);
+  model.embedding_scale = r.factor("scale_emb", 12, 12);
+  model.residual_scale = r.factor("scale_depth", 1.4, root) / root;
+  model.logit_scale = r.factor("dim_model_base", 256, dim) / dim;
+  const auto heads = c.at<int64_t>("num_attention_heads");
+  if (heads < 1) c.refuse("num_attention_heads", "it must be at least 1");
+  c.assume(str("{\"v_head_dim\": ", model.dim / heads, "}"));
+  MlaOptions o = r.latent_attention();
+  r.latent_rope(o);
+  o.rope.pairing = RopePairing::half;
+  r.mixers(o);
+  r.usual_names();
+  r.dense(r.all());
+}
+
+/// GLM-4.5 to 4.7, Solar Open, dots.llm1, Sarvam-30B and Hy3: softmax attention, in GLM with RoPE on half of a head's
+/// channels, and DeepSeek-V3's experts.
 void read_glm4_moe(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const bool glm = r.type == "glm4_moe", dots = r.type == "dots1";
-  if (glm) r.rotary_share = 0.5;
+  const bool glm = r.type == "glm4_moe", dots = r.type == "dots1", hy = r.type == "hy_v3",
+             sarvam = r.type == "sarvam_moe";
+  if (glm || sarvam) r.rotary_share = glm ? 0.5 : 1;
   MultiHeadAttentionOptions o = r.attention();
-  if (!dots) o.heads.out_bias = false;
-  o.qk_norm = dots || c.get("use_qk_norm", false);
+  if (!dots && !hy) o.heads.out_bias = false;
+  o.qk_norm = dots || hy || c.get("use_qk_norm", sarvam);
   if (r.type == "solar_open") c.must_be("use_qk_norm", false);
   r.mixers(o);
   if (dots) {
@@ -59,7 +93,24 @@ void read_glm4_moe(FamilyReader& r) {
                     : r.where([&](int64_t i) { return i >= first && !c.is_null("sliding_window"); }));
   }
   r.usual_names();
-  r.deepseek_feeds(glm ? r.dense_layers() : r.dense_layers(0));
+  if (hy) {
+    c.must_be("norm_topk_prob", true);
+    c.must_be("mlp_bias", false);
+    c.ignore("enable_moe_fp32_combine");
+  }
+  r.deepseek_feeds(glm ? r.dense_layers() : r.dense_layers(hy || sarvam ? 1 : 0));
+  if (r.has("mlp.router.gate.")) r.rename("mlp\\.gate\\.weight", "mlp.router.gate.weight");
+  if (r.has("mlp.expert_bias")) r.rename("mlp\\.gate\\.e_score_correction_bias", "mlp.expert_bias");
+  if (r.has("mlp.gate.expert_bias")) r.rename("mlp\\.gate\\.e_score_correction_bias", "mlp.gate.expert_bias");
+  if (r.has("mlp.shared_mlp.")) r.rename("mlp\\.shared_experts\\.", "mlp.shared_mlp.");
+  if (r.has("query_key_value.")) {
+    r.rename("^model\\.embed_tokens\\.", "model.word_embeddings.");
+    r.rename("self_attn\\.o_proj\\.", "attention.dense.");
+    r.rename("self_attn\\.q_norm\\.", "attention.query_layernorm.");
+    r.rename("self_attn\\.k_norm\\.", "attention.key_layernorm.");
+    r.rename("self_attn\\.", "attention.");
+    r.parts("attention", "query_key_value", {"q_proj", "k_proj", "v_proj"});
+  }
 }
 
 /// Experts of Kimi Linear and Ling, by groups, in all layers but the `dense` ones. Ling's fields may have DeepSeek's
@@ -238,9 +289,17 @@ std::span<const ModelFamily> latent_families() {
       {"deepseek_v3", read_deepseek, kDeepSeekV3},
       {"deepseek_v32", read_deepseek, kDeepSeekV3},
       {"kimi_k2", read_deepseek, kDeepSeekV3},
+      {"axk1", read_deepseek, kDeepSeekV3},
+      {"sarvam_mla", read_deepseek, R"({"routed_scaling_factor": 2.5, "first_k_dense_replace": 1})"},
+      {"youtu", read_deepseek},
+      {"minicpm3", read_minicpm3},
       {"glm4_moe", read_glm4_moe},
       {"solar_open", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "rope_theta": 1000000})"},
       {"dots1", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "norm_topk_prob": false})"},
+      {"sarvam_moe", read_glm4_moe, R"({"routed_scaling_factor": 2.5, "rope_theta": 8000000})",
+       R"({"use_qkv_bias": "attention_bias"})"},
+      {"hy_v3", read_glm4_moe, R"({"router_scaling_factor": 2.826, "num_shared_experts": 1, "rope_theta": 11158840})",
+       R"({"router_scaling_factor": "routed_scaling_factor"})"},
       {"glm4_moe_lite", read_deepseek},
       {"glm_moe_dsa", read_deepseek},
       {"mistral4", read_deepseek, R"({"routed_scaling_factor": 1.0, "n_shared_experts": 1})"},

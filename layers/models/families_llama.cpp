@@ -5,25 +5,33 @@ namespace sluice::detail {
 
 namespace {
 
-/// Llama 1 to 3, and what is built like them (SmolLM2, TinyLlama, Yi). Seed-OSS has no bias behind attention, Arcee's
-/// AFM an MLP with relu².
+/// Llama 1 to 3, and what is built like them (SmolLM2, TinyLlama, Yi, IQuest-Coder). Seed-OSS has no bias behind
+/// attention, Arcee's AFM an MLP with relu², and Jais 2 this MLP, LayerNorm, and biases everywhere.
 void read_llama(FamilyReader& r) {
   const ModelConfig& c = r.config;
   c.must_be("is_llama_config", true);
   c.must_be("rope_interleaved", false);
+  if (r.type == "iquestcoder") {
+    if (c.has("clip_qkv")) c.refuse("clip_qkv", "only null is known");
+    c.must_be("use_sliding_window", false);
+    c.ignore("sliding_window max_window_layers");
+  }
+  const bool jais = r.type == "jais2";
+  if (jais) r.plan.options.norm = NormKind::layer;
   MultiHeadAttentionOptions o = r.attention();
   o.heads.out_bias = c.get("attention_out_bias", o.heads.out_bias);
   r.mixers(o);
   r.usual_names();
-  if (r.type == "arcee") r.ungated(r.all(), c.get("mlp_bias", false));
+  if (jais || r.type == "arcee") r.ungated(r.all(), c.get("mlp_bias", false));
   else r.dense(r.all());
 }
 
 /// GPT-2: learned positions, LayerNorm, an MLP, biases everywhere. Its maps are [in, out], and one makes q, k and v.
-/// GPT-Neo has windows in some layers, scores q·k as they are, no bias of q, k and v, and maps [out, in].
+/// GPT-Neo has windows in some layers, scores q·k as they are, no bias of q, k and v, and maps [out, in]. GPT-BigCode
+/// (StarCoder 1, SantaCoder) has maps [out, in], and in most models one key head.
 void read_gpt2(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const bool neo = r.type == "gpt_neo";
+  const bool neo = r.type == "gpt_neo", code = r.type == "gpt_bigcode", one = code && c.get("multi_query", true);
   DecoderOptions& all = r.plan.options;
   all.norm = NormKind::layer, all.tied = c.get("tie_word_embeddings", true);
   all.positions = c.at<int64_t>("max_position_embeddings");
@@ -35,7 +43,11 @@ void read_gpt2(FamilyReader& r) {
       "n_ctx attn_pdrop reorder_and_upcast_attn task_specific_params summary_activation summary_first_dropout "
       "summary_proj_to_labels summary_type summary_use_proj attention_types classifier_dropout embed_dropout "
       "resid_dropout gradient_checkpointing tokenizer_class");
+  if (code)
+    c.ignore("attention_softmax_in_fp32 scale_attention_softmax_in_fp32 inference_runner validate_runner_input");
+  if (code) c.ignore("num_key_value_heads max_batch_size max_sequence_length pre_allocate_kv_cache");
   MultiHeadAttentionOptions o = r.attention();
+  if (code) o.heads.kv_heads = one ? 1 : o.heads.heads;
   o.heads.use_rope = false, o.heads.qkv_bias = !neo, o.heads.out_bias = true;
   if (neo) o.scale = 1;
   r.mixers(o);
@@ -53,6 +65,10 @@ void read_gpt2(FamilyReader& r) {
     return r.rename("self_attn\\.", "attn.attention.");
   }
   r.rename("self_attn\\.o_proj\\.", "attn.c_proj.");
+  if (code) {
+    r.rename("self_attn\\.", "attn.");
+    return r.parts("attn", "c_attn", {"q_proj", "k_proj", "v_proj"}, one ? 1 : o.heads.heads);
+  }
   r.rename("c_(fc|proj)\\.weight$", "$&", {.layout = PyTorchLayout::as_is});
   const std::string qkv = "qkv";
   for (int64_t i = 0; i < 3; ++i) {
@@ -85,6 +101,59 @@ void read_starcoder2(FamilyReader& r) {
     c.must_be("mlp_type", std::string("default"));
     r.ungated(r.all(), o.heads.out_bias, "hidden_act", "c_fc.", "c_proj.");
   }
+}
+
+/// MPT: ALiBi, LayerNorm and maps without bias, one map for q, k and v.
+void read_mpt(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& all = r.plan.options;
+  all.norm = NormKind::layer, all.norm_bias = false, all.tied = c.get("tie_word_embeddings", true);
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.use_rope = false, o.position_bias = PositionBias::alibi;
+  if (c.has("attn_config.softmax_scale")) o.scale = r.factor("attn_config.softmax_scale", 1, 1);
+  for (const char* none : {"attn_config.clip_qkv", "logit_scale"})
+    if (c.has(none)) c.refuse(none, "only null is known");
+  for (const char* never : {"qk_ln", "prefix_lm", "attn_uses_sequence_id"})
+    c.must_be(std::string("attn_config.") + never, false);
+  for (const char* always : {"attn_config.alibi", "no_bias"}) c.must_be(always, true);
+  c.must_be("attn_config.alibi_bias_max", 8.0);
+  c.must_be("attn_config.attn_type", std::string("multihead_attention"));
+  c.must_be("norm_type", std::string("low_precision_layernorm"));
+  c.must_be("expansion_ratio", 4.0);  // transformers ignores others
+  for (const char* unused :
+       {"attn_impl", "attn_pdrop", "dtype", "model_type", "_name_or_path", "chunk_size_feed_forward", "id2label",
+        "is_encoder_decoder", "label2id", "output_attentions", "output_hidden_states", "return_dict"})
+    c.ignore(std::string("attn_config.") + unused);
+  c.ignore("emb_pdrop embedding_fraction init_config init_device learned_pos_emb max_seq_len tokenizer_name verbose");
+  r.mixers(o);
+  r.usual_names();
+  r.widening = 4;
+  r.ungated(r.all(), false);
+  r.outer_names("transformer.", "wte", "blocks", "norm_f");
+  r.rename("input_layernorm\\.", "norm_1.");
+  r.rename("post_attention_layernorm\\.", "norm_2.");
+  r.rename("\\.mlp\\.", ".ffn.");
+  r.parts("self_attn", "Wqkv", {"q_proj", "k_proj", "v_proj"});
+  r.rename("self_attn\\.o_proj\\.", "attn.out_proj.");
+  r.rename("self_attn\\.", "attn.");
+}
+
+/// Persimmon: LayerNorm, also of each head's q and k, RoPE on half of a head's channels, an MLP with relu², biases
+/// everywhere, and one map for q, k and v, head by head.
+void read_persimmon(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.plan.options.norm = NormKind::layer;
+  r.rotary_share = 0.5;
+  MultiHeadAttentionOptions o = r.attention();
+  c.must_be("num_key_value_heads", o.heads.heads);
+  o.qk_norm = c.get("qk_layernorm", true), o.qk_norm_kind = NormKind::layer;
+  r.mixers(o);
+  r.usual_names();
+  r.ungated(r.all(), true, "hidden_act", "dense_h_to_4h.", "dense_4h_to_h.");
+  r.parts("self_attn", "query_key_value", {"q_proj", "k_proj", "v_proj"}, o.heads.heads);
+  r.rename("self_attn\\.o_proj\\.", "self_attn.dense.");
+  r.rename("self_attn\\.([qk])_norm\\.", "self_attn.$1_layernorm.");
+  r.rename("^model\\.norm\\.", "model.final_layernorm.");
 }
 
 /// Phi-3 and Phi-4 with the usual RoPE: one map makes q, k and v, and one gate and value.
@@ -185,12 +254,18 @@ std::span<const ModelFamily> llama_families() {
       {"llama", read_llama},
       {"seed_oss", read_llama, R"({"attention_bias": true, "attention_out_bias": false})"},
       {"arcee", read_llama, R"({"hidden_act": "relu2"})"},
+      {"iquestcoder", read_llama, R"({"head_dim": 128})"},
+      {"jais2", read_llama, R"({"hidden_act": "relu2", "attention_bias": true, "mlp_bias": true})"},
       {"smollm3", read_smollm3},
       {"gpt2", read_gpt2, R"({"activation_function": "gelu_new"})", kGpt2Names},
+      {"gpt_bigcode", read_gpt2, R"({"activation_function": "gelu_pytorch_tanh"})", kGpt2Names},
       {"gpt_neo", read_gpt2, R"({"activation_function": "gelu_new"})",
        R"({"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "window_size": "sliding_window"})"},
       {"starcoder2", read_starcoder2, R"({"hidden_act": "gelu_pytorch_tanh"})"},
       {"nemotron", read_starcoder2, R"({"hidden_act": "relu2"})"},
+      {"mpt", read_mpt, R"({"layer_norm_epsilon": 1e-5, "hidden_act": "gelu"})",
+       R"({"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"})"},
+      {"persimmon", read_persimmon, R"({"hidden_act": "relu2", "attention_bias": true})"},
       {"phi3", read_phi3},
       {"glm", read_glm, R"({"attention_bias": true})"},
       {"glm4", read_glm, R"({"attention_bias": true})"},

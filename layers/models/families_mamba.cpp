@@ -171,6 +171,10 @@ void read_nemotron_h(FamilyReader& r) {
   r.rename("\\.mlp\\.", ".mixer.");
 }
 
+// What config.json of Granite may leave out.
+constexpr const char* kNoShared = R"({"shared_intermediate_size": 0})";
+constexpr const char* kSwash = R"({"shared_intermediate_size": 0, "sliding_window": 128})";
+
 /// Granite's gate and value stand in one map.
 void granite_feeds(FamilyReader& r, bool shared_expert) {
   const ModelConfig& c = r.config;
@@ -181,11 +185,13 @@ void granite_feeds(FamilyReader& r, bool shared_expert) {
     MoeOptions o = r.moe({"num_local_experts"});
     o.shared_hidden = shared, o.shared_gate = false;
     for (DecoderBlockOptions& block : r.plan.options.blocks) block.feed = o;
-    const std::string both = "block_sparse_moe.input_linear.";
-    r.rename("mlp\\.router\\.", "block_sparse_moe.router.layer.");
-    r.rename("mlp\\.gate\\.", both, {.part = 0, .axis = 1, .layout = transposed});
-    r.rename("mlp\\.up\\.", both, {.part = 1, .axis = 1, .layout = transposed});
-    r.rename("mlp\\.down\\.", "block_sparse_moe.output_linear.", {.layout = transposed});
+    const bool newer = r.has("block_sparse_moe.experts.");
+    const std::string at = "block_sparse_moe.", both = at + (newer ? "experts.gate_up_proj" : "input_linear.weight");
+    r.rename("mlp\\.router\\.", at + (newer ? "router." : "router.layer."));
+    r.rename("mlp\\.gate\\.weight", both, {.part = 0, .axis = 1, .layout = transposed});
+    r.rename("mlp\\.up\\.weight", both, {.part = 1, .axis = 1, .layout = transposed});
+    r.rename("mlp\\.down\\.weight", at + (newer ? "experts.down_proj" : "output_linear.weight"),
+             {.layout = transposed});
   } else {
     for (DecoderBlockOptions& block : r.plan.options.blocks)
       block.feed = GluOptions{.dim = r.plan.options.dim, .hidden = shared};
@@ -211,12 +217,36 @@ Mamba2Options granite_mamba(const FamilyReader& r) {
   return o;
 }
 
-/// Granite 3, dense and with experts, and Granite 4, whose mixers are Mamba-2 in most blocks or in none: factors of the
-/// embedding, the branches, the scores and the logits.
+/// Attention of Granite's models with sinks: windows in most layers, and for each layer a base of RoPE, 0 for none.
+void granite_swa(FamilyReader& r, MultiHeadAttentionOptions o) {
+  const ModelConfig& c = r.config;
+  const char* const bases = "layer_rope_theta";
+  o.sink = AttentionSink::learned;
+  const auto base = c.get(bases, std::vector<double>(r.all().size(), o.heads.rope.base));
+  if (std::ssize(base) != r.layers) c.refuse(bases, str("need ", r.layers, " entries"));
+  for (int64_t i = 0; i < r.layers; ++i) {
+    MultiHeadAttentionOptions own = o;
+    const double theta = base[static_cast<std::size_t>(i)];
+    own.heads.use_rope = theta != 0;
+    if (theta != 0 && theta != o.heads.rope.base) {
+      if (theta < 0) c.refuse(bases, "need numbers that are not negative");
+      if (!o.heads.rope.frequencies.empty()) c.refuse(bases, "other bases are known for the default RoPE only");
+      own.heads.rope.base = theta;
+    }
+    r.block(i).mixer = own;
+  }
+  r.windows(c.has("layer_types") ? r.typed("layer_types", "sliding_attention")
+                                 : r.where([](int64_t i) { return i % 4 != 0; }));
+  r.members("self_attn", {{"sink", "sinks"}});
+}
+
+/// Granite 3, dense, with experts and with sinks, and Granite 4, whose mixers are Mamba-2 in most blocks or in none:
+/// factors of the embedding, the branches, the scores and the logits.
 void read_granite(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const bool hybrid = r.type == "granitemoehybrid";
+  const bool hybrid = r.type == "granitemoehybrid", dense_swa = r.type == "granite_swa";
   DecoderOptions& model = r.plan.options;
+  if (dense_swa) model.tied = c.get("tie_word_embeddings", true);
   model.embedding_scale = r.factor("embedding_multiplier", 1.0, 1.0);
   model.residual_scale = r.factor("residual_multiplier", 1.0, 1.0);
   model.logit_scale = 1 / r.factor("logits_scaling", 1.0, 1.0);
@@ -233,8 +263,9 @@ void read_granite(FamilyReader& r) {
   if (hybrid) r.mixers(recurrent, granite_mamba(r));
   r.usual_names(recurrent, "mamba.");
   mamba2_names(r, "mamba");
-  if (r.type == "granite") r.dense(r.all());
-  else granite_feeds(r, hybrid);
+  if (dense_swa || r.type == "granitemoe_swa") granite_swa(r, full);
+  if (dense_swa || r.type == "granite") r.dense(r.all());
+  else granite_feeds(r, r.type != "granitemoe");
 }
 
 /// The names of feeds and norms in Bamba and Falcon-H1. Must be called after usual_names().
@@ -347,6 +378,9 @@ std::span<const ModelFamily> mamba_families() {
       {"mamba2", read_mamba2},
       {"granite", read_granite},
       {"granitemoe", read_granite},
+      {"granitemoeshared", read_granite, kNoShared},
+      {"granite_swa", read_granite, kSwash},
+      {"granitemoe_swa", read_granite, kSwash},
       {"granitemoehybrid", read_granite},
       {"bamba", read_bamba},
       {"nemotron_h", read_nemotron_h, R"({"mlp_hidden_act": "relu2"})"},

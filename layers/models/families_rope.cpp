@@ -2,6 +2,7 @@
 #include <sluice/layers/models/families.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numbers>
 
 namespace sluice::detail {
@@ -57,7 +58,7 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
     if (!(low > 0 && low < high)) c.refuse(at + "low_freq_factor", "it must lie in (0, high_freq_factor)");
     o.frequencies =
         llama3_frequencies(dim, o.base, c.at<double>(at + "factor"), low, high, static_cast<double>(trained_length()));
-  } else if (kind == "yarn") {
+  } else if (kind == "yarn" || (kind == "deepseek_yarn" && type == "sarvam_mla")) {
     const double factor = c.at<double>(at + "factor"), mscale = c.get(at + "mscale", 0.0),
                  all = c.get(at + "mscale_all_dim", 0.0);
     if (!under.empty()) c.must_be(at + "truncate", true);  // transformers does not read it there
@@ -66,9 +67,21 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
     const double growth = o.factor - 1;
     if (mscale != 0 && all != 0) o.factor = (1 + mscale * growth) / (1 + all * growth);
     o.factor = c.get(at + "attention_factor", o.factor);
+  } else if (kind == "longrope") {
+    const auto factors = c.at<std::vector<double>>(at + "short_factor");
+    if (c.at<std::vector<double>>(at + "long_factor") != factors)
+      c.refuse(at + "long_factor", "only the numbers of short_factor are known: then long texts turn as short ones do");
+    if (std::ssize(factors) != dim / 2 || std::ranges::any_of(factors, [](double f) { return !(f > 0); }))
+      c.refuse(at + "short_factor", str("need ", dim / 2, " positive numbers"));
+    o.frequencies = rope_frequencies(dim, o.base);
+    for (std::size_t i = 0; i < factors.size(); ++i) o.frequencies[i] /= factors[i];
+    const char* const outside = "original_max_position_embeddings";
+    const double length = static_cast<double>(c.has(outside) ? c.at<int64_t>(outside) : trained_length());
+    const double longer = c.get(at + "factor", c.get("max_position_embeddings", length) / length);
+    o.factor = c.get(at + "attention_factor", longer <= 1 ? 1 : std::sqrt(1 + std::log(longer) / std::log(length)));
   } else {
     c.refuse(at + (c.has(at + "rope_type") ? "rope_type" : "type"),
-             known({"default", "linear", "llama3", "yarn", "proportional"}));
+             known({"default", "linear", "llama3", "yarn", "longrope", "proportional"}));
   }
   return o;
 }

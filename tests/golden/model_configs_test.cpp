@@ -289,3 +289,92 @@ TEST_CASE("model configs: of DeepSeek-V3 head_dim is the width of RoPE, or refus
   m.config["model_type"] = "deepseek_v2";  // where transformers ignores it
   CHECK_THAT(m.refusal(), !Contains("head_dim"));
 }
+
+TEST_CASE("model configs: CWM's windows and RoPE, and what IQuest-Coder must not have", "[models]") {
+  Changed cwm("cwm");
+  std::erase_if(std::get<Json::Object>(cwm.config.value), [](const auto& f) { return f.first == "layer_types"; });
+  cwm.config["num_hidden_layers"] = 6;
+  for (std::size_t i = 0; i < 6; ++i) {
+    INFO(i);
+    CHECK(std::get<MultiHeadAttentionOptions>(cwm.mixer(i)).window == (i % 4 == 0 ? 0 : 4));
+  }
+  cwm.without_rope();
+  CHECK_THAT(cwm.refusal(), Contains("\"rope_parameters.rope_type\" is missing"));
+  Changed coder("iquestcoder");
+  coder.config["clip_qkv"] = 8.0;
+  CHECK_THAT(coder.refusal(), Contains("\"clip_qkv\" is 8.0; only null is known"));
+  coder.config["clip_qkv"] = Json(), coder.config["use_sliding_window"] = true;
+  CHECK_THAT(coder.refusal(), Contains("\"use_sliding_window\" is true; only false is known"));
+}
+
+TEST_CASE("model configs: A.X K1 as published, and Sarvam's name of YaRN", "[models]") {
+  Changed axk1("axk1");
+  std::erase_if(axk1.file.tensors, [](const auto& t) { return t.first.ends_with("e_score_correction_bias"); });
+  axk1.file.tensors["model.layers.0.post_mlp_layernorm.weight"] = ones({16});  // of a dense layer, which has no norm
+  const Decoder model = axk1.load();
+  const Moe& moe = std::get<Moe>(model.blocks[1].feed);
+  CHECK((moe.options.router == MoeRouter::sigmoid && !moe.router_bias.defined()));
+  CHECK_FALSE(model.blocks[0].feed_post_norm.weight.defined());
+  CHECK(model.blocks[1].feed_post_norm.weight.defined());
+  axk1.config["q_lora_rank"] = Json();
+  CHECK_THAT(axk1.refusal(), Contains("\"q_lora_rank\" is missing"));
+
+  Changed sarvam("sarvam_mla");
+  sarvam.without_rope();
+  const Json::Object yarn{
+      {"type", "yarn"}, {"factor", 4.0}, {"mscale_all_dim", 1.0}, {"original_max_position_embeddings", 16}};
+  sarvam.config["rope_scaling"] = yarn;
+  const auto want = std::get<MlaOptions>(sarvam.mixer(0));
+  REQUIRE(!want.rope.frequencies.empty());
+  sarvam.config["rope_scaling"]["type"] = "deepseek_yarn", sarvam.config["head_dim"] = 10;  // of the latent and RoPE
+  const auto got = std::get<MlaOptions>(sarvam.mixer(0));
+  CHECK(got.rope.frequencies == want.rope.frequencies);
+  CHECK(got.scale == want.scale);
+  sarvam.config["model_type"] = "deepseek_v3";
+  CHECK_THAT(sarvam.refusal(), Contains("deepseek_yarn"));
+}
+
+TEST_CASE("model configs: each layer of Granite Swash has a base of RoPE", "[models]") {
+  Changed m("granite_swa");
+  std::erase_if(std::get<Json::Object>(m.config.value), [](const auto& f) { return f.first == "layer_types"; });
+  m.config["num_hidden_layers"] = 5, m.config["layer_rope_theta"] = Json::List{0, 100.0, 1000, 0, 5};
+  for (std::size_t i = 0; i < 5; ++i) {
+    INFO(i);
+    const auto o = std::get<MultiHeadAttentionOptions>(m.mixer(i));
+    CHECK(o.window == (i % 4 == 0 ? 0 : 4));
+    CHECK(o.heads.use_rope == (i % 3 != 0));
+    if (o.heads.use_rope) CHECK(o.heads.rope.base == std::vector<double>{0, 100, 1000, 0, 5}[i]);
+  }
+  m.config["rope_parameters"] = Json::Object{{"rope_type", "linear"}, {"rope_theta", 1000.0}, {"factor", 2.0}};
+  CHECK_THAT(m.refusal(), Contains("\"layer_rope_theta\" is") && Contains("for the default RoPE only"));
+  m.config["layer_rope_theta"] = Json::List{0.0};
+  CHECK_THAT(m.refusal(), Contains("need 5 entries"));
+}
+
+TEST_CASE("model configs: longrope that is the same for long texts and short ones", "[models]") {
+  Changed m("minicpm3");
+  std::erase_if(std::get<Json::Object>(m.config.value), [](const auto& f) { return f.first == "v_head_dim"; });
+  const auto o = std::get<MlaOptions>(m.mixer(0));
+  CHECK(o.value_dim == 4);  // 16 channels over 4 heads
+  REQUIRE(o.rope.frequencies.size() == 2);
+  CHECK(o.rope.frequencies[1] == Approx(std::pow(1000.0, -0.5) / 2.5));
+  CHECK(o.rope.factor == Approx(std::sqrt(1.5)));  // 1 + log 4/log 16
+  m.config["rope_parameters"]["long_factor"] = Json::List{1.1, 2.6};
+  CHECK_THAT(m.refusal(), Contains("long_factor\" is") && Contains("only the numbers of short_factor"));
+  m.config["rope_parameters"]["long_factor"] = m.config["rope_parameters"]["short_factor"] = Json::List{1.1};
+  CHECK_THAT(m.refusal(), Contains("short_factor\" is") && Contains("need 2 positive numbers"));
+}
+
+TEST_CASE("model configs: what MPT must not have is refused by name", "[models]") {
+  for (const auto& [field, value] :
+       {std::pair<const char*, Json>("clip_qkv", 6.0), std::pair<const char*, Json>("qk_ln", true),
+        std::pair<const char*, Json>("alibi", false), std::pair<const char*, Json>("alibi_bias_max", 16)}) {
+    INFO(field);
+    Changed m("mpt");
+    m.config["attn_config"][field] = value;
+    CHECK_THAT(m.refusal(), Contains(std::string("\"attn_config.") + field + "\" is"));
+  }
+  Changed wide("mpt");
+  wide.config["expansion_ratio"] = 2;
+  CHECK_THAT(wide.refusal(), Contains("\"expansion_ratio\" is 2; only 4"));
+}

@@ -32,18 +32,20 @@ using namespace sluice::testing;
 
 namespace {
 
+// clang-format off
 const std::vector<std::string> kFamilies = {
-    "llama",       "qwen2",        "qwen3",      "qwen3_moe",      "qwen3_next",    "qwen3_5",     "qwen3_5_moe",
-    "olmo2",       "olmo_hybrid",  "gemma2",     "gpt_oss",        "afmoe",         "kimi_linear", "deepseek_v2",
-    "deepseek_v3", "deepseek_v32", "mamba2",     "glm4_moe",       "glm4_moe_lite", "glm_moe_dsa", "mistral",
-    "ministral",   "mixtral",      "minimax_m2", "qwen2_moe",      "granite",       "granitemoe",  "granitemoehybrid",
-    "olmo3",       "gemma3_text",  "smollm3",    "bailing_hybrid", "phi3",          "ernie4_5",    "bamba",
-    "nemotron_h",  "lfm2",         "lfm2_moe",   "falcon_h1",      "seed_oss",      "arcee",       "starcoder2",
-    "nemotron",    "glm",          "glm4",       "ernie4_5_moe",   "helium",        "olmoe",       "flex_olmo",
-    "exaone4",     "exaone_moe",   "gemma",      "vaultgemma",     "dots1",         "solar_open",  "laguna",
-    "lfm3",        "lara_mini",    "minimax",    "gpt2",           "gpt_neox",      "phi",         "stablelm",
-    "cohere",      "cohere2",      "gpt_neo",    "gptj",           "falcon",        "mamba",       "falcon_mamba",
-    "jamba",       "glm5_next",    "qwen4_exp",  "ministral3",     "mistral4"};
+    "llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo2", "olmo_hybrid", "gemma2",
+    "gpt_oss", "afmoe", "kimi_linear", "deepseek_v2", "deepseek_v3", "deepseek_v32", "mamba2", "glm4_moe",
+    "glm4_moe_lite", "glm_moe_dsa", "mistral", "ministral", "mixtral", "minimax_m2", "qwen2_moe", "granite",
+    "granitemoe", "granitemoehybrid", "olmo3", "gemma3_text", "smollm3", "bailing_hybrid", "phi3", "ernie4_5", "bamba",
+    "nemotron_h", "lfm2", "lfm2_moe", "falcon_h1", "seed_oss", "arcee", "starcoder2", "nemotron", "glm", "glm4",
+    "ernie4_5_moe", "helium", "olmoe", "flex_olmo", "exaone4", "exaone_moe", "gemma", "vaultgemma", "dots1",
+    "solar_open", "laguna", "lfm3", "lara_mini", "minimax", "gpt2", "gpt_neox", "phi", "stablelm", "cohere", "cohere2",
+    "gpt_neo", "gptj", "falcon", "mamba", "falcon_mamba", "jamba", "glm5_next", "qwen4_exp", "iquestcoder", "jais2",
+    "cwm", "youtu", "sarvam_mla", "axk1", "sarvam_moe", "hy_v3", "mellum", "granitemoeshared", "granite_swa",
+    "granitemoe_swa", "mpt", "persimmon", "minicpm3", "gpt_bigcode",
+    "ministral3", "mistral4"};
+// clang-format on
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
 

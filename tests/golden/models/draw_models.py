@@ -45,21 +45,24 @@ def drawn(name, r):
     if "head_dim" in f or name in ("llama", "mixtral", "lfm2", "lfm2_moe"):
         f["head_dim"] = head_dim
     if name in ("qwen2", "qwen2_moe", "olmo2", "olmo3", "olmo_hybrid", "smollm3", "arcee", "starcoder2",
-                "ernie4_5_moe", "helium", "olmoe", "flex_olmo", "exaone4", "exaone_moe", "vaultgemma"):
+                "ernie4_5_moe", "helium", "olmoe", "flex_olmo", "exaone4", "exaone_moe", "vaultgemma", "jais2",
+                "iquestcoder", "cwm"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
                 "ministral", "mixtral", "minimax", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5",
                 "bamba", "lfm2", "lfm2_moe", "falcon_h1", "seed_oss", "arcee", "starcoder2", "ernie4_5_moe", "helium",
-                "olmoe", "flex_olmo", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open"):
+                "olmoe", "flex_olmo", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open", "iquestcoder", "jais2",
+                "cwm", "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
             f["rope_parameters"].update(pick([{}, dict(beta_fast=8.0, beta_slow=2.0), dict(attention_factor=1.3),
                                               dict(truncate=False)]), factor=pick([2.5, 4.0, 8.0]))
     if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text", "gpt_oss", "smollm3",
-                "bamba", "seed_oss", "arcee", "nemotron", "glm", "glm4", "flex_olmo", "gemma", "dots1", "solar_open"):
+                "bamba", "seed_oss", "arcee", "nemotron", "glm", "glm4", "flex_olmo", "gemma", "dots1", "solar_open",
+                "iquestcoder", "jais2", "sarvam_moe", "hy_v3", "mellum"):
         f["attention_bias"] = pick([True, False])
-    if name in ("llama", "smollm3", "bamba", "falcon_h1", "seed_oss", "arcee", "nemotron"):
+    if name in ("llama", "smollm3", "bamba", "falcon_h1", "seed_oss", "arcee", "nemotron", "iquestcoder", "jais2", "cwm"):
         f["mlp_bias"] = pick([True, False])
     if name in ("qwen2", "qwen2_moe", "qwen3") and pick([True, False]):
         f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
@@ -95,10 +98,40 @@ def drawn(name, r):
                  qk_rope_head_dim=pick([2, 4, 6]), v_head_dim=pick([6, 8]), first_k_dense_replace=r.randint(0, layers),
                  n_group=groups, topk_group=r.randint(1, groups), num_experts_per_tok=pick([1, 2]),
                  routed_scaling_factor=pick([1.0, 2.5]), q_lora_rank=pick([None, 8]))
+        if name == "axk1":
+            del f["first_k_dense_replace"]
+            f.update(mlp_layer_types=any_layers(["dense", "sparse"]), q_lora_rank=pick([5, 8]))
         if name != "deepseek_v2":  # which norms in DeepSeek's own code alone
             f["norm_topk_prob"] = pick([True, False])
     if name == "deepseek_v2":
         f["topk_method"] = pick(["greedy", "group_limited_greedy"])
+    if name == "minicpm3":
+        f.update(hidden_size=heads * pick([4, 6]), scale_emb=pick([1, 12]), scale_depth=pick([None, 1.4]),
+                 dim_model_base=pick([None, 8]))
+        factors = [pick([1.0, 1.3, 4.0]) for _ in range(f["qk_rope_head_dim"] // 2)]
+        rope = dict(rope_type="longrope", rope_theta=100.0, short_factor=factors, long_factor=factors)
+    if name in ("minicpm3", "youtu"):
+        for field in ("first_k_dense_replace", "n_group", "topk_group", "num_experts_per_tok", "routed_scaling_factor",
+                      "norm_topk_prob"):
+            del f[field]
+    if name == "minicpm3":
+        f["rope_parameters"] = pick([make_models.rope, rope, dict(rope, original_max_position_embeddings=16),
+                                     dict(rope, factor=3.0, original_max_position_embeddings=16),
+                                     dict(rope, attention_factor=1.2, original_max_position_embeddings=64)])
+    if name == "mpt":
+        f.update(hidden_size=heads * pick([4, 8]), attn_config=dict(softmax_scale=pick([None, 0.2])))
+        f = make_models.mpt_names(f)
+    if name == "persimmon":
+        del f["num_key_value_heads"]
+        wide, rope = pick([4, 8]), pick(list(ROPE))
+        f.update(hidden_size=heads * wide, layer_norm_eps=f.pop("rms_norm_eps"), qk_layernorm=pick([True, False]),
+                 hidden_act=pick(["relu2", "gelu"]),
+                 rope_parameters=dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0]),
+                                      partial_rotary_factor=pick([0.5, 1.0])))
+    if name in ("youtu", "sarvam_mla", "axk1"):
+        f["rope_parameters"] = pick([f["rope_parameters"], dict(ROPE["yarn"], rope_type="yarn", rope_theta=100.0),
+                                     dict(ROPE["yarn"], rope_type="yarn", rope_theta=100.0, mscale=1.0, mscale_all_dim=0.7)])
+        f["rope_interleave"] = pick([True, False])
     if name == "deepseek_v3":
         f["rope_interleave"] = pick([True, False])
         f["rope_parameters"] = pick([f["rope_parameters"], dict(f["rope_parameters"], mscale=0.707, mscale_all_dim=0.0),
@@ -125,13 +158,22 @@ def drawn(name, r):
                  use_sliding_window=pick([True, False]), sliding_window=pick([3, 5]))
     if name in ("mistral", "mixtral"):
         f["sliding_window"] = pick([None, 3, 5])
-    if name == "ministral":
+    if name == "jais2":
+        f["layer_norm_eps"] = f.pop("rms_norm_eps")
+    if name in ("ministral", "cwm"):
         f["layer_types"] = pick([None, [pick(["sliding_attention", "full_attention"]) for _ in range(layers)]])
     if name.startswith("granite"):
         f.update(hidden_size=heads * pick([4, 6]), attention_bias=pick([True, False]),
                  embedding_multiplier=pick([1.0, 12.0]), residual_multiplier=pick([1.0, 0.22]),
                  attention_multiplier=pick([0.1, 1.0]), logits_scaling=pick([1.0, 8.0]))
-    if name == "granite":
+    if name.endswith("_swa"):
+        f["layer_types"] = pick([None, any_layers(["sliding_attention", "full_attention"])])
+        f["layer_rope_theta"] = None
+        if f["rope_parameters"]["rope_type"] == "default":
+            f["layer_rope_theta"] = pick([None, any_layers([0, 50.0, 10000.0])])
+    if name in ("granitemoeshared", "granitemoe_swa"):
+        f["shared_intermediate_size"] = pick([0, 8, 12])
+    if name in ("granite", "granite_swa"):
         f["mlp_bias"] = pick([True, False])
     if name == "granitemoehybrid":
         f.update(num_local_experts=pick([0, 4, 6]), position_embedding_type=pick(["rope", "nope", None]),
@@ -179,7 +221,14 @@ def drawn(name, r):
                  layer_types=pick([None, any_layers(["linear_attention", "full_attention"])]))
     if name == "minimax_m2":
         f["rotary_dim"] = pick([head_dim // 4 * 2, head_dim])
-    if name == "glm4_moe":
+    if name == "hy_v3":
+        f.update(router_scaling_factor=pick([1.0, 2.8]), mlp_layer_types=pick([None, any_layers(["dense", "sparse"])]))
+    if name == "mellum":
+        rope = lambda kind: dict(ROPE[kind], rope_type=kind, rope_theta=pick([100.0, 10000.0, 500000.0]))
+        f.update(rope_parameters=dict(full_attention=rope(pick(list(ROPE))), sliding_attention=rope(pick(list(ROPE)))),
+                 layer_types=pick([None, any_layers(["sliding_attention", "full_attention"])]),
+                 mlp_layer_types=pick([None, any_layers(["dense", "sparse"])]), norm_topk_prob=pick([True, False]))
+    if name in ("glm4_moe", "sarvam_moe"):
         groups = pick([1, 2])
         f.update(n_group=groups, topk_group=r.randint(1, groups), first_k_dense_replace=r.randint(0, layers),
                  num_experts_per_tok=pick([1, 2]), routed_scaling_factor=pick([1.0, 2.5]),
@@ -323,7 +372,9 @@ def drawn(name, r):
                  ngram_vocab_size_base=pick([7, 50]), make_ngram_vocab_size_divisible_by=pick([1, 8, 128]),
                  split_ngram_parts=pick([1, 2, 5]), seed=pick([0, 1234, 99]), norm_topk_prob=pick([True, False]),
                  eos_token_id=pick([2, [5, 2]]), rope_parameters=dict(f["rope_parameters"], partial_rotary_factor=share))
-    if name in ("gpt2", "gpt_neo", "gptj"):
+    if name == "gpt_bigcode":
+        f["multi_query"] = pick([True, False])
+    if name in ("gpt2", "gpt_bigcode", "gpt_neo", "gptj"):
         f.update({"hidden_size": heads * pick([4, 6]), "activation_function": pick(["gelu_new", "gelu"]),
                   "intermediate_size" if name == "gpt_neo" else "n_inner": pick([None, 20])})
         if name == "gptj":

@@ -79,6 +79,12 @@ FAMILIES = {
                                        rope_parameters=dict(rope_theta=100.0, rope_type="yarn", factor=4.0,
                                                             beta_fast=8.0, beta_slow=1.0, mscale=1.0,
                                                             mscale_all_dim=0.7, original_max_position_embeddings=16))),
+    "youtu": ("Youtu", dict(latent, intermediate_size=24, q_lora_rank=8, rope_parameters=rope)),
+    "sarvam_mla": ("SarvamMLA", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
+                                     num_experts_per_tok=2, q_lora_rank=None, rope_parameters=rope)),
+    "axk1": ("AXK1", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
+                          num_experts_per_tok=2, q_lora_rank=8, n_group=3, topk_group=2,
+                          mlp_layer_types=["dense", "sparse"], rope_parameters=rope)),
     "deepseek_v32": ("DeepseekV32", dict(latent, intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6,
                                          num_experts_per_tok=2, n_shared_experts=1, q_lora_rank=8, n_group=3,
                                          topk_group=2, first_k_dense_replace=1, index_topk=4, index_n_heads=16,
@@ -125,6 +131,12 @@ FAMILIES = {
                                    rope_parameters=rope)),
     "granite": ("Granite", dict(multipliers, intermediate_size=24, rope_parameters=rope)),
     "granitemoe": ("GraniteMoe", dict(multipliers, intermediate_size=8, num_local_experts=5, rope_parameters=rope)),
+    "granitemoeshared": ("GraniteMoeShared", dict(multipliers, intermediate_size=8, num_local_experts=5,
+                                                  shared_intermediate_size=12, rope_parameters=rope)),
+    "granite_swa": ("GraniteSWA", dict(multipliers, intermediate_size=24, num_hidden_layers=3, sliding_window=4,
+                                       layer_rope_theta=[0, 100.0, 1000.0], rope_parameters=rope)),
+    "granitemoe_swa": ("GraniteMoeSWA", dict(multipliers, intermediate_size=8, num_local_experts=5, sliding_window=4,
+                                             shared_intermediate_size=12, layer_types=sliding, rope_parameters=rope)),
     "granitemoehybrid": ("GraniteMoeHybrid", dict(multipliers, **mamba, num_hidden_layers=3, intermediate_size=8,
                                                   num_local_experts=5, shared_intermediate_size=12,
                                                   layer_types=types[:1] + types[3:] + types[:1])),
@@ -136,6 +148,12 @@ FAMILIES = {
                                              num_local_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2,
                                              first_k_dense_replace=1, head_dim=4, layer_group_size=2,
                                              rope_theta=1000.0)),
+    "mpt": ("Mpt", dict(attn_config=dict(softmax_scale=0.3))),
+    "persimmon": ("Persimmon", dict(intermediate_size=24, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
+    "minicpm3": ("MiniCPM3", dict(latent, intermediate_size=24, q_lora_rank=8, scale_emb=3.0, dim_model_base=8,
+                                  rope_parameters=dict(rope_theta=1000.0, rope_type="longrope", factor=4.0,
+                                                       short_factor=[1.1, 2.5], long_factor=[1.1, 2.5],
+                                                       original_max_position_embeddings=16))),
     "phi3": ("Phi3", dict(intermediate_size=24, sliding_window=4, rope_parameters=rope)),
     "ernie4_5": ("Ernie4_5", dict(intermediate_size=24, head_dim=8, use_bias=True, rope_parameters=rope)),
     "mamba": ("Mamba", dict(state_size=6, time_step_rank=3)),
@@ -158,7 +176,13 @@ FAMILIES = {
                                  layer_types=["conv", "full_attention", "conv"], rope_parameters=rope)),
     "seed_oss": ("SeedOss", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
     "arcee": ("Arcee", dict(intermediate_size=24, rope_parameters=rope)),
+    "iquestcoder": ("IQuestCoder", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
+    "jais2": ("Jais2", dict(intermediate_size=24, rope_parameters=rope)),
+    "cwm": ("Cwm", dict(intermediate_size=24, head_dim=8, sliding_window=4, layer_types=sliding,
+                        rope_parameters=dict(rope_theta=500.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0,
+                                             high_freq_factor=4.0, original_max_position_embeddings=16))),
     "gpt2": ("GPT2", dict()),
+    "gpt_bigcode": ("GPTBigCode", dict()),
     "gpt_neo": ("GPTNeo", dict(attention_types=[[["global", "local"], 1]], window_size=4)),
     "starcoder2": ("Starcoder2", dict(intermediate_size=24, sliding_window=4, tie_word_embeddings=True,
                                       rope_parameters=rope)),
@@ -188,6 +212,13 @@ FAMILIES = {
                               sliding_window=4, num_attention_heads_per_layer=[4, 2, 4], gating="per-head",
                               moe_routed_scaling_factor=1.5, layer_types=sliding + sliding[:1],
                               rope_parameters=dict(two_ropes, full_attention=dict(rope, partial_rotary_factor=0.5)))),
+    "sarvam_moe": ("SarvamMoE", dict(intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6, head_dim=8,
+                                     num_experts_per_tok=2, n_shared_experts=1, attention_bias=True, rope_parameters=rope)),
+    "hy_v3": ("HYV3", dict(intermediate_size=24, moe_intermediate_size=8, num_experts=6, head_dim=8,
+                           num_experts_per_tok=2, num_shared_experts=2, rope_parameters=rope)),
+    "mellum": ("Mellum", dict(num_hidden_layers=3, intermediate_size=24, moe_intermediate_size=8, head_dim=8, num_experts=5,
+                              num_experts_per_tok=2, sliding_window=4, layer_types=sliding + sliding[:1],
+                              mlp_layer_types=["sparse", "sparse", "dense"], rope_parameters=two_ropes)),
     "lfm3": ("Lfm3", dict(num_hidden_layers=3, intermediate_size=24, head_dim=8, sliding_window=4,
                           layer_types=["conv"] + sliding,
                           rope_parameters=dict(two_ropes, full_attention=dict(rope_theta=1000.0, partial_rotary_factor=0.5,
@@ -300,6 +331,12 @@ def gpt2_names(fields):
     return {theirs.get(k, k): v for k, v in fields.items() if "key_value" not in k}
 
 
+def mpt_names(fields):
+    theirs = dict(hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads",
+                  max_position_embeddings="max_seq_len", rms_norm_eps="layer_norm_epsilon")
+    return {theirs.get(k, k): v for k, v in fields.items() if "key_value" not in k}
+
+
 def main(out, names):
     if names == ["chat"]:
         return chat(os.path.join(out, "chat"))
@@ -308,9 +345,11 @@ def main(out, names):
         fields = {**common, **options}
         if name in ("mamba", "falcon_mamba", "mamba2"):
             fields = without_attention(fields)
-        if name in ("gpt2", "gpt_neo", "gptj"):
+        if name in ("gpt2", "gpt_bigcode", "gpt_neo", "gptj"):
             fields = gpt2_names(fields)
-        if name in ("gpt_neox", "falcon"):
+        if name == "mpt":
+            fields = mpt_names(fields)
+        if name in ("gpt_neox", "falcon", "persimmon"):
             del fields["num_key_value_heads"]
         folder = os.path.join(out, name)
         largest = make(kind, fields, folder, len(name))
