@@ -5,7 +5,7 @@
 //   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention)
 //   K, V ← mixed with those of the token before (an option)
 //   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ (or Q) and c
-//   Q, K ← norm of each head, or of all heads together, then RoPE
+//   Q, K ← norm of each head, or of all heads together, then RoPE; Q also grows with its position (an option)
 //   Y = softmax(cap(Q·Kᵀ/√dk) + bias) V     (ops/attention/attention.h: O(n) memory)
 //   Y ← norm of each head (an option), gate G1;   O = concat(Y)·Wo;   O ← gate G5
 //   y = x + dropout(norm'(O))               residual and norm' (sandwich) are options
