@@ -9,6 +9,7 @@
 #include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/qsa_attention.h>
 #include <sluice/ops/basic.h>
+#include <sluice/parallel/sequence.h>
 
 #include <algorithm>
 #include <string>
@@ -191,6 +192,35 @@ TEST_CASE("pools: all of them are plain attention, streams in any pieces, nothin
     const Tensor scores = index_scores({index.q, mla.indexer.pooled(index.k), index.w});
     CHECK(max_abs(grad({sum(square(scores))}, {p.tensor})[0]) > 0);
   }
+}
+
+TEST_CASE("pools: of a sequence cut over ranks, beside padding and masks of pairs", "[layers][pools][sequence]") {
+  Rand rand(7);
+  Rng rng(3);
+  const int64_t n = 90;
+  const HeadsOptions heads{.dim = 12, .heads = 2, .use_rope = true, .dtype = f64};
+  const QsaAttention layer({.heads = heads, .topk = 8, .pool = 4, .index_heads = 3, .index_dim = 6}, rng);
+  const Tensor x = random_tensor({2, n, 12}, f64, rand), real = random_tensor({2, n}, f64, rand) > -0.8,
+               pairs = random_tensor({2, 1, n, n}, f64, rand) > -0.5;
+  const std::vector<int64_t> first{0, 37, 60}, lengths{37, 23, 30};
+  for (const Tensor& key_mask : {Tensor(), real})
+    for (const Tensor& mask : {Tensor(), pairs}) {
+      std::vector<Tensor> cut(3);
+      run_ranks(3, [&](const Communicator& c) {
+        const auto r = static_cast<std::size_t>(c.rank());
+        const auto piece = [&](const Tensor& t, int64_t dim) {
+          return t.defined() ? narrow(t, dim, first[r], lengths[r]) : t;
+        };
+        SequenceScope scope(c);
+        NoGrad guard;
+        cut[r] = layer(piece(x, 1), {.key_mask = piece(key_mask, 1), .mask = piece(mask, 2)});
+      });
+      const Tensor y = layer(x, {.key_mask = key_mask, .mask = mask});
+      const auto shown = [&](const Tensor& t) {
+        return key_mask.defined() ? masked_fill(t, unsqueeze(logical_not(key_mask), -1), 0) : t;
+      };
+      CHECK(max_abs_diff(shown(cat(cut, 1)), shown(y)) < 1e-13);
+    }
 }
 
 TEST_CASE("pools: options that do not fit", "[layers][pools]") {
