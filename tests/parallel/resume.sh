@@ -61,6 +61,10 @@ for ((i = 0; i < trials; ++i)); do
   begun=$SECONDS
   if wait "$job"; then continue; fi # it was done before
   ((SECONDS - begun <= 15 * slow)) || die "trial $i: it took $((SECONDS - begun)) s to end after SIG$signal"
+  for ((k = 0; k < 200 * slow; ++k)); do # a rank that was stopped ends when it gets a turn
+    if [[ ! $(ranks_of cut) ]]; then break; fi
+    sleep 0.05
+  done
   [[ ! $(ranks_of cut) ]] || die "trial $i: processes are left"
   interrupted=$((interrupted + 1))
   cp -r "$work/cut" "$work/fewer"
