@@ -72,14 +72,15 @@ void add_attention_rows(RowList& rows) {
            "dropout": 0.3})",
            R"({"heads": 1, "rope_dim": 0, "growth_beta": 0.7, "growth_length": 2})",
            R"({"q_rank": 3, "topk": 3, "index_heads": 3, "index_dim": 5, "form": "absorbed"})",
-           R"({"q_rank": 2, "topk": 2, "index_heads": 2, "index_dim": 6, "index_pairing": "interleaved", "causal": false,
+           R"({"q_rank": 2, "topk": 2, "index_heads": 2, "index_dim": 6, "index_pairing": "interleaved",
+           "causal": false,
            "rope_frequencies": [1, 0.3], "q_factor": 1.5})",
            R"({"q_rank": 3, "raw_latent": true, "gate": "elementwise", "topk": 3, "index_heads": 3, "index_dim": 5})",
            R"({"q_rank": 5, "raw_latent": true, "gate": "headwise", "q_factor": 1.1, "sink": true})",
            R"({"gate": "elementwise", "sink": true, "rope_pairing": "half", "form": "absorbed", "kv_rank": 3})",
            R"({"q_rank": 3, "use_rope": false, "topk": 4, "index_pool": 2, "index_heads": 3, "index_dim": 5})",
-           R"({"q_rank": 3, "rope_dim": 0, "topk": 3, "index_pool": 3, "index_heads": 2, "index_dim": 4, "form": "absorbed",
-           "attention_dropout": 0.3})"})
+           R"({"q_rank": 3, "rope_dim": 0, "topk": 3, "index_pool": 3, "index_heads": 2, "index_dim": 4,
+           "form": "absorbed", "attention_dropout": 0.3})"})
       .refuses_segments = "index_pool";
   rows.add<NsaAttention>(
       "nsa_attention", kMasked,
@@ -105,7 +106,8 @@ void add_attention_rows(RowList& rows) {
   rows.add<QsaAttention>(
       "qsa_attention", {.key_mask = true, .positions = true, .scores = true, .streams = true},
       R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4, "topk": 4, "pool": 2, "index_heads": 3, "index_dim": 4})",
-      {R"({"topk": 3, "pool": 3, "use_rope": true, "rope_rot_dim": 2, "index_dim": 5, "norm_eps": 0.1, "dropout": 0.3})",
+      {R"({"topk": 3, "pool": 3, "use_rope": true, "rope_rot_dim": 2, "index_dim": 5, "norm_eps": 0.1,
+           "dropout": 0.3})",
        R"({"topk": 1, "pool": 1, "use_rope": true, "rope_pairing": "interleaved", "gate": false, "value_dim": 3})",
        R"({"kv_heads": 1, "qk_norm": false, "residual": true, "qkv_bias": true, "attention_dropout": 0.3})"});
   rows.add<DiffAttention>(

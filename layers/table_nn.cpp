@@ -20,7 +20,8 @@ void add_nn_rows(RowList& rows) {
            "top_k": 3, "scale": 2.5, "shared_hidden": 3, "shared_gate": false})",
        R"({"logit_bias": true, "expert_bias": true, "activation": "swiglu_oai", "swiglu_limit": 0.3,
            "swiglu_alpha": 1.3, "hidden": 5, "shared_hidden": 3})",
-       R"({"activation": "swiglu_limited", "swiglu_limit": 0.3, "hidden": 5, "shared_hidden": 3, "shared_gate": false})",
+       R"({"activation": "swiglu_limited", "swiglu_limit": 0.3, "hidden": 5, "shared_hidden": 3,
+           "shared_gate": false})",
        R"({"activation": "relu2", "latent": 2, "hidden": 5, "shared_hidden": 3, "expert_bias": true})"});
   rows.add<Norm>(
       "norm", {}, R"({"dim": 4})",

@@ -304,7 +304,8 @@ std::span<const ModelFamily> latent_families() {
       {"glm_moe_dsa", read_deepseek},
       {"mistral4", read_deepseek, R"({"routed_scaling_factor": 1.0, "n_shared_experts": 1})"},
       {"glm5_next_text", read_glm5_next, R"({"routed_scaling_factor": 2.5, "n_shared_experts": 1, "rms_norm_eps": 1e-5,
-                                             "linear_num_heads": 64, "linear_head_dim": 128, "linear_conv_kernel_dim": 4})"},
+                                             "linear_num_heads": 64, "linear_head_dim": 128,
+                                             "linear_conv_kernel_dim": 4})"},
   };
   return all;
 }
