@@ -108,9 +108,9 @@ static uint64_t split_mix(uint64_t x) {
 
 void hash_ngrams(NgramInjectionOptions& o, int64_t vocabulary, int64_t longest, int64_t heads, int64_t layer,
                  int64_t least, int64_t divisor, int64_t seed) {
-  constexpr int64_t most = int64_t{1} << 40;
+  constexpr int64_t most = int64_t{1} << 31, primes = 1024;  // a hostile file must not let the search go on for hours
   if (vocabulary < 1 || longest < 2 || longest > 64 || heads < 1 || heads > 4096 || layer < 0 || layer > 4096 ||
-      least < 1 || least > most || divisor < 1 || divisor > most)
+      (layer + 1) * (longest - 1) * heads > primes || least < 1 || least > most || divisor < 1 || divisor > most)
     fail<ValueError>("hash_ngrams: got vocabulary=", vocabulary, ", longest=", longest, ", heads=", heads,
                      ", layer=", layer, ", least=", least, ", divisor=", divisor, "; these make no table");
   const uint64_t half = std::max<uint64_t>(1, static_cast<uint64_t>(INT64_MAX / vocabulary) / 2),

@@ -34,7 +34,8 @@ struct NgramInjectionOptions {
 
 /// The options' multipliers and sizes for the `layer`-th injection of a model with this vocabulary, as Qwen4 makes them
 /// from a seed: sizes are the primes from `least` on, of which each injection takes those behind the one before it.
-/// `divisor` divides the rows. Throws ValueError for numbers that make no table.
+/// `divisor` divides the rows. Throws ValueError for numbers that make no table, for more than 1024 primes, and for a
+/// `least` above 2³¹.
 void hash_ngrams(NgramInjectionOptions& o, int64_t vocabulary, int64_t longest, int64_t heads, int64_t layer,
                  int64_t least, int64_t divisor, int64_t seed);
 

@@ -7,9 +7,9 @@
 // Gradients flow through s and w, not through the choice T. softmax: Mixtral, Qwen3. A shared expert with a gate for
 // each token: Qwen2-MoE, Qwen3-Next. σ, with the bias b for the choice alone: DeepSeek-V3, Kimi Linear, Trinity. With
 // groups of experts, T comes from the best groups alone (DeepSeek-V2, §2.2.2; DeepSeek-V3, §2.1.2). gpt-oss has biases
-// in all maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l. Nemotron 3 has no
-// gate. DeepSeek-V4 and GLM-5.3 clamp g and u alike, in the shared expert, too: u ⊙ silu(g). Nemotron's experts may
-// read a latent z = x·W_down, and W_up maps their sum back: y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up.
+// in all maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l. DeepSeek-V4
+// and GLM-5.3 clamp g and u alike, in the shared expert, too, and keep u ⊙ silu(g). Nemotron 3 has no gate. Its experts
+// may read a latent z = x·W_down, and W_up maps their sum back: y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>

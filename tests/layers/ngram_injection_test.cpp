@@ -178,4 +178,6 @@ TEST_CASE("n-grams: a decoder with streams trains and generates; options that do
   refused([](NgramInjectionOptions& g) { g.dim = int64_t{1} << 62; });
   CHECK_THROWS_WITH(hash_ngrams(grams, 40, 1, 2, 0, 7, 1, 0), Contains("hash_ngrams") && Contains("longest=1"));
   CHECK_THROWS_AS(hash_ngrams(grams, 40, 3, 2, 0, int64_t{1} << 62, 1, 0), ValueError);
+  CHECK_THROWS_AS(hash_ngrams(grams, 40, 3, 257, 1, 7, 1, 0), ValueError);  // 1028 primes
+  CHECK_NOTHROW(hash_ngrams(grams, 40, 3, 256, 1, 7, 1, 0));
 }
