@@ -54,19 +54,6 @@ namespace {
   }
 }
 
-[[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]] inline void read_pairs(const BFloat16* x, int64_t ld,
-                                                                                        int64_t cols, int64_t k,
-                                                                                        Tile& t) {
-  const __mmask16 mask = lanes(cols);
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
-    const __mmask16 l = 2 * i < k ? mask : __mmask16(0), h = 2 * i + 1 < k ? mask : __mmask16(0);
-    const __m512i even = _mm512_maskz_cvtepu16_epi32(l, _mm256_maskz_loadu_epi16(l, x + 2 * i * ld));
-    const __m512i odd = _mm512_maskz_cvtepu16_epi32(h, _mm256_maskz_loadu_epi16(h, x + (2 * i + 1) * ld));
-    t[i] = _mm512_or_si512(even, _mm512_maskz_slli_epi32(0xffff, odd, 16));
-  }
-}
-
 /// Packs `count` rows of a or columns of b as tiles: all k of the first 16, then of the next 16. along: k runs along
 /// the rows of x. turned: the vectors of a tile are transposed. x is read along its rows.
 template <class X>
@@ -79,12 +66,43 @@ template <class X>
           __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), always_inline)) {
             Tile t;
             if (along) read_rows(at, ld, count - i, k - p, t);
-            else read_pairs(at, ld, count - i, k - p, t);
+            else if constexpr (sizeof(X) == 4) read_pairs(at, ld, count - i, k - p, t);
             if (turned) transpose(t);
             char* tile = to + (i / kAmxTile * steps + p / kAmxStep) * 1024;
 #pragma GCC unroll 16
             for (int r = 0; r < 16; ++r) _mm512_storeu_si512(tile + 64 * r, t[r]);
           });
+}
+
+/// pack_tiles() of columns of bf16, two tiles at a time: each line of 64 bytes is read once. Where ld is a large power of
+/// two, the lines of 32 rows share one set of L1, which does not keep them for a second tile.
+[[gnu::target("avx512f,avx512bw")]] void pack_columns(const BFloat16* x, int64_t ld, bool turned, int64_t count,
+                                                      int64_t k, char* to) {
+  constexpr int kNear = 2;                            // prefetches into L2
+  const int64_t column = ceil_div(k, kAmxStep) * 1024;  // bytes of the tiles of 16 columns
+  const bool far = count * k > 1 << 16;
+  const __m512i low = _mm512_load_si512(kLowPairs), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  for (int64_t p = 0; p < k; p += kAmxStep, x += kAmxStep * ld, to += 1024)
+    for (int64_t i = 0; i < count; i += 2 * kAmxTile) {
+      const __mmask32 mask = count - i >= 32 ? ~__mmask32(0) : (__mmask32(1) << (count - i)) - 1;
+      const bool both = count - i > kAmxTile;
+      char* const tile = to + i / kAmxTile * column;
+      for (int64_t r = kAmxStep; far && r < std::min(2 * kAmxStep, k - p); ++r)
+        __builtin_prefetch(x + r * ld + i, 0, kNear);
+      for (int64_t r = 0; r < kAmxStep / 2; ++r) {
+        const __mmask32 e = p + 2 * r < k ? mask : 0, o = p + 2 * r + 1 < k ? mask : 0;
+        const __m512i even = _mm512_maskz_loadu_epi16(e, x + 2 * r * ld + i),
+                      odd = _mm512_maskz_loadu_epi16(o, x + (2 * r + 1) * ld + i);
+        _mm512_store_si512(tile + 64 * r, _mm512_permutex2var_epi16(even, low, odd));
+        if (both) _mm512_store_si512(tile + column + 64 * r, _mm512_permutex2var_epi16(even, high, odd));
+      }
+      for (int64_t half = 0; turned && half < (both ? 2 : 1); ++half) {
+        Tile t;
+        for (int r = 0; r < 16; ++r) t[r] = _mm512_load_si512(tile + half * column + 64 * r);
+        transpose(t);
+        for (int r = 0; r < 16; ++r) _mm512_store_si512(tile + half * column + 64 * r, t[r]);
+      }
+    }
 }
 
 struct Products {
@@ -107,7 +125,10 @@ struct Products {
 
 template <class X>
 void bf16_pack(const X* x, int64_t ld, bool along, bool turned, int64_t count, int64_t k, float* to) {
-  pack_tiles(x, ld, along, turned, count, k, reinterpret_cast<char*>(to));
+  char* const tiles = reinterpret_cast<char*>(to);
+  if constexpr (sizeof(X) == 2)
+    if (!along) return pack_columns(x, ld, turned, count, k, tiles);
+  pack_tiles(x, ld, along, turned, count, k, tiles);
 }
 template void bf16_pack(const float*, int64_t, bool, bool, int64_t, int64_t, float*);
 template void bf16_pack(const BFloat16*, int64_t, bool, bool, int64_t, int64_t, float*);
