@@ -15,6 +15,8 @@ namespace sluice::detail {
 
 /// Rounds to the nearest bf16, ties to even, as AMX does: NaN stays NaN, denormals become 0.
 void round_to_bf16(float* x, int64_t n);
+/// to [rows, cols] = from, rounded to bf16; denormals are kept.
+void round_rows(const float* from, int64_t ld, int64_t rows, int64_t cols, BFloat16* to, int64_t ld_to);
 
 /// Whether an instruction set multiplies tiles of bf16.
 inline bool has_bf16_tiles(Isa isa = sluice::isa()) { return isa >= Isa::avx512_bf16 || isa == Isa::neon_bf16; }

@@ -30,6 +30,12 @@ template <class T>
 void gemm_chained(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
                   int64_t ldb, T beta, T* c, int64_t ldc, Precision precision = Precision::f32);
 
+/// A place for results in bf16.
+struct Rounded {
+  BFloat16* to = nullptr;
+  int64_t ld = 0;
+};
+
 /// Destination of a product of one block of k: c [n, m] = alpha · a · b + beta · c; then c += bias [m] unless null.
 template <class T> struct Block {
   int64_t n, m, k;
@@ -37,7 +43,8 @@ template <class T> struct Block {
   T* c;
   int64_t ldc;
   const T* bias = nullptr;
-  /// Its rows first … first + count − 1.
+  Rounded rounded = {};  // where results go, rounded, in place of c, if there is such a place
+  /// Its rows first … first + count − 1; not of one that rounds.
   Block rows(int64_t first, int64_t count) const { return {count, m, k, alpha, beta, c + first * ldc, ldc, bias}; }
 };
 
@@ -107,11 +114,14 @@ template <class T> class PackedB {
   /// The same for n rows of a from row `first_row` on, which is a multiple of 32.
   bool multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T alpha, T beta, T* c, int64_t ldc,
                 int64_t first_panel, int64_t last_panel, const T* bias = nullptr) const;
+  /// The same with alpha 1 and beta 0, rounded to bf16. sums: memory for n rows, ld_sums numbers apart.
+  void multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T* sums, int64_t ld_sums, BFloat16* c, int64_t ldc,
+                int64_t first_panel, int64_t last_panel, const T* bias) const;
 
  private:
+  bool multiply(const PackedA<T>& a, int64_t first_row, Block<T> to, int64_t first_panel, int64_t last_panel) const;
   T* block(int64_t l, int64_t k, int64_t panel) const;
-  template <class F>
-  bool each_block(int64_t n, T alpha, T beta, T* c, int64_t ldc, int64_t first, int64_t last, const T* bias, F f) const;
+  template <class F> bool each_block(const Block<T>& to, int64_t first, int64_t last, F f) const;
   int64_t k_, m_, cols_, depth_;  // columns of a panel; rows of a block
   Packing packing_;
   T* data_;

@@ -134,7 +134,7 @@ struct RowBlocks {
 }  // namespace
 
 template <class T> void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, const Block<T>& to) {
-  const auto [n, m, k, alpha, beta, c, ldc, bias] = to;
+  const auto [n, m, k, alpha, beta, c, ldc, bias, rounded] = to;
   const RowBlocks blocks(n, micro.rows);
   const int64_t height = blocks.height, row = a.grouped ? k : a.row;
   // Each tile prefetches one of `parts` parts of a panel.

@@ -138,17 +138,19 @@ template <class T> T* PackedA<T>::block(int64_t l, int64_t k, int64_t row) const
   return data_ + (l * round_up(n_, kAmxTile) + row * tiled(k)) * parts(packing_) / 2;
 }
 
-/// Calls f(l, right, to) for each block of k, which begins at row l.
+/// Calls f(l, right, to) for each block of k, which begins at row l. to: the whole product, but for its columns and k.
 template <class T>
 template <class F>
-bool PackedB<T>::each_block(int64_t n, T alpha, T beta, T* c, int64_t ldc, int64_t first, int64_t last, const T* bias,
-                            F f) const {
-  const int64_t col = first * cols_, m = std::min(last * cols_, m_) - col;
+bool PackedB<T>::each_block(const Block<T>& whole, int64_t first, int64_t last, F f) const {
+  const int64_t col = first * cols_;
   bool finite = true;
   for (int64_t l = 0; l < k_; l += depth_) {
-    const int64_t k = std::min(depth_, k_ - l);
-    const T* const now = bias && l + k == k_ ? bias + col : nullptr;
-    finite &= f(l, block(l, k, first), Block<T>{n, m, k, alpha, l == 0 ? beta : T(1), c, ldc, now});
+    Block<T> to = whole;
+    to.m = std::min(last * cols_, m_) - col, to.k = std::min(depth_, k_ - l);
+    if (l > 0) to.beta = T(1);
+    if (l + to.k < k_) to.bias = nullptr, to.rounded = {};
+    else if (to.bias) to.bias += col;
+    finite &= f(l, block(l, to.k, first), to);
   }
   return finite;
 }
@@ -162,7 +164,8 @@ bool PackedB<T>::multiply(Trans ta, int64_t n, T alpha, const T* a, int64_t lda,
     if (bias) add_bias(c, n, m, ldc, bias + col);
     return true;
   }
-  return each_block(n, alpha, beta, c, ldc, first_panel, last_panel, bias, [&](int64_t l, T* right, Block<T> to) {
+  const Block<T> whole{n, m_, k_, alpha, beta, c, ldc, bias};
+  return each_block(whole, first_panel, last_panel, [&](int64_t l, T* right, const Block<T>& to) {
     const T* left = ta == Trans::no ? a + l : a + l * lda;
     if constexpr (sizeof(T) == 4) {
 #if defined(SLUICE_BF16_TILES)
@@ -186,7 +189,13 @@ bool PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T a
                           int64_t first_panel, int64_t last_panel, const T* bias) const {
   if (packing_ == Packing::plain || k_ == 0)
     return multiply(Trans::no, n, alpha, a.block(0, k_, first_row), k_, beta, c, ldc, first_panel, last_panel, bias);
-  return each_block(n, alpha, beta, c, ldc, first_panel, last_panel, bias, [&](int64_t l, T* right, Block<T> to) {
+  return multiply(a, first_row, Block<T>{n, m_, k_, alpha, beta, c, ldc, bias}, first_panel, last_panel);
+}
+
+template <class T>
+bool PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, Block<T> whole, int64_t first_panel,
+                          int64_t last_panel) const {
+  return each_block(whole, first_panel, last_panel, [&](int64_t l, T* right, const Block<T>& to) {
     const T* left = a.block(l, to.k, first_row);
     if constexpr (sizeof(T) == 4) {
 #if defined(SLUICE_BF16_TILES)
@@ -199,6 +208,18 @@ bool PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T a
     multiply_block<T>(micro<T>(isa()), {left, copied_row(to.k), 1}, {right, to.k * cols_, cols_, true}, to);
     return true;
   });
+}
+
+template <class T>
+void PackedB<T>::multiply(const PackedA<T>& a, int64_t first_row, int64_t n, T* sums, int64_t ld_sums, BFloat16* c,
+                          int64_t ldc, int64_t first_panel, int64_t last_panel, const T* bias) const {
+  if constexpr (sizeof(T) == 4) {
+    const bool at_once = packing_ == Packing::tiles && isa() == Isa::avx512_bf16;  // by the instructions that multiply
+    Block<T> whole{n, m_, k_, T(1), T(0), sums, ld_sums, bias};
+    if (at_once) whole.rounded = {c, ldc};
+    multiply(a, first_row, whole, first_panel, last_panel);
+    if (!at_once) round_rows(sums, ld_sums, n, std::min(last_panel * cols_, m_) - first_panel * cols_, c, ldc);
+  }
 }
 
 template <class T> void add_bias(T* c, int64_t n, int64_t m, int64_t ldc, const T* bias) {

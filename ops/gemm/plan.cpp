@@ -28,7 +28,7 @@ const char* means(const GemmShape& p, Packing packing) {
   static constexpr const char* rounded[] = {"portable, bf16", "NEON, bf16",    "NEON, bf16",   "AVX2, bf16",
                                             "AVX-512, bf16",  "AVX-512, bf16", "AVX-512, bf16"};
   switch (packing) {
-    case Packing::plain: return p.isa != Isa::base ? "one row or column" : "OpenBLAS";
+    case Packing::plain: return p.isa != Isa::base || p.dtype == bf16 ? "one row or column" : "OpenBLAS";
     case Packing::panels: return exact[static_cast<int>(p.isa)];
     case Packing::rounded: return rounded[static_cast<int>(p.isa)];
     case Packing::tiles:
@@ -53,11 +53,11 @@ Plan plan_gemm(const GemmShape& p) {
   const Packing packing = wide && splits(p) ? Packing::split : packing_of(p);
   // All threads work on a single matrix, but on one of a batch only if it is large.
   const int64_t least = p.batch == 1 ? 1 << 21 : p.dtype == bf16 || packing == Packing::tiles ? 1 << 28 : 1 << 25;
-  const bool large = (wide || p.dtype == bf16) && work >= least;
+  const bool large = (wide || (p.dtype == bf16 && packing != Packing::plain)) && work >= least;
   return {!large ? Plan::separate : few_uses(p, packing) ? Plan::own : Plan::shared, packing, means(p, packing)};
 }
 
-Packing packing_of(const GemmShape& p) { return (p.n == 1 || p.m == 1) && p.dtype != bf16 ? Packing::plain : usual(p); }
+Packing packing_of(const GemmShape& p) { return p.n == 1 || p.m == 1 ? Packing::plain : usual(p); }
 
 Packing usual_packing(DType dtype, Precision precision) {
   return usual({.n = 2, .m = 2, .k = 2, .dtype = dtype, .precision = precision});

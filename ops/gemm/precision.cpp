@@ -20,6 +20,13 @@ void set_precision(Precision p) { of_process = p; }
 
 PrecisionScope::PrecisionScope(Precision p) : Restored(of_thread, static_cast<int>(p)) {}
 
+void detail::round_rows(const float* from, int64_t ld, int64_t rows, int64_t cols, BFloat16* to, int64_t ld_to) {
+  vectorised([=] {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) to[i * ld_to + j] = BFloat16(from[i * ld + j]);
+  });
+}
+
 void detail::round_to_bf16(float* x, int64_t n) {
   vectorised(
       [](float* p, int64_t count) {

@@ -7,6 +7,7 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/matmul/skinny.h>
 #include <sluice/ops/matmul/tiling.h>
+#include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/gemm/operand.h>
 #include <sluice/ops/kernels.h>
@@ -34,14 +35,6 @@ using detail::Trans;
 constexpr int64_t kFew = 32;                    // products of at most so many multiply-adds are faster without gemm
 constexpr int64_t kGroup = 32;                  // rows of a that are packed at a time
 constexpr int64_t kRoundedRow = kRounded + 16;  // padded: no two rows lie in the same sets of the cache
-
-/// to = from, rounded.
-void round_rows(const float* from, int64_t ld, int64_t rows, int64_t cols, BFloat16* to, int64_t ldc) {
-  detail::vectorised([=] {
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < cols; ++j) to[i * ldc + j] = BFloat16(from[i * ld + j]);
-  });
-}
 
 /// A product of matrices of X, computed in T: X itself, or f32 for bf16.
 template <class T, class X> struct Matmul {
@@ -95,7 +88,7 @@ template <class T, class X> struct Matmul {
       const Tensor wide = to(alias(x, Layout({rows, k}, {ld, 1}, x.layout().offset)), f32), sums = empty({rows, cols});
       T* const y = reinterpret_cast<T*>(sums.raw());
       detail::skinny_matmul(trans, rows, cols, k, wide.data<T>(), k, many, ld_many, bias, y, cols);
-      round_rows(y, cols, rows, cols, pc, cols);
+      detail::round_rows(y, cols, rows, cols, pc, cols);
     } else {
       detail::skinny_matmul(trans, rows, cols, k, few, ld, many, ld_many, bias, pc, cols);
     }
@@ -110,8 +103,7 @@ template <class T, class X> struct Matmul {
       const int64_t step = kRounded / panels.panel_columns();
       for (int64_t p = first; p < last; p += step) {
         const int64_t col = (p - first) * panels.panel_columns();
-        panels.multiply(*copy, row, rows, 1, 0, sums, kRoundedRow, p, std::min(p + step, last), add);
-        round_rows(sums, kRoundedRow, rows, std::min(kRounded, cols - col), to + col, m);
+        panels.multiply(*copy, row, rows, sums, kRoundedRow, to + col, m, p, std::min(p + step, last), add);
       }
       return true;
     } else if (copy) {
@@ -141,21 +133,31 @@ template <class T, class X> struct Matmul {
     });
   }
 
-  /// Computes a piece of a product of one row or one column on one thread. memory: for k numbers.
-  void vector(const X* from_a, const X* from_b, int64_t rows, int64_t cols, X* to, X* memory) const {
+  /// Computes a piece of a product of one row or one column on one thread. memory: for k numbers and, if results are
+  /// rounded, for the piece.
+  void vector(const X* from_a, const X* from_b, int64_t rows, int64_t cols, const T* add, X* to, T* memory) const {
     const bool column = n > 1;
     const Skinny s = skinny(column);
-    const X *few = column ? from_b : from_a, *many = column ? from_a : from_b;
+    const X *vector = column ? from_b : from_a, *many = column ? from_a : from_b;
     const int64_t count = column ? rows : cols, step = column ? right.at(1, 0) : left.at(0, 1);
-    if (step != 1) {
-      for (int64_t l = 0; l < k; ++l) memory[l] = few[l * step];
-      few = memory;
+    const bool copied = kRounds || step != 1;
+    for (int64_t l = 0; copied && l < k; ++l) memory[l] = T(vector[l * step]);
+    const T* few = memory;
+    T* sums = memory + k;
+    if constexpr (!kRounds) {
+      if (!copied) few = vector;
+      sums = to;
     }
     detail::vectorised([=, this] {
-      if (s.trans == Trans::yes) return detail::skinny_dots(1, count, k, T(1), few, k, many, s.ld_many, to, count);
-      std::fill_n(to, count, T(0));
-      detail::skinny_sums(1, count, k, few, k, many, s.ld_many, to, count);
+      if (s.trans == Trans::yes) {
+        detail::skinny_dots(1, count, k, T(1), few, k, many, s.ld_many, sums, count);
+      } else {
+        std::fill_n(sums, count, T(0));
+        detail::skinny_sums(1, count, k, few, k, many, s.ld_many, sums, count);
+      }
     });
+    if (add) detail::add_bias(sums, rows, cols, cols, add);
+    if constexpr (kRounds) detail::round_rows(sums, cols, rows, cols, to, m);
   }
 
   /// Each task has a tile of c and packs its own operands, where packing pays.
@@ -166,12 +168,13 @@ template <class T, class X> struct Matmul {
     const Tiling t = plan.way == Plan::own ? Tiling::own(n, m, 32, ceil_div(num_threads(), batch))
                      : kRounds             ? Tiling::pieces(n, m, 2 * kRounded, 1)
                                            : Tiling(batch, n, m, k, kGroup, 32, isa() == Isa::base ? 8 : num_threads());
-    const bool packed = kRounds || plan.packing == Packing::split;
+    const bool vectors = plan.packing == Packing::plain && (kRounds || (isa() != Isa::base && !short_dots()));
+    const bool packed = plan.packing == Packing::split || (kRounds && !vectors);
     const int64_t tiles = t.row_tiles * t.col_tiles, most_rows = std::min(t.rows, round_up(n, kGroup));
     const int64_t for_b = packed ? round_up(PackedB<T>::size(k, std::min(t.cols, m), plan.packing), 16) : 0;
-    const int64_t for_a = kRounds ? round_up(PackedA<T>::size(most_rows, k), 16) : 0;
-    const bool vectors = plan.packing == Packing::plain && isa() != Isa::base && !short_dots();
-    const int64_t memory = for_b + for_a + (kRounds ? most_rows * kRoundedRow : vectors ? k : 0);
+    const int64_t for_a = kRounds && packed ? round_up(PackedA<T>::size(most_rows, k), 16) : 0;
+    const int64_t for_sums = !kRounds ? 0 : vectors ? t.rows * t.cols : most_rows * kRoundedRow;
+    const int64_t memory = for_b + for_a + for_sums + (vectors ? k : 0);
     const int64_t grain = std::max<int64_t>(1, (int64_t{1} << 16) / (n * m * k));
     parallel_for(batch * tiles, grain, [&](int64_t begin, int64_t end) {
       const Tensor all = empty({memory}, {.dtype = dtype_of<T>()});
@@ -191,11 +194,11 @@ template <class T, class X> struct Matmul {
           if (!tile(kRounds ? &copy : nullptr, 0, from_a, rows, panels, 0, panels.panels(), cols, T(0), add, to,
                     place + for_b + for_a))
             again_where_not_finite(from_a, from_b, rows, cols, add, to);
+        } else if (vectors) {
+          vector(from_a, from_b, rows, cols, add, to, place);
         } else if constexpr (!kRounds) {
-          if (vectors) vector(from_a, from_b, rows, cols, to, place);
-          else
-            detail::gemm(left.trans, right.trans, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m,
-                         precision);
+          detail::gemm(left.trans, right.trans, rows, cols, k, T(1), from_a, left.ld, from_b, right.ld, T(0), to, m,
+                       precision);
           if (add) detail::add_bias(to, rows, cols, m, add);
         }
       }

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -84,6 +85,48 @@ TEST_CASE("matmul of bf16: batches, broadcast and strided", "[matmul][bf16]") {
     const Tensor rows = narrow(random_tensor({200, 90}, bf16, rand), 1, 3, 40);
     check_product(matmul(rows, shared), rows, shared);
     CHECK(matmul(zeros({3, 0}, {bf16}), zeros({0, 4}, {bf16})).to_vector() == std::vector<float>(12, 0.f));
+  });
+}
+
+TEST_CASE("matmul of bf16: batches of one row or one column", "[matmul][bf16]") {
+  for_each_isa([] {
+    Rand rand(5);
+    for (const auto& [n, m, k] : {std::array<int64_t, 3>{1, 700, 300}, {700, 1, 300}, {1, 1, 77}, {1, 33, 1}})
+      for (const bool left : {false, true})
+        for (const bool right : {false, true}) {
+          const Tensor a = left ? transpose(random_tensor({5, k, n}, bf16, rand), 1, 2)
+                                : slice(random_tensor({5, n, 2 * k}, bf16, rand), 2, 0, 2 * k, 2);
+          const Tensor b = right ? transpose(random_tensor({5, m, k}, bf16, rand), 1, 2)
+                                 : slice(random_tensor({5, k, m + 3}, bf16, rand), 2, 1, m + 1);
+          check_product(matmul(a, b), a, b);
+        }
+  });
+}
+
+TEST_CASE("matmul of bf16: what is not finite, and what becomes infinite when it is rounded", "[matmul][bf16]") {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for_each_isa([&] {
+    Tensor a = full({40, 40}, 1.0, {bf16});
+    const Tensor b = full({40, 70}, 1.0, {bf16});
+    const auto row = [&](int64_t i, float x) {
+      Tensor one = narrow(narrow(a, 0, i, 1), 1, 3, 1);
+      fill_(one, x);
+    };
+    row(1, inf), row(2, -inf), row(3, nan), row(39, nan);
+    const auto got = matmul(a, b).to_vector();
+    for (std::size_t j = 0; j < 70; ++j) {
+      CHECK(got[j] == 40);
+      CHECK(got[70 + j] == inf);
+      CHECK(got[140 + j] == -inf);
+      CHECK(std::isnan(got[210 + j]));
+      CHECK(std::isnan(got[39 * 70 + j]));
+    }
+    // The sum, 0x1.ffp127, is finite in f32 and half way from the largest bf16 to the next power of two.
+    const Tensor x = full({2, 33}, 1.0, {bf16});
+    Tensor most = full({40, 2}, 0x1.fep+127, {bf16});
+    Tensor second = narrow(most, 1, 1, 1);
+    fill_(second, 0x1p+119);
+    CHECK(matmul(most, x).to_vector() == std::vector<float>(40 * 33, inf));
   });
 }
 

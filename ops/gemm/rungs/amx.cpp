@@ -74,11 +74,11 @@ template <class X>
           });
 }
 
-/// pack_tiles() of columns of bf16, two tiles at a time: each line of 64 bytes is read once. Where ld is a large power of
-/// two, the lines of 32 rows share one set of L1, which does not keep them for a second tile.
+/// pack_tiles() of columns of bf16, two tiles at a time: each line of 64 bytes is read once. Where ld is a large power
+/// of two, the lines of 32 rows share one set of L1, which does not keep them for a second tile.
 [[gnu::target("avx512f,avx512bw")]] void pack_columns(const BFloat16* x, int64_t ld, bool turned, int64_t count,
                                                       int64_t k, char* to) {
-  constexpr int kNear = 2;                            // prefetches into L2
+  constexpr int kNear = 2;                              // prefetches into L2
   const int64_t column = ceil_div(k, kAmxStep) * 1024;  // bytes of the tiles of 16 columns
   const bool far = count * k > 1 << 16;
   const __m512i low = _mm512_load_si512(kLowPairs), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));

@@ -17,28 +17,32 @@ namespace {
 
 constexpr int64_t kHeight = 8;  // rows of c in registers: half of a tile
 
-/// Where sums go: to = alpha · sums + beta · to + bias.
+/// Where sums go: c = alpha · sums + beta · c + bias, or, rounded, to the other place if there is one.
 struct Place {
-  float* to;
+  float* c;
   int64_t ld, rows, cols;
   float alpha, beta;
   const float* bias;
+  Rounded rounded;
 };
 
-/// 8 rows of a times C tiles of b (the second next_b bytes after the first), over `steps` tiles of k. Not inlined: GCC
-/// keeps the caller's integers in vector registers then, and stores the vectors of b for want of room.
+/// 8 rows of a times C columns of tiles of b (the second next_b bytes after the first), over `pairs` pairs of k. Not
+/// inlined: GCC keeps the caller's integers in vector registers then, and stores the vectors of b for want of room.
 template <int C>
-[[gnu::target("avx512f,avx512bf16"), gnu::noinline]] void multiply_rows(int64_t steps, const char* a, const char* b,
-                                                                        int64_t next_b, const Place& c) {
-  for (int64_t i = 0; i < std::min(kHeight, c.rows); ++i)  // c may be far away
-    for (int j = 0; j < C; ++j) __builtin_prefetch(c.to + i * c.ld + 16 * j, 1);
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void multiply_rows(int64_t pairs, const char* a,
+                                                                                          const char* b, int64_t next_b,
+                                                                                          const Place& to) {
+  for (int64_t i = 0; i < std::min(kHeight, to.rows); ++i)  // the results' place may be far away
+    if (to.rounded.to) __builtin_prefetch(to.rounded.to + i * to.rounded.ld, 1);
+    else
+      for (int j = 0; j < C; ++j) __builtin_prefetch(to.c + i * to.ld + 16 * j, 1);
   __m512 sum[kHeight][C];
 #pragma GCC unroll 8
   for (auto& row : sum)
 #pragma GCC unroll 2
     for (__m512& x : row) x = _mm512_setzero_ps();
-  for (; steps > 0; --steps, a += kAmxPart, b += kAmxPart)
-    for (int64_t pair = 0; pair < kAmxStep / 2; ++pair) {
+  for (; pairs > 0; pairs -= kAmxStep / 2, a += kAmxPart, b += kAmxPart)
+    for (int64_t pair = 0; pair < std::min(kAmxStep / 2, pairs); ++pair) {
       __m512bh right[C];
 #pragma GCC unroll 2
       for (int j = 0; j < C; ++j) right[j] = (__m512bh)_mm512_loadu_si512(b + j * next_b + 64 * pair);
@@ -51,18 +55,20 @@ template <int C>
         for (int j = 0; j < C; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
       }
     }
-  const __m512 alpha = _mm512_set1_ps(c.alpha), beta = _mm512_set1_ps(c.beta);
+  const __m512 alpha = _mm512_set1_ps(to.alpha), beta = _mm512_set1_ps(to.beta);
 #pragma GCC unroll 8
   for (int i = 0; i < kHeight; ++i)
 #pragma GCC unroll 2
     for (int j = 0; j < C; ++j) {
-      const int64_t left = c.cols - 16 * j;
-      const __mmask16 mask = i < c.rows ? left < 16 ? __mmask16((1u << left) - 1) : __mmask16(0xffff) : __mmask16(0);
-      float* const to = c.to + i * c.ld + 16 * j;
+      const int64_t left = to.cols - 16 * j;
+      const __mmask16 mask = i < to.rows ? left < 16 ? __mmask16((1u << left) - 1) : __mmask16(0xffff) : __mmask16(0);
+      float* const c = to.c + i * to.ld + 16 * j;
       __m512 x = alpha * sum[i][j];
-      if (c.beta != 0) x = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(mask, to), x);
-      if (c.bias) x = x + _mm512_maskz_loadu_ps(mask, c.bias + 16 * j);
-      _mm512_mask_storeu_ps(to, mask, x);
+      if (to.beta != 0) x = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(mask, c), x);
+      if (to.bias) x = x + _mm512_maskz_loadu_ps(mask, to.bias + 16 * j);
+      if (to.rounded.to)
+        _mm256_mask_storeu_epi16(to.rounded.to + i * to.rounded.ld + 16 * j, mask, (__m256i)_mm512_cvtneps_pbh(x));
+      else _mm512_mask_storeu_ps(c, mask, x);
     }
 }
 
@@ -70,19 +76,20 @@ template <int C>
 
 /// 16 rows of a, over all k, stay in L1 while the columns of b that fit in L2 go past.
 void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& to_c) {
-  const auto [n, m, k, alpha, beta, c, ldc, bias] = to_c;
-  const int64_t steps = ceil_div(k, kAmxStep), bytes = steps * kAmxPart;  // of 16 rows or columns
+  const auto [n, m, k, alpha, beta, c, ldc, bias, rounded] = to_c;
+  const int64_t pairs = ceil_div(k, 2), bytes = ceil_div(k, kAmxStep) * kAmxPart;  // of 16 rows or columns
   const int64_t width = amx_near_panels(k, 1) * kAmxCols;
   const char *const left = reinterpret_cast<const char*>(a), *const right = reinterpret_cast<const char*>(b);
   for (int64_t first = 0; first < m; first += width)
     for (int64_t i = 0; i < n; i += kAmxTile)
       for (int64_t j = first; j < std::min(first + width, m); j += kAmxCols)
         for (int64_t half = i; half < std::min(i + kAmxTile, n); half += kHeight) {
-          const Place to{c + half * ldc + j, ldc, n - half, m - j, alpha, beta, bias ? bias + j : nullptr};
+          const Rounded other{rounded.to ? rounded.to + half * rounded.ld + j : nullptr, rounded.ld};
+          const Place to{c + half * ldc + j, ldc, n - half, m - j, alpha, beta, bias ? bias + j : nullptr, other};
           const char *const rows = left + i / kAmxTile * bytes + 64 * (half - i), *const cols =
                                                                                       right + j / kAmxTile * bytes;
-          if (m - j > kAmxTile) multiply_rows<2>(steps, rows, cols, bytes, to);
-          else multiply_rows<1>(steps, rows, cols, bytes, to);
+          if (m - j > kAmxTile) multiply_rows<2>(pairs, rows, cols, bytes, to);
+          else multiply_rows<1>(pairs, rows, cols, bytes, to);
         }
 }
 

@@ -107,7 +107,7 @@ template void bf16_pack(const BFloat16*, int64_t, bool, bool, int64_t, int64_t, 
 
 /// 16 columns of b, over all k, stay in L1 while the rows of a go past from L2.
 void bfmmla_multiply(const float* a, const float* b, const Block<float>& to_c) {
-  const auto [n, m, k, alpha, beta, c, ldc, bias] = to_c;
+  const auto [n, m, k, alpha, beta, c, ldc, bias, rounded] = to_c;
   const int64_t row = round_up(k, kAmxStep);  // numbers of a row in tiles
   const int64_t quads = ceil_div(k, kQuad);
   const auto *left = reinterpret_cast<const uint16_t*>(a), *right = reinterpret_cast<const uint16_t*>(b);
