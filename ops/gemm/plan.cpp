@@ -22,6 +22,13 @@ bool few_uses(const GemmShape& p, Packing packing) {
   return packing == Packing::panels && p.n <= 1024;
 }
 
+/// True if b goes past few rows of bf16: two are faster by few rows, and 48 repay a copy of b for all threads. Measured
+/// without AMX alone.
+bool passes(const GemmShape& p) {
+  return p.isa == Isa::avx512_bf16 && p.batch == 1 && p.n > 2 && p.n < 48 && p.m * p.k > 1 << 14 && p.plain_b &&
+         p.dtype == bf16 && usual(p) == Packing::tiles;
+}
+
 const char* means(const GemmShape& p, Packing packing) {
   static constexpr const char* exact[] = {"portable", "NEON",    "NEON",   "AVX2",
                                           "AVX-512",  "AVX-512", "AVX-512"};  // by Isa
@@ -42,6 +49,7 @@ const char* means(const GemmShape& p, Packing packing) {
 
 Plan plan_gemm(const GemmShape& p) {
   const int64_t work = p.n * p.m * p.k;
+  if (passes(p)) return {Plan::passing, Packing::tiles, means(p, Packing::tiles)};
   // A single product of few rows is memory-bound. Where f32 is rounded to bf16, only one row counts as few: rounding
   // would not make it faster.
   const int64_t few = p.dtype == f32 && rounds(p) ? 1 : kSkinnyRows;

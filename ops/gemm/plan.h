@@ -20,6 +20,7 @@ struct GemmShape {
   DType dtype = f32;                     // of a, b and c
   Precision precision = Precision::f32;  // of products of f32
   bool plain_rows = false;               // a lies row by row
+  bool plain_b = false;                  // b does
   bool plain_column = false;             // b, one column, is contiguous, and no bias is added
   Isa isa = sluice::isa();
   bool flush = flush_denormals();  // instructions for products of bf16 always flush denormals, so they serve only
@@ -29,8 +30,9 @@ struct GemmShape {
 struct Plan {
   /// rows: few rows, as in a decoding step; memory-bound. column: one column, as one row of the transposed product.
   /// separate: each task has a tile of c, and packs its own operands where packing pays. own: the same, of a large
-  /// product of few rows. shared: all threads pack the operands of one matrix, a part at a time, and share it.
-  enum Way : uint8_t { rows, column, separate, own, shared };
+  /// product of few rows. passing: blocks of b go past few rows of bf16, each packed where it is used. shared: all
+  /// threads pack the operands of one matrix, a part at a time, and share it.
+  enum Way : uint8_t { rows, column, separate, own, passing, shared };
   Way way;
   Packing packing;
   const char* means;  // name of the implementation, e.g. "AVX-512"

@@ -51,6 +51,7 @@ template <class T, class X> struct Matmul {
 
   void run() const {
     if (plan.way == Plan::shared) shared();
+    else if (plan.way == Plan::passing) passing();
     else if (plan.way == Plan::separate || plan.way == Plan::own) separate();
     else skinny_matmul(plan.way == Plan::column);
   }
@@ -218,6 +219,31 @@ template <class T, class X> struct Matmul {
     }
   }
 
+  /// Few rows of bf16: each task packs a block of b that stays in L2, multiplies it by all rows, and packs the next one
+  /// in its place. So b is read once, in long pieces, and its copy never leaves the cache.
+  void passing() const {
+    const int64_t depth = std::min<int64_t>(k, 128);
+    const int64_t cols = std::clamp<int64_t>(round_up(ceil_div(m, 2 * num_threads()), 64), 64, 1024);
+    const int64_t for_b = round_up(PackedB<T>::size(depth, cols, plan.packing), 16);
+    const int64_t for_a = round_up(PackedA<T>::size(n, depth, plan.packing), 16);
+    parallel_for(ceil_div(m, cols), 1, [&](int64_t begin, int64_t end) {
+      const Tensor memory = empty({for_b + for_a + n * cols}, {.dtype = dtype_of<T>()});
+      T *const place = reinterpret_cast<T*>(memory.raw()), *const sums = place + for_b + for_a;
+      for (int64_t col = begin * cols; col < std::min(end * cols, m); col += cols) {
+        const int64_t count = std::min(cols, m - col);
+        for (int64_t l = 0; l < k; l += depth) {
+          PackedB<T> panels(std::min(depth, k - l), count, place, plan.packing);
+          PackedA<T> copy(n, std::min(depth, k - l), place + for_b, plan.packing);
+          panels.fill(right.trans, pb + right.at(l, col), right.ld, 0, panels.panels());
+          copy.fill(left.trans, pa + left.at(0, l), left.ld, 0, n);
+          panels.multiply(copy, 0, n, T(1), T(l > 0), sums, count, 0, panels.panels(),
+                          bias && l + depth >= k ? bias + col : nullptr);
+        }
+        if constexpr (kRounds) detail::round_rows(sums, count, n, count, pc + col, m);
+      }
+    });
+  }
+
   /// A block of a product: rows [top, top + height) of a, columns [first, first + count) of b, and [l, l + rows) of k.
   struct Part {
     int64_t matrix, first, l, top, height, count, rows;
@@ -313,6 +339,7 @@ detail::GemmShape shape_of(const Tensor& a, const Tensor& b, const Tensor& bias,
           .dtype = c.dtype(),
           .precision = precision(),
           .plain_rows = !left || left->trans == Trans::no,
+          .plain_b = !right || right->trans == Trans::no,
           .plain_column = !bias.defined() && (!right || (right->trans == Trans::no && right->ld == 1))};
 }
 

@@ -17,7 +17,7 @@ using namespace sluice::detail;
 namespace {
 
 std::string text(const Plan& p) {
-  static constexpr const char* ways[] = {"rows", "column", "separate", "own", "shared"};
+  static constexpr const char* ways[] = {"rows", "column", "separate", "own", "passing", "shared"};
   static constexpr const char* packings[] = {"plain", "panels", "rounded", "tiles", "split"};
   return str(ways[p.way], ", ", packings[static_cast<int>(p.packing)], ": ", p.means);
 }
@@ -75,7 +75,14 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::amx, f32, kRounded, 2, 512, 512, 1024, "shared, tiles: AMX, bf16"},
       {Isa::avx2, bf16, kExact, 2, 512, 512, 1023, "separate, rounded: AVX2, bf16"},
       {Isa::neon_bf16, bf16, kExact, 2, 512, 512, 1024, "shared, tiles: BFMMLA, bf16"},
-      {Isa::avx512_bf16, bf16, kExact, 1, 4, 512, 512, "rows, plain: few rows"},
+      // few rows of bf16, past which b goes
+      {Isa::avx512_bf16, bf16, kExact, 1, 2, 512, 512, "rows, plain: few rows"},
+      {Isa::avx512_bf16, bf16, kExact, 1, 3, 512, 512, "passing, tiles: AVX-512 BF16"},
+      {Isa::avx512_bf16, bf16, kExact, 1, 3, 128, 128, "rows, plain: few rows"},
+      {Isa::avx512_bf16, bf16, kExact, 1, 47, 512, 512, "passing, tiles: AVX-512 BF16"},
+      {Isa::avx512_bf16, bf16, kExact, 1, 48, 512, 512, "own, tiles: AVX-512 BF16"},
+      {Isa::avx512_bf16, bf16, kExact, 2, 47, 512, 512, "separate, tiles: AVX-512 BF16"},
+      {Isa::avx512_bf16, f32, kRounded, 1, 47, 512, 512, "separate, tiles: AVX-512 BF16"},
       {Isa::avx512_bf16, f32, kRounded, 2, 512, 512, 1023, "separate, tiles: AVX-512 BF16"},
       {Isa::avx512_bf16, bf16, kExact, 2, 512, 512, 1024, "own, tiles: AVX-512 BF16"},
       // f32 in three parts
@@ -96,6 +103,7 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
                 .dtype = r.dtype,
                 .precision = r.precision,
                 .plain_rows = true,
+                .plain_b = true,
                 .plain_column = true,
                 .isa = r.isa,
                 .flush = true};
@@ -103,7 +111,8 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
                          << " x " << r.n << " x " << r.m << " x " << r.k);
     CHECK(text(plan_gemm(s)) == r.want);
     // Few rows must lie row by row; a column must be contiguous.
-    s.plain_rows = s.plain_column = false;
+    s.plain_rows = s.plain_b = s.plain_column = false;
+    CHECK(plan_gemm(s).way != Plan::passing);
     CHECK(plan_gemm(s).way >= Plan::separate);
     // Tiles flush denormals: where these must be kept, the kernels of the next lesser set compute.
     s.flush = false;
@@ -132,8 +141,15 @@ TEST_CASE("gemm: the plan asks the instruction set and the mode in use, and prof
           Means observed;
           const Tensor a = ones({130, 128}, {t}), b = ones({128, 160}, {t});
           matmul(a, b);
-          const GemmShape s{
-              .n = 130, .m = 160, .k = 128, .dtype = t, .precision = p, .plain_rows = true, .isa = i, .flush = flush};
+          const GemmShape s{.n = 130,
+                            .m = 160,
+                            .k = 128,
+                            .dtype = t,
+                            .precision = p,
+                            .plain_rows = true,
+                            .plain_b = true,
+                            .isa = i,
+                            .flush = flush};
           CHECK(observed.last == plan_gemm(s).means);
           CHECK(usual_packing(t, p) == packing_of(s));
         }

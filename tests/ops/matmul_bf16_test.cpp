@@ -59,7 +59,10 @@ TEST_CASE("matmul of bf16: every size and reading", "[matmul][bf16]") {
                          {257, 513, 33},
                          {97, 31, 2049},
                          {112, 545, 600},
-                         {290, 288, 520}})
+                         {290, 288, 520},
+                         {3, 1100, 300},
+                         {47, 2085, 129},
+                         {31, 17000, 1}})
       for (const bool left : {false, true})
         for (const bool right : {false, true}) {
           const Tensor a =
