@@ -28,12 +28,12 @@ struct Place {
 
 /// 8 rows of a times C columns of tiles of b (the second next_b bytes after the first), over `pairs` pairs of k. Not
 /// inlined: GCC keeps the caller's integers in vector registers then, and stores the vectors of b for want of room.
-template <int C>
+template <int C, bool kRounds>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void multiply_rows(int64_t pairs, const char* a,
                                                                                           const char* b, int64_t next_b,
                                                                                           const Place& to) {
   for (int64_t i = 0; i < std::min(kHeight, to.rows); ++i)  // the results' place may be far away
-    if (to.rounded.to) __builtin_prefetch(to.rounded.to + i * to.rounded.ld, 1);
+    if (kRounds) __builtin_prefetch(to.rounded.to + i * to.rounded.ld, 1);
     else
       for (int j = 0; j < C; ++j) __builtin_prefetch(to.c + i * to.ld + 16 * j, 1);
   __m512 sum[kHeight][C];
@@ -41,20 +41,23 @@ template <int C>
   for (auto& row : sum)
 #pragma GCC unroll 2
     for (__m512& x : row) x = _mm512_setzero_ps();
-  for (; pairs > 0; pairs -= kAmxStep / 2, a += kAmxPart, b += kAmxPart)
-    for (int64_t pair = 0; pair < std::min(kAmxStep / 2, pairs); ++pair) {
-      __m512bh right[C];
+  const auto add = [&](int64_t pair) __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"), always_inline)) {
+    __m512bh right[C];
 #pragma GCC unroll 2
-      for (int j = 0; j < C; ++j) right[j] = (__m512bh)_mm512_loadu_si512(b + j * next_b + 64 * pair);
+    for (int j = 0; j < C; ++j) right[j] = (__m512bh)_mm512_loadu_si512(b + j * next_b + 64 * pair);
 #pragma GCC unroll 8
-      for (int i = 0; i < kHeight; ++i) {
-        int32_t numbers;
-        std::memcpy(&numbers, a + 64 * i + 4 * pair, 4);
-        const __m512bh left = (__m512bh)_mm512_set1_epi32(numbers);
+    for (int i = 0; i < kHeight; ++i) {
+      int32_t numbers;
+      std::memcpy(&numbers, a + 64 * i + 4 * pair, 4);
+      const __m512bh left = (__m512bh)_mm512_set1_epi32(numbers);
 #pragma GCC unroll 2
-        for (int j = 0; j < C; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
-      }
+      for (int j = 0; j < C; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
     }
+  };
+  constexpr int64_t kPairs = kAmxStep / 2;
+  for (; pairs >= kPairs; pairs -= kPairs, a += kAmxPart, b += kAmxPart)
+    for (int64_t pair = 0; pair < kPairs; ++pair) add(pair);
+  for (int64_t pair = 0; pair < pairs; ++pair) add(pair);
   const __m512 alpha = _mm512_set1_ps(to.alpha), beta = _mm512_set1_ps(to.beta);
 #pragma GCC unroll 8
   for (int i = 0; i < kHeight; ++i)
@@ -66,7 +69,7 @@ template <int C>
       __m512 x = alpha * sum[i][j];
       if (to.beta != 0) x = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(mask, c), x);
       if (to.bias) x = x + _mm512_maskz_loadu_ps(mask, to.bias + 16 * j);
-      if (to.rounded.to)
+      if (kRounds)
         _mm256_mask_storeu_epi16(to.rounded.to + i * to.rounded.ld + 16 * j, mask, (__m256i)_mm512_cvtneps_pbh(x));
       else _mm512_mask_storeu_ps(c, mask, x);
     }
@@ -88,8 +91,10 @@ void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& to
           const Place to{c + half * ldc + j, ldc, n - half, m - j, alpha, beta, bias ? bias + j : nullptr, other};
           const char *const rows = left + i / kAmxTile * bytes + 64 * (half - i), *const cols =
                                                                                       right + j / kAmxTile * bytes;
-          if (m - j > kAmxTile) multiply_rows<2>(pairs, rows, cols, bytes, to);
-          else multiply_rows<1>(pairs, rows, cols, bytes, to);
+          const auto multiply = m - j > kAmxTile ? rounded.to ? &multiply_rows<2, true> : &multiply_rows<2, false>
+                                : rounded.to ? &multiply_rows<1, true>
+                                                 : &multiply_rows<1, false>;
+          multiply(pairs, rows, cols, bytes, to);
         }
 }
 
