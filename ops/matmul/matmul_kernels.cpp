@@ -219,29 +219,42 @@ template <class T, class X> struct Matmul {
     }
   }
 
-  /// Few rows of bf16: each task packs a block of b that stays in L2, multiplies it by all rows, and packs the next one
-  /// in its place. So b is read once, in long pieces, and its copy never leaves the cache.
+  /// Few rows of bf16, past which b goes: it is read once, in long pieces, and no copy of it leaves the cache.
   void passing() const {
-    const int64_t depth = std::min<int64_t>(k, 128);
     const int64_t cols = std::clamp<int64_t>(round_up(ceil_div(m, 2 * num_threads()), 64), 64, 1024);
-    const int64_t for_b = round_up(PackedB<T>::size(depth, cols, plan.packing), 16);
-    const int64_t for_a = round_up(PackedA<T>::size(n, depth, plan.packing), 16);
     parallel_for(ceil_div(m, cols), 1, [&](int64_t begin, int64_t end) {
-      const Tensor memory = empty({for_b + for_a + n * cols}, {.dtype = dtype_of<T>()});
-      T *const place = reinterpret_cast<T*>(memory.raw()), *const sums = place + for_b + for_a;
+      const Tensor memory = empty({n, cols}, {.dtype = dtype_of<T>()});
+      T* const sums = reinterpret_cast<T*>(memory.raw());
       for (int64_t col = begin * cols; col < std::min(end * cols, m); col += cols) {
         const int64_t count = std::min(cols, m - col);
-        for (int64_t l = 0; l < k; l += depth) {
-          PackedB<T> panels(std::min(depth, k - l), count, place, plan.packing);
-          PackedA<T> copy(n, std::min(depth, k - l), place + for_b, plan.packing);
-          panels.fill(right.trans, pb + right.at(l, col), right.ld, 0, panels.panels());
-          copy.fill(left.trans, pa + left.at(0, l), left.ld, 0, n);
-          panels.multiply(copy, 0, n, T(1), T(l > 0), sums, count, 0, panels.panels(),
-                          bias && l + depth >= k ? bias + col : nullptr);
-        }
+        if (right.trans == Trans::no) pass_blocks(col, count, sums);
+        else pass_rows(col, count, sums);
+        if (bias) detail::add_bias(sums, n, count, count, bias + col);
         if constexpr (kRounds) detail::round_rows(sums, count, n, count, pc + col, m);
       }
     });
+  }
+  /// Columns [col, col + count) of c. A block of b is packed, multiplied by all rows of a, and replaced by the next
+  /// one.
+  void pass_blocks(int64_t col, int64_t count, T* sums) const {
+    const int64_t depth = std::min<int64_t>(k, 128);
+    const int64_t for_b = round_up(PackedB<T>::size(depth, count, plan.packing), 16);
+    const Tensor memory = empty({for_b + PackedA<T>::size(n, depth, plan.packing)}, {.dtype = dtype_of<T>()});
+    T* const place = reinterpret_cast<T*>(memory.raw());
+    for (int64_t l = 0; l < k; l += depth) {
+      PackedB<T> panels(std::min(depth, k - l), count, place, plan.packing);
+      PackedA<T> copy(n, std::min(depth, k - l), place + for_b, plan.packing);
+      panels.fill(right.trans, pb + right.at(l, col), right.ld, 0, panels.panels());
+      copy.fill(left.trans, pa + left.at(0, l), left.ld, 0, n);
+      panels.multiply(copy, 0, n, T(1), T(l > 0), sums, count, 0, panels.panels());
+    }
+  }
+  /// The same of a transposed b, whose rows are columns of c.
+  void pass_rows([[maybe_unused]] int64_t col, [[maybe_unused]] int64_t count, [[maybe_unused]] T* sums) const {
+#if defined(__x86_64__)
+    if constexpr (kRounds)
+      detail::avx512_bf16_dots(n, count, k, pa, left.ld, pb + right.at(0, col), right.ld, sums, count);
+#endif
   }
 
   /// A block of a product: rows [top, top + height) of a, columns [first, first + count) of b, and [l, l + rows) of k.

@@ -75,7 +75,65 @@ template <int C, bool kRounds>
     }
 }
 
+/// The sums of 16 vectors each, in their order: halves of two vectors at a time become one vector.
+[[gnu::target("avx512f"), gnu::always_inline]] inline __m512 sums_of(__m512 (&v)[16]) {
+  constexpr __mmask16 all = 0xffff;  // without a mask g++ 12 warns of its own intrinsics
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512 x = v[2 * i], y = v[2 * i + 1];
+    v[i] = _mm512_maskz_unpacklo_ps(all, x, y) + _mm512_maskz_unpackhi_ps(all, x, y);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512d x = (__m512d)v[2 * i], y = (__m512d)v[2 * i + 1];
+    v[i] = (__m512)_mm512_maskz_unpacklo_pd(0xff, x, y) + (__m512)_mm512_maskz_unpackhi_pd(0xff, x, y);
+  }
+  const auto joined = [](__m512 x, __m512 y) __attribute__((target("avx512f"), always_inline)) {
+    return _mm512_maskz_shuffle_f32x4(all, x, y, 0x88) + _mm512_maskz_shuffle_f32x4(all, x, y, 0xdd);
+  };
+  return joined(joined(v[0], v[1]), joined(v[2], v[3]));
+}
+
+/// Dots of R rows of a, 8 at most, with two rows of b, one or two rows further on the same ones again where there are
+/// no more: c [R, 2] = a bᵀ.
+template <int R>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void dots(int64_t rows, int64_t k,
+                                                                                 const BFloat16* a, int64_t lda,
+                                                                                 const BFloat16* b, int64_t ldb,
+                                                                                 int64_t cols, float* c, int64_t ldc) {
+  __m512 sum[16];
+#pragma GCC unroll 16
+  for (__m512& x : sum) x = _mm512_setzero_ps();
+  const BFloat16 *left[R], *const right = cols > 1 ? b + ldb : b;
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) left[i] = a + std::min<int64_t>(i, rows - 1) * lda;
+  for (int64_t p = 0; p < k; p += 32) {
+    const __mmask32 mask = k - p >= 32 ? ~__mmask32(0) : (__mmask32(1) << (k - p)) - 1;
+    __builtin_prefetch(b + 2 * ldb + p), __builtin_prefetch(right + 2 * ldb + p);  // the next two
+    const __m512bh first = (__m512bh)_mm512_maskz_loadu_epi16(mask, b + p),
+                   second = (__m512bh)_mm512_maskz_loadu_epi16(mask, right + p);
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      const __m512bh x = (__m512bh)_mm512_maskz_loadu_epi16(mask, left[i] + p);
+      sum[2 * i] = _mm512_dpbf16_ps(sum[2 * i], x, first);
+      sum[2 * i + 1] = _mm512_dpbf16_ps(sum[2 * i + 1], x, second);
+    }
+  }
+  float each[16];
+  _mm512_storeu_ps(each, sums_of(sum));
+  for (int64_t i = 0; i < std::min<int64_t>(R, rows); ++i) std::copy_n(each + 2 * i, cols, c + i * ldc);
+}
+
 }  // namespace
+
+void avx512_bf16_dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
+                      float* c, int64_t ldc) {
+  for (int64_t j = 0; j < m; j += 2)
+    for (int64_t i = 0; i < n; i += 8) {
+      const auto some = n - i > 4 ? &dots<8> : n - i > 2 ? &dots<4> : &dots<2>;
+      some(n - i, k, a + i * lda, lda, b + j * ldb, ldb, std::min<int64_t>(2, m - j), c + i * ldc + j, ldc);
+    }
+}
 
 /// 16 rows of a, over all k, stay in L1 while the columns of b that fit in L2 go past.
 void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& to_c) {
