@@ -300,17 +300,21 @@ TEST_CASE("models: a block that does not fit its model is named", "[models]") {
 TEST_CASE("models: whatever stands in a field, the model loads or an IOError names the file", "[models]") {
   TempFolder folder;
   const std::vector<Json> values = {Json(), 0, -1, int64_t{1} << 31, INT64_MAX, 1e30, "x", Json::Object{}};
+  std::map<std::string, std::size_t> families;  // that have had a field; after eight of them, two values in turn suffice
   int64_t loaded = 0, refused = 0;
   for (const std::string& family : kFamilies) {
     std::filesystem::copy_file(folder_of(family) + "/model.safetensors", folder / "model.safetensors",
                                std::filesystem::copy_options::overwrite_existing);
     const Json config = parse_json(read_file(folder_of(family) + "/config.json"));
-    for (std::size_t i = 0; i < config.get<Json::Object>().size(); ++i)
-      for (const Json& value : values) {
+    for (std::size_t i = 0; i < config.get<Json::Object>().size(); ++i) {
+      const std::size_t before = families[config.get<Json::Object>()[i].first]++;
+      for (std::size_t v = 0; v < values.size(); ++v) {
+        if (before >= 8 && v % 4 != before % 4) continue;
+        const Json& value = values[v];
         Json::Object changed = config.get<Json::Object>();
         changed[i].second = value;
         INFO(family << ": " << changed[i].first << " = " << to_text(value));
-        std::ofstream(folder / "config.json") << to_text(changed);  // not waiting for the disk, 15,000 times
+        std::ofstream(folder / "config.json") << to_text(changed);  // not waiting for the disk, 10,000 times
         try {
           load_model_files(folder / "");
           ++loaded;
@@ -319,6 +323,7 @@ TEST_CASE("models: whatever stands in a field, the model loads or an IOError nam
           CHECK_THAT(std::string(e.what()), Contains("config.json") || Contains("model.safetensors"));
         }
       }
+    }
   }
   CHECK(loaded > 500);
   CHECK(refused > 500);
