@@ -22,11 +22,11 @@ bool few_uses(const GemmShape& p, Packing packing) {
   return packing == Packing::panels && p.n <= 1024;
 }
 
-/// True if b goes past few rows of bf16. In blocks two rows are faster by few rows, and 48 repay a copy of b for all
-/// threads. Rows of a transposed b are read once for 4 or 8 rows of a. Measured without AMX alone.
+/// True if b goes past few rows of bf16: in blocks, while fewer than 48 rows do not repay a copy of b for all threads;
+/// a transposed b as rows, each read once for 4 or 8 rows of a. Measured without AMX alone.
 bool passes(const GemmShape& p) {
   if (p.isa != Isa::avx512_bf16 || p.batch > 1 || p.m == 1 || p.dtype != bf16 || !p.flush) return false;
-  if (p.plain_b) return p.n > 2 && p.n < 48 && p.m * p.k > 1 << 14;
+  if (p.plain_b) return p.n > kSkinnyRows && p.n < 48 && p.m >= 64 && p.m * p.k > 1 << 14;
   return p.plain_rows && p.k >= 64 && p.n <= (p.k >= 512 ? 8 : 4);
 }
 

@@ -300,7 +300,8 @@ TEST_CASE("models: a block that does not fit its model is named", "[models]") {
 TEST_CASE("models: whatever stands in a field, the model loads or an IOError names the file", "[models]") {
   TempFolder folder;
   const std::vector<Json> values = {Json(), 0, -1, int64_t{1} << 31, INT64_MAX, 1e30, "x", Json::Object{}};
-  std::map<std::string, std::size_t> families;  // that have had a field; after eight of them, two values in turn suffice
+  std::map<std::string, std::size_t>
+      families;  // that have had a field; after eight of them, two values in turn suffice
   int64_t loaded = 0, refused = 0;
   for (const std::string& family : kFamilies) {
     std::filesystem::copy_file(folder_of(family) + "/model.safetensors", folder / "model.safetensors",

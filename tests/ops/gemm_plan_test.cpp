@@ -77,9 +77,9 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::avx2, bf16, kExact, 2, 512, 512, 1023, "separate, rounded: AVX2, bf16"},
       {Isa::neon_bf16, bf16, kExact, 2, 512, 512, 1024, "shared, tiles: BFMMLA, bf16"},
       // few rows of bf16, past which b goes
-      {Isa::avx512_bf16, bf16, kExact, 1, 2, 512, 512, "rows, plain: few rows"},
-      {Isa::avx512_bf16, bf16, kExact, 1, 3, 512, 512, "passing, tiles: AVX-512 BF16"},
-      {Isa::avx512_bf16, bf16, kExact, 1, 3, 128, 128, "rows, plain: few rows"},
+      {Isa::avx512_bf16, bf16, kExact, 1, 4, 512, 512, "rows, plain: few rows"},
+      {Isa::avx512_bf16, bf16, kExact, 1, 5, 512, 512, "passing, tiles: AVX-512 BF16"},
+      {Isa::avx512_bf16, bf16, kExact, 1, 5, 128, 128, "separate, tiles: AVX-512 BF16"},
       {Isa::avx512_bf16, bf16, kExact, 1, 47, 512, 512, "passing, tiles: AVX-512 BF16"},
       {Isa::avx512_bf16, bf16, kExact, 1, 48, 512, 512, "own, tiles: AVX-512 BF16"},
       {Isa::avx512_bf16, bf16, kExact, 2, 47, 512, 512, "separate, tiles: AVX-512 BF16"},

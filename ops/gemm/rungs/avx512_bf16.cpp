@@ -6,9 +6,10 @@
 #include <sluice/ops/gemm/bf16.h>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <sluice/ops/gemm/rungs/amx_tiles.inc>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace sluice::detail {
@@ -60,11 +61,11 @@ template <int C, bool kRounds>
   for (int64_t pair = 0; pair < pairs; ++pair) add(pair);
   const __m512 alpha = _mm512_set1_ps(to.alpha), beta = _mm512_set1_ps(to.beta);
 #pragma GCC unroll 8
-  for (int i = 0; i < kHeight; ++i)
+  for (int i = 0; i < kHeight; ++i) {
+    if (i >= to.rows) break;  // a masked store to a page that is not there yet takes hundreds of cycles
 #pragma GCC unroll 2
     for (int j = 0; j < C; ++j) {
-      const int64_t left = to.cols - 16 * j;
-      const __mmask16 mask = i < to.rows ? left < 16 ? __mmask16((1u << left) - 1) : __mmask16(0xffff) : __mmask16(0);
+      const __mmask16 mask = lanes(to.cols - 16 * j);
       float* const c = to.c + i * to.ld + 16 * j;
       __m512 x = alpha * sum[i][j];
       if (to.beta != 0) x = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(mask, c), x);
@@ -73,6 +74,7 @@ template <int C, bool kRounds>
         _mm256_mask_storeu_epi16(to.rounded.to + i * to.rounded.ld + 16 * j, mask, (__m256i)_mm512_cvtneps_pbh(x));
       else _mm512_mask_storeu_ps(c, mask, x);
     }
+  }
 }
 
 /// The sums of 16 vectors each, in their order: halves of two vectors at a time become one vector.
@@ -124,7 +126,61 @@ template <int R>
   for (int64_t i = 0; i < std::min<int64_t>(R, rows); ++i) std::copy_n(each + 2 * i, cols, c + i * ldc);
 }
 
+/// c [R, m] += a [R, k] · b, k at most 8: the rows of b are read beside one another, and interleaved in registers.
+template <int R>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void add_rows(int64_t m, int64_t k,
+                                                                                     const float* a, int64_t lda,
+                                                                                     const BFloat16* b, int64_t ldb,
+                                                                                     float* c, int64_t ldc) {
+  constexpr int kPairs = 4;
+  __m512bh left[R][kPairs];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPairs; ++p)
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+      const float* const x = a + i * lda + 2 * p;  // bf16, widened
+      const auto bits = [](float number) { return std::bit_cast<uint32_t>(number); };
+      const uint32_t even = 2 * p < k ? bits(x[0]) >> 16 : 0, odd = 2 * p + 1 < k ? bits(x[1]) & 0xffff0000 : 0;
+      left[i][p] = (__m512bh)_mm512_set1_epi32(static_cast<int>(even | odd));
+    }
+  const __m512i low = _mm512_load_si512(kLowPairs), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  for (int64_t j = 0; j < m; j += 32) {
+    const __mmask32 mask = m - j >= 32 ? ~__mmask32(0) : (__mmask32(1) << (m - j)) - 1;
+    const __mmask16 first = lanes(m - j), second = lanes(m - j - 16);
+    __m512 sum[R][2];
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+      sum[i][0] = _mm512_maskz_loadu_ps(first, c + i * ldc + j);
+      sum[i][1] = _mm512_maskz_loadu_ps(second, c + i * ldc + j + 16);
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < kPairs; ++p) {
+      const BFloat16* const row = b + 2 * p * ldb + j;
+      const __m512i even = _mm512_maskz_loadu_epi16(2 * p < k ? mask : 0, row),
+                    odd = _mm512_maskz_loadu_epi16(2 * p + 1 < k ? mask : 0, row + ldb);
+      const __m512bh right[2] = {(__m512bh)_mm512_permutex2var_epi16(even, low, odd),
+                                 (__m512bh)_mm512_permutex2var_epi16(even, high, odd)};
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i) {
+        sum[i][0] = _mm512_dpbf16_ps(sum[i][0], left[i][p], right[0]);
+        sum[i][1] = _mm512_dpbf16_ps(sum[i][1], left[i][p], right[1]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+      _mm512_mask_storeu_ps(c + i * ldc + j, first, sum[i][0]);
+      _mm512_mask_storeu_ps(c + i * ldc + j + 16, second, sum[i][1]);
+    }
+  }
+}
+
 }  // namespace
+
+void avx512_bf16_sums(int64_t n, int64_t m, int64_t k, const float* a, int64_t lda, const BFloat16* b, int64_t ldb,
+                      float* c, int64_t ldc) {
+  static constexpr decltype(&add_rows<1>) add[] = {&add_rows<1>, &add_rows<2>, &add_rows<3>, &add_rows<4>};
+  for (int64_t l = 0; l < k; l += 8) add[n - 1](m, std::min<int64_t>(8, k - l), a + l, lda, b + l * ldb, ldb, c, ldc);
+}
 
 void avx512_bf16_dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
                       float* c, int64_t ldc) {
