@@ -111,6 +111,13 @@ TEST_CASE("matmul of bf16: what is not finite, and what becomes infinite when it
       CHECK(std::isnan(got[210 + j]));
       CHECK(std::isnan(got[39 * 70 + j]));
     }
+    // A NaN that begins one row does not reach the row before it, which ends there.
+    for (const int64_t k : {33, 95}) {
+      Tensor few = full({3, k}, 1.0, {bf16}), first = narrow(narrow(few, 0, 2, 1), 1, 0, 1);
+      fill_(first, nan);
+      for (const Tensor& w : {full({k, 70}, 1.0, {bf16}), transpose(full({70, k}, 1.0, {bf16}), 0, 1)})
+        CHECK(narrow(matmul(few, w), 0, 0, 2).to_vector() == std::vector<float>(140, static_cast<float>(k)));
+    }
     // The sum, 0x1.ffp127, is finite in f32 and half way from the largest bf16 to the next power of two.
     const Tensor x = full({2, 33}, 1.0, {bf16});
     Tensor most = full({40, 2}, 0x1.fep+127, {bf16});
