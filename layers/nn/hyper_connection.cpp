@@ -34,8 +34,15 @@ HyperConnection::HyperConnection(HyperConnectionOptions given, Rng& rng) : optio
 }
 
 void HyperConnection::read_only() {
-  if (options.kind != HyperKind::gated) fail<ValueError>("hyper_connection: only a gated one can be read_only");
-  map = Linear();
+  if (options.kind == HyperKind::gated) {
+    map = Linear();
+    return;
+  }
+  const int64_t s = options.streams;
+  const auto first = [](const Tensor& t, int64_t dim, int64_t count) {
+    return clone(narrow(t.detach(), dim, 0, count)).requires_grad_();
+  };
+  map.weight = first(map.weight, 1, s), map.options.out = s, base = first(base, 0, s), scale = first(scale, 0, 1);
 }
 
 /// Rows and columns of m [..., s, s] sum to 1, columns last.
@@ -68,10 +75,11 @@ HyperConnection::Reading HyperConnection::read(const Tensor& h) const {
   const auto part = [&](int64_t i, int64_t begin, int64_t count) {
     return narrow(u, -1, begin, count) * select(a, 0, i) + narrow(b, 0, begin, count);
   };
-  const Tensor pre = sigmoid(part(0, 0, s)) + o.eps, post = sigmoid(part(1, s, s)) * 2.0,
+  const Tensor pre = sigmoid(part(0, 0, s)) + o.eps, x = squeeze(matmul(in_h(unsqueeze(pre, -2)), streams), -2);
+  if (base.dim(0) == s) return {x, streams, {}};  // read_only()
+  const Tensor post = sigmoid(part(1, s, s)) * 2.0,
                mixing = doubly_stochastic(unflatten(part(2, 2 * s, s * s), -1, {s, s}), o.iterations, o.eps);
-  return {squeeze(matmul(in_h(unsqueeze(pre, -2)), streams), -2), matmul(in_h(transpose(mixing, -2, -1)), streams),
-          in_h(unsqueeze(post, -1))};
+  return {x, matmul(in_h(transpose(mixing, -2, -1)), streams), in_h(unsqueeze(post, -1))};
 }
 
 Tensor HyperConnection::write(const Reading& reading, const Tensor& y) const {

@@ -60,14 +60,14 @@ struct HyperConnection {
   static constexpr bool keeps_f32(std::string_view part) { return part == "base" || part == "scale"; }
 
   HyperConnectionOptions options{};
-  Linear map;          // F, s·dim → 2s + s²; of gated W, s·dim → s, absent after read_only()
-  Tensor base, scale;  // b [2s + s²], a [3], of dtype exact(dtype); absent in gated
+  Linear map;  // F, s·dim → 2s + s², after read_only() → s; of gated W, s·dim → s, absent after read_only()
+  Tensor base, scale;  // b [2s + s²], a [3], after read_only() [s], [1], of dtype exact(dtype); absent in gated
   Tensor weight;       // w [s·dim] of gated
   Linear down, up;     // W↓ and W↑ of gated, s·dim → rank → s·dim
 
   HyperConnection() = default;
   HyperConnection(HyperConnectionOptions o, Rng& rng);
-  /// Removes what only write() needs. Throws ValueError unless it is gated.
+  /// Removes what only write() needs.
   void read_only();
 
   /// The input of a block, and what write() needs to add the block's result.

@@ -21,7 +21,11 @@ std::vector<int64_t> tokens_of_experts(const Tensor& choices, int64_t experts) {
   }
   const Tensor here = to(choices, cpu);
   const int64_t* const expert = here.data<int64_t>();
-  for (int64_t i = 0; i < here.numel(); ++i) ++counts[static_cast<std::size_t>(expert[i])];
+  for (int64_t i = 0; i < here.numel(); ++i) {
+    if (expert[i] < 0 || expert[i] >= experts)  // of a table in a file
+      fail<ValueError>("moe: token_experts names expert ", expert[i], " of ", experts);
+    ++counts[static_cast<std::size_t>(expert[i])];
+  }
   return counts;
 }
 
@@ -31,6 +35,14 @@ Tensor limited_to_groups(const Tensor& worth, const MoeOptions& o) {
                best = topk(sum(topk(each, o.group_best, -1).values, {-1}), o.top_groups, -1).indices,
                open = sum(one_hot(best, o.groups, worth.options()), {1}) > 0.0;
   return flatten(where(unsqueeze(open, -1), each, -std::numeric_limits<double>::infinity()), -2, -1);
+}
+
+/// Experts 0 … k − 1 for token 0, the next k for token 1, and so on, in turn.
+Tensor initial_experts(const MoeOptions& o) {
+  const Shape shape{o.tokens, o.top_k};
+  if (const TensorOptions made = detail::initial(i64); made.device == meta) return empty(shape, made);
+  return reshape(remainder(arange(0, checked_mul("moe", o.tokens, o.top_k), 1, {i64}), static_cast<double>(o.experts)),
+                 shape);
 }
 
 bool gated(const MoeOptions& o) { return o.activation != MoeActivation::relu2; }
@@ -86,6 +98,7 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
   if (o.hidden == 0) o.hidden = o.dim;
   router = Linear({o.dim, o.experts, o.logit_bias, o.init, o.dtype}, rng);
   if (o.router_bias) router_bias = zeros({o.experts}, detail::initial(exact(o.dtype)));
+  if (o.tokens > 0) token_experts = initial_experts(o);
   const auto drawn = [&](int64_t in, int64_t out) {
     return ExpertMaps{init_weights(o.experts, in, out, o.init, rng, o.dtype),
                       o.expert_bias ? zeros({o.experts, out}, detail::initial(o.dtype)).requires_grad_() : Tensor()};
@@ -101,30 +114,45 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
   if (o.shared_gate) shared_gate = map(o.dim, 1);
 }
 
-Moe::Routing Moe::route(const Tensor& x) const {
+Moe::Routing Moe::route(const Tensor& x, const Tensor& numbers) const {
   if (x.rank() != 2 || x.dim(1) != options.dim) fail("moe: route got x=", x, "; need [tokens, ", options.dim, "]");
+  if (token_experts.defined() != numbers.defined())
+    fail<ValueError>("moe: tokens=", options.tokens, numbers.defined() ? " and" : " but no",
+                     " numbers of tokens given");
   Routing r;  // in f32 for bf16: rounded scores would tie
   const Tensor logits = linear(detail::widened(x), detail::widened(router.weight),
                                router.bias.defined() ? detail::widened(router.bias) : Tensor());
-  r.scores = options.router == MoeRouter::softmax ? softmax(logits, -1) : sigmoid(logits);
-  Tensor worth = r.scores.detach();
-  if (router_bias.defined()) worth = worth + detail::widened(router_bias);
-  if (options.groups > 1) worth = limited_to_groups(worth, options);
-  r.chosen = topk(worth, options.top_k, -1).indices;
+  switch (options.router) {
+    case MoeRouter::softmax: r.scores = softmax(logits, -1); break;
+    case MoeRouter::sigmoid: r.scores = sigmoid(logits); break;
+    case MoeRouter::sqrt_softplus: r.scores = sqrt(clamp(softplus(logits), 0x1p-126)); break;  // √ has no slope at 0
+  }
+  if (numbers.defined()) {
+    r.chosen = index_select(token_experts, 0, numbers);
+  } else {
+    Tensor worth = r.scores.detach();
+    if (router_bias.defined()) worth = worth + detail::widened(router_bias);
+    if (options.groups > 1) worth = limited_to_groups(worth, options);
+    r.chosen = topk(worth, options.top_k, -1).indices;
+  }
   r.weights = gather(r.scores, 1, r.chosen);
   if (options.norm_topk) r.weights = r.weights / (sum(r.weights, {-1}, keep) + options.norm_topk_eps);
   if (options.scale != 1) r.weights = r.weights * options.scale;
   return r;
 }
 
-Tensor Moe::operator()(const Tensor& given) const {
+Tensor Moe::operator()(const Tensor& x) const { return by_tokens(x, {}); }
+
+Tensor Moe::by_tokens(const Tensor& given, const Tensor& numbers) const {
   ModuleScope scope(this, type);
   const MoeOptions& o = options;
   detail::check_made("moe", o.dim);
   if (given.rank() < 1 || given.dim(-1) != o.dim) fail("moe: got x=", given, "; need [..., ", o.dim, "]");
   const Tensor x = reshape(given, {given.numel() / o.dim, o.dim});
   const int64_t tokens = x.dim(0);
-  const Routing r = route(x);
+  if (numbers.defined() && (numbers.dtype() != i64 || numbers.numel() != tokens))
+    fail("moe: tokens=", numbers, " do not fit x=", given, "; need an i64 for each row");
+  const Routing r = route(x, numbers.defined() ? flatten(numbers) : numbers);
   // Rows of one expert after those of the other, each expert's in the order of tokens.
   const Tensor choices = contiguous(flatten(r.chosen)), order = argsort(choices),
                rows = index_select(repeat_interleave(arange(tokens, {i64, x.device()}), o.top_k, 0), 0, order),

@@ -1,7 +1,7 @@
 // A feed-forward mixture of experts (Shazeer et al. 2017, "Outrageously Large Neural Networks"): a router sends each
 // token to k of E gated MLPs.
 //
-//   s = softmax(x·Wr), or σ(x·Wr)     T = the k largest of s + b     w_i = s_i, or s_i/Σ_T s
+//   s = softmax, σ or √softplus of x·Wr     T = the k largest of s + b     w_i = s_i, or s_i/Σ_T s
 //   y = c·Σ_{i ∈ T} w_i·(silu(x·Wg_i) ⊙ (x·Wu_i))·Wd_i  +  σ(x·w_s)·shared(x)
 //
 // Gradients flow through s and w, not through the choice T. softmax: Mixtral, Qwen3. A shared expert with a gate for
@@ -9,15 +9,16 @@
 // groups of experts, T comes from the best groups alone (DeepSeek-V2, §2.2.2; DeepSeek-V3, §2.1.2). gpt-oss has biases
 // in all maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l. DeepSeek-V4
 // and GLM-5.3 clamp g and u alike, in the shared expert, too, and keep u ⊙ silu(g). Nemotron 3 has no gate. Its experts
-// may read a latent z = x·W_down, and W_up maps their sum back: y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up.
+// may read a latent z = x·W_down, and W_up maps their sum back: y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up. In the first
+// layers of DeepSeek-V4 a table says T for each number of a token; s gives the weights alone.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
 
 namespace sluice {
 
-enum class MoeRouter { softmax, sigmoid };
-constexpr const char* choices(MoeRouter) { return "softmax sigmoid"; }
+enum class MoeRouter { softmax, sigmoid, sqrt_softplus };
+constexpr const char* choices(MoeRouter) { return "softmax sigmoid sqrt_softplus"; }
 
 enum class MoeActivation {
   swiglu,          // u ⊙ silu(g)
@@ -39,6 +40,7 @@ struct MoeOptions {
   double scale = 1;              // c
   bool router_bias = false;      // b [experts], not trained by gradients
   bool logit_bias = false;       // a bias of x·Wr, trained
+  int64_t tokens = 0;            // > 0: T follows from a token's number, which is less; see by_tokens()
   int64_t groups = 1;            // groups of experts/groups neighbouring experts
   int64_t top_groups = 1;        // groups from which a token's experts come
   int64_t group_best = 1;        // number of largest s + b that add up to a group's score; DeepSeek-V2: 1, V3: 2
@@ -62,6 +64,7 @@ struct MoeOptions {
     f("scale", o.scale, any_number(), "factor of the chosen experts' sum");
     f("router_bias", o.router_bias, "a bias that only the choice sees, not trained by gradients");
     f("logit_bias", o.logit_bias, "a trained bias of the router's logits");
+    f("tokens", o.tokens, at_least(0), "> 0: a table says a token's experts by its number, which is less");
     f("groups", o.groups, at_least(1), "number of groups of experts");
     f("top_groups", o.top_groups, at_least(1), "the best groups, from which a token's experts come");
     f("group_best", o.group_best, at_least(1), "a group's score is the sum of so many of its largest s + b");
@@ -90,8 +93,9 @@ struct Moe {
   static constexpr const char* type = "Moe";
   static constexpr bool keeps_f32(std::string_view part) { return part == "router_bias"; }
   MoeOptions options{};
-  Linear router;       // Wr
-  Tensor router_bias;  // of dtype exact(dtype)
+  Linear router;         // Wr
+  Tensor router_bias;    // of dtype exact(dtype)
+  Tensor token_experts;  // i64 [tokens, top_k], not trained; initially experts in turn
   Linear latent_down, latent_up;
   ExpertMaps gate, up, down;
   Linear shared_gate_proj, shared_up, shared_down, shared_gate;
@@ -101,6 +105,8 @@ struct Moe {
   /// x [..., dim] → the same shape. One product takes all tokens of an expert; its rounding depends on their number.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
+  /// The same with options.tokens > 0, where `tokens` i64 [...] holds the number of each row's token.
+  Tensor by_tokens(const Tensor& x, const Tensor& tokens) const;
 
   /// The routing of x [tokens, dim].
   struct Routing {
@@ -108,11 +114,12 @@ struct Moe {
     Tensor chosen;   // i64 [tokens, top_k], the best first
     Tensor weights;  // c·w [tokens, top_k]
   };
-  /// Scores and choices for x [tokens, dim]. ShapeError for another shape.
-  Routing route(const Tensor& x) const;
+  /// Scores and choices for x [tokens, dim], with options.tokens > 0 of the tokens with these `numbers`, i64 [tokens].
+  /// ShapeError for another shape.
+  Routing route(const Tensor& x, const Tensor& numbers = {}) const;
 
-  SLUICE_PARTS(router, router_bias, latent_down, gate, up, down, latent_up, shared_gate_proj, shared_up, shared_down,
-               shared_gate);
+  SLUICE_PARTS(router, router_bias, token_experts, latent_down, gate, up, down, latent_up, shared_gate_proj, shared_up,
+               shared_down, shared_gate);
 };
 
 /// The formula of moe_balance_loss().

@@ -96,6 +96,11 @@ TEST_CASE("hyper-connections: rows and columns sum to 1, equal streams are a res
     CHECK(same_bits(c(h, branch), c.write(r, silu(r.x))));
     CHECK_THROWS_WITH(c(narrow(h, 2, 0, 2), branch), Contains("hyper_connection") && Contains(str("= ", 3 * s)));
     CHECK_THROWS_WITH(c.write(r, narrow(r.x, 1, 0, 1)), Contains("[2,1,3]") && Contains("[2,4,3]"));
+    HyperConnection reads = c;  // the end of a model
+    reads.read_only();
+    CHECK(max_abs_diff(reads.read(h).x, r.x) <= 1e-14);
+    CHECK(count(reads) == 3 * s * s + s + 1);
+    CHECK_THROWS_WITH(reads.write(reads.read(h), r.x), Contains("read_only"));
   }
   CHECK_THROWS_WITH(HyperConnection({.dim = int64_t{1} << 62, .streams = 4}, rng), Contains("hyper_connection"));
   // Of bf16 the weights of the mixture are computed in f32.

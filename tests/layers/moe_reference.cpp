@@ -69,7 +69,8 @@ Matrix moe(const LayerFacts& l, const LayerSequence& s) {
       for (double& v : score) v = std::exp(v), total += v;
       for (double& v : score) v /= total;
     } else {
-      for (double& v : score) v = 1 / (1 + std::exp(-v));
+      const bool root = l.text("router") == "sqrt_softplus";
+      for (double& v : score) v = root ? std::sqrt(std::log1p(std::exp(v))) : 1 / (1 + std::exp(-v));
     }
     std::vector<std::size_t> best(experts);
     std::iota(best.begin(), best.end(), std::size_t{0});

@@ -26,6 +26,34 @@ TEST_CASE("moe: the choice sees the bias, the weights do not", "[moe][layers]") 
   CHECK(max_abs_diff(sum(after.weights, {-1}), ones({9}, {f64})) <= 1e-14);
 }
 
+TEST_CASE("moe: experts that follow from the numbers of tokens", "[moe][layers]") {
+  Rng rng(3);
+  const MoeOptions o{
+      .dim = 6, .experts = 4, .top_k = 2, .router = MoeRouter::sqrt_softplus, .scale = 1.5, .dtype = f64};
+  MoeOptions by_number = o;
+  by_number.tokens = 5;
+  Moe moe(by_number, rng), free = moe;
+  free.options = o, free.token_experts = Tensor();
+  const Tensor x = normal({2, 3, 6}, 0, 1, rng, {f64}),
+               tokens = Tensor::from(std::vector<int64_t>{0, 4, 2, 2, 1, 0}, {2, 3});
+  CHECK(moe.token_experts.to_vector<int64_t>() == std::vector<int64_t>{0, 1, 2, 3, 0, 1, 2, 3, 0, 1});
+  const Tensor rows = reshape(x, {6, 6});
+  const Moe::Routing r = moe.route(rows, flatten(tokens)), other = free.route(rows);
+  CHECK(r.chosen.to_vector<int64_t>() == std::vector<int64_t>{0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 0, 1});
+  CHECK(same_bits(r.scores, other.scores));
+  CHECK(max_abs_diff(sum(r.weights, {-1}), full({6}, 1.5, {f64})) <= 1e-14);
+  // A table that names what the router would choose changes nothing.
+  Moe same = moe;
+  same.options.tokens = 6, same.token_experts = other.chosen;
+  CHECK(max_abs_diff(same.by_tokens(x, reshape(arange(0, 6, 1, {i64}), {2, 3})), free(x)) <= 1e-14);
+  CHECK(max_abs_diff(moe.by_tokens(x, tokens), free(x)) > 1e-3);
+  CHECK_THROWS_WITH(moe(x), Contains("moe: tokens=5 but no numbers"));
+  CHECK_THROWS_WITH(free.by_tokens(x, tokens), Contains("moe: tokens=0 and numbers"));
+  CHECK_THROWS_WITH(moe.by_tokens(x, narrow(tokens, 0, 0, 1)), Contains("moe: tokens=[1,3]"));
+  moe.token_experts = full({5, 2}, 4, {i64});
+  CHECK_THROWS_AS(moe.by_tokens(x, tokens), Error);
+}
+
 TEST_CASE("moe: only experts of the best groups are chosen", "[moe][layers]") {
   Rng rng(6);
   MoeOptions o{
@@ -56,6 +84,10 @@ TEST_CASE("moe: scores of 0 have weights and gradients of 0", "[moe][layers]") {
   CHECK(max_abs(y) == 0);
   backward(sum(y));
   CHECK(max_abs(moe.router.bias.grad()) == 0);
+  CHECK(max_abs(moe.router.weight.grad()) == 0);
+  moe.options.router = MoeRouter::sqrt_softplus;  // √0 has no slope
+  moe.router.weight.zero_grad();
+  backward(sum(moe(normal({5, 4}, 0, 1, rng))));
   CHECK(max_abs(moe.router.weight.grad()) == 0);
 }
 

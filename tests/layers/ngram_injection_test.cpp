@@ -164,8 +164,6 @@ TEST_CASE("n-grams: a decoder with streams trains and generates; options that do
   CHECK_THROWS_WITH(Decoder(wrong, rng), Contains("decoder: n-grams are added to residual streams"));
   wrong = o, wrong.residual_scale = 0.5;
   CHECK_THROWS_WITH(Decoder(wrong, rng), Contains("decoder: residual streams take no residual_scale"));
-  HyperConnection mixing({.dim = 4}, rng);
-  CHECK_THROWS_WITH(mixing.read_only(), Contains("gated"));
   const auto refused = [&](auto change) {
     NgramInjectionOptions given = small();
     change(given);

@@ -52,11 +52,11 @@ Json drawn_value(const Option& o, Rand& rand, bool item = false) {
   return {};
 }
 
-/// What is not drawn: tables of positions stay as long as the longest test, a feature map has no heads, which its
-/// inputs would need, and a convolution has a past.
+/// What is not drawn: tables of positions stay as long as the longest test, a feature map has no heads and a mixture no
+/// numbers of tokens, which their inputs would need, and a convolution has a past.
 bool fixed(const LayerRow& row, const std::string& option) {
   return option == "dtype" || option == "max_length" || (row.name == "feature_map" && option == "heads") ||
-         (row.name.ends_with("short_convolution") && option == "width");
+         (row.name == "moe" && option == "tokens") || (row.name.ends_with("short_convolution") && option == "width");
 }
 
 /// A sample with about a fifth of the options drawn, until the layer takes them.
