@@ -6,6 +6,7 @@
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
 #include <sluice/layers/gau/tutorial_gau.h>
+#include <sluice/layers/attention/compressed_attention.h>
 #include <sluice/layers/attention/diff_attention.h>
 #include <sluice/layers/attention/forgetting_attention.h>
 #include <sluice/layers/attention/fused_attention.h>

@@ -110,6 +110,19 @@ void add_attention_rows(RowList& rows) {
            "dropout": 0.3})",
        R"({"topk": 1, "pool": 1, "use_rope": true, "rope_pairing": "interleaved", "gate": false, "value_dim": 3})",
        R"({"kv_heads": 1, "qk_norm": false, "residual": true, "qkv_bias": true, "attention_dropout": 0.3})"});
+  rows.add<CompressedAttention>(
+          "compressed_attention", kDocuments,
+          R"({"dim": 6, "heads": 4, "head_dim": 4, "q_rank": 5, "rope_dim": 2, "window": 3, "pool": 2, "topk": 2,
+              "index_heads": 3, "index_dim": 4, "out_groups": 2, "out_rank": 3})",
+          {R"({"topk": 0, "overlap": false, "pool": 3, "rope_dim": 4, "rope_frequencies": [1, 0.3], "rope_factor": 1.2,
+               "dropout": 0.3})",
+           R"({"pool": 0, "rope_dim": 0, "window": 4, "norm_eps": 0.1, "attention_dropout": 0.3})",
+           R"({"pool": 1, "topk": 1, "index_dim": 5, "rope_pairing": "half", "window": 1, "out_groups": 4,
+               "sink": false})",
+           R"({"heads": 1, "out_groups": 1, "pool": 3, "topk": 1, "rope_dim": 4, "rope_base": 10,
+               "attention_dropout": 0.3})",
+           R"({"use_rope": false, "pool": 1, "topk": 3, "heads": 2})"})
+      .refuses_segments = "pool";
   rows.add<DiffAttention>(
           "diff_attention", kDocuments, R"({"dim": 8, "heads": 4, "kv_heads": 2, "head_dim": 4, "causal": true})",
           {R"({"version": 1})", R"({"version": 1, "pairing": "halves", "norm": "rms_plain", "norm_eps": 0.1})",

@@ -53,14 +53,7 @@ Tensor Indexer::pooled(const Tensor& rows, const Tensor& keys) const {
     return sum(part[0] * softmax(part[1] + pool_position, 2), {2});
   }
   const Tensor means = k_norm(mean(pools, {2}));
-  if (!o.use_rope) return means;
-  const RopeOptions rope = o.rope.of_keys();
-  if (!keys.defined()) {
-    const Tensor first = arange(0, means.dim(1) * o.pool, o.pool, {i64, rows.device()});
-    return squeeze(rope_at(unsqueeze(means, 1), first, rope), 1);
-  }
-  const Tensor by_key = unsqueeze(at_keys(means, rows.dim(1), o.pool, keys), 1);
-  return select(key_pools(squeeze(detail::rope_from(by_key, rope, 0), 1), o.pool, keys), 2, 0);
+  return o.use_rope ? turned_pools(means, rows.dim(1), o.pool, o.rope.of_keys(), keys) : means;
 }
 
 }  // namespace sluice

@@ -43,10 +43,24 @@ Tensor at_keys(const Tensor& pools, int64_t n, int64_t size, const Tensor& keys)
   const char* op = "at_keys";
   check(op, pools, n, size, keys);
   if (n < 0 || pools.dim(1) != n / size) fail(op, ": pools=", pools, " are not those of ", n, " keys, ", size, " each");
-  const Shape shape{pools.dim(0), n, pools.dim(2)};
-  if (pools.dim(1) == 0) return zeros(shape, pools.options());
+  if (pools.dim(1) == 0) return pad(pools, 1, 0, n);  // with their history, as other ranks have it
   const Tensor of = clamp(pool_of(real_so_far(keys, n, pools.device()), size), 0, static_cast<double>(n / size - 1));
-  return gather(pools, 1, expand(unsqueeze(of, -1), shape));
+  return gather(pools, 1, expand(unsqueeze(of, -1), {pools.dim(0), n, pools.dim(2)}));
+}
+
+Tensor turned_pools(const Tensor& pools, int64_t n, int64_t size, const RopeOptions& rope, const Tensor& keys) {
+  if (!keys.defined()) {
+    check("turned_pools", pools, n, size, keys);
+    const Tensor first = arange(0, pools.dim(1) * size, size, {i64, pools.device()});
+    return squeeze(rope_at(unsqueeze(pools, 1), first, rope), 1);
+  }
+  const Tensor by_key = unsqueeze(at_keys(pools, n, size, keys), 1);
+  return select(key_pools(squeeze(sluice::rope(by_key, rope), 1), size, keys), 2, 0);
+}
+
+Tensor pools_seen(int64_t m, int64_t n, int64_t size, const Tensor& keys, Device device) {
+  const Tensor last = narrow(real_so_far(keys, n, device), 1, n - m, m);
+  return unflatten(floor_divide(last, static_cast<double>(size)), 1, {1, m, 1});
 }
 
 AttentionMask choose_pools(const KeyIndex& index, int64_t n, const PoolChoice& choice, AttentionMask mask) {
@@ -64,7 +78,7 @@ AttentionMask choose_pools(const KeyIndex& index, int64_t n, const PoolChoice& c
   const Tensor so_far = real_so_far(mask.keys, n, device), number = arange(all, {i64, device});
   // How many whole pools each query sees, [batch or 1, 1, m, 1]. The next pool is the one that is not whole; if there
   // is no such pool, it holds later keys only.
-  const Tensor seen = unflatten(floor_divide(narrow(so_far, 1, n - m, m), static_cast<double>(size)), 1, {1, m, 1});
+  const Tensor seen = pools_seen(m, n, size, mask.keys, device);
   Tensor chosen = expand(eq(number, seen), {batch, 1, m, all});
   if (whole > 0) {
     const Tensor best = index_mask(index, choice.count, {.dense = lt(narrow(number, 0, 0, whole), seen)});

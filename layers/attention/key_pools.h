@@ -7,6 +7,7 @@
 #pragma once
 
 #include <sluice/ops/attention/key_selection.h>
+#include <sluice/ops/rows/rope.h>
 
 #include <functional>
 
@@ -18,6 +19,10 @@ Tensor key_pools(const Tensor& x, int64_t size, const Tensor& keys = {});
 /// One row for each whole pool, pools [batch, ⌊n/size⌋, d], at each of its keys: [batch, n, d]. Differentiable. Keys
 /// without a whole pool have the row of some pool, or 0 if there is none.
 Tensor at_keys(const Tensor& pools, int64_t n, int64_t size, const Tensor& keys = {});
+/// The rows of pools of n keys, [batch, ⌊n/size⌋, d], turned by RoPE at the position of a pool's first key.
+Tensor turned_pools(const Tensor& pools, int64_t n, int64_t size, const RopeOptions& rope, const Tensor& keys = {});
+/// How many whole pools end at or before each of the last m of n keys: i64 [batch or 1, 1, m, 1].
+Tensor pools_seen(int64_t m, int64_t n, int64_t size, const Tensor& keys, Device device);
 
 /// Which pools a query attends to.
 struct PoolChoice {

@@ -35,8 +35,10 @@ Json enlarged(const LayerRow& row, const Json& sample) {
   const int64_t heads = given ? *given->as<int64_t>() : 1;
   for (const char* name : {"chunk", "block", "select"})
     if (find(options, name)) set(options, name, 16);
+  const int64_t pool = row.name == "compressed_attention" ? 2 : 16;  // whose rows of pools are keys: 24 of them
   for (const char* name : {"pool", "index_pool"})
-    if (find(options, name)) set(options, name, 16), set(options, "topk", 16), set(options, "index_dim", 64);
+    if (const Json* size = find(options, name); size && *size->as<int64_t>() > 0)
+      set(options, name, pool), set(options, "topk", 16), set(options, "index_dim", 64);
   if (find(options, "stride")) set(options, "stride", 2);                               // 17 blocks of 48 tokens
   std::erase_if(options, [](const auto& o) { return o.first == "rope_frequencies"; });  // a number for each column
   for (const Option& o : row.draft().options.all) {
@@ -97,6 +99,7 @@ const std::map<std::string, std::string> kServers{
     {"moba_attention", "p p p"},
     {"msa_attention", "p p p p"},
     {"qsa_attention", "p p p p"},
+    {"compressed_attention", "rp rp r rp rp rp"},
     {"diff_attention", "r r r r r r r"},
     {"fused_attention", "r r r r"},
     {"topk_attention_layer", "p p p p"},
