@@ -45,7 +45,7 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
   if (options.streams) h = repeat(h, s, -1);
   for (const DecoderBlock& block : blocks) {
     if (block.ngrams.table.weight.defined()) h = h + block.ngrams(h, tokens, pass);
-    h = block(h, pass);
+    h = block(h, pass, tokens);
   }
   if (options.streams) h = options.mixes_streams ? streams.read(h).x : mean(unflatten(h, -1, {s, options.dim}), {-2});
   return norm(h);
@@ -95,13 +95,20 @@ DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOption
   feed_norm = norm(feed, block.feed_norms.before), feed_post_norm = norm(feed, block.feed_norms.after);
 }
 
-Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass) const {
+/// What a branch makes of u. A Moe whose experts follow from the tokens reads these.
+static Tensor call(const auto& layer, const Tensor& u, const Pass& pass, const Tensor& tokens) {
+  if constexpr (std::is_same_v<std::decay_t<decltype(layer)>, Moe>)
+    if (layer.token_experts.defined()) return layer.by_tokens(u, tokens);
+  return layer(u, pass);
+}
+
+Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass, const Tensor& tokens) const {
   ModuleScope scope(this, type);
   const auto of = [&](const auto& branch, const Tensor& u, double factor) {
     return std::visit(
         [&](const auto& layer) -> Tensor {
           if constexpr (std::is_same_v<std::decay_t<decltype(layer)>, std::monostate>) return {};
-          else return factor == 1 ? layer(u, pass) : layer(u, pass) * factor;
+          else return factor == 1 ? call(layer, u, pass, tokens) : call(layer, u, pass, tokens) * factor;
         },
         branch);
   };

@@ -15,6 +15,7 @@
 //   Tensor text = generate(model, prompt, {.tokens = 100}, rng);
 #pragma once
 
+#include <sluice/layers/attention/compressed_attention.h>
 #include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/attention/qsa_attention.h>
@@ -45,9 +46,10 @@ struct DecoderNorms {
 /// The token mixers of a block, without residual and without a norm of their own before them. monostate: none.
 using DecoderMixerOptions =
     std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options, MambaOptions,
-                 LightningAttentionOptions, GatedShortConvolutionOptions, QsaAttentionOptions, std::monostate>;
+                 LightningAttentionOptions, GatedShortConvolutionOptions, QsaAttentionOptions,
+                 CompressedAttentionOptions, std::monostate>;
 using DecoderMixer = std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, Mamba, LightningAttention,
-                                  GatedShortConvolution, QsaAttention, std::monostate>;
+                                  GatedShortConvolution, QsaAttention, CompressedAttention, std::monostate>;
 
 /// The layers of a block.
 struct DecoderBlockOptions {
@@ -98,8 +100,8 @@ struct DecoderBlock {
   DecoderBlock() = default;
   /// A block of a model with options `o`.
   DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng);
-  /// x [batch, n, dim], or streams·dim → the same shape.
-  Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
+  /// x [batch, n, dim], or streams·dim → the same shape. `tokens` i64 [batch, n]: read by a Moe with options.tokens.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}, const Tensor& tokens = {}) const;
   SLUICE_PARTS(ngrams, mixer_streams, mixer_norm, mixer, beside, mixer_post_norm, feed_streams, feed_norm, feed,
                feed_post_norm);
 };

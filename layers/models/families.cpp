@@ -6,8 +6,9 @@ namespace sluice {
 
 std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> all;
-  for (const auto& some : {detail::llama_families(), detail::attention_families(), detail::latent_families(),
-                           detail::hybrid_families(), detail::mamba_families(), detail::parallel_families()})
+  for (const auto& some :
+       {detail::llama_families(), detail::attention_families(), detail::latent_families(), detail::hybrid_families(),
+        detail::mamba_families(), detail::parallel_families(), detail::compressed_families()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -88,7 +89,7 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
   const int64_t more = c.get<int64_t>("num_nextn_predict_layers", c.get<int64_t>("num_mtp_layers", 0));
   for (int64_t i = 0; i < std::min<int64_t>(more, 16); ++i)
     plan.ignore.push_back(str("^model\\.layers\\.", layers + i, "\\."));
-  if (o.tied) plan.ignore.push_back("^lm_head\\.weight$");
+  if (o.tied) plan.ignore.push_back("^(lm_)?head\\.weight$");
 }
 
 void FamilyReader::members(const std::string& module, const PyTorchRules& rules) {

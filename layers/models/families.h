@@ -160,13 +160,14 @@ struct FamilyReader {
 
 /// Llama and what is close to it; others whose mixer is softmax attention; those with latent attention, and GLM; those
 /// with the delta rule, lightning attention or short convolutions; those with Mamba or Mamba-2, and Granite 3; those
-/// whose feed stands beside the mixer.
+/// whose feed stands beside the mixer; those that attend to rows of pools.
 std::span<const ModelFamily> llama_families();
 std::span<const ModelFamily> attention_families();
 std::span<const ModelFamily> latent_families();
 std::span<const ModelFamily> hybrid_families();
 std::span<const ModelFamily> mamba_families();
 std::span<const ModelFamily> parallel_families();
+std::span<const ModelFamily> compressed_families();
 
 }  // namespace detail
 

@@ -25,12 +25,15 @@ struct Checkpoint {
 };
 
 bool of_embedding(std::string_view name) {
+  if (name == "embed.weight") return true;  // DeepSeek-V4
   for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight",
                           "gpt_neox.embed_in.weight"})
     if (name.ends_with(end)) return true;  // the second: Mamba, the third: Ling and Falcon, the fourth: GPT-2
   return false;
 }
-bool is_head(std::string_view name) { return name == "lm_head.weight" || name == "embed_out.weight"; }  // GPT-NeoX's
+bool is_head(std::string_view name) {  // the second: GPT-NeoX, the third: DeepSeek-V4
+  return name == "lm_head.weight" || name == "embed_out.weight" || name == "head.weight";
+}
 
 Checkpoint look(const char* op, const std::string& folder) {
   Checkpoint out;

@@ -372,6 +372,22 @@ def drawn(name, r):
                  ngram_vocab_size_base=pick([7, 50]), make_ngram_vocab_size_divisible_by=pick([1, 8, 128]),
                  split_ngram_parts=pick([1, 2, 5]), seed=pick([0, 1234, 99]), norm_topk_prob=pick([True, False]),
                  eos_token_id=pick([2, [5, 2]]), rope_parameters=dict(f["rope_parameters"], partial_rotary_factor=share))
+    if name == "deepseek_v4":
+        share = {4: pick([0.5, 1.0]), 8: pick([0.25, 0.5, 1.0]), 10: pick([0.4, 1.0])}[head_dim]
+        rope = pick(list(ROPE))
+        f.update(num_key_value_heads=1, q_lora_rank=pick([5, 8]), o_lora_rank=pick([3, 5]), partial_rotary_factor=share,
+                 o_groups=pick([d for d in range(1, heads + 1) if heads % d == 0]), index_n_heads=pick([16, 24]),
+                 index_head_dim=int(head_dim * share) + pick([0, 2, 3]), index_topk=pick([1, 2, 3, 30]),
+                 compress_rates=dict(compressed_sparse_attention=pick([1, 2, 3, 4]),
+                                     heavily_compressed_attention=pick([1, 2, 5, 8])),
+                 layer_types=any_layers(["sliding_attention", "compressed_sparse_attention",
+                                         "heavily_compressed_attention"]),
+                 mlp_layer_types=any_layers(["hash_moe", "moe"]), scoring_func=pick(["sqrtsoftplus", "sigmoid"]),
+                 rope_theta=pick([100.0, 10000.0]), compress_rope_theta=pick([1000.0, 160000.0]),
+                 rope_parameters=pick([None, dict(ROPE[rope], rope_type=rope)]), swiglu_limit=pick([0.2, 0.7, 10.0]),
+                 hc_mult=pick([1, 2, 4]), hc_sinkhorn_iters=pick([1, 2, 5, 20]), hc_eps=pick([1e-6, 1e-3]),
+                 routed_scaling_factor=pick([1.0, 2.5]))
+        del f["num_hash_layers"]
     if name == "gpt_bigcode":
         f["multi_query"] = pick([True, False])
     if name in ("gpt2", "gpt_bigcode", "gpt_neo", "gptj"):

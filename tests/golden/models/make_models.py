@@ -104,6 +104,17 @@ FAMILIES = {
                                    swiglu_limit=0.4, hc_mult=3, hc_sinkhorn_iters=4,
                                    mlp_layer_types=["dense", "sparse", "sparse"],
                                    layer_types=["linear_attention", "indexed_attention", "linear_attention"])),
+    "deepseek_v4": ("DeepseekV4", dict(num_hidden_layers=4, moe_intermediate_size=6, n_routed_experts=5, head_dim=8,
+                                       num_key_value_heads=1, num_experts_per_tok=2, q_lora_rank=8, o_groups=2,
+                                       o_lora_rank=5, index_n_heads=8, index_head_dim=6, index_topk=2, sliding_window=3,
+                                       num_hash_layers=1, hc_mult=3, hc_sinkhorn_iters=4, swiglu_limit=0.4,
+                                       partial_rotary_factor=0.5, rope_theta=100.0, compress_rope_theta=1000.0,
+                                       compress_rates=dict(compressed_sparse_attention=2,
+                                                           heavily_compressed_attention=3),
+                                       layer_types=["sliding_attention", "compressed_sparse_attention",
+                                                    "heavily_compressed_attention", "compressed_sparse_attention"],
+                                       rope_parameters=dict(rope_type="yarn", factor=4.0, beta_fast=8.0, beta_slow=1.0,
+                                                            original_max_position_embeddings=16))),
     "qwen4_exp": ("Qwen4ExpText", dict(delta, head_dim=8, moe_intermediate_size=8, shared_expert_intermediate_size=12,
                                        num_experts=5, num_experts_per_tok=2, hc_count=3, hc_lowrank=5, indexer_n_heads=16,
                                        indexer_kv_heads=1, indexer_head_dim=6, indexer_budget=4,
@@ -285,6 +296,8 @@ def make(kind, fields, folder, seed):
     model.eval()
     with torch.no_grad():
         for key, x in list(model.named_parameters()) + list(model.named_buffers()):
+            if key.endswith("tid2eid"):
+                x.copy_(torch.rand(x.shape[0], config.n_routed_experts).argsort(-1)[:, :x.shape[1]])
             computed = ("inv_freq", "mup_vector", "slope_rate", "_decay", "embed_positions")  # from the configuration
             if x.ndim == 0 or not x.is_floating_point() or any(name in key for name in computed):
                 continue
@@ -308,6 +321,8 @@ def make(kind, fields, folder, seed):
     with torch.no_grad():
         logits = model(tokens, attention_mask=mask.long(), use_cache=False).logits.contiguous()
         stream_logits = model(stream, use_cache=False).logits.contiguous()
+        if kind == "DeepseekV4":  # whose pools count padding: of the text alone
+            logits[1, 4:] = model(tokens[1:2, 4:], use_cache=False).logits[0]
     assert logits.dtype == torch.float64, logits.dtype
     model.to(torch.bfloat16).save_pretrained(folder)
     extra = os.path.join(folder, "generation_config.json")
