@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 namespace sluice {
 
@@ -56,19 +58,89 @@ static Tensor turned(const CompressedAttentionOptions& o, const Tensor& t, const
                                [&](const Tensor& last) { return detail::rope_from(last, rope, position); });
 }
 
-/// c.pooled() of the rows [batch, 1, n, ·] of all keys, [batch, 1, pools, d]. A stream computes the row of a pool once,
-/// as long as there is no padding.
-static Tensor pooled(Call& call, const PoolCompression& c, const Tensor& rows, const Tensor& keys) {
-  const Tensor all = squeeze(rows, 1);
-  if (!call.streams()) return unsqueeze(c.pooled(all, keys), 1);
-  KvCache& kept = call.kept("pools").cache;
-  if (keys.defined()) return unsqueeze(c.pooled(all, keys), 1);
-  const int64_t known = kept.length, first = std::max<int64_t>(0, known - c.options.overlap),
-                at = first * c.options.pool;
-  PoolCompression later = c;
-  later.options.rope.offset += at;
-  const Tensor fresh = later.pooled(narrow(all, 1, at, all.dim(1) - at));
-  return kept.append({unsqueeze(narrow(fresh, 1, known - first, fresh.dim(1) - (known - first)), 1)})[0];
+namespace {
+
+/// The rows [batch, 1, n, ·] of the keys from pool `first` on, one tensor for each compressor, and which keys are real.
+struct PoolKeys {
+  std::vector<Tensor> rows;
+  Tensor real;
+  int64_t first = 0;
+};
+
+/// Of a sequence that is split over ranks, the keys that this rank's queries may see.
+void fetch(AttentionMask& mask, std::vector<Tensor>& rows) {
+  if (!in_sequence()) return;
+  const AttentionMask rules = mask;
+  RowRange seen;
+  mask = detail::fetch_mask(rules, rows[0].dim(2), rows[0].device(), seen);
+  for (Tensor& t : rows) t = detail::fetch_keys_of(t, 2, rules);
+}
+
+/// What a stream keeps of keys: the rows of whole pools, as long as no padding has come, and behind these the keys.
+class PoolStream {
+ public:
+  PoolStream(Call& call, const PoolCompressionOptions& o) : kept_(call.kept("pools")), o_(o) {}
+
+  /// Puts the keys that the stream keeps before those of this step.
+  void join(PoolKeys& keys) const {
+    keys.first = std::max<int64_t>(0, kept_.cache.length - o_.overlap);
+    if (kept_.tensors.empty()) return;
+    const Tensor before = kept_.tensors[0];
+    const auto marks = [&](const Tensor& real, const Tensor& rows) {
+      return real.defined() ? real : ones({rows.dim(0), rows.dim(2)}, {boolean, rows.device()});
+    };
+    if (before.defined() || keys.real.defined())
+      keys.real = cat({marks(before, kept_.tensors[1]), marks(keys.real, keys.rows[0])}, 1);
+    for (std::size_t i = 0; i < keys.rows.size(); ++i) keys.rows[i] = cat({kept_.tensors[i + 1], keys.rows[i]}, 2);
+  }
+  /// Takes the rows of the pools of `keys`; returns those of all pools.
+  std::vector<Tensor> add(const PoolKeys& keys, std::vector<Tensor> pools) {
+    const int64_t known = kept_.cache.length, twice = known - keys.first;  // pools of which there are rows
+    for (Tensor& t : pools) t = narrow(t, 2, twice, t.dim(2) - twice);
+    int64_t whole = 0;  // keys that no later pool reads
+    if (!keys.real.defined()) {
+      pools = kept_.cache.append(pools);
+      whole = std::max<int64_t>(0, kept_.cache.length - o_.overlap - keys.first) * o_.pool;
+    } else if (known > 0) {
+      const std::vector<Tensor> before = kept_.cache.rows();
+      for (std::size_t i = 0; i < pools.size(); ++i) pools[i] = cat({before[i], pools[i]}, 2);
+    }
+    kept_.tensors = {keys.real};
+    for (const Tensor& t : keys.rows) kept_.tensors.push_back(clone(narrow(t, 2, whole, t.dim(2) - whole)));
+    return pools;
+  }
+
+ private:
+  Stream::Kept& kept_;
+  const PoolCompressionOptions& o_;
+};
+
+/// c.pooled() as [batch, 1, pools, d].
+Tensor pooled(PoolCompression c, const PoolKeys& keys, std::size_t i) {
+  c.options.rope.offset += keys.first * c.options.pool;
+  return unsqueeze(c.pooled(squeeze(keys.rows[i], 1), keys.real), 1);
+}
+
+}  // namespace
+
+std::vector<Tensor> CompressedAttention::pool_rows(Call& call, Tensor& seen) const {
+  const bool index = options.topk > 0;
+  PoolKeys keys{{unsqueeze(compressor.rows(call.x), 1)}, call.key_mask()};
+  const auto of_index = [&](auto make, std::vector<Tensor>& to) {
+    NoGrad guard;
+    if (index) to.push_back(make());
+  };
+  of_index([&] { return unsqueeze(index_compressor.rows(call.x), 1); }, keys.rows);
+  std::optional<PoolStream> stream;
+  if (call.streams()) stream.emplace(call, compressor.options), stream->join(keys);
+  AttentionMask before{.causal = true, .keys = keys.real};
+  fetch(before, keys.rows), keys.real = before.keys;
+  std::vector<Tensor> rows{pooled(compressor, keys, 0)};
+  of_index([&] { return pooled(index_compressor, keys, 1); }, rows);
+  if (stream) rows = stream->add(keys, std::move(rows));
+  const Tensor whole = pools_seen(call.x.dim(1), keys.rows[0].dim(2), options.pool, keys.real, call.x.device());
+  seen = lt(arange(-keys.first, rows[0].dim(2) - keys.first, 1, {i64, call.x.device()}), whole);
+  return rows;
 }
 
 Tensor CompressedAttention::chosen_rows(const Tensor& x, const Tensor& z, int64_t position, const Tensor& rows,
@@ -84,32 +156,13 @@ Tensor CompressedAttention::operator()(const Tensor& given, const Pass& pass) co
   const CompressedAttentionOptions& o = options;
   Call call(*this, "compressed_attention", given, o.dim, pass);
   const Tensor& x = call.x;
-  const int64_t position = call.first(turning(o) > 0), m = x.dim(1);
+  const int64_t position = call.first(turning(o) > 0);
   const Tensor z = q_norm(q_down(x)),
                q = turned(o, rms_norm(detail::split_heads(q_up(z), o.heads), {}, o.norm_eps), o.rope, position),
                own = turned(o, unsqueeze(kv_norm(kv(x)), 1), o.rope.of_keys(), position);
   if (o.pool > 0 && call.segments().defined())
     fail<ValueError>("compressed_attention: a pool of keys would span documents; got segments");
   const Tensor segments = call.segments();
-  // Of a sequence that is split over ranks, the keys that this rank's queries may see.
-  const auto fetch = [&](AttentionMask& mask, std::vector<Tensor>& rows) {
-    if (!in_sequence()) return;
-    const AttentionMask rules = mask;
-    RowRange seen;
-    mask = detail::fetch_mask(rules, m, x.device(), seen);
-    for (Tensor& t : rows) t = detail::fetch_keys_of(t, 2, rules);
-  };
-  std::vector<Tensor> far;  // of all tokens, what pools are made of
-  AttentionMask before{.causal = true};
-  if (o.pool > 0) {
-    far.push_back(unsqueeze(compressor.rows(x), 1));
-    if (o.topk > 0) {
-      NoGrad guard;
-      far.push_back(unsqueeze(index_compressor.rows(x), 1));
-    }
-    far = call.rows(far), before.keys = call.mask_of_keys();
-    fetch(before, far);
-  }
   std::vector<Tensor> near = call.rows({own}, o.window);
   AttentionOptions a{.mask = {.causal = true,
                               .window = o.window,
@@ -121,17 +174,11 @@ Tensor CompressedAttention::operator()(const Tensor& given, const Pass& pass) co
   fetch(a.mask, near);
   AttentionAndLse y = attention_with_lse(q, near[0], near[0], a, call.rng());
   if (o.pool > 0) {
-    const Tensor rows = pooled(call, compressor, far[0], before.keys);
-    const int64_t count = rows.dim(2);
     a.sink = Tensor(), a.mask = {};
-    a.mask.dense = lt(arange(count, {i64, x.device()}), pools_seen(m, far[0].dim(2), o.pool, before.keys, x.device()));
-    if (o.topk > 0) {
-      NoGrad guard;
-      const Tensor of_index = pooled(call, index_compressor, far[1], before.keys);
-      if (o.topk < count) a.mask.dense = chosen_rows(x, z, position, of_index, a.mask.dense);
-    }
-    if (count > 0 || in_sequence())  // ranks exchange the same gradients
-      y = merge_attention(y, attention_with_lse(q, rows, rows, a, call.rng()));
+    const std::vector<Tensor> rows = pool_rows(call, a.mask.dense);
+    if (o.topk > 0 && o.topk < rows[0].dim(2)) a.mask.dense = chosen_rows(x, z, position, rows[1], a.mask.dense);
+    if (rows[0].dim(2) > 0 || in_sequence())  // ranks exchange the same gradients
+      y = merge_attention(y, attention_with_lse(q, rows[0], rows[0], a, call.rng()));
   }
   const Tensor heads = detail::merge_heads(turned(o, y.out, backwards(o), position));
   const Tensor maps = transpose(unflatten(out_down.weight, -1, {o.out_groups, o.out_rank}), 0, 1);  // [g, ·, rank]

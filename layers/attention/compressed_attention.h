@@ -18,7 +18,7 @@
 #include <sluice/layers/attention/pool_compression.h>
 #include <sluice/layers/nn/pass.h>
 
-#include <string_view>
+#include <vector>
 
 namespace sluice {
 
@@ -81,16 +81,19 @@ struct CompressedAttention {
   CompressedAttention() = default;
   /// Throws ValueError for options that do not fit.
   CompressedAttention(CompressedAttentionOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same shape. A stream keeps head_dim numbers for each token of the window. With a pool it
-  /// keeps 2·head_dim for every token, 4·head_dim with overlap, because padding may still move later pools, and a row
-  /// for each pool as long as there is no padding; and as much of index_dim with topk. Throws ValueError with a pool
-  /// for segments: a pool would span documents.
+  /// x [batch, n, dim] → the same shape. A stream keeps head_dim numbers for each token of the window and for each
+  /// pool, and 2·head_dim, 4·head_dim with overlap, for each key that a later pool reads; with topk as much of
+  /// index_dim. From the first padding on it keeps all keys for later pools. Throws ValueError with a pool for
+  /// segments: a pool would span documents.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
   SLUICE_PARTS(q_down, q_norm, q_up, kv, kv_norm, sink, compressor, index_q, index_weights, index_compressor, out_down,
                out_up);
 
  private:
+  /// The rows of pools [batch, 1, pools, head_dim] and, with topk, those of the index, and which of them lie before
+  /// each query, bool [batch or 1, 1, m, pools].
+  std::vector<Tensor> pool_rows(Call& call, Tensor& seen) const;
   /// Which rows of pools the queries see: of those before them, `seen`, the best. x and z are of the queries, `rows`
   /// the index's rows of the pools.
   Tensor chosen_rows(const Tensor& x, const Tensor& z, int64_t position, const Tensor& rows, const Tensor& seen) const;
