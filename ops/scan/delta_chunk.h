@@ -15,6 +15,7 @@
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/rows/rows.h>
 #include <sluice/ops/scan/decay_blocks.h>
+#include <sluice/ops/scan/rows_ahead.h>
 #include <sluice/ops/scan/triangle.h>
 #include <sluice/ops/scan/unit_lower.h>
 
@@ -55,6 +56,7 @@ template <class T> struct DeltaOperands {
   struct Memory : DecayBuffers<T> {
     Scratch<T> floats;
     Scratch<double> doubles;
+    RowsAhead<T> ahead;
     T* x;       // [2c, key_width]: e, then q
     T* far;     // [2c, key_width]: x ∘ e^L; decays by channel only
     T* keys;    // [c, key_width]
@@ -108,6 +110,7 @@ template <class T> struct DeltaOperands {
   void enter(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count) const {
     load(m.keys, k, key_width, b, h / group, first, count), load_decays(m, b, h, first, count);
     if (erases) load(m.x, erase, key_width, b, h, first, count);
+    m.ahead.fetch();
     T *const queries = m.x + (sides - 1) * count * key_width, *const p = m.pairs + (sides - 1) * count * count;
     if (!erases || sides == 2) load(queries, q, key_width, b, h / group, first, count);
     if (decay == DeltaDecay::channels) {
@@ -129,6 +132,14 @@ template <class T> struct DeltaOperands {
         std::fill(line + t + own, line + count, T(0));
       }
     }
+  }
+
+  /// Lets m.ahead fetch what steps [first, first + steps) read, in `parts` parts.
+  void look_ahead(Memory& m, int64_t b, int64_t h, int64_t first, int64_t parts) const {
+    m.ahead.begin(first, steps, n, parts);
+    m.ahead.add(b, h / group, 0, key_width, k), m.ahead.add(b, h, 0, value_width, write);
+    if (!erases || sides == 2) m.ahead.add(b, h / group, 0, key_width, q);
+    if (erases) m.ahead.add(b, h, 0, key_width, erase);
   }
 
   static void load(T* to, const HeadView<const T>& from, int64_t width, int64_t b, int64_t h, int64_t first,
@@ -163,6 +174,10 @@ template <class T> struct DeltaOperands {
         for (int64_t j = 0; j < end; ++j) m.pairs[(side * count + t) * count + j] *= weight[j];
     }
   }
+  static bool is_zero(const T* x, int64_t size) {
+    return std::all_of(x, x + size, [](T value) { return value == T(0); });
+  }
+
   /// Rounds `used` numbers of a line of `count` up to whole vectors: a loop over part of a vector would take them one
   /// by one.
   static int64_t whole_vectors(int64_t used, int64_t count) { return std::min(round_up(used, 16), count); }
@@ -179,13 +194,16 @@ template <class T> struct DeltaOperands {
   }
 
   /// c [rows, columns] = a · state, or a · stateᵀ, for a [rows, depth]. A null state counts as zeros.
-  void product(Trans trans, int64_t rows, int64_t columns, int64_t depth, const T* a, const T* state, T* c) const {
+  void product(Memory& m, Trans trans, int64_t rows, int64_t columns, int64_t depth, const T* a, const T* state,
+               T* c) const {
+    m.ahead.fetch();
     if (!state) std::fill_n(c, rows * columns, T(0));
     else gemm(Trans::no, trans, rows, columns, depth, T(1), a, depth, state, value_width, T(0), c, columns, precision);
   }
 
   /// S ← e^{L_end} ∘ S + aᵀ b, for a [rows, key_width] and b [rows, value_width].
-  void next_state(const Memory& m, T* state, int64_t count, int64_t rows, const T* a, const T* b) const {
+  void next_state(Memory& m, T* state, int64_t count, int64_t rows, const T* a, const T* b) const {
+    m.ahead.fetch();
     const T whole = m.here[count - 1];  // beta of the product may scale S, but not by 0, as 0·NaN is NaN
     const bool apart = decay == DeltaDecay::channels || whole == T(0);
     if (apart)
@@ -202,7 +220,7 @@ template <class T> struct DeltaOperands {
   /// Computes `rows` rows of r = (x ∘ e^L) S without the factors `here`, for a state that may be null as in product().
   /// Then computes u = (I + A)⁻¹ (w − here ∘ r), with the rows of r that belong to e.
   void solve(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, const T* state, int64_t rows) const {
-    product(Trans::no, rows, value_width, key_width, far_rows(m), state, m.r);
+    product(m, Trans::no, rows, value_width, key_width, far_rows(m), state, m.r);
     vectorised([&] {
       for (int64_t t = 0; t < count; ++t) {
         const T *written = write.at(b, h, first + t), *known = m.r + t * value_width, kept = m.here[t];
@@ -210,6 +228,7 @@ template <class T> struct DeltaOperands {
         for (int64_t c = 0; c < value_width; ++c) u[c] = written[c] - kept * known[c];
       }
     });
+    m.ahead.fetch();
     invert_corners(count, m.pairs, m.inverses);
     solve_unit_lower(Trans::no, count, m.pairs, m.inverses, m.u, value_width, value_width, m.solver);
   }

@@ -31,7 +31,7 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
           if (states)
             std::copy_n(state, key_width * value_width, states + (task * chunks + i) * key_width * value_width);
           each_piece(total, first, first + count, false, [&](int64_t at, int64_t some) {
-            const bool anew = total(at) || (at == 0 && std::all_of(state, state + key_width * value_width, is_zero));
+            const bool anew = total(at) || (at == 0 && Base::is_zero(state, key_width * value_width));
             if (anew) std::fill_n(state, key_width * value_width, T(0));
             for (int64_t from = at, end = at + some; from < end; from += steps) {
               const int64_t part = std::min(steps, end - from);
@@ -44,12 +44,11 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
     });
   }
 
-  static bool is_zero(T x) { return x == T(0); }
-
   /// anew: the state is zeros. Not inlined: parallel_for() would compile all of it for each instruction set, which only
   /// its loops need.
   [[gnu::noinline]] void one_part(Memory& m, int64_t b, int64_t h, int64_t first, int64_t count, bool anew, T* state,
                                   HeadView<T>& out) const {
+    this->look_ahead(m, b, h, first + count, 5), m.ahead.add(b, h, 0, value_width, out);
     this->enter(m, b, h, first, count);
     this->solve(m, b, h, first, count, anew ? nullptr : state, sides * count);
     T* const o = out.at(b, h, first);
@@ -61,6 +60,7 @@ template <class T> struct DeltaForward : DeltaOperands<T> {
         for (int64_t c = 0; c < value_width; ++c) to[c] = kept * from[c];
       }
     });
+    m.ahead.fetch();
     if (sides == 2)
       masked_product(Trans::no, Pairs::earlier, count, value_width, m.pairs + count * count, m.u, value_width, true, o,
                      out.row, precision);

@@ -16,6 +16,7 @@
 #include <sluice/ops/rows/rows.h>
 #include <sluice/ops/scan/column_backward.h>
 #include <sluice/ops/scan/decay_blocks.h>
+#include <sluice/ops/scan/rows_ahead.h>
 #include <sluice/ops/scan/triangle.h>
 
 #include <algorithm>
@@ -37,6 +38,7 @@ template <class T> struct Scan {
   Decay decay;
   int64_t heads, group, n, m, e, chunk, channels;  // group: heads of v that read a head of k; channels of g: 1, m or e
   int64_t blocks, width;                           // value columns are split into blocks: columns of S are independent
+  bool thin = m == 1 || e == 1;                    // S is a row or a column
   bool by_channel = decay == Decay::keys || decay == Decay::values;
   int64_t together = 1;  // heads of a group that go through the chunks together and share q_t·k_j
   /// With a decay per channel, exponentials take most of the time: bf16 would lose accuracy and gain no speed.
@@ -55,7 +57,7 @@ template <class T> struct Scan {
     const int64_t wanted =
         std::clamp<int64_t>(16 / std::max<int64_t>(1, q_.dim(0) * heads), 1, std::max<int64_t>(1, e / 64));
     width = round_up(ceil_div(e, wanted), 16), blocks = ceil_div(e, width);
-    if (!by_channel && m > 1 && e > 1) together = group / detail::parts_of_group(q_.dim(0) * heads / group, group);
+    if (!by_channel && !thin) together = group / detail::parts_of_group(q_.dim(0) * heads / group, group);
     chunk = steps_together(chunk, precision, n, m);
   }
 
@@ -64,6 +66,7 @@ template <class T> struct Scan {
     Scratch<double> doubles;
     T *states, *q, *k, *v, *o, *a, *queries;  // states of the heads that are together; queries: q ∘ e^L
     T* state;                                 // that of the head
+    RowsAhead<T> ahead;                       // of the next chunk
     T* pairs;                                 // the chunk's q_t·k_j, of all heads that are together
     Memory(int64_t m, int64_t width, int64_t most, int64_t c, int64_t together)
         : floats({{states, together * m * width},
@@ -90,9 +93,15 @@ template <class T> struct Scan {
       for (int64_t task = from; task < to; ++task) {
         const int64_t row = task / blocks * together, b = row / heads, col = task % blocks * width;
         const int64_t cols = std::min(width, e - col), chunks = ceil_div(n, chunk);
+        const auto first_step = [&](int64_t i) {
+          return (o.reverse ? chunks - 1 - i / together : i / together) * chunk;
+        };
+        const auto head = [&](int64_t i) { return row % heads + i % together; };
         for (int64_t i = 0; i < chunks * together; ++i) {  // chunk by chunk, each of them head by head
-          const int64_t begin = (o.reverse ? chunks - 1 - i / together : i / together) * chunk;
-          const int64_t h = row % heads + i % together, steps = std::min(chunk, n - begin);
+          const int64_t begin = first_step(i), h = head(i), steps = std::min(chunk, n - begin);
+          w.ahead.begin(first_step(i + 1), chunk, n, thin ? 1 : 4);  // 3 parts within in_place() or copied()
+          w.ahead.add(b, head(i + 1), col, cols, v, out);
+          if ((i + 1) % together == 0) w.ahead.add(b, h / group, 0, m, q, k);
           const TotalDecays<T> total{g ? g + (b * heads + h) * n * channels : nullptr, channels};
           w.state = w.states + i % together * m * width;
           if (together > 1 && i % together == 0) weights(w.pairs, in_chunk(b, h, begin), steps, o.reverse);
@@ -100,7 +109,8 @@ template <class T> struct Scan {
             const int64_t end = first + count;
             const bool start = o.reverse ? end == n || total(end) : first == 0 || total(first);
             if (start) std::fill_n(w.state, m * cols, T(0));
-            if (m == 1 || e == 1) {
+            w.ahead.fetch();
+            if (thin) {
               if (by_channel && channels > 1) each_channel(w, b, h, first, count, col, cols);
               else one_by_one(w, b, h, first, count, col, cols);
             } else if (by_channel) {
@@ -253,13 +263,16 @@ template <class T> struct Scan {
       return to;
     };
     const bool weighted = decay == Decay::scalar;
+    w.ahead.fetch();
     if (!start)
       gemm(Trans::no, Trans::no, count, cols, m, T(1), weighted ? scaled(queries, q.row, w.q, !o.reverse) : queries,
            weighted ? m : q.row, w.state, cols, T(0), y, out.row, precision);
     if (weighted) vectorised([&] { weigh(w, count); });
+    w.ahead.fetch();
     masked_product(Trans::no, o.reverse ? Pairs::later : Pairs::earlier, count, cols, w.a, values, v.row, !start, y,
                    out.row, precision);
     if (last) return;
+    w.ahead.fetch();
     const T factor = math::exp(T(whole));
     for (int64_t i = 0; weighted && !start && i < m * cols; ++i) w.state[i] *= factor;
     gemm(Trans::yes, Trans::no, m, cols, count, T(1), weighted ? scaled(keys, k.row, w.k, o.reverse) : keys,
@@ -285,10 +298,12 @@ template <class T> struct Scan {
     const DecayedSum<T> sums{w.a, w.o};
     if (by_keys) weights_by_keys<T>(w, std::span(&queries, 1), w.k, m, count, precision), drop_own(w.a, count);
     else weights(w.a, {w.q, w.k, m, m}, count, false);
+    w.ahead.fetch();
     std::fill_n(w.o, count * cols, T(0));
     if (!start)
       gemm(Trans::no, Trans::no, count, cols, m, T(1), by_keys ? w.queries : w.q, m, w.state, cols, T(0), w.o, cols,
            precision);
+    w.ahead.fetch();
     if (by_keys) masked_product(Trans::no, Pairs::earlier, count, cols, w.a, w.v, cols, true, w.o, cols, precision);
     else sum_by_values<T>(w, std::span(&sums, 1), w.v, cols, count, precision);
     for (int64_t i = 0; i < count; ++i) std::copy_n(w.o + i * cols, cols, out.at(b, h, row_of(first, count, i)) + col);
@@ -298,6 +313,7 @@ template <class T> struct Scan {
   /// S ← e^{L_end} ∘ S + (k ∘ e^{L_end − L})ᵀ v, or kᵀ (v ∘ e^{L_end − L}); the product with the decay is w.carried.
   void to_state(Memory& w, int64_t count, int64_t cols) {
     const bool by_keys = decay == Decay::keys;
+    w.ahead.fetch();
     const double* last = w.sums + (count - 1) * local_channels(cols);
     for (int64_t c = 0; c < local_channels(cols); ++c) w.border[c] = math::exp(T(last[c]));
     for (int64_t c = 0; c < m; ++c)

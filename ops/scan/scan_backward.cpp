@@ -38,7 +38,7 @@ namespace {
 template <class T> struct DeltaBackward : DeltaOperands<T> {
   using Base = DeltaOperands<T>;
   using Base::Base, Base::g, Base::decay, Base::heads, Base::group, Base::n, Base::key_width, Base::value_width,
-      Base::chunk, Base::chunks, Base::erases, Base::sides, Base::precision, Base::steps;
+      Base::chunk, Base::chunks, Base::erases, Base::sides, Base::precision, Base::steps, Base::is_zero;
 
   struct Results {
     HeadView<T> q, k, erase, write;
@@ -127,10 +127,6 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     }
   }
 
-  static bool is_zero(const T* x, int64_t size) {
-    return std::all_of(x, x + size, [](T value) { return value == T(0); });
-  }
-
   /// Recomputes S before each chunk, for linear_scan.
   const T* remade_states(Memory& m, int64_t b, int64_t h) const {
     const int64_t size = key_width * value_width;
@@ -143,6 +139,8 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
       const int64_t count = (i + 1) * chunk - first;
       if (total(first)) std::fill_n(next, size, T(0));
       else std::copy_n(next - size, size, next);
+      m.ahead.begin((i + 1) * chunk, chunk, n, 2), m.ahead.add(b, h / group, 0, key_width, this->k);
+      m.ahead.add(b, h, 0, value_width, this->write), m.ahead.fetch();
       this->load(m.keys, this->k, key_width, b, h / group, first, count);
       this->load(m.u, this->write, value_width, b, h, first, count);
       this->load_decays(m, b, h, first, count);
@@ -170,6 +168,9 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
                                    Results& results) const {
     Memory& m = *parts;
     const int64_t count = std::min(steps, left);
+    this->look_ahead(m, b, h, first - chunk, erases ? 9 : 7), m.ahead.add(b, h, 0, value_width, dout, results.write);
+    m.ahead.add(b, h / results.summed, 0, key_width, results.q, results.k);
+    if (erases) m.ahead.add(b, h, 0, key_width, results.erase);
     this->enter(m, b, h, first, count);
     if (erases) this->solve(m, b, h, first, count, state, count);
     else this->load(m.u, this->write, value_width, b, h, first, count);
@@ -188,9 +189,9 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
       this->scale_rows(m.here, m.rows + side * count * value_width, count, value_width);
     this->scale_rows(m.left, m.u, count, value_width);
     // dx = e^L ∘ (G Sᵀ)
-    this->product(Trans::yes, sides * count, key_width, value_width, m.rows, state, m.dx);
+    this->product(m, Trans::yes, sides * count, key_width, value_width, m.rows, state, m.dx);
     // dk = e^{L_end − L} ∘ (u Xᵀ)
-    this->product(Trans::yes, count, key_width, value_width, m.u, later, m.dk);
+    this->product(m, Trans::yes, count, key_width, value_width, m.u, later, m.dk);
     if (results.g)
       vectorised([&] {
         if (decay == DeltaDecay::scalar) store_decay(m, b, h, first, count, state, later, results.g);
@@ -198,6 +199,7 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
           for (int64_t i = 0; i < count * key_width; ++i) m.passing[i] = this->carried_rows(m)[i] * m.dk[i];
       });
     // dx += Σ_j [dA | dP]_tj e^{L_t − L_j} k_j, dk += Σ_t [dA | dP]_tj e^{L_t − L_j} x_t
+    m.ahead.fetch();
     if (decay == DeltaDecay::channels) by_channels(m, count);
     else by_scalar(m, count);
     vectorised([&] {
@@ -216,19 +218,18 @@ template <class T> struct DeltaBackward : DeltaOperands<T> {
     T *const minus_dw = m.rows, *const out = m.rows + q_rows * value_width;
     this->load(out, dout, value_width, b, h, first, count);
     // du = Pᵀ do + (k ∘ e^{L_end − L}) X
-    this->product(Trans::no, count, value_width, key_width, this->carried_rows(m), later, m.du);
+    this->product(m, Trans::no, count, value_width, key_width, this->carried_rows(m), later, m.du);
     this->scale_rows(m.left, m.du, count, value_width);
+    m.ahead.fetch();
     masked_product(Trans::yes, Pairs::earlier, count, value_width, m.pairs + q_rows * count, out, value_width, true,
                    m.du, value_width, precision);
     // dw = (I + A)⁻ᵀ du
     if (erases) solve_unit_lower(Trans::yes, count, m.pairs, m.inverses, m.du, value_width, value_width, m.solver);
     for (int64_t t = 0; t < count; ++t) std::copy_n(m.du + t * value_width, value_width, dwrite.at(b, h, first + t));
     if (erases)
-      vectorised(
-          [from = m.du, to = minus_dw](int64_t numbers) {
-            for (int64_t i = 0; i < numbers; ++i) to[i] = -from[i];
-          },
-          count * value_width);
+      vectorised([from = m.du, to = minus_dw, numbers = count * value_width] {
+        for (int64_t i = 0; i < numbers; ++i) to[i] = -from[i];
+      });
     // [dA | dP] = G uᵀ for j < t
     for (int64_t side = 0; side < sides; ++side)
       pair_products(Pairs::earlier, count, value_width, m.rows + side * count * value_width, value_width, m.u,
