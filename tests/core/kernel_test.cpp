@@ -4,9 +4,11 @@
 #include "support/catch.h"
 
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <array>
 #include <span>
+#include <utility>
 
 using namespace sluice;
 
@@ -29,6 +31,11 @@ const Kernel<void(const Nested&, int)> nested{"nested", [](const Nested&, int) {
 const Kernel<void(std::span<const Tensor>, const Tensor*)> ranges{
     "ranges", [](std::span<const Tensor>, const Tensor*) { ++calls; }};
 const Kernel<void(Device, const Tensor&)> placed{"placed", [](Device, const Tensor&) { ++calls; }};
+Shape read_strides, written_strides;
+const Kernel<void(const Tensor&, Tensor&)> copied{"copied", [](const Tensor& x, Tensor& y) {
+                                                    read_strides = x.strides(), written_strides = y.strides();
+                                                    detail::copy_elements(x, y);
+                                                  }};
 const Kernel<double(const Tensor&)> value{"value", [](const Tensor& x) { return static_cast<double>(x.numel()); }};
 
 /// Whether f reaches the CPU kernel.
@@ -79,4 +86,22 @@ TEST_CASE("kernel: denormals are flushed in all of a kernel, and the caller's mo
   product(y);
   set_flush_denormals(true);
   CHECK(y.item() > 0);
+}
+
+TEST_CASE("kernel: f32 copies of bf16 lie in the order of the operands", "[kernel][bf16]") {
+  const Tensor x = to(reshape(arange(192), {2, 3, 4, 8}), bf16);
+  const auto heads = [](const Tensor& rows) { return transpose(rows, 1, 2); };
+  const Tensor repeated = expand(narrow(x, 0, 0, 1), x.shape());
+  const std::pair<Tensor, Shape> cases[] = {{heads(x), {96, 8, 32, 1}},
+                                            {heads(narrow(x, 3, 2, 5)), {60, 5, 20, 1}},  // rows without gaps
+                                            {narrow(x, 2, 1, 2), {48, 16, 8, 1}},
+                                            {transpose(x, 2, 3), {96, 32, 4, 1}},  // its rows are not contiguous
+                                            {repeated, {96, 32, 8, 1}}};
+  for (const auto& [given, strides] : cases) {
+    Tensor into = heads(full({2, given.dim(2), given.dim(1), given.dim(3)}, 7.0, {bf16}));
+    copied(given, into);
+    CHECK(read_strides == strides);
+    CHECK(written_strides == into.strides());
+    CHECK(into.to_vector() == given.to_vector());
+  }
 }
