@@ -145,26 +145,14 @@ __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
   float state[M / 64][8][4];
   /// f(number, its place in a state) for this lane's numbers of S that are inside.
   const auto each_number = [&](auto f) {
-#pragma unroll
-    for (int i = 0; i < M / 64; ++i)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int d = 0; d < 8; ++d)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            f(state[i][d][2 * r + e], (channel + 16 * i + 8 * r) * s.dv + col + 8 * d + e,
-              channel + 16 * i + 8 * r < s.dk && 8 * d + e < cols);
+    scan_each_pair(state, [&](float& x, float& y, int row, int column) {
+      const int64_t place = (channel + row) * s.dv + col + column;
+      f(x, place, channel + row < s.dk && column < cols);
+      f(y, place + 1, channel + row < s.dk && column + 1 < cols);
+    });
   };
   const auto round_state = [&] {
-#pragma unroll
-    for (int i = 0; i < M / 64; ++i)
-#pragma unroll
-      for (int d = 0; d < 8; ++d)
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-          pairs_of[(Tile::state + MmaRows<columns>::at(channel + 16 * i + 8 * r, d)) / 2 + t] =
-              pack_bf16(state[i][d][2 * r], state[i][d][2 * r + 1]);
+    scan_round_state<columns>(pairs_of + Tile::state / 2, state, MmaRows<columns>::at(channel, 0) + 2 * t);
   };
   /// Stores this warp's 16 rows of u, rounded; x becomes what rounding took from them.
   const auto round_u = [&](float(&x)[8][4], int to) {
@@ -174,8 +162,7 @@ __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
       for (int r = 0; r < 2; ++r) {
         const uint32_t pair = pack_bf16(x[d][2 * r], x[d][2 * r + 1]);
         pairs_of[(to + MmaRows<columns>::at(16 * warp + 8 * r + g, d)) / 2 + t] = pair;
-        x[d][2 * r] -= __builtin_bit_cast(float, pair << 16);
-        x[d][2 * r + 1] -= __builtin_bit_cast(float, pair & 0xffff0000);
+        x[d][2 * r] -= first_of(pair), x[d][2 * r + 1] -= second_of(pair);
       }
   };
   /// acc += the rows of this warp's steps of a triangular matrix, times the rows at `of`.
@@ -247,37 +234,14 @@ __global__ void __launch_bounds__(DeltaMmaTile<M>::threads, 2)
     for (int r = 0; r < 2; ++r) {
       const int step = 16 * warp + 8 * r + g;
       if (step >= count) continue;
-      In* const y = out.at(at.b, at.h, first + step) + col;
-#pragma unroll
-      for (int d = 0; d < 8; ++d) {
-        const int c = 8 * d;
-        if (pairs && c + 1 < cols) {
-          store_pair(y + c, read[d][2 * r], read[d][2 * r + 1]);
-        } else {
-          if (c < cols) store_number(y + c, read[d][2 * r]);
-          if (c + 1 < cols) store_number(y + c + 1, read[d][2 * r + 1]);
-        }
-      }
+      scan_store_row(out.at(at.b, at.h, first + step), col_tile * columns, static_cast<int>(s.dv), read, r, pairs);
     }
     if constexpr (decays) {
       const int64_t end = s.of_tile(at, tile) * s.dk;  // one decay for all channels
-      const float whole = s.whole[end], rest = s.rest[end];
-      each_number([&](float& x, int64_t, bool) { x = decayed(x, whole, rest, 0.0f); });
+      scan_shrink(state, s.whole[end], s.rest[end]);
     }
-#pragma unroll 1
-    for (int j = 0; j < count; j += 16) {
-      uint32_t f[4][4];
-#pragma unroll
-      for (int d = 0; d < 4; ++d) ldmatrix<true>(f[d], u + (pieces_on(of_columns, 2 * d) + j * columns));
-#pragma unroll
-      for (int i = 0; i < M / 64; ++i) {
-        uint32_t a[4];  // k̃ᵀ: 16 channels by 16 steps
-        ldmatrix<true>(a, memory + (Tile::k + pieces_on(of_keys, 2 * i) + j * M));
-#pragma unroll
-        for (int d = 0; d < 4; ++d)
-          mma_m16n8k16(state[i][2 * d], a, f[d][0], f[d][1]), mma_m16n8k16(state[i][2 * d + 1], a, f[d][2], f[d][3]);
-      }
-    }
+    scan_add_to_state<M, columns, false>(state, memory + Tile::k, u, of_keys, of_columns, Shared<float>(nullptr),
+                                         count);
     __syncthreads();  // all threads have read the tile and the copy
     start_rest(tile + 1);
     round_state();

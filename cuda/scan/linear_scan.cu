@@ -22,7 +22,7 @@ ScanDecay decay_of(const Tensor& g, const LinearScanOptions& o) {
   return g.rank() == 3 ? ScanDecay::scalar : o.decay_on_values ? ScanDecay::values : ScanDecay::keys;
 }
 
-/// A head of x [batch, groups, n, m] for each of `heads`.
+/// detail::spread_heads(), whose header nvcc cannot read.
 Tensor spread(const Tensor& x, int64_t heads) {
   return x.dim(1) == heads ? x : repeat_interleave(x, heads / x.dim(1), 1);
 }

@@ -108,17 +108,31 @@ __device__ void scan_add_weighted(float (&acc)[8][4], const float (&low)[4], con
   scan_add_weighted<columns, diagonal>(acc, w, v, place, row, piece, mine);
 }
 
-/// S ← e^{L_end} S
-template <int M> __device__ void scan_shrink(float (&state)[M / 64][8][4], const ScanMmaDecays& decays) {
-  const float whole = decays.end[0], rest = decays.end[1];
+/// f(two numbers, row, column) for this lane's numbers of S, counted from the lane's first row and column. The two
+/// numbers are neighbours in their row.
+template <int N, class F> __device__ void scan_each_pair(float (&state)[N][8][4], F f) {
 #pragma unroll
-  for (int i = 0; i < M / 64; ++i)
+  for (int i = 0; i < N; ++i)
 #pragma unroll
-    for (int d = 0; d < 8; ++d)
+    for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) state[i][d][e] = decayed(state[i][d][e], whole, rest, 0.0f);
+      for (int d = 0; d < 8; ++d) f(state[i][d][2 * r], state[i][d][2 * r + 1], 16 * i + 8 * r, 8 * d);
+}
+/// S ← e^{L_end} S; e^{L_end} comes in two parts.
+template <int N> __device__ void scan_shrink(float (&state)[N][8][4], float whole, float rest) {
+  scan_each_pair(state, [=](float& x, float& y, int, int) {
+    x = decayed(x, whole, rest, 0.0f), y = decayed(y, whole, rest, 0.0f);
+  });
+}
+/// Writes S, rounded, to rows of `columns` numbers. `place`: that of this lane's first number.
+template <int columns, int N>
+__device__ void scan_round_state(Shared<uint32_t> to, float (&state)[N][8][4], int place) {
+  scan_each_pair(state, [=](float x, float y, int row, int column) {
+    to[(pieces_on(place, column / 8) + row * columns) / 2] = pack_bf16(x, y);
+  });
 }
 /// S += Σ_j (k_j factors_j)ᵀ v_j over `count` steps. of_k, of_v: places of this lane's rows of k, transposed, and of v.
+/// `factors` is read only if `weighted`.
 template <int M, int columns, bool weighted>
 __device__ void scan_add_to_state(float (&state)[M / 64][8][4], Shared<BFloat16> k, Shared<BFloat16> v, int of_k,
                                   int of_v, Shared<float> factors, int count) {
@@ -218,17 +232,7 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
       }
   };
   each_kept([&](float& x, const float* from) { x = has_state && from ? *from : 0.0f; });
-  const auto round_state = [&] {
-#pragma unroll
-    for (int i = 0; i < M / 64; ++i)
-#pragma unroll
-      for (int d = 0; d < 8; ++d)
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-          copy_pairs[(pieces_on(of_state, d) + (16 * i + 8 * r) * columns) / 2] =
-              pack_bf16(state[i][d][2 * r], state[i][d][2 * r + 1]);
-  };
-  if (has_state) round_state();
+  if (has_state) scan_round_state<columns>(copy_pairs, state, of_state);
   const int begin = static_cast<int>(at.begin);
   start_copies(begin);
   cp_async_commit();
@@ -312,13 +316,13 @@ __global__ void __launch_bounds__(128 * halves, 1) scan_mma(ScanView<BFloat16, O
       if (!more) break;  // S is not needed any more
     }
 
-    if constexpr (weighted) scan_shrink<M>(state, decays);
+    if constexpr (weighted) scan_shrink(state, decays.end[0], decays.end[1]);
     scan_add_to_state<M, columns, weighted>(state, k, v, of_k_transposed, of_columns, decays.down, count);
     has_state = true;
     if (weighted && warp == 0 && more) total += ScanMmaDecays::of<Tile>(1 - buffer).fill(next_low, next_high);
     if (!writes) continue;
     __syncthreads();  // all threads have read the copy
-    round_state();
+    scan_round_state<columns>(copy_pairs, state, of_state);
   }
 
   if (writes) return;

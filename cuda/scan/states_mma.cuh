@@ -85,28 +85,14 @@ template <int M, int E> __global__ void __launch_bounds__(2 * E) scan_states(Sca
                                 s.cut.count(chunk), static_cast<int>(s.e));
   };
   const auto decay_of = [&](int i, int step) { return s.log_decay(head, chunk_of(i), step); };
-  float state[M / 64][8][4];
+  float state[M / 64][8][4] = {};
   /// f(two numbers of S, their address in pieces.states)
   const auto each_kept = [&](auto f) {
-    float* const at = pieces.states + (int64_t{inside} * s.cut.pieces + piece) * M * E + 64 * half + 2 * t;
-#pragma unroll
-    for (int i = 0; i < M / 64; ++i)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int d = 0; d < 8; ++d)
-          f(state[i][d][2 * r], state[i][d][2 * r + 1], at + (channel + 16 * i + 8 * r) * E + 8 * d);
+    float* const at =
+        pieces.states + (int64_t{inside} * s.cut.pieces + piece) * M * E + channel * E + 64 * half + 2 * t;
+    scan_each_pair(state, [=](float& x, float& y, int row, int column) { f(x, y, at + row * E + column); });
   };
-  if (pieces.stores && piece > 0) {
-    each_kept([](float& x, float& y, const float* from) { x = from[0], y = from[1]; });
-  } else {
-#pragma unroll
-    for (int i = 0; i < M / 64; ++i)
-#pragma unroll
-      for (int d = 0; d < 8; ++d)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) state[i][d][e] = 0;
-  }
+  if (pieces.stores && piece > 0) each_kept([](float& x, float& y, const float* from) { x = from[0], y = from[1]; });
   start_copies(begin);
   cp_async_commit();
   double total = 0;  // Σg of the piece, in warp 0
@@ -128,7 +114,7 @@ template <int M, int E> __global__ void __launch_bounds__(2 * E) scan_states(Sca
     }
     cp_async_commit();
     const ScanMmaDecays decays = ScanMmaDecays::of<Tile>(buffer);
-    scan_shrink<M>(state, decays);
+    scan_shrink(state, decays.end[0], decays.end[1]);
     scan_add_to_state<M, E, true>(state, memory + (Tile::keys + buffer * steps * M),
                                   memory + (Tile::values + buffer * steps * E), of_k, of_v,
                                   back ? decays.up : decays.down, s.cut.count(chunk));
