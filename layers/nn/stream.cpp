@@ -123,10 +123,12 @@ void Stream::check_idle(const char* op) const {
 
 void to(Stream& stream, Device device) {
   stream.check_idle("to");
-  for (Stream::Kept& k : stream.kept_)
+  std::deque<Stream::Kept> moved = stream.kept_;  // the stream stays as it is until all tensors are there
+  for (Stream::Kept& k : moved)
     for (std::vector<Tensor>* list : {&k.tensors, &k.cache.buffers})
       for (Tensor& t : *list)
         if (t.defined()) t = to(t, device);
+  stream.kept_ = std::move(moved);
 }
 
 Stream of_sequences(const Stream& stream, const Tensor& index) {

@@ -89,7 +89,7 @@ class Stream {
   } running_;
 };
 
-/// Moves what the stream keeps to a device. ValueError while a step runs.
+/// Moves what the stream keeps to a device; if a tensor cannot go there, none goes. ValueError while a step runs.
 void to(Stream& stream, Device device);
 /// The stream of the sequences `index` i64 [m] of the batch, in this order, some of them several times: beams that go
 /// on, or several answers to one prompt. ValueError for an index outside the batch, and while a step runs.

@@ -112,3 +112,17 @@ TEST_CASE("stream: goes on where its model goes", "[streaming][device]") {
   moves([](Rng& rng) { return mixer(static_cast<const Gau*>(nullptr), rng); });
   moves([](Rng& rng) { return mixer(static_cast<const Flash*>(nullptr), rng); });
 }
+
+TEST_CASE("stream: one of which a tensor cannot be moved stays where it is", "[streaming][device]") {
+  Stream stream;
+  {
+    StreamStep running(stream, 1);
+    stream.next("first", "sum").tensors = {ones({2})};
+    stream.next("second", "sum").tensors = {ones({2}, {f32, meta})};
+    running.end();
+  }
+  CHECK_THROWS_AS(to(stream, Device::cuda()), DeviceError);
+  std::vector<Device> devices;
+  stream.each_tensor([&](const Tensor& t) { devices.push_back(t.device()); });
+  CHECK(devices == std::vector<Device>{cpu, meta});
+}
