@@ -8,6 +8,8 @@
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
 
+#include <climits>
+
 namespace sluice {
 
 namespace {
@@ -17,6 +19,11 @@ Tensor as_rows(const Tensor& x) {
   int64_t rows = 1;
   for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.shape()[d];
   return reshape(x, {rows, x.dim(-1)});
+}
+
+/// True if a CPU cannot multiply a by a matrix to get c: BLAS counts rows and columns by int.
+bool too_large(const Tensor& a, const Tensor& c) {
+  return c.device() == cpu && a.dim(-1) > 0 && std::max({c.dim(-2), c.dim(-1), a.dim(-1)}) > INT_MAX;
 }
 
 struct MatMul final : Op<"matmul"> {
@@ -38,6 +45,23 @@ struct Linear final : Op<"linear"> {
   }
 };
 
+/// linear() of operands that fit, for the op that was called.
+Tensor product_of_rows(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] = weight.dim(1);
+  Tensor y = empty(shape, x.options(), op);
+  if (y.numel() > 0) {
+    NoGrad guard;
+    const PrecisionScope scope(precision_of(y.dtype()));
+    const Tensor rows = as_rows(x.detach());
+    Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
+    if (too_large(rows, out)) fail(op, ": a dimension exceeds 2^31 — got ", x, " and ", weight);
+    kernel::matmul(rows, weight.detach(), bias.defined() ? bias.detach() : Tensor(), out);
+  }
+  if (bias.defined()) return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
+  return record<Linear>(std::move(y), {x, weight}, {x, weight});
+}
+
 }  // namespace
 
 Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
@@ -53,7 +77,7 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
            " differ and neither is 1");
   if (a_in.rank() == 1) return squeeze(matmul(unsqueeze(a_in, 0), b_in), b_in.rank() == 1 ? -1 : -2);
   if (b_in.rank() == 1) return squeeze(matmul(a_in, unsqueeze(b_in, 1)), -1);
-  if (b_in.rank() == 2 && a_in.rank() > 2) return linear(a_in, b_in);
+  if (b_in.rank() == 2 && a_in.rank() > 2) return product_of_rows("matmul", a_in, b_in, Tensor());
 
   Shape batch_a(std::span(a_in.shape().begin(), a_in.rank() - 2));
   Shape batch_b(std::span(b_in.shape().begin(), b_in.rank() - 2));
@@ -69,7 +93,10 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   Tensor c = empty(shape, a_in.options(), "matmul");
   const Tensor a = stretched(a_in), b = stretched(b_in);
   const PrecisionScope scope(precision_of(c.dtype()));
-  if (c.numel() > 0) kernel::matmul(a, b, Tensor(), c);
+  if (c.numel() > 0) {
+    if (too_large(a, c)) fail("matmul: a dimension exceeds 2^31 — got a=", a_in, ", b=", b_in);
+    kernel::matmul(a, b, Tensor(), c);
+  }
   return record<MatMul>(std::move(c), {a_in, b_in}, {a_in, b_in});
 }
 
@@ -77,24 +104,12 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   detail::check_floats("linear", {{"x", x}, {"weight", weight}});
   if (weight.rank() != 2 || x.rank() < 1 || x.dim(-1) != weight.dim(0))
     fail("linear: x=", x, " and weight=", weight, " do not fit; need x [..., in] and weight [in, out]");
-  const bool biased = bias.defined();
-  if (biased) {
+  if (bias.defined()) {
     detail::check_floats("linear", {{"x", x}, {"bias", bias}});
     if (bias.shape() != Shape{weight.dim(1)})
       fail("linear: bias=", bias, " does not fit weight=", weight, "; need bias [out]");
   }
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] = weight.dim(1);
-  Tensor y = empty(shape, x.options(), "linear");
-  if (y.numel() > 0) {
-    NoGrad guard;
-    const PrecisionScope scope(precision_of(y.dtype()));
-    Tensor rows = as_rows(x.detach());
-    Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
-    kernel::matmul(rows, weight.detach(), biased ? bias.detach() : Tensor(), out);
-  }
-  if (biased) return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
-  return record<Linear>(std::move(y), {x, weight}, {x, weight});
+  return product_of_rows("linear", x, weight, bias);
 }
 
 Tensor outer(const Tensor& a, const Tensor& b) {

@@ -13,7 +13,6 @@
 #include <sluice/ops/kernels.h>
 
 #include <algorithm>
-#include <climits>
 #include <cmath>
 #include <tuple>
 #include <vector>
@@ -364,8 +363,6 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
     else fill_(c, 0);
     return;
   }
-  if (std::max({c.dim(-2), c.dim(-1), a_in.dim(-1)}) > INT_MAX)  // before operands are copied
-    fail("matmul: a dimension exceeds 2^31 — got a=", a_in, ", b=", b_in);
   Tensor a = a_in, b = b_in, bias = bias_in;
   if (bias.defined() && bias.strides()[0] != 1) bias = clone(bias);
   auto left = operand(a), right = operand(b);

@@ -25,6 +25,12 @@ void check_source(const char* op, const Tensor& y) {
                         "the out-of-place op, or NoGrad, or detach()");
 }
 
+/// Throws DeviceError if x is on meta, where it has no values, and is to be copied to another device.
+void check_values(const char* op, const Tensor& x, Device device) {
+  if (x.device() == meta && device != meta)
+    fail<DeviceError>(op, ": a tensor on meta has no values to copy to ", device);
+}
+
 void fill_cpu(Tensor& x, double value) {
   const Layout one(x.shape(), Shape::filled(x.rank(), 0), 0);
   detail::copy_strided(reinterpret_cast<const std::byte*>(&value), one, f64, x.raw(), x.layout(), x.dtype());
@@ -181,6 +187,7 @@ Tensor to(const Tensor& x, DType dtype) {
 Tensor to(const Tensor& x, Device device) {
   detail::check_defined("to", x);
   if (x.device() == device) return x;
+  check_values("to", x, device);
   Tensor y = empty(x.shape(), {x.dtype(), device});
   detail::copy_elements(x, y);
   if (!is_float(x.dtype())) return y;
@@ -209,6 +216,7 @@ void copy_(Tensor& x, const Tensor& y) {
   check_in_place("copy_", x);
   check_source("copy_", y);
   if (!stretches_to(y.shape(), x.shape())) fail("copy_: a source of shape ", y, " does not fit into ", x);
+  check_values("copy_", y, x.device());
   Tensor source = y.shares_storage(x) ? clone(y.detach()) : y;  // the two may overlap
   detail::copy_elements(alias(source, source.layout().expanded(x.shape())), x);
   x.bump_version();

@@ -103,7 +103,7 @@ TEST_CASE("meta: values can be neither read nor written", "[ops][meta]") {
   refuses([&] { sum(x).item(); }, "item: a tensor on meta has no values");
   refuses([&] { x.to_vector(); }, "to_vector: a tensor on meta has no values");
   refuses([&] { x.data<float>(); }, "storage: a tensor on meta has no memory to read or write");
-  refuses([&] { to(x, cpu); }, "copy: a tensor on meta has no values to copy to cpu");
+  refuses([&] { to(x, cpu); }, "to: a tensor on meta has no values to copy to cpu");
   refuses([&] { x + ones({2, 3}); }, "add: operands on meta and cpu; move them with to(x, device)");
   refuses(
       [&] {
@@ -111,6 +111,12 @@ TEST_CASE("meta: values can be neither read nor written", "[ops][meta]") {
         add_(y, x);
       },
       "add_: operands on cpu and meta; move them with to(x, device)");
+  refuses(
+      [&] {
+        Tensor y = ones({2, 3});
+        copy_(y, x);
+      },
+      "copy_: a tensor on meta has no values to copy to cpu");
   CHECK(to_string(x) == "Tensor[2,3] f32 meta\n(no values on meta)");
   CHECK_THROWS_AS(Tensor().raw(), ValueError);
 }
