@@ -72,4 +72,28 @@ inline SlotResults run_slots(
   return r;
 }
 
+/// NaN and infinities in keys that no query sees, and in queries that see no key, change no result of `run`,
+/// run_slots() of a sample and of the rows that may hold anything.
+template <class Run> void check_hidden_values(Rand& rand, const SampleLimits& limits, int samples, Run run) {
+  int hidden_keys = 0, hidden_queries = 0;
+  for (int i = 0; i < samples; ++i) {
+    AttentionSample s = random_attention(rand, limits);
+    const Tensor visible = s.visible();
+    const int64_t kv_heads = s.k.dim(1), group = s.q.dim(1) / kv_heads;
+    const Tensor unseen =
+        logical_not(any(unflatten(any(visible, {2}), 1, {kv_heads, group}), {2}));  // [batch, kv_heads, n]
+    const Tensor blind = logical_not(any(visible, {3}));                            // [batch, heads, m]
+    const SlotResults want = run(s, Tensor());
+    hidden_keys += any(unseen).item() != 0, hidden_queries += any(blind).item() != 0;
+    s.k = filled(s.k, expand(unsqueeze(unseen, 3), s.k.shape()), NAN);
+    s.v = filled(s.v, expand(unsqueeze(unseen, 3), s.v.shape()), INFINITY);
+    s.q = filled(s.q, expand(unsqueeze(blind, 3), s.q.shape()), NAN);
+    const SlotResults got = run(s, blind);
+    check_all_same(got.forward, want.forward, s.text());
+    check_all_same(got.backward, want.backward, s.text());
+  }
+  CHECK(hidden_keys > 10);
+  CHECK(hidden_queries > 10);
+}
+
 }  // namespace sluice::testing

@@ -20,18 +20,6 @@ using namespace sluice::testing;
 
 namespace {
 
-/// Each result within tolerance · the largest of `want`.
-void check_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
-                 const std::string& text) {
-  REQUIRE(got.size() == want.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const Tensor x = to(to(got[i], cpu), f64), y = to(want[i], f64);
-    const double off = max_abs_diff(x, y), largest = y.numel() ? std::max(0.1, max_abs(y)) : 1;
-    if (!(off <= tolerance * largest))
-      FAIL_CHECK(text << ": result " << i << " is off by " << off << " of " << largest);
-  }
-}
-
 std::vector<Tensor> run(const DeltaSample& given) {
   const DeltaSample s = given.in(Device::cuda());
   const DeltaScanResult y = delta_rule(s.q, s.k, s.v, s.beta, s.decay, s.initial, s.options);
@@ -40,8 +28,8 @@ std::vector<Tensor> run(const DeltaSample& given) {
 
 void check_results(const DeltaSample& s) {
   const std::vector<Tensor> want = delta_recurrence(s);
-  check_close(run(s), want, 1e-12, s.text());
-  check_close(run(s.in(f32)), want, 1e-5, s.text() + " f32");
+  check_delta(run(s), want, 1e-12, s.text());
+  check_delta(run(s.in(f32)), want, 1e-5, s.text() + " f32");
 }
 
 }  // namespace
@@ -83,8 +71,8 @@ TEST_CASE("cuda delta rule: gradients, every decay, beyond every tile", "[cuda][
       DeltaSample s = random_delta(rand, decay, size, ++i % 2 ? 0.9 : 0);
       s.options.chunk = std::vector<int64_t>{64, 16, 40, 7}[static_cast<std::size_t>(i % 4)];
       const std::vector<Tensor> want = run_delta(s, true);
-      check_close(run_delta(s.in(Device::cuda())), want, 1e-11, s.text());
-      check_close(run_delta(s.in(f32).in(Device::cuda())), want, 1e-5, s.text() + " f32");
+      check_delta(run_delta(s.in(Device::cuda())), want, 1e-11, s.text());
+      check_delta(run_delta(s.in(f32).in(Device::cuda())), want, 1e-5, s.text() + " f32");
     }
 }
 
@@ -99,7 +87,7 @@ TEST_CASE("cuda delta rule: gradients of one result alone", "[cuda][delta_scan]"
       const DeltaScanResult y = delta_rule(here.q, k, v, here.beta, here.decay, here.initial);
       const std::vector<Tensor> grads =
           grad({sum(of_state ? y.state : y.out)}, {k, v}, {.create_graph = device == cpu});
-      if (device == cpu) check_close(results, grads, 1e-11, of_state ? "state" : "out");
+      if (device == cpu) check_delta(results, grads, 1e-11, of_state ? "state" : "out");
       results = grads;
     }
   }
@@ -110,7 +98,7 @@ TEST_CASE("cuda delta rule: the rows u alone", "[cuda][delta_scan]") {
   for (DeltaDecay decay : kDeltaDecays) {
     const DeltaSample s = random_delta(rand, decay, {1, 2, 2, 70, 6, 5}), here = s.in(Device::cuda());
     const Tensor want = delta_values(s.k, s.erase(), s.write(), s.decay);
-    check_close({contiguous(delta_values(here.k, here.erase(), here.write(), here.decay))}, {want}, 1e-12, s.text());
+    check_delta({contiguous(delta_values(here.k, here.erase(), here.write(), here.decay))}, {want}, 1e-12, s.text());
   }
 }
 
@@ -122,7 +110,7 @@ TEST_CASE("cuda delta rule: a decay of −∞ drops what was, and has no gradien
       const Tensor position = reshape(arange(70), decay == DeltaDecay::keys ? Shape{70, 1} : Shape{70});
       s.decay = masked_fill(clamp(s.decay, -0.5), position == 40.0, -std::numeric_limits<double>::infinity());
       const std::vector<Tensor> want = run_delta(s), got = run_delta(s.in(dtype).in(Device::cuda()));
-      check_close(got, want, dtype == f64 ? 1e-11 : 1e-5, s.text());
+      check_delta(got, want, dtype == f64 ? 1e-11 : 1e-5, s.text());
       CHECK(max_abs(narrow(to(got[6], cpu), 2, 40, 1)) == 0);
     }
 }
@@ -157,8 +145,8 @@ TEST_CASE("cuda delta rule: a state too large for shared memory", "[cuda][delta_
   for (DeltaDecay decay : {DeltaDecay::none, DeltaDecay::scalar}) {
     const DeltaSample s = random_delta(rand, decay, {1, 1, 1, 6, 700, 2});  // in f64 22 pieces, in f32 11
     const std::vector<Tensor> want = run_delta(s, true);
-    check_close(run_delta(s.in(Device::cuda())), want, 1e-11, s.text());
-    check_close(run_delta(s.in(f32).in(Device::cuda())), want, 1e-5, s.text() + " f32");
+    check_delta(run_delta(s.in(Device::cuda())), want, 1e-11, s.text());
+    check_delta(run_delta(s.in(f32).in(Device::cuda())), want, 1e-5, s.text() + " f32");
   }
 }
 

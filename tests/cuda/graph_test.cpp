@@ -25,11 +25,6 @@ namespace {
 
 const Device gpu = Device::cuda();
 
-Tensor tokens(int seed, const Shape& shape) {
-  Rng rng(static_cast<uint64_t>(seed));
-  return to(randint(0, 13, shape, rng), gpu);
-}
-
 int runs = 0;  // of the function below
 
 Tensor loss_of(const Model& model, const std::vector<Tensor>& in) {

@@ -30,11 +30,6 @@ namespace {
 
 const Device gpu = Device::cuda();
 
-Tensor tokens(int seed, const Shape& shape) {
-  Rng rng(static_cast<uint64_t>(seed));
-  return to(randint(0, 13, shape, rng), gpu);
-}
-
 struct Plan {
   DType dtype = f32;
   const char* optimizer = "adam";

@@ -40,11 +40,6 @@ Tensor run(const ScanSample& s, DType dtype, Precision precision = Precision::bf
   return to(contiguous(to(y, cpu)), f64);
 }
 
-double distance(const Tensor& got, const Tensor& want) {
-  const double size = std::sqrt(sum(want * want).item()), error = std::sqrt(sum((got - want) * (got - want)).item());
-  return size == 0 ? error : error / size;
-}
-
 void check_sample(const ScanSample& given, bool heads_inside) {
   const ScanSample s = rounded(given);
   const Tensor want = recurrence(s);

@@ -74,11 +74,6 @@ std::vector<Tensor> gradients(const Sample& s, Device device, const How& how) {
 }
 std::vector<Tensor> exact(const Sample& s) { return gradients(s, cpu, {f64, f64, Precision::f32}); }
 
-double distance(const Tensor& got, const Tensor& want) {
-  const double size = std::sqrt(sum(want * want).item()), error = std::sqrt(sum((got - want) * (got - want)).item());
-  return size == 0 ? error : error / size;
-}
-
 /// A, P, S and dL/dS are rounded once each: 2e-3; results in bf16, too: 2.6e-3. The gradient of a decay: 1e-7 inside a
 /// chunk, else up to `decay`/2.
 void check_close(const Sample& s, double decay = 8e-3) {

@@ -40,4 +40,10 @@ struct Model {
   SLUICE_PARTS(embedding, gau, head);
 };
 
+/// Symbols on the device.
+inline Tensor tokens(int seed, const Shape& shape) {
+  Rng rng(static_cast<uint64_t>(seed));
+  return to(randint(0, 13, shape, rng), Device::cuda());
+}
+
 }  // namespace sluice::testing

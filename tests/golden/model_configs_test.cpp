@@ -27,8 +27,7 @@ struct Changed {
     config = parse_json(read_file(from + "/config.json")), file = load_safetensors(from + "/model.safetensors");
   }
   Decoder load() {
-    const std::string text = to_text(config);
-    write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(text); });
+    folder.put("config.json", to_text(config));
     save_safetensors(folder / "model.safetensors", file);
     return load_model_files(folder / "");
   }

@@ -347,8 +347,7 @@ TEST_CASE("models: values that transformers follows and this library does not ar
 TEST_CASE("load_model_files: Gemma 3 for text and images has its text's weights under a longer name", "[models]") {
   const std::string text = source_folder() + "/tests/golden/models/gemma3_text/";
   TempFolder folder;
-  const std::string config = "{\"model_type\": \"gemma3\", \"text_config\": " + golden("gemma3_text") + "}";
-  write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(config); });
+  folder.put("config.json", R"({"model_type": "gemma3", "text_config": )" + golden("gemma3_text") + "}");
   SafeTensors file, given = load_safetensors(text + "expected.safetensors");
   for (const auto& [name, x] : load_safetensors(text + "model.safetensors").tensors)
     file.tensors["language_model." + name] = x;
@@ -380,12 +379,9 @@ TEST_CASE("load_model_files: a head in the file is used where it is not the embe
 
 TEST_CASE("load_model_files: an index that names a file which is not there, or in another folder", "[models]") {
   TempFolder folder;
-  const auto put = [&](const std::string& name, const std::string& text) {
-    write_file_atomically(folder / name, [&](FileWriter& w) { w.write(text); });
-  };
-  put("config.json", golden("llama"));
+  folder.put("config.json", golden("llama"));
   const auto error = [&](const std::string& index) -> std::string {
-    put("model.safetensors.index.json", index);
+    folder.put("model.safetensors.index.json", index);
     try {
       load_model_files(folder / "");
     } catch (const IOError& e) { return e.what(); }

@@ -76,7 +76,7 @@ TEST_CASE("models: the text of models for text and images", "[golden][models]") 
     if (c.text_type && at != std::string::npos) config.replace(at, was.size(), field + c.text_type + "\"");
     else if (!c.text_type) config.replace(at, was.size(), images + field + c.type + "\"");
     if (c.text_type) config = str("{", images, field, c.type, "\", \"text_config\": ", config, "}");
-    write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(config); });
+    folder.put("config.json", config);
     SafeTensors file;
     for (const auto& [name, x] : load_safetensors(made + "/model.safetensors").tensors) {
       if (name.starts_with("model.")) file.tensors[c.body + name.substr(6)] = x;

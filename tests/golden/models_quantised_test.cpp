@@ -85,13 +85,10 @@ TEST_CASE("models: saved, weights in few bits that are no part of the decoder ar
   Json::Object shards{{more, "b.safetensors"}, {more + "_scale_inv", "c.safetensors"}};
   for (const auto& [name, x] : load_safetensors(folder / "a.safetensors").tensors)
     shards.emplace_back(name, "a.safetensors");
-  const auto put = [&](const std::string& name, const std::string& text) {
-    write_file_atomically(folder / name, [&](FileWriter& w) { w.write(text); });
-  };
-  put("model.safetensors.index.json", to_text(Json::Object{{"weight_map", shards}}));
+  folder.put("model.safetensors.index.json", to_text(Json::Object{{"weight_map", shards}}));
   Json config = parse_json(read_file(like + "/config.json"));
   config["num_nextn_predict_layers"] = 1;
-  put("config.json", to_text(config));
+  folder.put("config.json", to_text(config));
   save_model_files(load_model_files(folder / ""), to / "", folder / "");
   const SafeTensors saved = load_safetensors(to / "model.safetensors");
   CHECK(saved.tensors.at(more).to_vector<float>() == std::vector<float>{0.75f, 1.5f});
@@ -242,8 +239,7 @@ TEST_CASE("models: how weights are stored must be known", "[models][quantised]")
   const auto refusal = [&](const std::string& what, const std::string& by) -> std::string {
     const std::size_t at = text.find(what);
     REQUIRE(at != std::string::npos);
-    write_file_atomically(folder / "config.json",
-                          [&](FileWriter& w) { w.write(std::string(text).replace(at, what.size(), by)); });
+    folder.put("config.json", std::string(text).replace(at, what.size(), by));
     try {
       load_model_files(folder / "");
     } catch (const IOError& e) { return e.what(); }

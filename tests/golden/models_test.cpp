@@ -25,7 +25,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -196,7 +195,7 @@ TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
     const std::size_t at = text.find(from);
     REQUIRE(at != std::string::npos);
     text.replace(at, from.size(), to);
-    write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(text); });
+    folder.put("config.json", text);
     std::filesystem::copy_file(folder_of(family) + "/model.safetensors", folder / "model.safetensors",
                                std::filesystem::copy_options::overwrite_existing);
   };
@@ -259,7 +258,7 @@ TEST_CASE("models: linear scaling of RoPE divides its frequencies", "[models]") 
   for (auto& [name, value] : config)
     if (name == "rope_parameters")
       value = Json::Object{{"rope_type", "linear"}, {"rope_theta", 500.0}, {"factor", 8.0}};
-  write_file_atomically(folder / "config.json", [&](FileWriter& w) { w.write(to_text(config)); });
+  folder.put("config.json", to_text(config));
   std::filesystem::copy_file(folder_of("llama") + "/model.safetensors", folder / "model.safetensors");
   const Decoder model = load_model_files(folder / "");
   const std::vector<double> f = std::get<MultiHeadAttention>(model.blocks[1].mixer).options.heads.rope.frequencies;
@@ -315,7 +314,7 @@ TEST_CASE("models: whatever stands in a field, the model loads or an IOError nam
         Json::Object changed = config.get<Json::Object>();
         changed[i].second = value;
         INFO(family << ": " << changed[i].first << " = " << to_text(value));
-        std::ofstream(folder / "config.json") << to_text(changed);  // not waiting for the disk, 10,000 times
+        folder.put("config.json", to_text(changed));
         try {
           load_model_files(folder / "");
           ++loaded;
@@ -332,9 +331,6 @@ TEST_CASE("models: whatever stands in a field, the model loads or an IOError nam
 
 TEST_CASE("models: shards, longer names and published names", "[models]") {
   TempFolder folder;
-  const auto put = [&](const std::string& name, const std::string& text) {
-    write_file_atomically(folder / name, [&](FileWriter& w) { w.write(text); });
-  };
   const auto given = load_safetensors(folder_of("kimi_linear") + "/expected.safetensors").tensors;
   // As published: layers counted from 1, the sizes of the recurrent mixer in an object of their own, two shards.
   Json config = parse_json(read_file(folder_of("kimi_linear") + "/config.json"));
@@ -348,7 +344,7 @@ TEST_CASE("models: shards, longer names and published names", "[models]") {
                                                             {"kda_layers", Json::List{1, 2, 3}},
                                                             {"full_attn_layers", Json::List{4}}});
   published.emplace_back("first_k_dense_replace", 1);
-  put("config.json", to_text(published));
+  folder.put("config.json", to_text(published));
   SafeTensors whole = load_safetensors(folder_of("kimi_linear") + "/model.safetensors"), shards[2];
   Json::Object map;
   for (const auto& [name, x] : whole.tensors) {
@@ -361,9 +357,9 @@ TEST_CASE("models: shards, longer names and published names", "[models]") {
   }
   save_safetensors(folder / "a.safetensors", shards[1]);
   save_safetensors(folder / "b.safetensors", shards[0]);
-  put("model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "a.safetensors"}})");
+  folder.put("model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "a.safetensors"}})");
   CHECK_THROWS_WITH(load_model_files(folder / ""), Contains("index.json' names no tensor with an embedding"));
-  put("model.safetensors.index.json", to_text(Json::Object{{"weight_map", map}}));
+  folder.put("model.safetensors.index.json", to_text(Json::Object{{"weight_map", map}}));
   NoGrad guard;
   const Decoder model = load_model_files(folder / "", {.dtype = f64});
   CHECK(max_abs_diff(model(given.at("stream")), given.at("stream_logits")) <= 1e-9);

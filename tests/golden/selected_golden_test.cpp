@@ -14,16 +14,12 @@ template <class Sizes> Sizes sizes_of(const Json& config) {
   return s;
 }
 
-bool equal(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.to_vector<bool>() == b.to_vector<bool>();
-}
-
 }  // namespace
 
 TEST_CASE("golden: NSA, its blocks and its gradients", "[golden][layers]") {
   const Golden g("nsa");
   const auto sizes = sizes_of<NsaSizes>(g.config);
-  CHECK(equal(nsa_blocks(g.input("q"), g.input("k"), sizes), g.file.tensors.at("output.blocks")));
+  CHECK(same_bits(nsa_blocks(g.input("q"), g.input("k"), sizes), g.file.tensors.at("output.blocks")));
   g.check({{"", nsa_attention(g.input("q"), g.input("k"), g.input("v"), g.input("gates"), sizes)}});
 }
 
@@ -34,8 +30,8 @@ TEST_CASE("golden: MoBA and DSA, their masks and their gradients", "[golden][lay
   const Tensor q = g.input("q"), k = g.input("k"), v = g.input("v");
   const KeyIndex index{g.input("index_q"), g.input("index_k"), g.input("index_w")};
   const AttentionMask blocks{.causal = true, .blocks = moba_blocks(q, k, sizes), .block = sizes.block};
-  CHECK(equal(visible_pairs(blocks, 2, 4, 22, 22), g.file.tensors.at("output.moba_mask")));
-  CHECK(equal(index_mask(index, topk, {.causal = true}), g.file.tensors.at("output.dsa_mask")));
+  CHECK(same_bits(visible_pairs(blocks, 2, 4, 22, 22), g.file.tensors.at("output.moba_mask")));
+  CHECK(same_bits(index_mask(index, topk, {.causal = true}), g.file.tensors.at("output.dsa_mask")));
 
   const Tensor moba = moba_attention(q, k, v, sizes), dsa = dsa_attention(q, k, v, index, topk);
   Golden::close("output.moba", moba.detach(), g.file.tensors.at("output.moba"));

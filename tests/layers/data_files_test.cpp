@@ -3,7 +3,6 @@
 #include <sluice/layers/data/idx.h>
 #include <sluice/layers/data/text.h>
 
-#include <sluice/core/text/file.h>
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
@@ -16,11 +15,6 @@ using sluice::testing::TempFolder;
 
 namespace {
 
-std::string put(const TempFolder& folder, const std::string& bytes) {
-  const std::string path = folder / "file";
-  write_file_atomically(path, [&](FileWriter& out) { out.write(bytes); });
-  return path;
-}
 std::string unhex(const std::string& hex) {
   std::string bytes;
   for (std::size_t i = 0; i < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
@@ -140,32 +134,33 @@ TEST_CASE("gunzip: a damaged file is an IOError", "[data]") {
 TEST_CASE("read_idx: types, shapes and dtypes", "[data]") {
   TempFolder folder;
   std::string bytes = unhex("00017f80ff10");
-  const std::string path = put(folder, idx(0x08, {2, 3}, bytes));
+  const std::string path = folder.put("file", idx(0x08, {2, 3}, bytes));
   Tensor x = read_idx(path);
   CHECK((x.dtype() == f32 && x.shape() == Shape{2, 3}));
   CHECK(x.to_vector() == std::vector<float>{0, 1, 127, 128, 255, 16});
   CHECK(read_idx(path, i64).to_vector<int64_t>() == std::vector<int64_t>{0, 1, 127, 128, 255, 16});
   CHECK(read_idx(path, i32).dtype() == i32);
-  CHECK(read_idx(put(folder, idx(0x09, {6}, bytes)), i64).to_vector<int64_t>() ==
+  CHECK(read_idx(folder.put("file", idx(0x09, {6}, bytes)), i64).to_vector<int64_t>() ==
         std::vector<int64_t>{0, 1, 127, -128, -1, 16});
-  CHECK(read_idx(put(folder, idx(0x0b, {3}, bytes)), i64).to_vector<int64_t>() ==
+  CHECK(read_idx(folder.put("file", idx(0x0b, {3}, bytes)), i64).to_vector<int64_t>() ==
         std::vector<int64_t>{1, 0x7f80, -240});
-  CHECK(read_idx(put(folder, idx(0x0c, {1}, unhex("fffffffe"))), f64).item() == -2);
-  CHECK(read_idx(put(folder, idx(0x0d, {1}, unhex("3fc00000")))).item() == 1.5);
-  CHECK(read_idx(put(folder, idx(0x0e, {}, unhex("3ff8000000000000"))), f64).item() == 1.5);
-  CHECK(read_idx(put(folder, idx(0x08, {2, 0, 9}, ""))).shape() == Shape{2, 0, 9});
-  CHECK_THROWS_WITH(read_idx(put(folder, idx(0x08, {0, 2'065'850'207, 1'835'365'473}, ""))),
+  CHECK(read_idx(folder.put("file", idx(0x0c, {1}, unhex("fffffffe"))), f64).item() == -2);
+  CHECK(read_idx(folder.put("file", idx(0x0d, {1}, unhex("3fc00000")))).item() == 1.5);
+  CHECK(read_idx(folder.put("file", idx(0x0e, {}, unhex("3ff8000000000000"))), f64).item() == 1.5);
+  CHECK(read_idx(folder.put("file", idx(0x08, {2, 0, 9}, ""))).shape() == Shape{2, 0, 9});
+  CHECK_THROWS_WITH(read_idx(folder.put("file", idx(0x08, {0, 2'065'850'207, 1'835'365'473}, ""))),
                     Contains("': shape [0,2065850207,1835365473] has too many elements"));
-  CHECK_THROWS_AS(read_idx(put(folder, idx(0x0d, {1}, unhex("3fc00000"))), i64), DTypeError);
+  CHECK_THROWS_AS(read_idx(folder.put("file", idx(0x0d, {1}, unhex("3fc00000"))), i64), DTypeError);
   CHECK_THROWS_AS(read_idx(path, boolean), DTypeError);
 }
 
 TEST_CASE("read_idx: a number that the dtype has not is refused", "[data]") {
   TempFolder folder;
-  const std::string wide = put(folder, idx(0x0e, {3}, unhex("3ff80000000000007ff00000000000007e37e43c8800759c")));
+  const std::string wide =
+      folder.put("file", idx(0x0e, {3}, unhex("3ff80000000000007ff00000000000007e37e43c8800759c")));
   refuses([&] { read_idx(wide); }, {wide, "number 2 is 1e+300, beyond f32; ask for f64"});
   CHECK(read_idx(wide, f64).to_vector<double>() == std::vector<double>{1.5, INFINITY, 1e300});
-  const std::string largest = put(folder, idx(0x0d, {2}, unhex("7f8000007f7fffff")));
+  const std::string largest = folder.put("file", idx(0x0d, {2}, unhex("7f8000007f7fffff")));
   CHECK(read_idx(largest).to_vector() == std::vector<float>{INFINITY, std::numeric_limits<float>::max()});
   refuses([&] { read_idx(largest, bf16); }, {"number 1 is 3.40282", "beyond bf16; ask for f32"});
 }
@@ -175,11 +170,11 @@ TEST_CASE("read_idx: compressed", "[data]") {
   // 00 00 08 02 00000003 00000002, then 1 2 3 4 5 6: stored, CRC by Python's zlib.
   const std::string file = idx(0x08, {3, 2}, unhex("010203040506"));
   const std::string packed = stored(file, 0x82c7403c, 18);
-  CHECK(read_idx(put(folder, packed)).to_vector() == std::vector<float>{1, 2, 3, 4, 5, 6});
-  refuses([&] { read_idx(put(folder, packed.substr(0, packed.size() - 9))); }, {folder / "file", "ends early"});
+  CHECK(read_idx(folder.put("file", packed)).to_vector() == std::vector<float>{1, 2, 3, 4, 5, 6});
+  refuses([&] { read_idx(folder.put("file", packed.substr(0, packed.size() - 9))); }, {folder / "file", "ends early"});
   refuses(
       [&] {
-        read_idx(put(folder, stored(idx(0x08, {3, 1}, unhex("010203040506")), 0xb32f5aa1, 18)));
+        read_idx(folder.put("file", stored(idx(0x08, {3, 1}, unhex("010203040506")), 0xb32f5aa1, 18)));
       },
       {"needs 3 bytes"});
 }
@@ -187,7 +182,7 @@ TEST_CASE("read_idx: compressed", "[data]") {
 TEST_CASE("read_idx: hostile files are IOErrors that name file and place", "[data]") {
   TempFolder folder;
   const auto hostile = [&](const std::string& bytes, const std::string& text) {
-    const std::string path = put(folder, bytes);
+    const std::string path = folder.put("file", bytes);
     refuses([&] { read_idx(path); }, {path, text});
   };
   hostile("", "within its first 4 bytes");
@@ -211,8 +206,8 @@ TEST_CASE("read_idx: hostile files are IOErrors that name file and place", "[dat
 
 TEST_CASE("read_csv: header, quotes, line ends, types", "[data]") {
   TempFolder folder;
-  const Csv csv = read_csv(put(
-      folder, "\xef\xbb\xbfname,\"a, b\",n\r\n\"say \"\"hi\"\"\", 1.5 ,7\r\n\r\n\"two\nlines\",-2e-3,+8.0\nx,inf,9"));
+  const Csv csv = read_csv(folder.put(
+      "file", "\xef\xbb\xbfname,\"a, b\",n\r\n\"say \"\"hi\"\"\", 1.5 ,7\r\n\r\n\"two\nlines\",-2e-3,+8.0\nx,inf,9"));
   CHECK(csv.names == std::vector<std::string>{"name", "a, b", "n"});
   REQUIRE(csv.rows() == 3);
   CHECK(csv.cell(0, 0) == "say \"hi\"");
@@ -226,33 +221,33 @@ TEST_CASE("read_csv: header, quotes, line ends, types", "[data]") {
   CHECK_THROWS_WITH(csv.index("nane"), Contains("did you mean \"name\""));
   CHECK_THROWS_AS(csv.column("n", boolean), DTypeError);
 
-  const Csv plain = read_csv(put(folder, "1;2\n3;4\n"), {.header = false, .separator = ';'});
+  const Csv plain = read_csv(folder.put("file", "1;2\n3;4\n"), {.header = false, .separator = ';'});
   CHECK(plain.columns(i64).to_vector<int64_t>() == std::vector<int64_t>{1, 2, 3, 4});
   CHECK(plain.column("1").to_vector() == std::vector<float>{2, 4});
-  const Csv head = read_csv(put(folder, "a,b\n"));
+  const Csv head = read_csv(folder.put("file", "a,b\n"));
   CHECK((head.rows() == 0 && head.columns().shape() == Shape{0, 2}));
-  CHECK(read_csv(put(folder, kFixed), {.header = false}).cell(0, 0) == "abcabcabcabd");
+  CHECK(read_csv(folder.put("file", kFixed), {.header = false}).cell(0, 0) == "abcabcabcabd");
   CHECK_THROWS_AS(read_csv(folder / "file", {.separator = '"'}), ValueError);
 }
 
 TEST_CASE("read_csv: lines that end as on old Macs, also within quotes; numbers that are too small", "[data]") {
   TempFolder folder;
-  const Csv csv = read_csv(put(folder, "a,b\r1,\"x\ry\"\r\r-1e-400,\"z\"\r4,w"));
+  const Csv csv = read_csv(folder.put("file", "a,b\r1,\"x\ry\"\r\r-1e-400,\"z\"\r4,w"));
   REQUIRE(csv.rows() == 3);
   CHECK(csv.names == std::vector<std::string>{"a", "b"});
   CHECK(csv.column("a", f64).to_vector<double>() == std::vector<double>{1, 0, 4});
   CHECK(csv.cell(0, 1) == "x\ry");
   CHECK(csv.cell(2, 1) == "w");
   CHECK(csv.lines == std::vector<int64_t>{2, 5, 6});
-  refuses([&] { read_csv(put(folder, "a,b\r1,2\r\n3")); }, {"line 3", "1 cells"});
-  refuses([&] { read_csv(put(folder, "a,b\r1,\"2\"3\r")); }, {"line 2", "goes on after its quote"});
+  refuses([&] { read_csv(folder.put("file", "a,b\r1,2\r\n3")); }, {"line 3", "1 cells"});
+  refuses([&] { read_csv(folder.put("file", "a,b\r1,\"2\"3\r")); }, {"line 2", "goes on after its quote"});
 }
 
 TEST_CASE("read_csv: many columns take time in proportion", "[data]") {
   TempFolder folder;
   std::string header, row;
   for (int i = 0; i < 40000; ++i) header += str(i ? "," : "", "column ", i), row += str(i ? "," : "", i);
-  const std::string path = put(folder, header + "\n" + row);
+  const std::string path = folder.put("file", header + "\n" + row);
   const auto start = std::chrono::steady_clock::now();
   const Csv csv = read_csv(path);
   const auto middle = std::chrono::steady_clock::now();
@@ -261,13 +256,13 @@ TEST_CASE("read_csv: many columns take time in proportion", "[data]") {
   CHECK(x.shape() == Shape{1, 40000});
   CHECK(csv.columns({"column 39999", "column 7"}).to_vector() == std::vector<float>{39999, 7});
   CHECK_THROWS_WITH(csv.columns({"column 3", "colum 5"}), Contains("no column \"colum 5\""));
-  const Csv twice = read_csv(put(folder, "a,b,a\n1,2,3"));
+  const Csv twice = read_csv(folder.put("file", "a,b,a\n1,2,3"));
   CHECK_THROWS_WITH(twice.columns({"b", "a"}), Contains("two columns \"a\""));
 }
 
 TEST_CASE("read_csv: missing values and classes", "[data]") {
   TempFolder folder;
-  const std::string path = put(folder, "town,x\nrome,1\noslo,\nrome,\n");
+  const std::string path = folder.put("file", "town,x\nrome,1\noslo,\nrome,\n");
   refuses([&] { read_csv(path).column("x"); }, {path, "line 3, column \"x\"", "empty"});
   CHECK(read_csv(path, {.missing = -1}).column("x", i32).to_vector<int32_t>() == std::vector<int32_t>{1, -1, -1});
   const auto holes = read_csv(path, {.missing = std::nan("")}).column("x").to_vector();
@@ -296,7 +291,7 @@ TEST_CASE("read_csv: missing values and classes", "[data]") {
 TEST_CASE("read_csv: what is no table is an IOError that names line and column", "[data]") {
   TempFolder folder;
   const auto hostile = [&](const std::string& text, std::vector<std::string> parts) {
-    const std::string path = put(folder, text);
+    const std::string path = folder.put("file", text);
     parts.push_back(path);
     refuses([&] { read_csv(path); }, parts);
   };
@@ -307,7 +302,7 @@ TEST_CASE("read_csv: what is no table is an IOError that names line and column",
   hostile("a,b\n1,\"2\n3,4\n", {"line 2: a quoted cell does not end"});
   hostile("a,b\n1,\"2\"3\n", {"line 2: cell 2 goes on after its quote"});
   const auto no_number = [&](const std::string& cell, DType dtype) {
-    const std::string path = put(folder, "a,b\n1,1\n" + cell + ",1\n");
+    const std::string path = folder.put("file", "a,b\n1,1\n" + cell + ",1\n");
     refuses([&] { read_csv(path).columns(dtype); }, {path, "line 3, column \"a\"", "no number of type"});
   };
   for (const char* cell : {"x", "1x", "1 2", "0x10", "1e999", "--1", "+-1", "++1", "\"\"\"\"", "1.5.2"})
@@ -315,27 +310,27 @@ TEST_CASE("read_csv: what is no table is an IOError that names line and column",
   no_number("1e39", f32), no_number("-1e39", f32), no_number("3.4028236e38", f32), no_number("3.4028235e38", bf16),
       no_number("+-1", i64);
   const std::vector<float> ends =
-      read_csv(put(folder, "a\n+3.4028235e38\n-3.4028235e38\n")).column("a").to_vector<float>();
+      read_csv(folder.put("file", "a\n+3.4028235e38\n-3.4028235e38\n")).column("a").to_vector<float>();
   CHECK(ends == std::vector<float>{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()});
   // A number becomes f32 and then bf16: the last one that is finite then, and the next.
   const std::string last = "3.3961774278184117e38", next = "3.396177427818412e38";
   no_number(next, bf16), no_number("-" + next, bf16);
-  CHECK(read_csv(put(folder, "a\n" + last + "\n-3.39e38\n")).column("a", bf16).to_vector<double>() ==
+  CHECK(read_csv(folder.put("file", "a\n" + last + "\n-3.39e38\n")).column("a", bf16).to_vector<double>() ==
         std::vector<double>{0x1.fep127, -0x1.fep127});
   for (const char* cell : {"1.5", "9223372036854775808", "1e300", "1e-3", "7x", "nan"}) no_number(cell, i64);
   no_number("2147483648", i32), no_number("-2147483649", i32);
-  CHECK(read_csv(put(folder, "a\n4.000e+00\n")).column("a", i64).item() == 4);
-  CHECK(read_csv(put(folder, "a\n-2147483648\n")).column("a", i32).item() == -2147483648.0);
-  CHECK(read_csv(put(folder, "a\n9223372036854775807\n")).column("a", i64).item<int64_t>() ==
+  CHECK(read_csv(folder.put("file", "a\n4.000e+00\n")).column("a", i64).item() == 4);
+  CHECK(read_csv(folder.put("file", "a\n-2147483648\n")).column("a", i32).item() == -2147483648.0);
+  CHECK(read_csv(folder.put("file", "a\n9223372036854775807\n")).column("a", i64).item<int64_t>() ==
         std::numeric_limits<int64_t>::max());
   no_number(std::string(1000, 'z'), f32);
 }
 
 TEST_CASE("text windows: tokens, strides, the last window", "[data]") {
   TempFolder folder;
-  CHECK(read_text(put(folder, kFixed)) == "abcabcabcabd");
-  CHECK(read_text(put(folder, "a\r\nb")) == "a\r\nb");
-  refuses([&] { read_text(put(folder, "")); }, {"is empty"});
+  CHECK(read_text(folder.put("file", kFixed)) == "abcabcabcabd");
+  CHECK(read_text(folder.put("file", "a\r\nb")) == "a\r\nb");
+  refuses([&] { read_text(folder.put("file", "")); }, {"is empty"});
 
   const Tensor tokens = byte_tokens("abcdefg\xff");
   CHECK((tokens.dtype() == i32 && tokens.to_vector<int32_t>()[7] == 255));

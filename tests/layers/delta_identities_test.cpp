@@ -7,6 +7,7 @@
 
 #include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/layers/linear_attention/kda.h>
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/matmul/matmul.h>
@@ -64,7 +65,7 @@ TEST_CASE("delta: keys at right angles to each other need no erasing", "[delta][
       s.initial = Tensor();
       const Tensor mirror = random_tensor({2, 2, 40, 1}, f64, rand);  // rows of I − 2hhᵀ/h²
       s.k = eye(40, -1, {f64}) - mirror * transpose(mirror, -2, -1) * (2.0 / sum(mirror * mirror, {-2}, keep));
-      const auto spread = [](const Tensor& t) { return repeat_interleave(t, 2, 1); };
+      const auto spread = [](const Tensor& t) { return detail::spread_heads(t, 4); };
       const Tensor plain = linear_scan(spread(s.q), spread(s.k), s.write(), s.decay);
       check_identity("delta: orthonormal keys are linear attention of beta v",
                      delta_rule(s.q, s.k, s.v, s.beta, s.decay, {}, {.chunk = chunk}).out, plain, 1e-12);

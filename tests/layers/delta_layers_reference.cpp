@@ -11,21 +11,10 @@ struct DeltaRows {
 };
 /// q | k | v of x with zeros in place of padding: through the maps, the convolution and the activations.
 DeltaRows delta_rows(const LayerFacts& l, const LayerSequence& s, const std::string& act) {
-  DeltaRows r;
-  r.x = s.x;
-  for (std::size_t i = 0; i < r.x.size(); ++i)
-    if (!s.real[i]) r.x[i].assign(r.x[i].size(), 0.0);
-  Matrix q = dense(l, "q", r.x), k = dense(l, "k", r.x), v = dense(l, "v", r.x);
-  if (l.size("short_conv") > 0) {
-    const std::size_t a = q[0].size(), b = k[0].size(), e = v[0].size();
-    const Matrix y =
-        short_convolution_reference(l.part("conv"), "identity", beside(beside(q, k), v), s.real, s.documents);
-    q = columns(y, 0, a), k = columns(y, a, b), v = columns(y, a + b, e);
-  }
+  const MappedRows m = mapped_rows(l, s, "identity");
   const std::size_t heads = l.size("heads"), value_heads = l.size("value_heads") ? l.size("value_heads") : heads;
-  r.q = heads_of(activated(q, act), heads), r.k = heads_of(activated(k, act), l.size("updates") * heads);
-  r.v = heads_of(activated(v, "silu"), l.size("updates") * value_heads);
-  return r;
+  return {m.x, heads_of(activated(m.q, act), heads), heads_of(activated(m.k, act), l.size("updates") * heads),
+          heads_of(activated(m.v, "silu"), l.size("updates") * value_heads)};
 }
 
 std::vector<double> normalised(std::vector<double> row, bool l2) {

@@ -40,7 +40,6 @@ TEST_CASE("flash: defaults and initial values", "[flash]") {
   FlashOptions o{.dim = 64, .key_dim = 256};
   o.gamma_std = 0.02, o.init = Init::paper(), o.bias = GauBias::toeplitz;
   const Flash paper(o, rng);
-  auto spread = [](const Tensor& t) { return std::sqrt(mean(square(t)).item()); };
   CHECK(spread(paper.gamma) == Approx(0.02).epsilon(0.1));  // 1024 values: 4.5 σ
   CHECK(spread(paper.toeplitz_bias) == Approx(0.02).epsilon(0.15));
   CHECK(spread(paper.in.weight) == Approx(0.02).epsilon(0.02));

@@ -45,6 +45,9 @@ inline Matrix columns(const Matrix& a, std::size_t first, std::size_t width) {
   return c;
 }
 
+/// The root of the mean square: the deviation of initial values, whose mean is 0.
+inline double spread(const Tensor& t) { return std::sqrt(mean(square(t)).item()); }
+
 /// gau_attention with b and the mask of keys beside the options.
 inline Tensor gau_attention(const Tensor& q, const Tensor& k, const Tensor& v, GauAttentionOptions o,
                             const Tensor& bias, const Tensor& key_mask = {}, Rng* rng = nullptr) {

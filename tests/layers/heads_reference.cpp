@@ -11,11 +11,14 @@ HeadRows projected(const LayerFacts& l, const LayerSequence& s, bool rotate) {
   const std::size_t kv_heads = l.size("kv_heads");
   HeadRows rows{heads_of(dense(l, "q", s.x), l.size("heads")), heads_of(dense(l, "k", source), kv_heads),
                 heads_of(dense(l, "v", source), kv_heads)};
-  if (rotate && l.yes("use_rope")) {
-    for (Matrix& q : rows.q) q = turned(l, q, false);
-    for (Matrix& k : rows.k) k = turned(l, k, true);
-  }
+  if (rotate) turn(l, rows);
   return rows;
+}
+
+void turn(const LayerFacts& l, HeadRows& rows) {
+  if (!l.yes("use_rope")) return;
+  for (Matrix& q : rows.q) q = turned(l, q, false);
+  for (Matrix& k : rows.k) k = turned(l, k, true);
 }
 
 Matrix finished(const LayerFacts& l, const std::vector<Matrix>& attended, const Matrix& x) {
@@ -24,12 +27,15 @@ Matrix finished(const LayerFacts& l, const std::vector<Matrix>& attended, const 
   return l.yes("residual") ? plus(y, x) : y;
 }
 
-Matrix by_heads(const LayerFacts& l, const LayerSequence& s, const HeadRows& rows, const AttendHead& attend) {
+std::vector<Matrix> each_head(const HeadRows& rows, const AttendHead& attend) {
   std::vector<Matrix> attended;
   const std::size_t group = rows.q.size() / rows.k.size();
   for (std::size_t h = 0; h < rows.q.size(); ++h)
     attended.push_back(attend(h, rows.q[h], rows.k[h / group], rows.v[h / group]));
-  return finished(l, attended, s.x);
+  return attended;
+}
+Matrix by_heads(const LayerFacts& l, const LayerSequence& s, const HeadRows& rows, const AttendHead& attend) {
+  return finished(l, each_head(rows, attend), s.x);
 }
 
 bool sees(const LayerFacts& l, const LayerSequence& s, std::size_t h, std::size_t i, std::size_t j) {
@@ -240,17 +246,13 @@ Matrix gated_attention(const LayerFacts& l, const LayerSequence& s) {
   if (l.yes("gate_query")) rows.q = gated("query_gate", rows.q, s.x);
   if (l.yes("gate_key")) rows.k = gated("key_gate", rows.k, s.x);
   if (l.yes("gate_value")) rows.v = gated("value_gate", rows.v, s.x);
-  if (l.yes("use_rope")) {
-    for (Matrix& q : rows.q) q = turned(l, q, false);
-    for (Matrix& k : rows.k) k = turned(l, k, true);
-  }
-  std::vector<Matrix> y;
-  const std::size_t group = rows.q.size() / rows.k.size();
-  for (std::size_t h = 0; h < rows.q.size(); ++h)
-    y.push_back(softmax_of(s.x.size(), rows.v[h / group], [&](std::size_t i, std::size_t j) {
+  turn(l, rows);
+  std::vector<Matrix> y = each_head(rows, [&](std::size_t h, const Matrix& q, const Matrix& k, const Matrix& v) {
+    return softmax_of(s.x.size(), v, [&](std::size_t i, std::size_t j) {
       const double bias = s.bias.empty() ? 0 : s.bias[i][j];
-      return sees(l, s, h, i, j) ? scaled_dot(rows.q[h][i], rows.k[h / group][j]) + bias : kHidden;
-    }));
+      return sees(l, s, h, i, j) ? scaled_dot(q[i], k[j]) + bias : kHidden;
+    });
+  });
   if (output != "none") y = gated("output_gate", y, output == "from_query" ? ungated : s.x);
   return finished(l, y, s.x);
 }
@@ -310,19 +312,15 @@ Matrix forgetting_attention(const LayerFacts& l, const LayerSequence& s) {
     rows.q = normed("q_norm", l.real("qk_norm_eps"), rows.q);
     rows.k = normed("k_norm", l.real("qk_norm_eps"), rows.k);
   }
-  std::vector<Matrix> y;
-  const std::size_t group = rows.q.size() / rows.k.size();
-  for (std::size_t h = 0; h < rows.q.size(); ++h) {
-    const bool turn = l.yes("use_rope");
-    const Matrix q = turn ? turned(l, rows.q[h], false) : rows.q[h];
-    const Matrix k = turn ? turned(l, rows.k[h / group], true) : rows.k[h / group];
-    y.push_back(softmax_of(q.size(), rows.v[h / group], [&](std::size_t i, std::size_t j) {
+  turn(l, rows);
+  std::vector<Matrix> y = each_head(rows, [&](std::size_t h, const Matrix& q, const Matrix& k, const Matrix& v) {
+    return softmax_of(q.size(), v, [&](std::size_t i, std::size_t j) {
       if (j > i || !sees(l, s, h, i, j)) return kHidden;
       double score = scaled_dot(q[i], k[j]) + (s.bias.empty() ? 0 : s.bias[i][j]);
       for (std::size_t t = j + 1; t <= i; ++t) score += log_f[t][h];
       return score;
-    }));
-  }
+    });
+  });
   if (l.yes("output_norm")) y = normed("output_norm", l.real("output_norm_eps"), y);
   if (l.yes("output_gate")) y = {product(joined(y), activated(dense(l, "output_gate", s.x), "sigmoid"))};
   return finished(l, y, s.x);

@@ -11,6 +11,8 @@ struct HeadRows {
 };
 /// x·Wq, and k and v of x or, if the call has one, of the context; with `rotate` and use_rope, turned.
 HeadRows projected(const LayerFacts& l, const LayerSequence& s, bool rotate = true);
+/// Turns queries and keys, with use_rope.
+void turn(const LayerFacts& l, HeadRows& rows);
 /// The heads side by side, through W_o with project_out, beside x with residual.
 Matrix finished(const LayerFacts& l, const std::vector<Matrix>& attended, const Matrix& x);
 
@@ -24,7 +26,8 @@ std::vector<std::vector<bool>> in_pools(
     const std::function<double(std::size_t query, const std::vector<std::size_t>& keys)>& score);
 
 using AttendHead = std::function<Matrix(std::size_t head, const Matrix& q, const Matrix& k, const Matrix& v)>;
-/// finished() with what `attend` gives for each head.
+/// What `attend` gives for each head; by_heads(): finished() of these.
+std::vector<Matrix> each_head(const HeadRows& rows, const AttendHead& attend);
 Matrix by_heads(const LayerFacts& l, const LayerSequence& s, const HeadRows& rows, const AttendHead& attend);
 
 }  // namespace sluice::testing

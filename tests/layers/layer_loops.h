@@ -95,6 +95,21 @@ inline Matrix joined(const std::vector<Matrix>& heads) {
   return y;
 }
 
+/// Each row, or each column, divided by its sum; one of sum 0 becomes 0.
+inline void divide_rows(Matrix& m) {
+  for (auto& row : m) {
+    const double total = std::accumulate(row.begin(), row.end(), 0.0);
+    for (double& x : row) x = total == 0 ? 0 : x / total;
+  }
+}
+inline void divide_columns(Matrix& m) {
+  for (std::size_t j = 0; !m.empty() && j < m[0].size(); ++j) {
+    double total = 0;
+    for (const auto& row : m) total += row[j];
+    for (auto& row : m) row[j] = total == 0 ? 0 : row[j] / total;
+  }
+}
+
 inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   double s = 0;
   for (std::size_t c = 0; c < a.size(); ++c) s += a[c] * b[c];

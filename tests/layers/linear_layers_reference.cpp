@@ -127,19 +127,9 @@ struct LinearRows {
   std::vector<Matrix> q, k, v;  // of heads, KV heads, KV heads
 };
 LinearRows linear_rows(const LayerFacts& l, const LayerSequence& s) {
-  LinearRows r;
-  r.x = s.x;
-  for (std::size_t i = 0; i < r.x.size(); ++i)
-    if (!s.real[i]) r.x[i].assign(r.x[i].size(), 0.0);
-  Matrix q = dense(l, "q", r.x), k = dense(l, "k", r.x), v = dense(l, "v", r.x);
-  if (l.size("short_conv") > 0) {
-    const std::size_t a = q[0].size(), b = k[0].size(), e = v[0].size();
-    const Matrix y = short_convolution_reference(l.part("conv"), "silu", beside(beside(q, k), v), s.real, s.documents);
-    q = columns(y, 0, a), k = columns(y, a, b), v = columns(y, a + b, e);
-  }
+  const MappedRows m = mapped_rows(l, s, "silu");
   const std::size_t kv_heads = l.size("kv_heads");
-  r.q = heads_of(q, l.size("heads")), r.k = heads_of(k, kv_heads), r.v = heads_of(v, kv_heads);
-  return r;
+  return {m.x, heads_of(m.q, l.size("heads")), heads_of(m.k, kv_heads), heads_of(m.v, kv_heads)};
 }
 
 /// y ⊙ swish(x·W)

@@ -5,8 +5,6 @@ namespace sluice::testing {
 
 namespace {
 
-double softplus_of(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
-
 Matrix mamba2(const LayerFacts& l, const LayerSequence& s) {
   const std::size_t heads = l.size("heads"), channels = l.size("head_dim"), width = l.size("state");
   const std::size_t groups = l.size("groups"), inner = heads * channels, n = s.x.size();

@@ -5,8 +5,6 @@ namespace sluice::testing {
 
 namespace {
 
-double softplus_of(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
-
 Matrix mamba(const LayerFacts& l, const LayerSequence& s) {
   const std::size_t inner = l.size("inner"), width = l.size("state"), rank = l.size("dt_rank"), n = s.x.size();
   const Matrix map = dense(l, "in", s.x), z = columns(map, inner, inner);

@@ -44,6 +44,18 @@ Matrix short_convolution_reference(const LayerFacts& l, const std::string& act, 
   return activated(y, act);
 }
 
+MappedRows mapped_rows(const LayerFacts& l, const LayerSequence& s, const std::string& act) {
+  MappedRows r{.x = s.x};
+  for (std::size_t i = 0; i < r.x.size(); ++i)
+    if (!s.real[i]) r.x[i].assign(r.x[i].size(), 0.0);
+  r.q = dense(l, "q", r.x), r.k = dense(l, "k", r.x), r.v = dense(l, "v", r.x);
+  if (l.size("short_conv") == 0) return r;
+  const std::size_t a = r.q[0].size(), b = r.k[0].size(), e = r.v[0].size();
+  const Matrix y = short_convolution_reference(l.part("conv"), act, beside(beside(r.q, r.k), r.v), s.real, s.documents);
+  r.q = columns(y, 0, a), r.k = columns(y, a, b), r.v = columns(y, a + b, e);
+  return r;
+}
+
 namespace {
 
 Matrix embedding(const LayerFacts& l, const LayerSequence& s) {

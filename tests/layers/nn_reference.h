@@ -12,4 +12,13 @@ Matrix glu_reference(const LayerFacts& l, const std::string& kind, const Matrix&
 Matrix short_convolution_reference(const LayerFacts& l, const std::string& act, const Matrix& x,
                                    const std::vector<bool>& real, const std::vector<int64_t>& documents = {});
 
+/// x with zeros in place of padding, and its q | k | v through the three maps and, if the layer has one, the
+/// convolution with the activation `act`.
+struct MappedRows {
+  Matrix x, q, k, v;
+};
+MappedRows mapped_rows(const LayerFacts& l, const LayerSequence& s, const std::string& act);
+
+inline double softplus_of(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
+
 }  // namespace sluice::testing

@@ -191,7 +191,7 @@ TEST_CASE("progress: on a terminal one line is drawn in place, as long as it has
 TEST_CASE("csv_log: a full disk cuts the log, wherever the program is by now", "[progress]") {
   TempFolder folder, elsewhere;
   const std::string other(100, 'x');
-  write_file_atomically(elsewhere / "log.csv", [&](FileWriter& out) { out.write(other); });
+  elsewhere.put("log.csv", other);
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(folder / ".");
   CsvLog log("log.csv", {"a", "b"});

@@ -73,8 +73,8 @@ TEST_CASE("load_pytorch: files that are no weights of PyTorch", "[pytorch]") {
     }
     return "";
   };
-  const auto write = [&](const std::string& name, const std::string& text) { std::ofstream(folder / name) << text; };
-  write("model.bin", "PK\x03\x04 and so on"), write("old.pt", "\x80\x02}q"), write("empty", ""), write("one", "P");
+  folder.put("model.bin", "PK\x03\x04 and so on"), folder.put("old.pt", "\x80\x02}q");
+  folder.put("empty", ""), folder.put("one", "P");
   CHECK_THAT(said("model.bin"), Contains("is a pickle") && Contains("save_file"));
   CHECK_THAT(said("old.pt"), Contains("is a pickle"));
   CHECK_THAT(said("empty"), Contains("0 bytes"));
@@ -122,9 +122,9 @@ TEST_CASE("load_pytorch: sharded checkpoints by their index", "[pytorch]") {
   const Tensor w = counted({2, 3}, 1), b = counted({2}, 9);
   save_safetensors(folder / "a-1.safetensors", {{{"weight", w}}, {}});
   save_safetensors(folder / "a-2.safetensors", {{{"bias", b}}, {}});
-  const std::string index = folder / "model.safetensors.index.json";
-  const auto write = [&](const std::string& text) { std::ofstream(index) << text; };
-  write(R"({"metadata": {"total_size": 32}, "weight_map": {"weight": "a-1.safetensors", "bias": "a-2.safetensors"}})");
+  const auto write = [&](const std::string& text) { return folder.put("model.safetensors.index.json", text); };
+  const std::string index = write(
+      R"({"metadata": {"total_size": 32}, "weight_map": {"weight": "a-1.safetensors", "bias": "a-2.safetensors"}})");
   load_pytorch(m, index);
   CHECK(same_bits(m.bias.detach(), to(b, f32)));
   CHECK(m.weight.to_vector() == std::vector<float>{1, 4, 2, 5, 3, 6});

@@ -1,4 +1,5 @@
 // Sinkhorn weights, attention with them, and sorted blocks, against loops in the plain domain.
+#include "layers/layer_loops.h"
 #include "layers/sparse_reference.h"
 #include "support/identities.h"
 
@@ -21,33 +22,10 @@ using namespace sluice::testing;
 
 namespace {
 
-using Matrix = std::vector<std::vector<double>>;
-
-Matrix matrix_of(const Tensor& x) {
-  const auto n = static_cast<std::size_t>(x.dim(-1));
-  const std::vector<double> v = x.to_vector<double>();
-  Matrix m;
-  for (std::size_t i = 0; i < v.size(); i += n)
-    m.emplace_back(v.begin() + static_cast<std::ptrdiff_t>(i), v.begin() + static_cast<std::ptrdiff_t>(i + n));
-  return m;
-}
 Tensor tensor_from(const Matrix& m) {
   std::vector<double> v;
   for (const auto& row : m) v.insert(v.end(), row.begin(), row.end());
   return Tensor::from(v, {static_cast<int64_t>(m.size()), static_cast<int64_t>(m[0].size())});
-}
-void divide_rows(Matrix& m) {
-  for (auto& row : m) {
-    const double total = std::accumulate(row.begin(), row.end(), 0.0);
-    for (double& x : row) x = total == 0 ? 0 : x / total;
-  }
-}
-void divide_columns(Matrix& m) {
-  for (std::size_t j = 0; j < m[0].size(); ++j) {
-    double total = 0;
-    for (const auto& row : m) total += row[j];
-    for (auto& row : m) row[j] = total == 0 ? 0 : row[j] / total;
-  }
 }
 
 /// Iterations in the plain domain; hidden entries are 0 from the start.

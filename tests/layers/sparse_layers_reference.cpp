@@ -68,20 +68,6 @@ Matrix threshold_attention(const LayerFacts& l, const LayerSequence& s) {
 
 // -- Sinkhorn ------------------------------------------------------------------------------------------------------
 
-void divide_rows(Matrix& m) {
-  for (auto& row : m) {
-    const double total = std::accumulate(row.begin(), row.end(), 0.0);
-    for (double& x : row) x = total == 0 ? 0 : x / total;
-  }
-}
-void divide_columns(Matrix& m) {
-  for (std::size_t j = 0; j < m.size(); ++j) {
-    double total = 0;
-    for (const auto& row : m) total += row[j];
-    for (auto& row : m) row[j] = total == 0 ? 0 : row[j] / total;
-  }
-}
-
 /// Iterations in the plain domain, on a square matrix of what is real. The first division takes the factor of a whole
 /// column (row) away, so that the largest exponent of each may be 0.
 Matrix doubly_stochastic(const LayerFacts& l, Matrix m) {

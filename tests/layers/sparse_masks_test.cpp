@@ -29,10 +29,6 @@ Tensor by_rule(int64_t m, int64_t n, const Rule& rule) {
   return Tensor::from(all, {1, m, n});
 }
 
-bool equal(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.to_vector<bool>() == b.to_vector<bool>();
-}
-
 struct Sizes {
   int64_t m, n;
 };
@@ -43,9 +39,9 @@ void check_pattern(const char* what, const std::function<AttentionMask(bool caus
     for (auto [m, n] : kSizes) {
       INFO(what << ", causal " << causal << ", " << m << "×" << n);
       const Tensor want = by_rule(m, n, [&](int64_t p, int64_t j) { return rule(p, j) && (!causal || j <= p); });
-      CHECK(equal(dense_mask(mask(causal), m, n), want));
+      CHECK(same_bits(dense_mask(mask(causal), m, n), want));
       const Tensor lists = neighbours_of(mask(causal), m, n);
-      CHECK(equal(mask_of_neighbours(lists, n), want));
+      CHECK(same_bits(mask_of_neighbours(lists, n), want));
     }
 }
 
@@ -194,22 +190,22 @@ TEST_CASE("sparse masks: BigBird blocks", "[sparse]") {
       }
   const BigBirdOptions o{.block = 2, .random = 3, .heads = 2, .seed = 4};
   const Tensor a = bigbird_blocks(60, o);
-  CHECK(equal(a, bigbird_blocks(60, o)));
-  CHECK_FALSE(equal(a, bigbird_blocks(60, {.block = 2, .random = 3, .heads = 2, .seed = 5})));
-  CHECK_FALSE(equal(select(a, 0, 0), select(a, 0, 1)));
+  CHECK(same_bits(a, bigbird_blocks(60, o)));
+  CHECK_FALSE(same_bits(a, bigbird_blocks(60, {.block = 2, .random = 3, .heads = 2, .seed = 5})));
+  CHECK_FALSE(same_bits(select(a, 0, 0), select(a, 0, 1)));
   // Without globals only the band remains.
   const BigBirdOptions bare{.block = 3, .window = 5, .random = 0, .first_global = false, .last_global = false};
-  CHECK(equal(dense_mask(bigbird_mask(20, bare), 20, 20),
-              by_rule(20, 20, [](int64_t i, int64_t j) { return std::abs(i / 3 - j / 3) <= 2; })));
+  CHECK(same_bits(dense_mask(bigbird_mask(20, bare), 20, 20),
+                  by_rule(20, 20, [](int64_t i, int64_t j) { return std::abs(i / 3 - j / 3) <= 2; })));
   // Blocks of one token: the band is a sliding window.
   const BigBirdOptions single{.block = 1, .window = 5, .random = 0, .first_global = false, .last_global = false};
-  CHECK(equal(dense_mask(bigbird_mask(20, single), 20, 20), dense_mask(sliding_mask(2), 20, 20)));
+  CHECK(same_bits(dense_mask(bigbird_mask(20, single), 20, 20), dense_mask(sliding_mask(2), 20, 20)));
   const double all =
       max_abs_diff(to(dense_mask(bigbird_mask(23, {.block = 4, .random = 6}), 23, 23), f64), ones({1, 23, 23}, {f64}));
   check_identity("sparse: all blocks is full", all, 0);
   // The mask is causal within blocks too.
   const Tensor causal = dense_mask(bigbird_mask(23, {.block = 4, .random = 6, .causal = true}), 23, 23);
-  CHECK(equal(causal, by_rule(23, 23, [](int64_t i, int64_t j) { return j <= i; })));
+  CHECK(same_bits(causal, by_rule(23, 23, [](int64_t i, int64_t j) { return j <= i; })));
 }
 
 TEST_CASE("sparse masks: a block mask and its expansion", "[sparse]") {
@@ -226,8 +222,8 @@ TEST_CASE("sparse masks: a block mask and its expansion", "[sparse]") {
         for (int64_t j = 0; j < n; ++j)
           CHECK(d[static_cast<std::size_t>((h * m + i) * n + j)] ==
                 b[static_cast<std::size_t>((h * rows + i / 4) * cols + j / 4)]);
-    CHECK(equal(dense, dense_mask(block_mask(blocks, 4), m, n, 2)));
-    if (m > 0) CHECK(equal(mask_of_neighbours(neighbours_of(block_mask(blocks, 4), m, n, 2), n), dense));
+    CHECK(same_bits(dense, dense_mask(block_mask(blocks, 4), m, n, 2)));
+    if (m > 0) CHECK(same_bits(mask_of_neighbours(neighbours_of(block_mask(blocks, 4), m, n, 2), n), dense));
   }
 }
 

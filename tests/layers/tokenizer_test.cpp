@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <random>
 
@@ -44,8 +43,7 @@ const Json& case_named(const std::string& name) {
 }
 Tokenizer load_text(const std::string& text) {
   TempFolder folder;
-  std::ofstream(folder / "tokenizer.json", std::ios::binary) << text;
-  return Tokenizer::from_file(folder / "tokenizer.json");
+  return Tokenizer::from_file(folder.put("tokenizer.json", text));
 }
 Tokenizer load_case(const std::string& name) { return load_text(to_text(whole(case_named(name)))); }
 

@@ -23,19 +23,6 @@ using namespace sluice::testing;
 
 namespace {
 
-double largest(const Tensor& x) { return x.numel() ? std::max(0.1, max_abs(x)) : 1; }
-
-/// Each result within tolerance · the largest of `want`.
-void check_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
-                 const std::string& text) {
-  REQUIRE(got.size() == want.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double off = max_abs_diff(to(got[i], f64), to(want[i], f64));
-    if (!(off <= tolerance * largest(to(want[i], f64))))
-      FAIL_CHECK(text << ": result " << i << " is off by " << off << " of " << largest(to(want[i], f64)));
-  }
-}
-
 Tensor piece(const Tensor& x, int64_t at, int64_t count) { return x.defined() ? narrow(x, 2, at, count) : x; }
 
 }  // namespace
@@ -56,8 +43,8 @@ TEST_CASE("delta_scan: equals the recurrence for every decay, at the edges of ch
         const DeltaSample half = s.in(f32);
         const DeltaScanResult narrow32 =
             delta_rule(half.q, half.k, half.v, half.beta, half.decay, half.initial, s.options);
-        check_close({wide.out, wide.state}, want, 1e-12, s.text());
-        check_close({narrow32.out, narrow32.state}, want, 1e-5, s.text() + " f32");
+        check_delta({wide.out, wide.state}, want, 1e-12, s.text());
+        check_delta({narrow32.out, narrow32.state}, want, 1e-5, s.text() + " f32");
       }
 }
 
@@ -73,8 +60,8 @@ TEST_CASE("delta_scan: beyond every tile, with keys that are alike and strengths
           const DeltaScanResult y = delta_rule(x.q, x.k, x.v, x.beta, x.decay, x.initial, x.options);
           return std::vector<Tensor>{y.out, y.state};
         };
-        check_close(run(s), want, 1e-11, s.text());
-        check_close(run(s.in(f32)), want, 1e-5, s.text() + " f32");
+        check_delta(run(s), want, 1e-11, s.text());
+        check_delta(run(s.in(f32)), want, 1e-5, s.text() + " f32");
       }
 }
 
@@ -93,8 +80,8 @@ TEST_CASE("delta_scan: gradients by chunks equal those composed of ops", "[delta
           DeltaSample s = random_delta(rand, decay, size, alike);
           s.options.chunk = chunk;
           const std::vector<Tensor> want = run_delta(s, true);
-          check_close(run_delta(s), want, 1e-11, s.text());
-          check_close(run_delta(s.in(f32)), want, 1e-5, s.text() + " f32");
+          check_delta(run_delta(s), want, 1e-11, s.text());
+          check_delta(run_delta(s.in(f32)), want, 1e-5, s.text() + " f32");
         }
 }
 
@@ -108,7 +95,7 @@ TEST_CASE("delta_scan: a cotangent of one result alone", "[delta_scan]") {
                    g = clone(s.decay).requires_grad_();
       const DeltaScanResult y = delta_rule(s.q, k, v, s.beta, g, s.initial);
       const std::vector<Tensor> grads = grad({sum(of_state ? y.state : y.out)}, {k, v, g}, {.create_graph = composed});
-      if (composed) check_close(results, grads, 1e-11, of_state ? "state" : "out");
+      if (composed) check_delta(results, grads, 1e-11, of_state ? "state" : "out");
       results = grads;
     }
   }
@@ -128,7 +115,7 @@ TEST_CASE("delta_scan: in pieces it carries its state", "[delta_scan]") {
         const DeltaScanResult y = delta_rule(of(s.q), of(s.k), of(s.v), of(s.beta), of(s.decay), state);
         state = y.state, outputs.push_back(y.out), at += size;
       }
-      check_close({cat(outputs, 2), state}, {full.out, full.state}, 1e-12, s.text() + str(" pieces of ", sizes[0]));
+      check_delta({cat(outputs, 2), state}, {full.out, full.state}, 1e-12, s.text() + str(" pieces of ", sizes[0]));
     }
   }
 }
@@ -326,7 +313,7 @@ TEST_CASE("delta_scan: bf16 operands have a state of f32", "[delta_scan]") {
   CHECK(y.out.dtype() == bf16);
   CHECK(y.state.dtype() == f32);
   const std::vector<Tensor> want = delta_recurrence(half.in(f64));
-  check_close({y.out, y.state}, want, 2e-2, s.text());
+  check_delta({y.out, y.state}, want, 2e-2, s.text());
   const Tensor initial = to(random_tensor({1, 2, 8, 8}, f64, rand), bf16);  // S_0 may be either
   const auto from = [&](const Tensor& x) { return delta_rule(half.q, half.k, half.v, half.beta, half.decay, x); };
   CHECK(same_bits(from(initial).out, from(to(initial, f32)).out));

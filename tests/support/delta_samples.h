@@ -39,5 +39,8 @@ DeltaSample random_delta(Rand& rand, DeltaDecay decay, const DeltaSizes& s, doub
 std::vector<Tensor> delta_recurrence(const DeltaSample& s);
 /// delta_rule(): o and S_n, then the gradients of q, k, v, β, the decay and S_0, which have the cotangents of a seed.
 std::vector<Tensor> run_delta(const DeltaSample& s, bool differentiable = false);
+/// Fails unless each result is within tolerance · the largest number of `want`, which counts as 0.1 at least.
+void check_delta(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
+                 const std::string& text);
 
 }  // namespace sluice::testing

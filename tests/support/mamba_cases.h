@@ -7,6 +7,7 @@
 
 #include <sluice/layers/nn/heads.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/join.h>
@@ -67,6 +68,34 @@ template <class Layer> void check_documents(const Layer& m, double tolerance) {
   CHECK(max_abs_diff(m(row, pass), cat(apart, 1)) < tolerance);
   CHECK(max_abs_diff(m(row), cat(apart, 1)) > 1e-3);
   CHECK(max_abs_diff(last_state(m, row, pass), last_state(m, texts.back())) < tolerance);
+}
+
+/// The pieces of a stream, and tokens behind them, give the rows of the whole text x [2, 150, 6]. The stream keeps
+/// `numbers_kept` numbers.
+template <class Layer> void check_stream(const Layer& m, const Tensor& x, int64_t numbers_kept) {
+  Stream stream;
+  std::vector<Tensor> rows;
+  for (const Tensor& piece : split(x, {1, 2, 64, 1, 82}, 1)) rows.push_back(step(m, piece, stream));
+  CHECK(max_abs_diff(cat(rows, 1), m(x)) < 1e-13);
+  const Tensor next = numbers({2, 4, 6}, 7);
+  CHECK(max_abs_diff(step(m, next, stream), narrow(m(cat({x, next}, 1)), 1, 150, 4)) < 1e-13);
+  CHECK(stream.numel() == numbers_kept);
+}
+
+/// Initial steps are log-uniform on [0.001, 0.1].
+template <class Layer> void check_initial_steps(const Layer& m) {
+  const Tensor dt = softplus(m.dt_bias.detach());
+  CHECK((min(dt).item() > 0.000999 && max(dt).item() < 0.1001));
+  CHECK(std::abs(mean(log(dt)).item() - std::log(0.01)) < 0.3);  // standard error 0.08; of a uniform Δ 1.3 off
+}
+
+/// All tensors of a layer of bf16 are trained, and bf16 but for a_log and dt_bias.
+template <class Layer> void check_dtypes(const Layer& m) {
+  for (const NamedTensor& t : state_dict(m)) {
+    INFO(t.name);
+    CHECK(t.tensor.requires_grad());
+    CHECK(t.tensor.dtype() == (t.name == "a_log" || t.name == "dt_bias" ? f32 : bf16));
+  }
 }
 
 }  // namespace sluice::testing

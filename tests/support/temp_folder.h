@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <string_view>
 
 #include <stdlib.h>
 
@@ -23,6 +25,11 @@ class TempFolder {
   TempFolder& operator=(const TempFolder&) = delete;
 
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  /// Writes a file, and returns its path.
+  std::string put(const std::string& name, std::string_view bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return *this / name;
+  }
   /// How many files it holds.
   auto count() const {
     return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
