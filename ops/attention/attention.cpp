@@ -1,7 +1,6 @@
 #include <sluice/ops/attention/attention.h>
 
 #include <sluice/core/node.h>
-#include <sluice/core/number/philox.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/attention_reference.h>
@@ -9,112 +8,33 @@
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/map.h>
-#include <sluice/ops/rows/rows.h>
 
 #include <cmath>
 #include <limits>
 
 namespace sluice {
 
-namespace detail {
+namespace {
 
-AttentionOperands attention_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
-                                     const AttentionOptions& given) {
-  detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
-  const int rank = q.rank();
-  if (rank < 2 || rank > 4 || k.rank() != rank || v.rank() != rank)
-    fail(op, ": got q=", q, ", k=", k, ", v=", v,
-         "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
-  auto four = [rank](const Tensor& x) {
-    return rank == 4 ? x : rank == 3 ? unsqueeze(x, 1) : unsqueeze(unsqueeze(x, 0), 0);
-  };
-  AttentionOperands a{four(q), four(k), four(v), given, rank};
-  const int64_t batch = a.q.dim(0), heads = a.q.dim(1), m = a.q.dim(2), n = a.k.dim(2), kv_heads = a.k.dim(1);
-  if (a.k.dim(0) != batch || a.v.dim(0) != batch || a.v.dim(1) != kv_heads || a.v.dim(2) != n ||
-      a.k.dim(3) != a.q.dim(3))
-    fail(op, ": operands do not fit — got q=", q, ", k=", k, ", v=", v,
-         "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
-  if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
-    fail(op, ": ", kv_heads, " key heads do not divide ", heads, " query heads — got q=", q, ", k=", k);
-  checked_numel(op, {batch, heads, m, n}), checked_numel(op, {batch, heads, m, a.v.dim(3)});
-  checked_numel(op, {batch, heads, n, std::max(a.k.dim(3), a.v.dim(3))});  // a key head for each query head
-  check_mask(op, given.mask, batch, heads, m, n);
-  AttentionOptions& o = a.options;
-  if (!o.scale) o.scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, q.dim(-1))));
-  auto same_dtype = [&](const char* name, const Tensor& x) {
-    if (x.defined() && x.dtype() != q.dtype())
-      fail<DTypeError>(op, ": ", name, " is ", x.dtype(), x, " beside q=", q.dtype(), q);
-  };
-  same_dtype("bias", o.bias), same_dtype("relative_bias", o.relative_bias), same_dtype("sink", o.sink);
-  const bool exact_scale = q.dtype() == bf16 && o.row_scale.defined() && o.row_scale.dtype() == f32;
-  if (!exact_scale) same_dtype("row_scale", o.row_scale);
-  const Shape scores{batch, heads, m, n};
-  if (o.bias.defined() && !stretches_to(o.bias.shape(), scores))
-    fail(op, ": bias=", o.bias, " does not broadcast to the scores ", scores);
-  if (o.row_scale.defined() && !stretches_to(o.row_scale.shape(), {batch, heads, m}))
-    fail(op, ": row_scale=", o.row_scale, " does not broadcast to ", Shape{batch, heads, m});
-  if (o.relative_bias.defined() &&
-      (o.relative_bias.rank() != 2 || (o.relative_bias.dim(0) != heads && o.relative_bias.dim(0) != 1) ||
-       o.relative_bias.dim(1) != std::max<int64_t>(0, n + m - 1)))
-    fail(op, ": relative_bias=", o.relative_bias, " does not fit; need [", heads, " or 1, ", n + m - 1, "] for ", m,
-         " queries and ", n, " keys");
-  if (o.sink.defined()) {
-    if (o.weighting != Weighting::softmax) fail<ValueError>(op, ": a sink belongs to the softmax weighting");
-    if (o.sink.rank() != 1 || (o.sink.dim(0) != heads && o.sink.dim(0) != 1))
-      fail(op, ": sink=", o.sink, " does not fit; need [", heads, " or 1]");
-  }
-  const auto as_used = [&](double c) { return q.dtype() == f64 ? c : static_cast<float>(c); };
-  if (!std::isfinite(as_used(*o.scale)))
-    fail<ValueError>(op, ": scale must be finite in ", q.dtype(), " — got ", *o.scale);
-  if (!(as_used(o.softcap) > 0 || o.softcap == 0) || !std::isfinite(as_used(o.softcap)))
-    fail<ValueError>(op, ": softcap must be positive and finite in ", q.dtype(), ", or 0 for none — got ", o.softcap);
-  if (!(o.dropout >= 0 && o.dropout < 1)) fail<ValueError>(op, ": dropout=", o.dropout, " is outside [0, 1)");
-  if (o.tile_rows < 0 || o.tile_cols < 0)
-    fail<ValueError>(op, ": tile sizes must not be negative — got ", o.tile_rows, "×", o.tile_cols);
-  return a;
+/// Forward pass and history. lse_out, if not null, receives lse: softmax only. With logits `gate`, *gates tells whether
+/// the result is gated.
+Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
+              Rng* rng, Tensor* lse_out, Tensor gate = {}, bool* gates = nullptr);
+
+}  // namespace
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
+  return attend("attention", q, k, v, options, rng, nullptr);
 }
 
-Tensor restore_rank(const Tensor& x, int rank) {
-  return rank == 4 ? x : rank == 3 ? squeeze(x, 1) : squeeze(squeeze(x, 0), 0);
+AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+                                   Rng* rng) {
+  if (options.weighting != Weighting::softmax)
+    fail<ValueError>("attention_with_lse: only softmax weights have a log-sum-exp");
+  AttentionAndLse result;
+  result.out = attend("attention_with_lse", q, k, v, options, rng, &result.lse);
+  return result;
 }
-
-uint64_t keep_mask_blocks(const Shape& shape) {
-  const int64_t n = shape[shape.rank() - 1];
-  return n == 0 ? 0 : static_cast<uint64_t>(shape.numel() / n * ceil_div(n, 4));
-}
-
-Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorOptions options) {
-  Tensor y = empty(shape, options);
-  kernel::attention_keep_mask(y, {p, from});
-  return y;
-}
-
-static void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
-  const int64_t n = y.dim(-1), per_row = ceil_div(n, 4);
-  dispatch_float("attention", y.dtype(), [&]<class T>() {
-    T* out = y.mutable_data<T>();
-    const Dropping<T> drop(s.p);
-    for_each_row(y.numel() / std::max<int64_t>(1, n), n, [=](int64_t r) {
-      T* line = out + r * n;
-      for_philox_words(s.from.seed, s.from.first + static_cast<uint64_t>(r * per_row), 0, n,
-                       [=](int64_t j, const uint32_t* word, int64_t count) {
-                         for (int64_t k = 0; k < count; ++k) line[j + k] = drop(word[k]);
-                       });
-    });
-  });
-}
-
-// The sink has the weight p_sink = e^{sink − lse} and the value 0, so the gradient of its score is p_sink (0 − δ). With
-// a sink of −∞, a row that sees no key has lse = −∞, too.
-Tensor sink_gradient(const Tensor& sink, const Tensor& lse, const Tensor& delta) {
-  const Tensor total = masked_fill(lse, lse == -std::numeric_limits<double>::infinity(), 0);
-  return to(sum(neg(exp(reshape(widened(sink), {sink.dim(0), 1}) - total) * delta), {0, 2}), sink.dtype());
-}
-
-}  // namespace detail
-
-constinit decltype(kernel::attention_keep_mask) kernel::attention_keep_mask{"attention",
-                                                                            &detail::attention_keep_mask_cpu};
 
 namespace {
 
@@ -287,10 +207,8 @@ bool heads_are_rows(const Tensor& q, const Tensor& k, const AttentionOptions& o)
          m.window == 0 && m.dilation == 1;
 }
 
-/// Forward pass and history. lse_out, if not null, receives lse: softmax only. With logits `gate`, *gates tells whether
-/// the result is gated.
 Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
-              Rng* rng, Tensor* lse_out, Tensor gate = {}, bool* gates = nullptr) {
+              Rng* rng, Tensor* lse_out, Tensor gate, bool* gates) {
   auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
   if (!rng) o.dropout = 0;
   if (!gate.defined() && heads_are_rows(q, k, o)) {
@@ -331,11 +249,14 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
 
 }  // namespace
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng) {
-  return attend("attention", q, k, v, options, rng, nullptr);
-}
-
 namespace detail {
+
+// The sink has the weight p_sink = e^{sink − lse} and the value 0, so the gradient of its score is p_sink (0 − δ). With
+// a sink of −∞, a row that sees no key has lse = −∞, too.
+Tensor sink_gradient(const Tensor& sink, const Tensor& lse, const Tensor& delta) {
+  const Tensor total = masked_fill(lse, lse == -std::numeric_limits<double>::infinity(), 0);
+  return to(sum(neg(exp(reshape(widened(sink), {sink.dim(0), 1}) - total) * delta), {0, 2}), sink.dtype());
+}
 
 bool may_gate(const Tensor& q) {
   return q.device().kind == DeviceKind::cuda && q.dtype() != f64 && precision_of(q.dtype()) == Precision::bf16;
@@ -355,24 +276,16 @@ MaybeGated attention_and_gate(const Tensor& q, const Tensor& k, const Tensor& v,
 
 }  // namespace detail
 
-AttentionAndLse attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
-                                   Rng* rng) {
-  if (options.weighting != Weighting::softmax)
-    fail<ValueError>("attention_with_lse: only softmax weights have a log-sum-exp");
-  AttentionAndLse result;
-  result.out = attend("attention_with_lse", q, k, v, options, rng, &result.lse);
-  return result;
-}
-
 AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse& b) {
   detail::check_defined("merge_attention", {{"a.out", a.out}, {"a.lse", a.lse}, {"b.out", b.out}, {"b.lse", b.lse}});
   const double inf = std::numeric_limits<double>::infinity();
   if (a.out.shape() != b.out.shape() || a.lse.shape() != b.lse.shape())
     fail("merge_attention: the two parts differ — got out ", a.out, " and ", b.out, ", lse ", a.lse, " and ", b.lse);
-  if (a.out.dtype() == bf16)  // lse in f32, as attention_with_lse gives it, or in bf16
-    return [&](const AttentionAndLse& y) {
-      return AttentionAndLse{to(y.out, bf16), to(y.lse, a.lse.dtype())};
-    }(merge_attention({to(a.out, f32), detail::widened(a.lse)}, {detail::widened(b.out), detail::widened(b.lse)}));
+  if (a.out.dtype() == bf16) {  // lse in f32, as attention_with_lse gives it, or in bf16
+    const AttentionAndLse y =
+        merge_attention({to(a.out, f32), detail::widened(a.lse)}, {detail::widened(b.out), detail::widened(b.lse)});
+    return {to(y.out, bf16), to(y.lse, a.lse.dtype())};
+  }
   for (const Tensor* x : {&a.lse, &b.out, &b.lse})
     if (x->dtype() != a.out.dtype())
       fail<DTypeError>("merge_attention: dtypes differ — got ", a.out.dtype(), " and ", x->dtype());

@@ -4,14 +4,19 @@
 #include <sluice/ops/attention/attention_reference.h>
 
 #include <sluice/core/kernel/kernel_arguments.h>
+#include <sluice/core/number/philox.h>
 #include <sluice/core/operands.h>
+#include <sluice/ops/attention/attention_kernels.h>
 #include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/kernels.h>
+#include <sluice/ops/rows/rows.h>
 #include <sluice/ops/rows/softmax.h>
 
+#include <cmath>
 #include <limits>
 
 namespace sluice {
@@ -156,5 +161,100 @@ Tensor attention_in_order(const Tensor& q_in, const Tensor& k_in, const Tensor& 
   if (out.empty()) return detail::restore_rank(zeros({q.dim(0), q.dim(1), 0, v.dim(3)}, q.options()), rank);
   return detail::restore_rank(cat(out, 2), rank);
 }
+
+// -- shared with attention.cpp ----------------------------------------------------------------------------------
+
+namespace detail {
+
+AttentionOperands attention_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const AttentionOptions& given) {
+  detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
+  const int rank = q.rank();
+  if (rank < 2 || rank > 4 || k.rank() != rank || v.rank() != rank)
+    fail(op, ": got q=", q, ", k=", k, ", v=", v,
+         "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
+  auto four = [rank](const Tensor& x) {
+    return rank == 4 ? x : rank == 3 ? unsqueeze(x, 1) : unsqueeze(unsqueeze(x, 0), 0);
+  };
+  AttentionOperands a{four(q), four(k), four(v), given, rank};
+  const int64_t batch = a.q.dim(0), heads = a.q.dim(1), m = a.q.dim(2), n = a.k.dim(2), kv_heads = a.k.dim(1);
+  if (a.k.dim(0) != batch || a.v.dim(0) != batch || a.v.dim(1) != kv_heads || a.v.dim(2) != n ||
+      a.k.dim(3) != a.q.dim(3))
+    fail(op, ": operands do not fit — got q=", q, ", k=", k, ", v=", v,
+         "; need [batch, heads, m, d], [batch, kv_heads, n, d], [batch, kv_heads, n, dv]");
+  if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
+    fail(op, ": ", kv_heads, " key heads do not divide ", heads, " query heads — got q=", q, ", k=", k);
+  checked_numel(op, {batch, heads, m, n}), checked_numel(op, {batch, heads, m, a.v.dim(3)});
+  checked_numel(op, {batch, heads, n, std::max(a.k.dim(3), a.v.dim(3))});  // a key head for each query head
+  check_mask(op, given.mask, batch, heads, m, n);
+  AttentionOptions& o = a.options;
+  if (!o.scale) o.scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, q.dim(-1))));
+  auto same_dtype = [&](const char* name, const Tensor& x) {
+    if (x.defined() && x.dtype() != q.dtype())
+      fail<DTypeError>(op, ": ", name, " is ", x.dtype(), x, " beside q=", q.dtype(), q);
+  };
+  same_dtype("bias", o.bias), same_dtype("relative_bias", o.relative_bias), same_dtype("sink", o.sink);
+  const bool exact_scale = q.dtype() == bf16 && o.row_scale.defined() && o.row_scale.dtype() == f32;
+  if (!exact_scale) same_dtype("row_scale", o.row_scale);
+  const Shape scores{batch, heads, m, n};
+  if (o.bias.defined() && !stretches_to(o.bias.shape(), scores))
+    fail(op, ": bias=", o.bias, " does not broadcast to the scores ", scores);
+  if (o.row_scale.defined() && !stretches_to(o.row_scale.shape(), {batch, heads, m}))
+    fail(op, ": row_scale=", o.row_scale, " does not broadcast to ", Shape{batch, heads, m});
+  if (o.relative_bias.defined() &&
+      (o.relative_bias.rank() != 2 || (o.relative_bias.dim(0) != heads && o.relative_bias.dim(0) != 1) ||
+       o.relative_bias.dim(1) != std::max<int64_t>(0, n + m - 1)))
+    fail(op, ": relative_bias=", o.relative_bias, " does not fit; need [", heads, " or 1, ", n + m - 1, "] for ", m,
+         " queries and ", n, " keys");
+  if (o.sink.defined()) {
+    if (o.weighting != Weighting::softmax) fail<ValueError>(op, ": a sink belongs to the softmax weighting");
+    if (o.sink.rank() != 1 || (o.sink.dim(0) != heads && o.sink.dim(0) != 1))
+      fail(op, ": sink=", o.sink, " does not fit; need [", heads, " or 1]");
+  }
+  const auto as_used = [&](double c) { return q.dtype() == f64 ? c : static_cast<float>(c); };
+  if (!std::isfinite(as_used(*o.scale)))
+    fail<ValueError>(op, ": scale must be finite in ", q.dtype(), " — got ", *o.scale);
+  if (!(as_used(o.softcap) > 0 || o.softcap == 0) || !std::isfinite(as_used(o.softcap)))
+    fail<ValueError>(op, ": softcap must be positive and finite in ", q.dtype(), ", or 0 for none — got ", o.softcap);
+  if (!(o.dropout >= 0 && o.dropout < 1)) fail<ValueError>(op, ": dropout=", o.dropout, " is outside [0, 1)");
+  if (o.tile_rows < 0 || o.tile_cols < 0)
+    fail<ValueError>(op, ": tile sizes must not be negative — got ", o.tile_rows, "×", o.tile_cols);
+  return a;
+}
+
+Tensor restore_rank(const Tensor& x, int rank) {
+  return rank == 4 ? x : rank == 3 ? squeeze(x, 1) : squeeze(squeeze(x, 0), 0);
+}
+
+uint64_t keep_mask_blocks(const Shape& shape) {
+  const int64_t n = shape[shape.rank() - 1];
+  return n == 0 ? 0 : static_cast<uint64_t>(shape.numel() / n * ceil_div(n, 4));
+}
+
+Tensor attention_keep_mask(double p, RngBlocks from, const Shape& shape, TensorOptions options) {
+  Tensor y = empty(shape, options);
+  kernel::attention_keep_mask(y, {p, from});
+  return y;
+}
+
+static void attention_keep_mask_cpu(Tensor& y, DropoutSpec s) {
+  const int64_t n = y.dim(-1), per_row = ceil_div(n, 4);
+  dispatch_float("attention", y.dtype(), [&]<class T>() {
+    T* out = y.mutable_data<T>();
+    const Dropping<T> drop(s.p);
+    for_each_row(y.numel() / std::max<int64_t>(1, n), n, [=](int64_t r) {
+      T* line = out + r * n;
+      for_philox_words(s.from.seed, s.from.first + static_cast<uint64_t>(r * per_row), 0, n,
+                       [=](int64_t j, const uint32_t* word, int64_t count) {
+                         for (int64_t k = 0; k < count; ++k) line[j + k] = drop(word[k]);
+                       });
+    });
+  });
+}
+
+}  // namespace detail
+
+constinit decltype(kernel::attention_keep_mask) kernel::attention_keep_mask{"attention",
+                                                                            &detail::attention_keep_mask_cpu};
 
 }  // namespace sluice
