@@ -1,6 +1,7 @@
 #include <sluice/layers/linear_attention/delta_mixer.h>
 
 #include <sluice/layers/nn/mlp.h>
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/rows/norm.h>
 
@@ -78,8 +79,7 @@ Tensor DeltaMixer::scanned(const DeltaOptions& o, Call& call, const Rows& x, con
   const int64_t n = x.q.dim(1), m = o.updates;
   g = among_updates(g, m, 0);
   if (m > 1 && padding.defined()) padding = repeat_interleave(padding, m, 1);
-  const int64_t group = o.value_heads / o.heads;
-  const Tensor keys = group > 1 ? repeat_interleave(x.k, group, 2) : x.k;
+  const Tensor keys = detail::spread_heads(x.k, o.value_heads, 2);
   const Tensor read = call.delta_scan(transpose(among_updates(x.q, m, m - 1), 1, 2), transpose(x.k, 1, 2),
                                       transpose(filled_tokens(erase, padding, 0) * keys, 1, 2),
                                       transpose(filled_tokens(write, padding, 0) * x.v, 1, 2),

@@ -1,5 +1,6 @@
 #include <sluice/layers/linear_attention/kda.h>
 
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
@@ -46,9 +47,8 @@ Tensor Kda::operator()(const Tensor& given, const Pass& pass) const {
   const DeltaOptions& h = options.heads;
   Tensor e, w;
   if (options.erase_write) {
-    const int64_t group = h.value_heads / h.heads;
     e = unflatten(sigmoid(erase(call.x)) * h.beta_scale, -1, {h.heads, h.key_dim});
-    if (group > 1) e = repeat_interleave(e, group, 2);
+    e = detail::spread_heads(e, h.value_heads, 2);
     w = unflatten(sigmoid(write(call.x)), -1, {h.value_heads, h.value_dim});
   } else {
     e = w = strength(h, call);

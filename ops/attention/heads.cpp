@@ -20,8 +20,8 @@ Tensor readable_rows(const Tensor& x) {
   return apart && (width <= 1 || x.strides()[3] == 1) ? x.detach() : clone(x.detach());
 }
 
-Tensor spread_heads(const Tensor& x, int64_t heads) {
-  return x.dim(1) == heads ? x : repeat_interleave(x, heads / x.dim(1), 1);
+Tensor spread_heads(const Tensor& x, int64_t heads, int64_t dim) {
+  return x.dim(dim) == heads ? x : repeat_interleave(x, heads / x.dim(dim), dim);
 }
 
 Tensor gather_heads(const Tensor& x, int64_t groups) {

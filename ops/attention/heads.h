@@ -19,10 +19,10 @@ Tensor empty_heads(const Shape& shape, TensorOptions options);
 /// Returns x, or a copy if its rows are not contiguous or overlap: kernels and BLAS cannot read such rows. No history.
 Tensor readable_rows(const Tensor& x);
 
-/// x [batch, g, …] → [batch, heads, …]: repeats each of the g heads; head i of the result is head ⌊i/(heads/g)⌋ of x.
-Tensor spread_heads(const Tensor& x, int64_t heads);
-/// The adjoint: x [batch, heads, …] → [batch, groups, …], the sums over the heads of each group. Undefined for
-/// undefined.
+/// Repeats each of the g heads that x has along `dim`: head i of the result, of `heads`, is head ⌊i/(heads/g)⌋ of x.
+Tensor spread_heads(const Tensor& x, int64_t heads, int64_t dim = 1);
+/// The adjoint along dim 1: x [batch, heads, …] → [batch, groups, …], the sums over the heads of each group. Undefined
+/// for undefined.
 Tensor gather_heads(const Tensor& x, int64_t groups);
 
 /// Into how many equal parts kernels cut the `group` heads that read one head of k, of which there are `heads`: into as
