@@ -15,12 +15,10 @@ std::string to_dot(const Tensor& y, const std::vector<std::pair<std::string, Ten
   std::vector<const Node*> order;
   detail::NodeMap number;
   const Edge root{y.requires_grad() ? y.impl().history : Ref<Node>()};
-  detail::each_node(
-      {&root, 1}, [](const Edge&) { return true; },
-      [&](const Node& n) {
-        number.insert(&n, static_cast<uint32_t>(order.size()));
-        order.push_back(&n);
-      });
+  detail::each_node({&root, 1}, [&](const Node& n) {
+    number.insert(&n, static_cast<uint32_t>(order.size()));
+    order.push_back(&n);
+  });
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Node* n = order[i];
     out += str("  n", i, " [label=\"", n->is_leaf() ? "" : detail::escaped(n->name()));

@@ -73,6 +73,12 @@ template <class Follow, class Visit> void each_node(std::span<const Edge> edges,
   }
 }
 
+/// The same along every edge.
+template <class Visit> void each_node(std::span<const Edge> edges, Visit visit) {
+  each_node(
+      edges, [](const Edge&) { return true; }, visit);
+}
+
 /// The nodes between roots and wanted edges; the walk skips all others.
 class Subgraph {
  public:

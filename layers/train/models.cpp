@@ -87,13 +87,11 @@ std::vector<std::string> unlisted(const Members& m, const Tensor& loss) {
   for (const auto& s : m.slots) listed.insert(s.tensor->impl().history.get());
   std::vector<std::string> found;
   const Edge root = edge_of(loss);
-  const auto note = [&](const Node& node) {
+  each_node({&root, 1}, [&](const Node& node) {
     for (const Edge& e : node.edges)
       if (e.node && e.node->is_leaf() && listed.insert(e.node.get()).second)
         found.push_back(str(e.node->outputs[0].dtype, e.node->outputs[0].shape, ", read by ", node.name()));
-  };
-  each_node(
-      std::span(&root, 1), [](const Edge&) { return true; }, note);
+  });
   return found;
 }
 
