@@ -187,7 +187,7 @@ static Tensor gathered(const Tensor& x, int d, const Communicator& group, const 
                            : places[r].is_contiguous()         ? places[r]
                                                                : empty(places[r].shape(), y.options()));
         }
-        all_gather_raw(group.group(), here, pieces);
+        all_gather_raw(group.group(), "all_gather", here, pieces);
         for (std::size_t r = 0; r < pieces.size(); ++r)
           if (pieces[r].ref() != places[r].ref()) copy_elements(pieces[r], places[r]);
         return y;
@@ -362,7 +362,7 @@ Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group) 
     int64_t start = 0;
     for (const PeerCall& t : told) pieces.push_back(narrow(whole, 0, start, t.length)), start += t.length;
     const Tensor here = to(x, place);
-    all_gather_raw(*g, here, pieces);
+    all_gather_raw(*g, "all_gather", here, pieces);
     copy_elements(here, pieces[static_cast<std::size_t>(g->rank())]);
     if (total == y.shape()[0] && y.device() != place) copy_(y, to(whole, y.device()));
     if (total != y.shape()[0]) fail("start_all_gather: y=", y, " has ", y.shape()[0], " rows for ", total);

@@ -61,10 +61,7 @@ void all_reduce_raw(Group& group, Tensor& x, ReduceOp op) {
                                           : split(flat, even_pieces(x.numel(), group.size()));
   const Tensor& mine = parts[static_cast<std::size_t>(group.rank())];
   reduce_scatter_raw(group, "all_reduce", op, parts, mine);
-  if (whole) return;
-  group.exchange_all(
-      "all_reduce", [&](int r) { return outgoing(r, mine); },
-      [&](int r) { return incoming(r, parts[static_cast<std::size_t>(r)]); }, x.device());
+  if (!whole) all_gather_raw(group, "all_reduce", mine, parts);
 }
 
 void broadcast_raw(Group& group, Tensor& x, int root) {
@@ -78,9 +75,9 @@ void broadcast_raw(Group& group, Tensor& x, int root) {
   }
 }
 
-void all_gather_raw(Group& group, const Tensor& x, std::vector<Tensor>& pieces) {
+void all_gather_raw(Group& group, const char* kind, const Tensor& x, const std::vector<Tensor>& pieces) {
   group.exchange_all(
-      "all_gather", [&](int r) { return outgoing(r, x); },
+      kind, [&](int r) { return outgoing(r, x); },
       [&](int r) { return incoming(r, pieces[static_cast<std::size_t>(r)]); }, x.device());
 }
 

@@ -50,7 +50,7 @@ void all_reduce_raw(Group& group, Tensor& x, ReduceOp op);
 /// x becomes the x of rank `root`.
 void broadcast_raw(Group& group, Tensor& x, int root);
 /// pieces[r] becomes x of rank r; every rank must know the sizes. pieces[rank] is left alone and may be undefined.
-void all_gather_raw(Group& group, const Tensor& x, std::vector<Tensor>& pieces);
+void all_gather_raw(Group& group, const char* kind, const Tensor& x, const std::vector<Tensor>& pieces);
 /// y becomes the op over all ranks' parts[rank()], in the order of ranks; parts[r] has the shape of rank r's result. y
 /// may be this rank's parts[rank()]. Counted as `kind`.
 void reduce_scatter_raw(Group& group, const char* kind, ReduceOp op, const std::vector<Tensor>& parts, const Tensor& y);
