@@ -96,8 +96,17 @@ struct LaneIndex {
     return (lane / s.inner * s.n + k) * s.inner + lane % s.inner;
   }
   __device__ int64_t target(int64_t lane, int64_t k) const { return index[place(lane, k)]; }
+  /// The lane of the i-th number of the index, and the number's place in it.
+  __device__ int64_t lane_of(int64_t i) const { return i / s.inner / s.n * s.inner + i % s.inner; }
+  __device__ int64_t in_lane(int64_t i) const { return i / s.inner % s.n; }
   /// The targets as keys to sort by.
   __device__ uint64_t operator()(int64_t lane, int64_t k) const { return static_cast<uint64_t>(target(lane, k)); }
+};
+/// The places of each lane, sorted by target.
+struct SortedLanes : Scratch<Entry> {
+  explicit SortedLanes(const LaneIndex& x) : Scratch<Entry>(static_cast<std::size_t>(x.count() * x.s.n)) {
+    sort_rows(x.count(), x.s.n, x, StoreEntry{get(), x.s.n});
+  }
 };
 /// What a scatter along dim reads, src of elements S, and writes, y. Lanes have distinct targets.
 template <class T, class S = T> struct Lanes : LaneIndex {
@@ -169,9 +178,8 @@ void scatter_add_by_target(const Lanes<BFloat16>& x) {
 /// cost more: a lane is sorted by target, and a thread adds all of a target.
 template <class Sum, class T> void scatter_add_sorted(const Lanes<T>& x) {
   const int64_t n = x.s.n;
-  const Scratch<Entry> sorted(static_cast<std::size_t>(x.count() * n));
+  const SortedLanes sorted(x);
   const Entry* entries = sorted.get();
-  sort_rows(x.count(), n, LaneIndex(x), StoreEntry{sorted.get(), n});
   for_each(x.count() * n, [=] __device__(int64_t i) {
     const int64_t lane = i / n;
     const uint64_t target = entries[i].key;
@@ -187,9 +195,8 @@ template <class Sum, class T> void scatter_add_sorted(const Lanes<T>& x) {
 /// The same for large results: a lane is sorted by target, and the last entry of a target is written.
 template <class T> void scatter_sorted(const Lanes<T>& x) {
   const int64_t n = x.s.n;
-  const Scratch<Entry> sorted(static_cast<std::size_t>(x.count() * n));
+  const SortedLanes sorted(x);
   const Entry* entries = sorted.get();
-  sort_rows(x.count(), n, LaneIndex(x), StoreEntry{sorted.get(), n});
   for_each(x.count() * n, [=] __device__(int64_t i) {
     const uint64_t target = entries[i].key;
     if (i % n + 1 < n && entries[i + 1].key == target) return;
@@ -206,12 +213,12 @@ template <class T> void scatter_last(const Lanes<T>& x) {
   Place* const last = places.get();
   for_each(targets, [=] __device__(int64_t i) { last[i] = 0; });
   for_each(numbers, [=] __device__(int64_t i) {
-    const int64_t lane = i / x.s.inner / x.s.n * x.s.inner + i % x.s.inner, k = i / x.s.inner % x.s.n;
-    atomicMax(last + lane * x.size + x.index[i], static_cast<Place>(k + 1));
+    atomicMax(last + x.lane_of(i) * x.size + x.index[i], static_cast<Place>(x.in_lane(i) + 1));
   });
   for_each(numbers, [=] __device__(int64_t i) {
-    const int64_t lane = i / x.s.inner / x.s.n * x.s.inner + i % x.s.inner, k = i / x.s.inner % x.s.n;
-    if (last[lane * x.size + x.index[i]] == static_cast<Place>(k + 1)) x.start(lane)[x.index[i] * x.along] = x.in[i];
+    const int64_t lane = x.lane_of(i);
+    if (last[lane * x.size + x.index[i]] == static_cast<Place>(x.in_lane(i) + 1))
+      x.start(lane)[x.index[i] * x.along] = x.in[i];
   });
 }
 
@@ -319,8 +326,7 @@ void index_add(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   check_indices("index_add", index, y.shape()[dim]);
   if (src.numel() == 0) return;
   const ReduceShape s = ReduceShape::along(src.shape(), dim);
-  const Scratch<Entry> sorted(static_cast<std::size_t>(s.n));
-  sort_rows(1, s.n, LaneIndex{data_of<int64_t>(index), {1, s.n, 1}}, StoreEntry{sorted.get(), s.n});
+  const SortedLanes sorted({data_of<int64_t>(index), {1, s.n, 1}});
   dispatch_add("index_add", y.dtype(), [&]<class T, class Sum>() {
     const auto add = [&]<int count>() {
       for_each(src.numel() / count,
