@@ -13,8 +13,6 @@ namespace sluice {
 
 namespace {
 
-bool is_random(FeatureMapKind kind) { return kind == FeatureMapKind::favor || kind == FeatureMapKind::fourier; }
-
 constexpr int64_t kMostFeatures = int64_t{1} << 24;
 
 FeatureMapOptions checked(FeatureMapOptions o) {

@@ -28,6 +28,11 @@ constexpr const char* choices(FeatureMapKind) {
   return "identity exp elu1 relu t2r poly_elem poly_kernel favor fourier mlp hedgehog";
 }
 
+/// True for maps of random directions.
+constexpr bool is_random(FeatureMapKind kind) {
+  return kind == FeatureMapKind::favor || kind == FeatureMapKind::fourier;
+}
+
 struct FeatureMapOptions {
   using Layer = struct FeatureMap;
   FeatureMapKind kind = FeatureMapKind::elu1;

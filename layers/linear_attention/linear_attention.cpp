@@ -145,8 +145,7 @@ static LinearAttentionOptions checked(LinearAttentionOptions o) {
   m.dim = o.head_dim, m.dtype = o.dtype;
   if (m.kind == FeatureMapKind::favor && !m.input_scale)
     m.input_scale = std::pow(static_cast<double>(o.head_dim), -0.25);
-  const bool random = m.kind == FeatureMapKind::favor || m.kind == FeatureMapKind::fourier;
-  if (random && !o.tie_feature_map)
+  if (is_random(m.kind) && !o.tie_feature_map)
     fail<ValueError>("linear_attention: ", name_of(m.kind),
                      " needs tie_feature_map; its random directions must be the "
                      "same for queries and keys");

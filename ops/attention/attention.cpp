@@ -9,7 +9,6 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/map.h>
 
-#include <cmath>
 #include <limits>
 
 namespace sluice {
