@@ -88,7 +88,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, co
   }
   for (Edge& e : captured.edges) node->edges.push_back(std::move(e));
   Tensor out = y.detach();
-  y = Tensor();  // drops the segment's graph too: afterwards, memory without another owner was its own
+  y = Tensor();  // drops the segment's graph: what memory has no other owner now, the segment made
   std::erase_if(captured.memory, [&](const auto& m) {
     return m.second.storage->use_count() == 1 || m.second.storage == out.impl().storage;
   });

@@ -251,8 +251,8 @@ template <class S, class Row> void hold_each_row(int64_t rows, const HoldRow<S, 
   else launch_rows<256>(rows, body);
   static_assert(kHeldRow <= 256 * of_thread);
 }
-/// body<threads>(row, length) likewise, for rows of n of some `numbers`, null ones aside: held in registers if they are
-/// short, of one dtype and lie in eights, else read from memory each time.
+/// Calls body<threads>(row, length) for rows of n of several `numbers`, of which some may be null. Rows that are short,
+/// of one dtype and lie in eights are held in registers; others are read from memory each time.
 template <class T, class Row, class... N>
 void for_each_row_of(int64_t rows, int64_t n, const Row& body, const N&... numbers) {
   if (rows == 0) return;

@@ -47,8 +47,8 @@ Tensor DiffAttention::share_of_second(const Tensor& x) const {
   return power(lambda_q1, lambda_k1) - power(lambda_q2, lambda_k2) + options.lambda_init;
 }
 
-/// norm(y), where y is f32 if the layer is bf16: the norm's gradient is orthogonal to y, and λ's is what a rounding of
-/// y would leave of that.
+/// norm(y) for y of f32, in a layer of bf16, too. λ's gradient is a small remainder of the norm's gradient, which is
+/// orthogonal to y: a y rounded to bf16 would drown it.
 static Tensor widened_norm(const Norm& norm, const Tensor& y) {
   ModuleScope scope(&norm, Norm::type);
   return detail::normalised(norm.options, y, detail::widened(norm.weight), detail::widened(norm.bias));

@@ -6,10 +6,11 @@
 //
 // c_i − c_j is added to the scores by additional columns: −c_j in K, where Q has a constant, and c_i in Q, where K has
 // a constant. With kv_heads < heads a key has one column for each query head that reads it. So attention() needs no
-// change and O(n) memory, and a stream keeps the columns in its cache of keys. c grows along the text, and near tokens
-// differ in it by little. So c is summed in f64, and columns hold parts of it: two of f32, or three of bf16 where
-// products round their operands to bf16. Three parts have 24 bits: where |c| reaches 10⁵, the weights of near tokens
-// have errors of some 10⁻³. The sums go through all tokens: a document must be a run of equal segments.
+// change and O(n) memory, and a stream keeps the columns in its cache of keys. c grows along the text, and its
+// differences between near tokens are small beside it. So c is summed in f64, and columns hold parts of it: two of f32,
+// or three of bf16 where products round their operands to bf16. Three parts have 24 bits: where |c| reaches 10⁵, the
+// weights of near tokens have errors of some 10⁻³. The sums go through all tokens: a document must be a run of equal
+// segments.
 //
 // c_i is constant in a row of scores. The softmax does not depend on it, but the gradient of log f_t does:
 //

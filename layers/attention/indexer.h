@@ -1,10 +1,12 @@
 // Scores for pairs of tokens that choose the keys of attention: the lightning indexer of DeepSeek sparse attention
 // (DeepSeek-AI 2025, "DeepSeek-V3.2", §2.1), and two that score pools of B keys (key_pools.h).
 //
-//   none    q_tj = RoPE(z_t·Wq)_j     k_s = RoPE(LayerNorm(x_s·Wk))                        w_t = x_t·Ww·(h·d)^{−1/2}
-//   gated   q_tj = (z_t·Wq)_j         k_i = Σ_b softmax_b(x_b·G + p_b) ⊙ LayerNorm(x_b·Wk)   the same (GLM-5.3)
-//   mean    q_tj = RoPE(RMS(z_t·Wq)_j)   k_i = RoPE(RMS(Σ_b x_b·Wk / B))                    w_t = d^{−1/2} (Qwen4's
-//   QSA) I_ts = Σ_j w_tj relu(q_tj·k_s), or I_ti of pool i
+//   none    q_tj = RoPE(z_t·Wq)_j        k_s = RoPE(LayerNorm(x_s·Wk))
+//   gated   q_tj = (z_t·Wq)_j            k_i = Σ_b softmax_b(x_b·G + p_b) ⊙ LayerNorm(x_b·Wk)    GLM-5.3
+//   mean    q_tj = RoPE(RMS(z_t·Wq)_j)   k_i = RoPE(RMS(Σ_b x_b·Wk / B))                         Qwen4's QSA
+//
+//   w_t = x_t·Ww·(h·d)^{−1/2}; in `mean` d^{−1/2}
+//   I_ts = Σ_j w_tj relu(q_tj·k_s), or I_ti of pool i
 //
 // z is the latent of MLA's queries, or x; b runs over the keys of pool i, and p has a row for each place in a pool.
 // RoPE turns the first channels, a pool's row by the position of its first key.

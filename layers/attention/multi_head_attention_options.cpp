@@ -53,7 +53,7 @@ MultiHeadAttentionOptions detail::checked(const char* layer, MultiHeadAttentionO
   refuse((o.forget.decay_first > 0) != (o.forget.decay_last > 0),
          "decay times of both ends or of none — got decay_first=", o.forget.decay_first,
          ", decay_last=", o.forget.decay_last);
-  // Only a softmax of causal scores as they are does not need c_i, and a scale of 0 would leave nothing of c_j.
+  // A cap and a sink would see c_i, which a plain softmax cancels, and a scale of 0 would leave nothing of c_j.
   refuse(forgets && (!o.heads.causal || o.softcap > 0 || o.sink != AttentionSink::none ||
                      o.separate_global_projections || o.scale == 0),
          "a forget gate needs causal = true and a scale other than 0, and takes neither softcap, sink nor "

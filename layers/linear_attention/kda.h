@@ -43,7 +43,7 @@ struct Kda : DeltaMixer {
   Linear decay_down, decay_up;  // F: dim → rank → HV·dk; with full_rank the second alone, dim → HV·dk
   Tensor a_log;                 // [HV], of dtype exact(dtype), as dt_bias
   Tensor dt_bias;               // [HV·dk]
-  Linear output_gate_down, output_gate_up;  // Γ: dim → rank → HV·dv; likewise
+  Linear output_gate_down, output_gate_up;  // Γ: dim → rank → HV·dv; with full_rank dim → HV·dv
   Linear erase, write;                      // Wb, dim → H·dk; Ww, dim → HV·dv; absent without erase_write
 
   Kda() = default;

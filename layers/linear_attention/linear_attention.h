@@ -152,7 +152,7 @@ struct LinearAttention : LinearMixer {
   FeatureMap feature_map;
   std::optional<FeatureMap> key_feature_map;  // empty if tied
   Tensor log_gamma;                           // [heads], with fixed decay; a buffer of dtype exact(dtype)
-  Tensor gamma_logit;                         // z [heads] of γ = σ(z), with learned decay; likewise
+  Tensor gamma_logit;                         // z [heads] of γ = σ(z), with learned decay; of dtype exact(dtype)
   Norm norm;
 
   LinearAttention() = default;

@@ -34,8 +34,8 @@ struct GatedShortConvolution {
 
   GatedShortConvolution() = default;
   GatedShortConvolution(GatedShortConvolutionOptions o, Rng& rng);
-  /// x [batch, n, dim] → the same shape. To the convolution padding is zeros, and so are the tokens of earlier
-  /// documents, which are runs of equal segments. A stream keeps (width − 1)·dim numbers a sequence.
+  /// x [batch, n, dim] → the same shape. The convolution sees zeros in place of padding and of tokens of earlier
+  /// documents. A document is a run of equal segments. A stream keeps (width − 1)·dim numbers a sequence.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
   SLUICE_PARTS(in, conv, out);
 };

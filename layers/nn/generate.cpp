@@ -121,7 +121,7 @@ Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, co
         if (key_mask.dtype() != DType::boolean || key_mask.shape() != prompt.shape())
           fail("generate: key_mask=", key_mask.dtype(), " ", key_mask, " must be bool in the shape of prompt=", prompt);
         detail::check_padding_in_front(key_mask);
-        // The last token, which is none of the padding, counts in its stead.
+        // Padding counts as the last token, which is real.
         ids = where(to(key_mask, logits.device()), ids, narrow(ids, 1, -1, 1));
       }
       const auto bools = [&](bool value, const Shape& shape) {

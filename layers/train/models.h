@@ -41,10 +41,10 @@ template <class From, class To> void copy_state(const From& from, const To& to) 
   detail::copy_state(detail::members(from), detail::members(to));
 }
 /// average ← decay·average + (1 − decay)·model for the parameters of the model, frozen ones too; buffers are copied. A
-/// decay of 1 leaves the average as it is and one of 0 copies, whatever NaN the other holds. An average in bf16 would
-/// lose its updates by rounding: convert it with to(average, f32); the model may be bf16. Throws ValueError, before
-/// anything changes, unless 0 <= decay <= 1, names and shapes agree, and the average shares no parameter with the
-/// model.
+/// decay of 1 leaves the average unchanged and a decay of 0 copies the model, even if the other side holds NaN. An
+/// average in bf16 would lose its updates by rounding: convert it with to(average, f32); the model may be bf16. Throws
+/// ValueError, before anything changes, unless 0 <= decay <= 1, names and shapes agree, and the average shares no
+/// parameter with the model.
 template <class M, class N> void update_average(const M& average, const N& model, double decay) {
   detail::update_average(detail::members(average), detail::members(model), decay);
 }

@@ -135,7 +135,7 @@ class Optimizer : private NoCopy {
   };
   Counts counts() const;
   void set_counts(const Counts& counts);
-  /// Converts moments and masters to the dtypes and devices for their parameters as they are now.
+  /// Converts moments and masters to what the present dtypes and devices of their parameters need.
   void follow_conversions() const;
   void check_gradients(const std::vector<Tensor>& grads) const;
   std::vector<Tensor> checked_gradients() const;

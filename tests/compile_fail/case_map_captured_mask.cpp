@@ -1,4 +1,4 @@
-// And one that is compared.
+// A tensor is captured and compared.
 // message: a captured tensor is one more parameter
 namespace map_captured_mask {
 using namespace sluice;

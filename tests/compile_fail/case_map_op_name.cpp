@@ -1,4 +1,4 @@
-// An op is called as it is.
+// An op takes tensors, not the numbers of a formula.
 // message: a formula names its parameters
 namespace map_op_name {
 using namespace sluice;

@@ -1,4 +1,4 @@
-// A function of double is none of numbers with derivatives.
+// A function of double takes no numbers with derivatives.
 // message: and auto, not double
 namespace map_own_function {
 using namespace sluice;

@@ -165,7 +165,7 @@ TEST_CASE("strided: copies of transposed dims, beyond every tile", "[strided]") 
           REQUIRE(same_elements(y, inside));
           REQUIRE(same_elements(slice(old, -1, 0, 1), slice(whole, -1, 0, 1)));
           REQUIRE(same_elements(slice(old, -1, wide[rank - 1] - 1), slice(whole, -1, wide[rank - 1] - 1)));
-          // And back: the target is the one that is transposed.
+          // And back: here the target is transposed.
           Tensor z = scrambled(size, type), back = permute(z, order);
           copy_(back, inside);
           REQUIRE(same_elements(x, z));

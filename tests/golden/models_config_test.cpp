@@ -211,7 +211,7 @@ TEST_CASE("models: config.json as published models have it", "[models]") {
   CHECK(std::tuple(full.heads.heads, full.heads.kv_heads, full.heads.head_dim) == std::tuple(8, 4, 256));
   CHECK(full.heads.rope.frequencies.back() == Approx(std::pow(1e6, -254.0 / 256) / 8));
 
-  // What a file leaves out is what transformers takes; null is none.
+  // A field that the file leaves out has the default of transformers; null means no cap.
   const auto caps = [](const std::string& text) {
     const ModelPlan made = plan(text);
     return std::pair(made.options.logit_cap, std::get<MultiHeadAttentionOptions>(made.options.blocks[0].mixer).softcap);
@@ -226,7 +226,7 @@ TEST_CASE("models: config.json as published models have it", "[models]") {
   CHECK(turned(kQwen3Next) == 2);
   CHECK(turned(with(kQwen3Next, "\"partial_rotary_factor\": 0.25, ", "")) == 2);
 
-  // Of Gemma 2's two activations transformers computes with the second, and with tanh's if there is none.
+  // Gemma 2 names two activations. transformers computes with the second, and with gelu_tanh if the file lacks it.
   const auto kind = [](const std::string& text) {
     return std::get<GluOptions>(plan(text).options.blocks[1].feed).kind;
   };
