@@ -4,9 +4,11 @@
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/shape/region_node.h>
 
 #include <algorithm>
 #include <optional>
+#include <typeinfo>
 
 namespace sluice {
 
@@ -16,6 +18,7 @@ using detail::Subgraph, detail::Frontier, detail::LeafCounter;
 
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad);
 Tensor fitted(const Node& from, const Edge& to, Tensor g);
+bool is_free(const Tensor& x);
 void accumulate(Tensor& into, Tensor g, bool create_graph);
 void collect(Leaf& leaf, Tensor g, bool create_graph);
 
@@ -32,6 +35,13 @@ Tensors call_vjp(Node& node, const Tensors& gs) {
   if (detail::observed()) [[unlikely]]
     detail::note_vjp(node, grads);
   return grads;
+}
+
+/// The node as one that can add its gradient to a sum in place; null if it is no slice, or if its gradient is recorded
+/// or observed. A loop over the rows of a tensor would otherwise add a tensor of its size for each row.
+detail::RegionNode* slice_of(Node& node, const BackwardOptions& options) {
+  const bool plain = !options.create_graph && !detail::observed() && typeid(node) == typeid(detail::RegionNode);
+  return plain ? static_cast<detail::RegionNode*>(&node) : nullptr;
 }
 
 /// The module that was running when the vjp began.
@@ -66,7 +76,8 @@ void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* be
     VjpScope scope(node);
     if (!visit(node, p.grads)) continue;
     if (std::none_of(node.edges.begin(), node.edges.end(), wanted)) continue;
-    Tensors grads = call_vjp(node, p.grads);
+    auto* const slice = slice_of(node, options);
+    Tensors grads = slice ? p.grads : call_vjp(node, p.grads);
     if (!options.retain_graph && !options.create_graph) node.release();
     p.grads.clear();
     for (std::size_t i = 0; i < grads.size(); ++i) {
@@ -74,8 +85,10 @@ void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* be
       if (!wanted(e)) continue;
       LeafCounter::Entry* leaf = watch && e.node->is_leaf() ? &watch->at(e.node.get()) : nullptr;
       if (grads[i].defined()) {
-        Tensor g = fitted(node, e, std::move(grads[i]));
-        accumulate(leaf ? leaf->grad : frontier.at(e.node)[e.index], std::move(g), options.create_graph);
+        Tensor& sum = leaf ? leaf->grad : frontier.at(e.node)[e.index];
+        if (slice && is_free(sum)) slice->add_vjp(grads[i], sum);
+        else
+          accumulate(sum, fitted(node, e, slice ? slice->vjp(grads[i])[0] : std::move(grads[i])), options.create_graph);
       }
       if (leaf && --leaf->left == 0) complete(*leaf);
     }
@@ -213,8 +226,8 @@ Tensor fitted(const Node& from, const Edge& to, Tensor g) {
   }
 }
 
-/// True if x may be written to: contiguous, without history, seen by no other tensor.
-bool is_free(const Tensor& x) { return x.is_sole_owner() && x.is_contiguous() && !x.requires_grad(); }
+/// True if x may be written to: defined, contiguous, without history, seen by no other tensor.
+bool is_free(const Tensor& x) { return x.defined() && x.is_sole_owner() && x.is_contiguous() && !x.requires_grad(); }
 
 /// into += g. Edits `into` in place if it has no other owner, so that a sum of k gradients needs one buffer.
 void accumulate(Tensor& into, Tensor g, bool create_graph) {

@@ -3,6 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/shape/region_node.h>
 
 #include <algorithm>
 
@@ -15,9 +16,12 @@ static Tensor whole(const char* op, const Tensor& x) {
 
 Tensor detail::region(const Tensor& x, const Shape& starts, const Shape& sizes, const Shape& steps) {
   if (sizes == x.shape()) return whole("slice", x);
-  // Backward: g goes back into its box of a zero tensor.
-  return record("slice", alias(x, x.layout().box(starts, sizes, steps)), {x}, {},
-                [full = x.shape(), starts, steps](const Tensor& g) { return embed(g, full, starts, steps, 0); });
+  return record<RegionNode>(alias(x, x.layout().box(starts, sizes, steps)), {x}, {}, x.shape(), starts, steps);
+}
+Tensors detail::RegionNode::vjp(const Tensor& g) { return {embed(g, full, starts, steps, 0)}; }
+void detail::RegionNode::add_vjp(const Tensor& g, Tensor& sum) const {
+  Tensor box = alias(sum, sum.layout().box(starts, g.shape(), steps));
+  add_(box, g);
 }
 
 Tensor reshape(const Tensor& x, const Shape& shape) {

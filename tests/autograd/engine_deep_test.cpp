@@ -188,6 +188,47 @@ TEST_CASE("memory: a gradient of many uses is summed in one buffer", "[engine]")
   CHECK(x.grad().to_vector<float>()[7] == 100);
 }
 
+TEST_CASE("memory: the gradients of slices are added in their boxes of one sum", "[engine][slice]") {
+  constexpr int64_t kRows = 64, kBlock = 1 << 20;
+  Tensor x = ones({kRows, kBlock / 4 / kRows}).requires_grad_(), y = Tensor(0.f);
+  for (int64_t i = 0; i < kRows; ++i) y = y + sum(x[i]) * static_cast<double>(i);
+  const int64_t before = memory_stats().live;
+  reset_peak_memory();
+  backward(y);
+  CHECK(memory_stats().peak - before <= kBlock * 5 / 4);  // a tensor of zeros around a row would be another block
+  for (const int64_t i : {int64_t{0}, int64_t{1}, kRows - 1}) CHECK(x.grad()[i][5].item<int64_t>() == i);
+}
+
+TEST_CASE("backward: slices that overlap, in any order and beside other uses, add up as recorded", "[engine][slice]") {
+  for (const DType dtype : {f64, f32, bf16}) {
+    Tensor x = to(arange(24.0), dtype);
+    x = reshape(x, {4, 6}).requires_grad_();
+    const auto loss = [&](bool first) {
+      Tensor y = sum(select(x, 1, 2) * 3.0) + sum(slice(x, 1, 1, 6, 2) * slice(x, 1, 0, 5, 2)) + sum(x[1] * x[3]);
+      y = y + sum(narrow(flip(x, {1}), 1, 1, 3) * 5.0) + sum(narrow(transpose(x, 0, 1), 0, 2, 2) * 2.0);
+      return first ? y + sum(square(x)) : sum(square(x)) + y;
+    };
+    for (const bool first : {true, false}) {
+      CAPTURE(dtype, first);
+      x.zero_grad();
+      backward(loss(first), {.retain_graph = true});
+      const Tensor recorded = grad(loss(first), x, {.create_graph = true});
+      CHECK(x.grad().to_vector() == recorded.to_vector());
+      CHECK(grad(loss(first), x).to_vector() == recorded.to_vector());
+    }
+  }
+}
+
+TEST_CASE("backward: a slice leaves alone a gradient that somebody holds", "[engine][slice]") {
+  Tensor x = leaf(1), h = cat({reshape(x, {1}), reshape(x, {1})}), seen;
+  const Tensor whole = h * 2.0, given = Tensor::from<double>({10, 20});
+  grad({h[0], h}, {x}, {.retain_graph = true, .grad_outputs = {Tensor::from<double>({3}, {}), given}});
+  CHECK(given.to_vector<double>() == Doubles{10, 20});
+  h.register_hook([&](const Tensor& g) { return seen = g, Tensor(); });
+  backward(sum(h) + h[0] * 7.0);
+  CHECK(seen.to_vector<double>() == Doubles{8, 1});
+}
+
 TEST_CASE("memory: an exception in the middle of a walk leaks nothing", "[engine]") {
   const int64_t start = memory_stats().live;
   {
