@@ -79,6 +79,24 @@ std::vector<NamedTensor> freeze(const Members& m, const ParameterFilter& which) 
   return frozen;
 }
 
+void replace_parameters(const Members& m, const std::vector<Tensor>& values) {
+  const std::vector<NamedTensor> before = tensors_of(m, true);
+  if (values.size() != before.size())
+    fail<ValueError>("with_parameters: ", values.size(), " values for ", before.size(), " parameters");
+  std::map<const TensorImpl*, Tensor> now;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto& [name, w] = before[i];
+    const Tensor& x = values[i];
+    if (!x.defined()) fail<ValueError>("with_parameters: the value of \"", name, "\" ", w, " is undefined");
+    if (x.shape() != w.shape() || x.dtype() != w.dtype() || x.device() != w.device())
+      fail<ValueError>("with_parameters: \"", name, "\" needs ", w.dtype(), w, " on ", w.device(), " — got ", x.dtype(),
+                       x, " on ", x.device());
+    now[w.ref().get()] = x;
+  }
+  for (const auto& s : m.slots)
+    if (const auto value = now.find(s.tensor->ref().get()); value != now.end()) *s.tensor = value->second;
+}
+
 std::vector<std::string> unlisted(const Members& m, const Tensor& loss) {
   if (!loss.requires_grad())
     fail<AutogradError>("unlisted: the loss has no history — got ", loss,

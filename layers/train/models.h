@@ -1,4 +1,5 @@
-// Operations of training on a whole model: copies, running averages, freezing, and members missing in SLUICE_PARTS.
+// Operations of training on a whole model: copies, running averages, freezing, other parameters, and members missing in
+// SLUICE_PARTS.
 //
 //   Model average = clone(model);                            // shares nothing with the model
 //   optimizer.step(); update_average(average, model, 0.999); // exponential moving average of the weights
@@ -22,6 +23,7 @@ namespace detail {
 void copy_state(const Members& from, const Members& to);
 void update_average(const Members& average, const Members& model, double decay);
 std::vector<NamedTensor> freeze(const Members& m, const ParameterFilter& which);
+void replace_parameters(const Members& m, const std::vector<Tensor>& values);
 std::vector<std::string> unlisted(const Members& m, const Tensor& loss);
 }  // namespace detail
 
@@ -53,6 +55,15 @@ template <class M, class N> void update_average(const M& average, const N& model
 /// are cleared. Returns the frozen parameters; requires_grad_() makes a tensor a parameter again.
 template <class M> std::vector<NamedTensor> freeze(const M& m, const ParameterFilter& which = {}) {
   return detail::freeze(detail::members(m), which);
+}
+/// Returns a copy whose parameters are `values`, one for each of parameters(m) in their order. The values may be
+/// results: gradients then reach what they were computed from, as in a step of training that is itself trained (MAML),
+/// or where another network computes the weights. The other tensors are those of m, which stays as it is. Throws
+/// ValueError for another number of values, and for a value of another shape, dtype or device than its parameter.
+template <class M> M with_parameters(const M& m, const std::vector<Tensor>& values) {
+  M copy = m;
+  detail::replace_parameters(detail::members(copy), values);
+  return copy;
 }
 /// Returns the leaves that the loss depends on and that the model's SLUICE_PARTS do not list, as "f32[4,8], read by
 /// linear". Such a leaf is usually a member that was forgotten there and is therefore neither trained nor saved; inputs

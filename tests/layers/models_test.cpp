@@ -5,6 +5,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/function.h>
+#include <sluice/autograd/gradcheck.h>
 #include <sluice/core/number/random.h>
 #include <sluice/layers/nn/linear.h>
 #include <sluice/ops/shape/create.h>
@@ -37,6 +38,16 @@ struct Net {
 struct Pair {
   Tensor a, b;
   SLUICE_PARTS(a, b);
+};
+
+/// A map there and back by one weight, with a buffer.
+struct Tied {
+  Linear in;
+  std::optional<Tensor> back;  // the weight of `in`
+  Tensor scale;
+  SLUICE_PARTS(in, back, scale);
+  explicit Tied(Rng& rng) : in({.in = 3, .out = 3, .dtype = f64}, rng), back(in.weight), scale(full({}, 2, {f64})) {}
+  Tensor loss(const Tensor& x) const { return mean(square(matmul(tanh(in(x)), *back) * scale - x)); }
 };
 
 std::vector<Doubles> values(const Net& m) {
@@ -209,4 +220,49 @@ TEST_CASE("models: an average that shares a parameter under another name is refu
   CHECK_THROWS_AS(update_average(average, model, 0.5), ValueError);
   CHECK(x.item() == 1);
   CHECK(y.item() == 2);
+}
+
+TEST_CASE("models: gradients reach what other parameters were computed from", "[models][maml]") {
+  Rng rng(3);
+  const Tied model(rng);
+  const Tensor x = normal({4, 3}, 0, 1, rng, {f64}), y = normal({4, 3}, 0, 1, rng, {f64});
+  std::vector<Tensor> weights;
+  for (const NamedTensor& p : parameters(model)) weights.push_back(p.tensor);
+  REQUIRE(weights.size() == 2);
+  const Doubles before = model.in.weight.to_vector<double>();
+
+  const Tied doubled = with_parameters(model, {weights[0] * 2.0, weights[1]});
+  CHECK(doubled.in.weight.to_vector<double>() == (weights[0] * 2.0).to_vector<double>());
+  CHECK(doubled.back->ref() == doubled.in.weight.ref());  // what is shared is replaced everywhere
+  CHECK(doubled.scale.ref() == model.scale.ref());
+  CHECK(doubled.in.bias.ref() == weights[1].ref());
+  CHECK(model.in.weight.to_vector<double>() == before);
+  CHECK(model.back->ref() == model.in.weight.ref());
+
+  const auto after_steps = [&](std::vector<Tensor> w) {  // the loss of y after two steps on x
+    const GradMode on(true);                             // gradcheck takes differences of constants, without recording
+    for (Tensor& v : w) v = v.requires_grad() ? v : clone(v).requires_grad_();
+    for (int step = 0; step < 2; ++step) {
+      const std::vector<Tensor> g = grad({with_parameters(model, w).loss(x)}, w, {.create_graph = true});
+      for (std::size_t i = 0; i < w.size(); ++i) w[i] = w[i] - g[i] * 0.1;
+    }
+    return with_parameters(model, w).loss(y);
+  };
+  const GradcheckResult result = gradcheck(after_steps, weights);
+  INFO(result.message);
+  CHECK(result.ok);
+}
+
+TEST_CASE("models: other parameters that do not fit are named", "[models][maml]") {
+  Rng rng(3);
+  const Tied model(rng);
+  const Tensor w = zeros({3, 3}, {f64}), b = zeros({3}, {f64});
+  CHECK_THROWS_WITH(with_parameters(model, {w}), "with_parameters: 1 values for 2 parameters");
+  CHECK_THROWS_WITH(with_parameters(model, {w, {}}), "with_parameters: the value of \"in.bias\" [3] is undefined");
+  CHECK_THROWS_WITH(with_parameters(model, {b, b}),
+                    "with_parameters: \"in.weight\" needs f64[3,3] on cpu — got f64[3] on cpu");
+  CHECK_THROWS_WITH(with_parameters(model, {w, to(b, f32)}),
+                    "with_parameters: \"in.bias\" needs f64[3] on cpu — got f32[3] on cpu");
+  CHECK_THROWS_WITH(with_parameters(model, {w, to(b, meta)}),
+                    "with_parameters: \"in.bias\" needs f64[3] on cpu — got f64[3] on meta");
 }
