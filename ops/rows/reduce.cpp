@@ -267,8 +267,15 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 namespace {
 /// Products along the middle of x [outer, n, inner].
 Tensor products(const Tensor& x) {
-  if (x.dtype() == i64 && x.numel() > 0)  // in ops: a device may have no kernel of integers
-    return clone(narrow(detail::composed_cumprod(x, 1), 1, x.dim(1) - 1, 1));
+  if (x.dtype() == i64 && x.numel() > 0) {  // in ops: a device may have no kernel of integers
+    Tensor y = clone(x);
+    for (int64_t n = y.dim(1); n > 1; n = y.dim(1)) {  // one half times the other
+      const int64_t half = (n + 1) / 2;
+      const Tensor upper = narrow(y, 1, half, n - half);
+      y = narrow(y, 1, 0, half) * (n % 2 == 0 ? upper : pad(upper, 1, 0, 1, 1));
+    }
+    return y;
+  }
   Tensor y = empty({x.dim(0), 1, x.dim(2)}, x.options());
   if (x.numel() > 0) kernel::prod(contiguous(x.detach()), y, {x.dim(0), x.dim(1), x.dim(2)});
   else fill_(y, 1);

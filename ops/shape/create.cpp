@@ -50,7 +50,11 @@ void ramp_cpu(Tensor& y, double start, double step) {
   generate(y, [=](int64_t i) { return start + step * static_cast<double>(i); });
 }
 void eye_cpu(Tensor& y) {
-  generate(y, [m = y.dim(1)](int64_t i) { return i / m == i % m ? 1.0 : 0.0; });
+  fill_cpu(y, 0);
+  dispatch_all(y.dtype(), [&]<class T>() {
+    T* p = y.mutable_data<T>();
+    for (int64_t i = 0; i < std::min(y.dim(0), y.dim(1)); ++i) p[i * (y.dim(1) + 1)] = detail::convert<T>(1.0);
+  });
 }
 
 void one_hot_cpu(const Tensor& index, Tensor& y) {

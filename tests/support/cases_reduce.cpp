@@ -216,11 +216,11 @@ void add_reduce_cases(Cases& c) {
   c.push_back({.op = "sum", .variant = "of i64", .inputs = {index({3, 4}, 100)},
                .call = [](const In& x) { return sum(x[0], {0}); }, .reference = reduced({0}, false, ref_sum),
                .flat = "an integer", .exact = true});
-  c.push_back({.op = "prod", .variant = "of i64", .inputs = {index({2, 3, 2}, 9)},
-               .call = [](const In& x) { return prod(x[0] - 4, {0, 2}); },
+  c.push_back({.op = "prod", .variant = "of i64", .inputs = {index({3, 3, 5}, 9)},
+               .call = [](const In& x) { return prod(x[0] - 9, {0, 2}); },
                .reference = [](const Arrays& v) {
                  Arrays shifted = v;
-                 for (double& a : shifted[0].v) a -= 4;
+                 for (double& a : shifted[0].v) a -= 9;  // none is 0
                  return reduced({0, 2}, false, ref_prod)(shifted);
                },
                .flat = "an integer", .exact = true, .large = {{2, 1033, 3}}});
