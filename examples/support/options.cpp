@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <iostream>
+#include <stdexcept>
 
 namespace sluice::examples {
 
@@ -35,8 +37,15 @@ std::string default_of(const Option& o) {
 }  // namespace
 
 int run_program(int (*program)(int, char**), int argc, char** argv) try {
-  return program(argc, argv);
-} catch (const HelpShown&) { return 0; } catch (const std::exception& e) {
+  int status = 0;
+  try {
+    status = program(argc, argv);
+  } catch (const HelpShown&) {}
+  std::cout.flush();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout)
+    throw std::runtime_error("cannot write what the program prints");  // as on a full disk
+  return status;
+} catch (const std::exception& e) {
   std::fprintf(stderr, "error: %s\n", e.what());
   return 1;
 }

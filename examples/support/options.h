@@ -11,7 +11,7 @@ void parse_flags(const std::string& program, const std::string& purpose, const O
                  char** argv);
 
 /// All that main() does: the status is that of program(argc, argv), 0 after --help, and 1 for an exception, which is
-/// printed.
+/// printed, or if stdout does not take what was written.
 int run_program(int (*program)(int, char**), int argc, char** argv);
 
 }  // namespace sluice::examples

@@ -65,6 +65,17 @@ TEST_CASE("examples: options that lead nowhere are refused before anything is tr
   refused("chat", "--model '" + chat_data + "' --sequences 2", "--sequences above 1 needs --prompt");
 }
 
+TEST_CASE("examples: output that nobody takes is an error") {
+  if (!std::filesystem::exists("/dev/full")) return;
+  for (const std::string arguments : {"--smoke", "--help"}) {
+    TempFolder folder;
+    const int status =
+        std::system(str("'", EXAMPLES, "/chat' ", arguments, " >/dev/full 2>'", folder / "errors", "'").c_str());
+    CHECK(WEXITSTATUS(status) == 1);
+    CHECK(read_file(folder / "errors") == "error: cannot write what the program prints\n");
+  }
+}
+
 TEST_CASE("examples: files of another kind are errors that name what is missing") {
   TempFolder folder;
   const auto refused = [&](const std::string& program, const std::string& arguments, const std::string& text,
