@@ -8,6 +8,7 @@
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
 
+#include <algorithm>
 #include <climits>
 
 namespace sluice {
