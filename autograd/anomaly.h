@@ -16,9 +16,9 @@ struct AnomalyOptions {
 /// first bad one throws AutogradError naming the op, the pass, the count of bad values and the module path. A second
 /// AnomalyMode at the same time throws AutogradError. Works together with Profile and summary(). Costs a pass over each
 /// tensor.
-class [[nodiscard]] AnomalyMode final : detail::Observer {
+class AnomalyMode final : detail::Observer {
  public:
-  explicit AnomalyMode(AnomalyOptions options = {});
+  [[nodiscard]] explicit AnomalyMode(AnomalyOptions options = {});
   ~AnomalyMode();
 
  private:

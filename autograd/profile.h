@@ -39,9 +39,9 @@ struct ProfileRow {
 ///     train_step();
 ///     std::cout << profile.table();
 ///     profile.save_trace("step.json");     // chrome://tracing, ui.perfetto.dev
-class [[nodiscard]] Profile final : detail::Observer {
+class Profile final : detail::Observer {
  public:
-  explicit Profile(ProfileOptions options = {});
+  [[nodiscard]] explicit Profile(ProfileOptions options = {});
   ~Profile();
 
   /// Rows in descending order of time.

@@ -136,12 +136,12 @@ void set_grad_enabled(bool on);
 namespace detail {
 extern constinit thread_local bool grad_mode;
 }
-/// Switches recording for a scope.
-struct [[nodiscard]] GradMode : detail::Restored<bool> {
-  explicit GradMode(bool on) : Restored(detail::grad_mode, on) {}
+/// Switches recording for a scope. The constructors are nodiscard, not the type: so GCC, too, warns of `NoGrad();`.
+struct GradMode : detail::Restored<bool> {
+  [[nodiscard]] explicit GradMode(bool on) : Restored(detail::grad_mode, on) {}
 };
-struct [[nodiscard]] NoGrad : GradMode {
-  NoGrad() : GradMode(false) {}
+struct NoGrad : GradMode {
+  [[nodiscard]] NoGrad() : GradMode(false) {}
 };
 
 using TensorRef = std::reference_wrapper<const Tensor>;

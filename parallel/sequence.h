@@ -47,12 +47,12 @@ struct Sequence;
 /// While a SequenceScope lives, layers and their functions (not plain ops) take the tensors of this thread as pieces of
 /// a sequence that is split over `communicator` in the order of its ranks. The first piece sets the lengths, which may
 /// differ and may be 0. A sequence with other lengths needs a scope of its own. Scopes nest: the innermost counts.
-struct [[nodiscard]] SequenceScope : detail::Restored<std::shared_ptr<detail::Sequence>> {
-  explicit SequenceScope(const Communicator& communicator);
+struct SequenceScope : detail::Restored<std::shared_ptr<detail::Sequence>> {
+  [[nodiscard]] explicit SequenceScope(const Communicator& communicator);
   /// While this scope lives, nothing is split: for a part of a model whose tokens all lie on this rank.
-  SequenceScope();
+  [[nodiscard]] SequenceScope();
   /// The same split as in the scope from which detail::this_sequence() gave `sequence`.
-  explicit SequenceScope(std::shared_ptr<detail::Sequence> sequence);
+  [[nodiscard]] explicit SequenceScope(std::shared_ptr<detail::Sequence> sequence);
 };
 
 /// True if this thread's sequences are split.

@@ -15,8 +15,8 @@ namespace sluice {
 /// Applies to layers of the library, and in others to init_weight(), init_vector() and init_normal(). Tensors that a
 /// layer makes otherwise stay where they are until to(layer, meta): single numbers, the decays γ of Retention,
 /// LinearAttention and LightningAttention, and the results of zeros() and similar functions.
-struct [[nodiscard]] MetaInit : detail::Restored<bool> {
-  MetaInit();
+struct MetaInit : detail::Restored<bool> {
+  [[nodiscard]] MetaInit();
 };
 
 }  // namespace sluice

@@ -42,8 +42,8 @@ void set_precision(Precision p);
 ///       PrecisionScope scope(Precision::bf16);
 ///       backward(loss(model(x)));
 ///     }
-struct [[nodiscard]] PrecisionScope : detail::Restored<int> {
-  explicit PrecisionScope(Precision p);
+struct PrecisionScope : detail::Restored<int> {
+  [[nodiscard]] explicit PrecisionScope(Precision p);
 };
 
 }  // namespace sluice
