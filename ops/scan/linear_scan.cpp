@@ -100,7 +100,8 @@ struct LinearScan final : Op<"linear_scan"> {
                                   : detail::parts_of_group(heads, group);
     const auto result = [rounded](int64_t heads, const Tensor& like) {
       const Shape shape{like.dim(0), heads, like.dim(2), like.dim(3)};
-      return detail::empty_heads(shape, rounded ? like.options() : detail::widened(like.options()));
+      const bool summed = heads > like.dim(1) && !rounded;  // by gather_heads()
+      return detail::empty_heads(shape, summed ? detail::widened(like.options()) : like.options());
     };
     Tensor dq = result(groups * parts, q), dk = result(groups * parts, k), dv = result(v.dim(1), v), dg;
     const Tensor steps = g.defined() ? contiguous(rounded ? detail::widened(g) : g) : g;

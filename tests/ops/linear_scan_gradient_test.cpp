@@ -4,6 +4,7 @@
 #include "support/scan_samples.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/kernel/observer.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/memory/allocator.h>
 #include <sluice/ops/attention/heads.h>
@@ -14,6 +15,8 @@
 #include <sluice/ops/shape/view.h>
 
 #include <limits>
+#include <string>
+#include <vector>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -175,6 +178,25 @@ TEST_CASE("linear_scan: gradients with short chunks do not hold a state for each
   reset_peak_memory();
   gradients(s, g, false);
   CHECK(memory_stats().peak - before < 512 * 128 * 4 * 40);  // the states of all steps are 128 times a row's
+}
+
+TEST_CASE("linear_scan: gradients in bf16 need no copy of f32 results", "[linear_scan][bf16]") {
+  struct Calls final : detail::Observer {
+    void on_call(const detail::KernelCall& call) override { names.emplace_back(call.op); }
+    std::vector<std::string> names;
+  };
+  Rand rand(27);
+  for (ScanKind kind : {ScanKind::none, ScanKind::scalar, ScanKind::keys}) {
+    const ScanSample s = grouped_scan(rand, kind, {2, 2, 2, 40, 3, 5, 16}).in(bf16);
+    const Tensor x = random_output(s.v);
+    const std::vector<Tensor> leaves{clone(s.q).requires_grad_(), clone(s.k).requires_grad_(),
+                                     clone(s.v).requires_grad_()};
+    const Tensor y = linear_scan(leaves[0], leaves[1], leaves[2], s.decay, s.options);
+    Calls calls;
+    const std::vector<Tensor> grads = grad({y}, leaves, {.grad_outputs = {x}});
+    CHECK(calls.names.back() == "linear_scan");
+    for (const Tensor& g : grads) CHECK(g.dtype() == bf16);
+  }
 }
 
 TEST_CASE("linear_scan: what is not finite reaches only the gradients that read it", "[linear_scan]") {
