@@ -227,7 +227,10 @@ template <class T, class X> struct Matmul {
       for (int64_t col = begin * cols; col < std::min(end * cols, m); col += cols) {
         const int64_t count = std::min(cols, m - col);
         if (right.trans == Trans::no) pass_blocks(col, count, sums);
-        else pass_rows(col, count, sums);
+#if defined(__x86_64__)
+        else if constexpr (kRounds)
+          detail::avx512_bf16_dots(n, count, k, pa, left.ld, pb + right.at(0, col), right.ld, sums, count);
+#endif
         if (bias) detail::add_bias(sums, n, count, count, bias + col);
         if constexpr (kRounds) detail::round_rows(sums, count, n, count, pc + col, m);
       }
@@ -248,14 +251,6 @@ template <class T, class X> struct Matmul {
       panels.multiply(copy, 0, n, T(1), T(l > 0), sums, count, 0, panels.panels());
     }
   }
-  /// The same of a transposed b, whose rows are columns of c.
-  void pass_rows([[maybe_unused]] int64_t col, [[maybe_unused]] int64_t count, [[maybe_unused]] T* sums) const {
-#if defined(__x86_64__)
-    if constexpr (kRounds)
-      detail::avx512_bf16_dots(n, count, k, pa, left.ld, pb + right.at(0, col), right.ld, sums, count);
-#endif
-  }
-
   /// A block of a product: rows [top, top + height) of a, columns [first, first + count) of b, and [l, l + rows) of k.
   struct Part {
     int64_t matrix, first, l, top, height, count, rows;

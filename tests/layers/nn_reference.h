@@ -15,7 +15,7 @@ Matrix short_convolution_reference(const LayerFacts& l, const std::string& act, 
 /// x with zeros in place of padding, and its q | k | v through the three maps and, if the layer has one, the
 /// convolution with the activation `act`.
 struct MappedRows {
-  Matrix x, q, k, v;
+  Matrix x, q = {}, k = {}, v = {};
 };
 MappedRows mapped_rows(const LayerFacts& l, const LayerSequence& s, const std::string& act);
 

@@ -1,6 +1,5 @@
 #include "support/delta_samples.h"
 
-#include "support/catch.h"
 #include "support/naive_attention.h"
 
 #include <sluice/autograd/engine.h>
@@ -126,17 +125,6 @@ std::vector<Tensor> run_delta(const DeltaSample& s, bool differentiable) {
   std::vector<Tensor> all = grad({y.out, y.state}, leaves, {.create_graph = differentiable, .grad_outputs = {gy, gs}});
   all.insert(all.begin(), {y.out.detach(), y.state.detach()});
   return all;
-}
-
-void check_delta(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
-                 const std::string& text) {
-  REQUIRE(got.size() == want.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const Tensor x = to(to(got[i], cpu), f64), y = to(want[i], f64);
-    const double off = max_abs_diff(x, y), largest = y.numel() ? std::max(0.1, max_abs(y)) : 1;
-    if (!(off <= tolerance * largest))
-      FAIL_CHECK(text << ": result " << i << " is off by " << off << " of " << largest);
-  }
 }
 
 }  // namespace sluice::testing
