@@ -18,6 +18,7 @@ struct AnomalyOptions {
 /// tensor.
 class AnomalyMode final : detail::Observer {
  public:
+  /// Checks from here to the end of its scope.
   [[nodiscard]] explicit AnomalyMode(AnomalyOptions options = {});
   ~AnomalyMode();
 

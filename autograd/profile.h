@@ -41,6 +41,7 @@ struct ProfileRow {
 ///     profile.save_trace("step.json");     // chrome://tracing, ui.perfetto.dev
 class Profile final : detail::Observer {
  public:
+  /// Records from here to the end of its scope.
   [[nodiscard]] explicit Profile(ProfileOptions options = {});
   ~Profile();
 

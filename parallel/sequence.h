@@ -48,6 +48,7 @@ struct Sequence;
 /// a sequence that is split over `communicator` in the order of its ranks. The first piece sets the lengths, which may
 /// differ and may be 0. A sequence with other lengths needs a scope of its own. Scopes nest: the innermost counts.
 struct SequenceScope : detail::Restored<std::shared_ptr<detail::Sequence>> {
+  /// Sequences are split over the ranks of `communicator` to the end of its scope.
   [[nodiscard]] explicit SequenceScope(const Communicator& communicator);
   /// While this scope lives, nothing is split: for a part of a model whose tokens all lie on this rank.
   [[nodiscard]] SequenceScope();

@@ -43,6 +43,7 @@ void set_precision(Precision p);
 ///       backward(loss(model(x)));
 ///     }
 struct PrecisionScope : detail::Restored<int> {
+  /// Sets p, and at its end what was set before.
   [[nodiscard]] explicit PrecisionScope(Precision p);
 };
 
