@@ -101,7 +101,7 @@ struct DecoderBlock {
   /// A block of a model with options `o`.
   DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng);
   /// x [batch, n, dim], or streams·dim → the same shape. `tokens` i64 [batch, n]: read by a Moe with
-  /// options.vocabulary.
+  /// options.token_table.
   Tensor operator()(const Tensor& x, const Pass& pass = {}, const Tensor& tokens = {}) const;
   SLUICE_PARTS(ngrams, mixer_streams, mixer_norm, mixer, beside, mixer_post_norm, feed_streams, feed_norm, feed,
                feed_post_norm);

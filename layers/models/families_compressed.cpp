@@ -102,7 +102,7 @@ void v4_feeds(FamilyReader& r) {
   const std::vector<int64_t> hash = hashed < 0 ? r.typed("mlp_layer_types", "hash_moe", {"moe"})
                                                : r.where([&](int64_t layer) { return layer < hashed; });
   MoeOptions by_choice = o, by_number = o;
-  by_choice.router_bias = true, by_number.vocabulary = r.plan.options.vocabulary;
+  by_choice.router_bias = true, by_number.token_table = r.plan.options.vocabulary;
   r.experts(r.all(), by_choice, "shared_experts");
   for (const int64_t layer : hash) r.block(layer).feed = by_number;
   r.rename("mlp\\.router_bias$", "mlp.gate.bias");

@@ -35,10 +35,11 @@ Tensor limited_to_groups(const Tensor& worth, const MoeOptions& o) {
 
 /// Experts 0 … k − 1 for token 0, the next k for token 1, and so on, in turn.
 Tensor initial_experts(const MoeOptions& o) {
-  const Shape shape{o.vocabulary, o.top_k};
+  const Shape shape{o.token_table, o.top_k};
   if (const TensorOptions made = detail::initial(i64); made.device == meta) return empty(shape, made);
   return reshape(
-      remainder(arange(0, checked_mul("moe", o.vocabulary, o.top_k), 1, {i64}), static_cast<double>(o.experts)), shape);
+      remainder(arange(0, checked_mul("moe", o.token_table, o.top_k), 1, {i64}), static_cast<double>(o.experts)),
+      shape);
 }
 
 bool gated(const MoeOptions& o) { return o.activation != MoeActivation::relu2; }
@@ -94,7 +95,7 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
   if (o.hidden == 0) o.hidden = o.dim;
   router = Linear({o.dim, o.experts, o.logit_bias, o.init, o.dtype}, rng);
   if (o.router_bias) router_bias = zeros({o.experts}, detail::initial(exact(o.dtype)));
-  if (o.vocabulary > 0) token_experts = initial_experts(o);
+  if (o.token_table > 0) token_experts = initial_experts(o);
   const auto drawn = [&](int64_t in, int64_t out) {
     return ExpertMaps{init_weights(o.experts, in, out, o.init, rng, o.dtype),
                       o.expert_bias ? zeros({o.experts, out}, detail::initial(o.dtype)).requires_grad_() : Tensor()};
@@ -113,7 +114,7 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
 Moe::Routing Moe::route(const Tensor& x, const Tensor& numbers) const {
   if (x.rank() != 2 || x.dim(1) != options.dim) fail("moe: route got x=", x, "; need [tokens, ", options.dim, "]");
   if (token_experts.defined() != numbers.defined())
-    fail<ValueError>("moe: vocabulary=", options.vocabulary, numbers.defined() ? " and" : " but no",
+    fail<ValueError>("moe: token_table=", options.token_table, numbers.defined() ? " and" : " but no",
                      " numbers of tokens given");
   Routing r;  // in f32 for bf16: rounded scores would tie
   const Tensor logits = linear(detail::widened(x), detail::widened(router.weight),

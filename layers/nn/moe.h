@@ -40,7 +40,7 @@ struct MoeOptions {
   double scale = 1;              // c
   bool router_bias = false;      // b [experts], not trained by gradients
   bool logit_bias = false;       // a bias of x·Wr, trained
-  int64_t vocabulary = 0;        // > 0: T follows from a token's number, which is less; see by_tokens()
+  int64_t token_table = 0;       // > 0: T follows from a token's number, which is less; see by_tokens()
   int64_t groups = 1;            // groups of experts/groups neighbouring experts
   int64_t top_groups = 1;        // groups from which a token's experts come
   int64_t group_best = 1;        // number of largest s + b that add up to a group's score; DeepSeek-V2: 1, V3: 2
@@ -64,7 +64,7 @@ struct MoeOptions {
     f("scale", o.scale, any_number(), "factor of the chosen experts' sum");
     f("router_bias", o.router_bias, "a bias that only the choice sees, not trained by gradients");
     f("logit_bias", o.logit_bias, "a trained bias of the router's logits");
-    f("vocabulary", o.vocabulary, at_least(0), "> 0: a table says a token's experts by its number, which is less");
+    f("token_table", o.token_table, at_least(0), "> 0: a table says a token's experts by its number, which is less");
     f("groups", o.groups, at_least(1), "number of groups of experts");
     f("top_groups", o.top_groups, at_least(1), "the best groups, from which a token's experts come");
     f("group_best", o.group_best, at_least(1), "a group's score is the sum of so many of its largest s + b");
@@ -105,7 +105,7 @@ struct Moe {
   /// x [..., dim] → the same shape. One product takes all tokens of an expert; its rounding depends on their number.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const Tensor& x, const Pass&) const { return (*this)(x); }
-  /// The same with options.vocabulary > 0, where `tokens` i64 [...] holds the number of each row's token.
+  /// The same with options.token_table > 0, where `tokens` i64 [...] holds the number of each row's token.
   Tensor by_tokens(const Tensor& x, const Tensor& tokens) const;
 
   /// The routing of x [tokens, dim].
@@ -114,7 +114,7 @@ struct Moe {
     Tensor chosen;   // i64 [tokens, top_k], the best first
     Tensor weights;  // c·w [tokens, top_k]
   };
-  /// Scores and choices for x [tokens, dim], with options.vocabulary > 0 of the tokens with these `numbers`, i64
+  /// Scores and choices for x [tokens, dim], with options.token_table > 0 of the tokens with these `numbers`, i64
   /// [tokens]. ShapeError for another shape.
   Routing route(const Tensor& x, const Tensor& numbers = {}) const;
 

@@ -31,7 +31,7 @@ TEST_CASE("moe: experts that follow from the numbers of tokens", "[moe][layers]"
   const MoeOptions o{
       .dim = 6, .experts = 4, .top_k = 2, .router = MoeRouter::sqrt_softplus, .scale = 1.5, .dtype = f64};
   MoeOptions by_number = o;
-  by_number.vocabulary = 5;
+  by_number.token_table = 5;
   Moe moe(by_number, rng), free = moe;
   free.options = o, free.token_experts = Tensor();
   const Tensor x = normal({2, 3, 6}, 0, 1, rng, {f64}),
@@ -44,11 +44,11 @@ TEST_CASE("moe: experts that follow from the numbers of tokens", "[moe][layers]"
   CHECK(max_abs_diff(sum(r.weights, {-1}), full({6}, 1.5, {f64})) <= 1e-14);
   // A table that names what the router would choose changes nothing.
   Moe same = moe;
-  same.options.vocabulary = 6, same.token_experts = other.chosen;
+  same.options.token_table = 6, same.token_experts = other.chosen;
   CHECK(max_abs_diff(same.by_tokens(x, reshape(arange(0, 6, 1, {i64}), {2, 3})), free(x)) <= 1e-14);
   CHECK(max_abs_diff(moe.by_tokens(x, tokens), free(x)) > 1e-3);
-  CHECK_THROWS_WITH(moe(x), Contains("moe: vocabulary=5 but no numbers"));
-  CHECK_THROWS_WITH(free.by_tokens(x, tokens), Contains("moe: vocabulary=0 and numbers"));
+  CHECK_THROWS_WITH(moe(x), Contains("moe: token_table=5 but no numbers"));
+  CHECK_THROWS_WITH(free.by_tokens(x, tokens), Contains("moe: token_table=0 and numbers"));
   CHECK_THROWS_WITH(moe.by_tokens(x, narrow(tokens, 0, 0, 1)), Contains("moe: tokens=[1,3]"));
   moe.token_experts = full({5, 2}, 4, {i64});
   CHECK_THROWS_AS(moe.by_tokens(x, tokens), Error);
