@@ -56,7 +56,8 @@ Json drawn_value(const Option& o, Rand& rand, bool item = false) {
 /// numbers of tokens, which their inputs would need, and a convolution has a past.
 bool fixed(const LayerRow& row, const std::string& option) {
   return option == "dtype" || option == "max_length" || (row.name == "feature_map" && option == "heads") ||
-         (row.name == "moe" && option == "tokens") || (row.name.ends_with("short_convolution") && option == "width");
+         (row.name == "moe" && option == "token_table") ||
+         (row.name.ends_with("short_convolution") && option == "width");
 }
 
 /// A sample with about a fifth of the options drawn, until the layer takes them.
