@@ -109,9 +109,12 @@ template <int R>
   const BFloat16 *left[R], *const right = cols > 1 ? b + ldb : b;
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) left[i] = a + std::min<int64_t>(i, rows - 1) * lda;
+  // The next rows, 16 KiB away, are fetched into L2: b often comes from memory, and prefetches into L1 gain nothing
+  // then.
+  const int64_t ahead = std::max<int64_t>(2 * ldb, 8192);
   for (int64_t p = 0; p < k; p += 32) {
     const __mmask32 mask = k - p >= 32 ? ~__mmask32(0) : (__mmask32(1) << (k - p)) - 1;
-    __builtin_prefetch(b + 2 * ldb + p), __builtin_prefetch(right + 2 * ldb + p);  // the next two
+    __builtin_prefetch(b + ahead + p, 0, 2), __builtin_prefetch(right + ahead + p, 0, 2);
     const __m512bh first = (__m512bh)_mm512_maskz_loadu_epi16(mask, b + p),
                    second = (__m512bh)_mm512_maskz_loadu_epi16(mask, right + p);
 #pragma GCC unroll 8
