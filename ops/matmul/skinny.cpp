@@ -19,8 +19,10 @@ void skinny_matmul(Trans tb, int64_t n, int64_t m, int64_t k, const T* a, int64_
     for (int64_t j = from; bias && j < to; ++j) c[r * ldc + j] += bias[j];
   };
   if (tb == Trans::yes) {
+    const bool far = m * k > (int64_t{4} << 20) / int64_t{sizeof(B)};  // more than caches of a core hold
+    const auto dots = far ? &skinny_dots<true, T, B> : &skinny_dots<false, T, B>;
     parallel_for(m, std::max<int64_t>(1, kPiece / std::max<int64_t>(1, k)), [=](int64_t begin, int64_t end) {
-      skinny_dots(n, end - begin, k, T(1), a, lda, b + begin * ldb, ldb, c + begin, ldc);
+      dots(n, end - begin, k, T(1), a, lda, b + begin * ldb, ldb, c + begin, ldc);
       for (int64_t r = 0; r < n; ++r) finish(r, begin, end);
     });
     return;
