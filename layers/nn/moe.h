@@ -95,7 +95,7 @@ struct Moe {
   MoeOptions options{};
   Linear router;         // Wr
   Tensor router_bias;    // of dtype exact(dtype)
-  Tensor token_experts;  // i64 [tokens, top_k], not trained; initially experts in turn
+  Tensor token_experts;  // i64 [token_table, top_k], not trained; initially experts in turn
   Linear latent_down, latent_up;
   ExpertMaps gate, up, down;
   Linear shared_gate_proj, shared_up, shared_down, shared_gate;

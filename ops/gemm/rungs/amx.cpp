@@ -34,7 +34,7 @@ namespace {
 [[gnu::target("avx512f,avx512bw,avx512vl"), gnu::always_inline]] inline void read_rows(const BFloat16* x, int64_t ld,
                                                                                        int64_t rows, int64_t k,
                                                                                        Tile& t) {
-  const __mmask32 mask = k >= 32 ? ~__mmask32(0) : (__mmask32(1) << k) - 1;
+  const __mmask32 mask = lanes_of_32(k);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) t[i] = _mm512_maskz_loadu_epi16(i < rows ? mask : __mmask32(0), x + i * ld);
 }
@@ -84,7 +84,7 @@ template <class X>
   const __m512i low = _mm512_load_si512(kLowPairs), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
   for (int64_t p = 0; p < k; p += kAmxStep, x += kAmxStep * ld, to += 1024)
     for (int64_t i = 0; i < count; i += 2 * kAmxTile) {
-      const __mmask32 mask = count - i >= 32 ? ~__mmask32(0) : (__mmask32(1) << (count - i)) - 1;
+      const __mmask32 mask = lanes_of_32(count - i);
       const bool both = count - i > kAmxTile;
       char* const tile = to + i / kAmxTile * column;
       for (int64_t r = kAmxStep; far && r < std::min(2 * kAmxStep, k - p); ++r)

@@ -55,9 +55,9 @@ template <int C, bool kRounds>
       for (int j = 0; j < C; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
     }
   };
-  constexpr int64_t kPairs = kAmxStep / 2;
-  for (; pairs >= kPairs; pairs -= kPairs, a += kAmxPart, b += kAmxPart)
-    for (int64_t pair = 0; pair < kPairs; ++pair) add(pair);
+  constexpr int64_t kInTile = kAmxStep / 2;
+  for (; pairs >= kInTile; pairs -= kInTile, a += kAmxPart, b += kAmxPart)
+    for (int64_t pair = 0; pair < kInTile; ++pair) add(pair);
   for (int64_t pair = 0; pair < pairs; ++pair) add(pair);
   const __m512 alpha = _mm512_set1_ps(to.alpha), beta = _mm512_set1_ps(to.beta);
 #pragma GCC unroll 8
@@ -96,8 +96,8 @@ template <int C, bool kRounds>
   return joined(joined(v[0], v[1]), joined(v[2], v[3]));
 }
 
-/// Dots of R rows of a, 8 at most, with two rows of b, one or two rows further on the same ones again where there are
-/// no more: c [R, 2] = a bᵀ.
+/// c [rows, cols] = a bᵀ: dots of at most R rows of a with one or two rows of b. Where rows are missing, the last one
+/// is read in their place, and its dots are dropped.
 template <int R>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void dots(int64_t rows, int64_t k,
                                                                                  const BFloat16* a, int64_t lda,
@@ -109,11 +109,10 @@ template <int R>
   const BFloat16 *left[R], *const right = cols > 1 ? b + ldb : b;
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) left[i] = a + std::min<int64_t>(i, rows - 1) * lda;
-  // The next rows, 16 KiB away, are fetched into L2: b often comes from memory, and prefetches into L1 gain nothing
-  // then.
+  // Rows to come are fetched into L2. b often comes from memory, where prefetches into L1 gain nothing.
   const int64_t ahead = std::max<int64_t>(2 * ldb, 8192);
   for (int64_t p = 0; p < k; p += 32) {
-    const __mmask32 mask = k - p >= 32 ? ~__mmask32(0) : (__mmask32(1) << (k - p)) - 1;
+    const __mmask32 mask = lanes_of_32(k - p);
     __builtin_prefetch(b + ahead + p, 0, 2), __builtin_prefetch(right + ahead + p, 0, 2);
     const __m512bh first = (__m512bh)_mm512_maskz_loadu_epi16(mask, b + p),
                    second = (__m512bh)_mm512_maskz_loadu_epi16(mask, right + p);
@@ -135,10 +134,10 @@ template <int R>
                                                                                      const float* a, int64_t lda,
                                                                                      const BFloat16* b, int64_t ldb,
                                                                                      float* c, int64_t ldc) {
-  constexpr int kPairs = 4;
-  __m512bh left[R][kPairs];
+  constexpr int kTogether = 4;  // pairs of rows
+  __m512bh left[R][kTogether];
 #pragma GCC unroll 4
-  for (int p = 0; p < kPairs; ++p)
+  for (int p = 0; p < kTogether; ++p)
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) {
       const float* const x = a + i * lda + 2 * p;  // bf16, widened
@@ -148,7 +147,7 @@ template <int R>
     }
   const __m512i low = _mm512_load_si512(kLowPairs), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
   for (int64_t j = 0; j < m; j += 32) {
-    const __mmask32 mask = m - j >= 32 ? ~__mmask32(0) : (__mmask32(1) << (m - j)) - 1;
+    const __mmask32 mask = lanes_of_32(m - j);
     const __mmask16 first = lanes(m - j), second = lanes(m - j - 16);
     __m512 sum[R][2];
 #pragma GCC unroll 4
@@ -157,7 +156,7 @@ template <int R>
       sum[i][1] = _mm512_maskz_loadu_ps(second, c + i * ldc + j + 16);
     }
 #pragma GCC unroll 4
-    for (int p = 0; p < kPairs; ++p) {
+    for (int p = 0; p < kTogether; ++p) {
       const BFloat16* const row = b + 2 * p * ldb + j;
       const __m512i even = _mm512_maskz_loadu_epi16(2 * p < k ? mask : 0, row),
                     odd = _mm512_maskz_loadu_epi16(2 * p + 1 < k ? mask : 0, row + ldb);
@@ -187,11 +186,8 @@ void avx512_bf16_sums(int64_t n, int64_t m, int64_t k, const float* a, int64_t l
 
 void avx512_bf16_dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
                       float* c, int64_t ldc) {
-  for (int64_t j = 0; j < m; j += 2)
-    for (int64_t i = 0; i < n; i += 8) {
-      const auto some = n - i > 4 ? &dots<8> : n - i > 2 ? &dots<4> : &dots<2>;
-      some(n - i, k, a + i * lda, lda, b + j * ldb, ldb, std::min<int64_t>(2, m - j), c + i * ldc + j, ldc);
-    }
+  const auto some = n > 4 ? &dots<8> : n > 2 ? &dots<4> : &dots<2>;
+  for (int64_t j = 0; j < m; j += 2) some(n, k, a, lda, b + j * ldb, ldb, std::min<int64_t>(2, m - j), c + j, ldc);
 }
 
 /// 16 rows of a, over all k, stay in L1 while the columns of b that fit in L2 go past.
@@ -200,6 +196,8 @@ void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& to
   const int64_t pairs = ceil_div(k, 2), bytes = ceil_div(k, kAmxStep) * kAmxPart;  // of 16 rows or columns
   const int64_t width = amx_near_panels(k, 1) * kAmxCols;
   const char *const left = reinterpret_cast<const char*>(a), *const right = reinterpret_cast<const char*>(b);
+  const auto two = rounded.to ? &multiply_rows<2, true> : &multiply_rows<2, false>;
+  const auto one = rounded.to ? &multiply_rows<1, true> : &multiply_rows<1, false>;
   for (int64_t first = 0; first < m; first += width)
     for (int64_t i = 0; i < n; i += kAmxTile)
       for (int64_t j = first; j < std::min(first + width, m); j += kAmxCols)
@@ -208,10 +206,7 @@ void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& to
           const Place to{c + half * ldc + j, ldc, n - half, m - j, alpha, beta, bias ? bias + j : nullptr, other};
           const char *const rows = left + i / kAmxTile * bytes + 64 * (half - i), *const cols =
                                                                                       right + j / kAmxTile * bytes;
-          const auto multiply = m - j > kAmxTile ? rounded.to ? &multiply_rows<2, true> : &multiply_rows<2, false>
-                                : rounded.to ? &multiply_rows<1, true>
-                                                 : &multiply_rows<1, false>;
-          multiply(pairs, rows, cols, bytes, to);
+          (m - j > kAmxTile ? two : one)(pairs, rows, cols, bytes, to);
         }
 }
 
