@@ -88,8 +88,8 @@ struct LayerRow : LayerTakes {
   /// Options for a layer with defaults, in addition to the required options of samples[0], if these alone do not make a
   /// layer: for example heads that divide the small dim. May replace required options.
   Json::Object bare = {};
-  /// Samples with these options are not linear in the values that dropout scales, so the mean over dropout masks is not
-  /// the layer without dropout. An empty object means all samples.
+  /// Samples with one of these options are not linear in the values that dropout scales, so the mean over dropout masks
+  /// is not the layer without dropout. An empty object means all samples.
   std::optional<Json::Object> nonlinear_after_dropout = std::nullopt;
   /// An option without which, at 0, all samples take the row's segments; with it they refuse them.
   std::string refuses_segments = {};

@@ -3,7 +3,7 @@
 namespace sluice::detail {
 
 void add_attention_rows(RowList& rows) {
-  rows.add<MultiHeadAttention>(
+  LayerRow& heads = rows.add<MultiHeadAttention>(
       "multi_head_attention",
       {.key_mask = true, .segments = true, .positions = true, .context = true, .scores = true, .streams = true},
       R"({"dim": 6, "heads": 4, "kv_heads": 2, "head_dim": 4})",
@@ -42,6 +42,8 @@ void add_attention_rows(RowList& rows) {
            "ablation_norm": "layer"})",
        R"({"kv_shift": true, "norm": "rms", "qk_norm": true, "gates": [{"position": "g3"}], "ablation": "head_norm",
            "ablation_norm": "rms_plain", "ablation_per_head": true})"});
+  heads.nonlinear_after_dropout =
+      Json::Object{{"ablation", "silu"}, {"ablation", "head_norm"}, {"sandwich_norm", true}};
   rows.add<GatedAttention>(
       "gated_attention", kPositioned, R"({"dim": 4, "heads": 2})",
       {R"({"causal": true, "gate_query": true, "gate_key": true, "gate_value": true, "use_rope": true})",

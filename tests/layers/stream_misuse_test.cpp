@@ -104,7 +104,10 @@ TEST_CASE("table: a layer that reads no positions may have tokens of its own in 
   each_sample([&](LayerSample& s) {
     const Json* rope = s.options.find("use_rope");
     const bool turns = rope && !(*rope == Json(false)) && !(*rope == Json("none"));
-    if (!s.row.streams || !s.causal() || turns || s.options.find("scaling")) return;  // chunks have places, too
+    const Json* growth = s.options.find("growth_beta");  // of queries with their positions
+    const bool grows = growth && *growth->as<double>() > 0;
+    if (!s.row.streams || !s.causal() || turns || grows || s.options.find("scaling"))
+      return;  // chunks have places, too
     ++streamed;
     const auto every_other = [&](const Tensor& x, const Pass& pass) {
       return (*s.layer)(slice(x, 1, {}, {}, 2), pass);

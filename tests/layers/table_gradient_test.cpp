@@ -98,8 +98,8 @@ bool straight_through(const LayerSample& s) { return s.has("mode", "straight_thr
 
 bool nonlinear_after_dropout(const LayerSample& s) {
   const auto& options = s.row.nonlinear_after_dropout;
-  return options &&
-         std::all_of(options->begin(), options->end(), [&](const auto& o) { return s.has(o.first, o.second); });
+  const auto has = [&](const auto& o) { return s.has(o.first, o.second); };
+  return options && (options->empty() || std::any_of(options->begin(), options->end(), has));
 }
 
 }  // namespace
@@ -135,7 +135,8 @@ TEST_CASE("table: the mean over dropout's masks is the layer without dropout", "
       drops = drops || (o.name.find("dropout") != std::string::npos && *static_cast<double*>(o.at) > 0);
     Rng one(5), same(5);
     CHECK(same_bits(call(*s.layer, in, &one), call(*s.layer, in, &same)));
-    CHECK((one.offset() > 0) == drops);
+    const bool random = one.offset() > 0;
+    if (!drawn_layers()) CHECK(random == drops);  // a drawn layer may have no use for its dropout
     constexpr int64_t kMasks = 4096;
     auto many = [&](const Tensor& x) {
       if (!x.defined()) return x;
@@ -145,14 +146,14 @@ TEST_CASE("table: the mean over dropout's masks is the layer without dropout", "
     NoGrad guard;
     Rng rng(5);
     const Tensor all = call(*s.layer, in, &rng);
-    if (!drops) {
+    if (!random) {
       CHECK(max_abs_diff(narrow(all, 0, 7, 1), y.detach()) < 1e-12);  // rows of other tiles
       return;
     }
-    if (nonlinear_after_dropout(s)) return;
+    if (!drops || nonlinear_after_dropout(s)) return;  // other noise than dropout's need not have this mean
     ++dropped;
     const Tensor mean_of = mean(all, {0}, keep), spread = sqrt(mean(square(all - mean_of), {0}, keep));
-    CHECK(max_abs(spread) > 1e-3);
+    if (!drawn_layers()) CHECK(max_abs(spread) > 1e-3);  // drawn weights may be 0
     // Errors of the mean are normal: 5.5 standard deviations, for some hundreds of numbers.
     const Tensor off = abs(mean_of - y.detach()) - spread * (5.5 / std::sqrt(static_cast<double>(kMasks)));
     CHECK(max(off).item() < 1e-9);
