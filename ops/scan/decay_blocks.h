@@ -11,6 +11,7 @@
 
 #include <sluice/core/kernel/vectorise.h>
 #include <sluice/core/number/math.h>
+#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/gemm/gemm.h>
 #include <sluice/ops/rows/rows.h>
 

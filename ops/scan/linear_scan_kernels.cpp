@@ -11,16 +11,14 @@
 #include <sluice/ops/scan/linear_scan.h>
 
 #include <sluice/core/number/math.h>
-#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/kernels.h>
-#include <sluice/ops/rows/rows.h>
-#include <sluice/ops/scan/column_backward.h>
 #include <sluice/ops/scan/decay_blocks.h>
 #include <sluice/ops/scan/rows_ahead.h>
+#include <sluice/ops/scan/scan_operands.h>
+#include <sluice/ops/scan/thin_scan.h>
 #include <sluice/ops/scan/triangle.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace sluice {
 
@@ -28,37 +26,25 @@ namespace detail {
 
 namespace {
 
-enum class Decay { none, scalar, keys, values };
+template <class T> struct Scan : ScanOperands<T> {
+  using Base = ScanOperands<T>;
+  using Base::o, Base::q, Base::k, Base::v, Base::out, Base::decay, Base::heads, Base::group, Base::n, Base::m, Base::e,
+      Base::thin, Base::by_channel, Base::row_of, Base::decays;
 
-template <class T> struct Scan {
-  const LinearScanOptions& o;
-  HeadView<const T> q, k, v;
-  HeadView<T> out;
-  const T* g;  // [batch, heads, n, channels]
-  Decay decay;
-  int64_t heads, group, n, m, e, chunk, channels;  // group: heads of v that read a head of k; channels of g: 1, m or e
-  int64_t blocks, width;                           // value columns are split into blocks: columns of S are independent
-  bool thin = m == 1 || e == 1;                    // S is a row or a column
-  bool by_channel = decay == Decay::keys || decay == Decay::values;
-  int64_t together = 1;  // heads of a group that go through the chunks together and share q_t·k_j
+  bool weighted = decay == ScanDecay::scalar, by_keys = decay == ScanDecay::keys;
+  int64_t blocks, width;  // value columns are split into blocks: columns of S are independent
+  int64_t together = 1;   // heads of a group that go through the chunks together and share q_t·k_j
   /// With a decay per channel, exponentials take most of the time: bf16 would lose accuracy and gain no speed.
   Precision precision = by_channel ? Precision::f32 : sluice::precision();
+  int64_t chunk = steps_together(std::min(o.chunk, n), precision, n, m);
 
   Scan(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& g_, const LinearScanOptions& options,
        Tensor& y)
-      : o(options), q(q_), k(k_), v(v_), out(y), g(g_.defined() ? g_.data<T>() : nullptr),
-        decay(!g_.defined()             ? Decay::none
-              : g_.rank() == 3          ? Decay::scalar
-              : options.decay_on_values ? Decay::values
-                                        : Decay::keys),
-        heads(v_.dim(1)), group(heads / q_.dim(1)), n(q_.dim(2)), m(q_.dim(3)), e(v_.dim(3)),
-        chunk(std::min(options.chunk, n)) {
-    channels = decay == Decay::scalar ? 1 : decay == Decay::keys ? m : e;
-    const int64_t wanted =
-        std::clamp<int64_t>(16 / std::max<int64_t>(1, q_.dim(0) * heads), 1, std::max<int64_t>(1, e / 64));
+      : Base(q_, k_, v_, g_, options, y) {
+    const int64_t tasks = std::max<int64_t>(1, q_.dim(0) * heads);
+    const int64_t wanted = std::clamp<int64_t>(16 / tasks, 1, std::max<int64_t>(1, e / 64));
     width = round_up(ceil_div(e, wanted), 16), blocks = ceil_div(e, width);
     if (!by_channel && !thin) together = group / detail::parts_of_group(q_.dim(0) * heads / group, group);
-    chunk = steps_together(chunk, precision, n, m);
   }
 
   struct Memory : DecayBuffers<T> {
@@ -102,23 +88,23 @@ template <class T> struct Scan {
           w.ahead.begin(first_step(i + 1), chunk, n, thin ? 1 : 4);  // 3 parts within in_place() or copied()
           w.ahead.add(b, head(i + 1), col, cols, v, out);
           if ((i + 1) % together == 0) w.ahead.add(b, h / group, 0, m, q, k);
-          const TotalDecays<T> total{g ? g + (b * heads + h) * n * channels : nullptr, channels};
           w.state = w.states + i % together * m * width;
           if (together > 1 && i % together == 0) weights(w.pairs, in_chunk(b, h, begin), steps, o.reverse);
+          const TotalDecays<T> total{decays(b, h), Base::channels};
           each_piece(total, begin, begin + steps, o.reverse, [&](int64_t first, int64_t count) {
+            const ScanPiece p{b, h, first, count, col, cols};
             const int64_t end = first + count;
             const bool start = o.reverse ? end == n || total(end) : first == 0 || total(first);
             if (start) std::fill_n(w.state, m * cols, T(0));
             w.ahead.fetch();
             if (thin) {
-              if (by_channel && channels > 1) each_channel(w, b, h, first, count, col, cols);
-              else one_by_one(w, b, h, first, count, col, cols);
+              thin_scan(*this, p, w.state, w.sums, w.step);
             } else if (by_channel) {
-              copied(w, b, h, first, count, col, cols, start);
+              copied(w, p, start);
             } else {
               if (together > 1) copy_pairs(w.pairs, steps, first - begin, count, w.a);
               else weights(w.a, in_chunk(b, h, first), count, o.reverse);
-              in_place(w, b, h, first, count, col, cols, start, o.reverse ? first == 0 : end == n);
+              in_place(w, p, start, o.reverse ? first == 0 : end == n);
             }
           });
         }
@@ -126,94 +112,22 @@ template <class T> struct Scan {
     });
   }
 
-  /// The row of the tensors that is step i of a chunk.
-  int64_t row_of(int64_t first, int64_t count, int64_t i) { return o.reverse ? first + count - 1 - i : first + i; }
-
-  void load(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols) {
-    const int64_t local = local_channels(cols), at = decay == Decay::values ? col : 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = row_of(first, count, i), step = row + (o.reverse ? 1 : 0);
-      std::copy_n(q.at(b, h / group, row), m, w.q + i * m);
-      std::copy_n(k.at(b, h / group, row), m, w.k + i * m);
-      std::copy_n(v.at(b, h, row) + col, cols, w.v + i * cols);
-      const T* const given = g + ((b * heads + h) * n + step) * channels + at;
+  void load(Memory& w, const ScanPiece& p) {
+    const int64_t local = local_channels(p);
+    for (int64_t i = 0; i < p.count; ++i) {
+      const int64_t row = row_of(p, i), step = row + (o.reverse ? 1 : 0);
+      std::copy_n(q.at(p.b, p.h / group, row), m, w.q + i * m);
+      std::copy_n(k.at(p.b, p.h / group, row), m, w.k + i * m);
+      std::copy_n(v.at(p.b, p.h, row) + p.col, p.cols, w.v + i * p.cols);
       double *const sum = w.sums + i * local, *const before = sum - local;
       T* const steps = w.step + i * local;
-      for (int64_t c = 0; c < local; ++c) steps[c] = step < n ? std::max(given[c], T(kForgotten)) : T(0);
+      if (step == n) std::fill_n(steps, local, T(0));
+      else
+        std::transform(decays(p, step), decays(p, step) + local, steps, [](T x) { return std::max(x, T(kForgotten)); });
       for (int64_t c = 0; c < local; ++c) sum[c] = before[c] + double(steps[c]);
     }
   }
-  int64_t local_channels(int64_t cols) const { return decay == Decay::keys ? m : cols; }
-
-  /// A chunk without decay or with one of the whole state, for a state of one row or column, step by step without
-  /// matrix products: denominators of linear attention, and their gradients.
-  void one_by_one(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col, int64_t cols) {
-    const T* decays = g ? g + (b * heads + h) * n : nullptr;
-    double* const state = w.sums;
-    const int64_t size = m * cols;
-    std::copy_n(w.state, size, state);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = row_of(first, count, i), step = row + (o.reverse ? 1 : 0);
-      const T *query = q.at(b, h / group, row), *key = k.at(b, h / group, row), *value = v.at(b, h, row) + col;
-      T* const y = out.at(b, h, row) + col;
-      const double kept = decays && step < n ? std::exp(double(decays[step])) : 1;
-      const auto read = [&] {
-        if (cols == 1) y[0] = T(row_total<double>(size, [=](int64_t c) { return double(query[c]) * state[c]; }));
-        else
-          for (int64_t c = 0; c < size; ++c) y[c] = T(double(query[0]) * state[c]);
-      };
-      if (o.exclusive) {
-        for (int64_t c = 0; c < size; ++c) state[c] *= kept;
-        read();
-      }
-      const double keep = o.exclusive ? 1 : kept;
-      if (cols == 1)
-        for (int64_t c = 0; c < size; ++c) state[c] = state[c] * keep + double(key[c]) * double(value[0]);
-      else
-        for (int64_t c = 0; c < size; ++c) state[c] = state[c] * keep + double(key[0]) * double(value[c]);
-      if (!o.exclusive) read();
-    }
-    std::copy_n(state, size, w.state);
-  }
-
-  /// one_by_one() with a decay for each number of the state: Mamba, and its gradients.
-  [[gnu::noinline]] void each_channel(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
-                                      int64_t cols) {
-    vectorised([&] {
-      with_width(m * cols, [&](auto size) {
-        const int64_t from = first + (o.reverse ? 1 : 0), known = std::min(count, n - from);
-        const T* const given = g + ((b * heads + h) * n + from) * channels + (decay == Decay::values ? col : 0);
-        if (size == channels) decay_factors(given, w.step, known * size);
-        else
-          for (int64_t i = 0; i < known; ++i) decay_factors(given + i * channels, w.step + i * size, size);
-        std::fill_n(w.step + known * size, (count - known) * size, T(1));
-        double* const state = w.sums;
-        std::copy_n(w.state, int64_t(size), state);
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t row = row_of(first, count, i);
-          const T *query = q.at(b, h / group, row), *key = k.at(b, h / group, row), *value = v.at(b, h, row) + col;
-          const T* const kept = w.step + (row - first) * size;
-          T* const y = out.at(b, h, row) + col;
-          const auto read = [&] {
-            if (cols == 1) y[0] = T(wide_dot(query, state, size));
-            else
-              for (int64_t c = 0; c < size; ++c) y[c] = T(double(query[0]) * state[c]);
-          };
-          const double only = cols == 1 ? double(value[0]) : double(key[0]);
-          const T* const others = cols == 1 ? key : value;
-          if (o.exclusive) {
-            for (int64_t c = 0; c < size; ++c) state[c] *= double(kept[c]);
-            read();
-            for (int64_t c = 0; c < size; ++c) state[c] += double(others[c]) * only;
-          } else {
-            for (int64_t c = 0; c < size; ++c) state[c] = state[c] * double(kept[c]) + double(others[c]) * only;
-            read();
-          }
-        }
-        std::copy_n(state, int64_t(size), w.state);
-      });
-    });
-  }
+  int64_t local_channels(const ScanPiece& p) const { return by_keys ? m : p.cols; }
 
   /// Rows of queries and keys from a step on, and how far apart they are.
   struct Steps {
@@ -238,20 +152,21 @@ template <class T> struct Scan {
     for (int64_t t = 0; o.exclusive && t < count; ++t) a[t * count + t] = T(0);
   }
 
-  /// A chunk without decay or with a scalar one, whose weights() are in w.a; its steps are in the order of the tensors.
+  /// A piece without decay or with a scalar one, whose weights() are in w.a; its steps are in the order of the tensors.
   /// This function and copied() are not inlined: parallel_for() would compile all of them for each instruction set,
   /// which only their long loops need.
-  [[gnu::noinline]] void in_place(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
-                                  int64_t cols, bool start, bool last) {
-    const T *queries = q.at(b, h / group, first), *keys = k.at(b, h / group, first), *values = v.at(b, h, first) + col;
-    T* const y = out.at(b, h, first) + col;
-    double* const sums = w.sums;  // Σ g to each step from the chunk's first step, in reverse from its second
-    double whole = 0;             // the sum of all g that the state passes in the chunk
-    if (decay == Decay::scalar) {
-      const T* steps = g + (b * heads + h) * n + first;
+  [[gnu::noinline]] void in_place(Memory& w, const ScanPiece& p, bool start, bool last) {
+    const int64_t count = p.count, cols = p.cols;
+    const auto [queries, keys, q_row, k_row] = in_chunk(p.b, p.h, p.first);
+    const T* const values = v.at(p.b, p.h, p.first) + p.col;
+    T* const y = out.at(p.b, p.h, p.first) + p.col;
+    double* const sums = w.sums;  // Σ g to each step from the piece's first step, in reverse from its second
+    double whole = 0;             // the sum of all g that the state passes in the piece
+    if (weighted) {
+      const T* const steps = decays(p, p.first);
       for (int64_t i = 0; i < count; ++i)
         whole += i == 0 && o.reverse ? 0 : std::max(double(steps[i]), kForgotten), sums[i] = whole;
-      if (o.reverse && first + count < n) whole += std::max(double(steps[count]), kForgotten);
+      if (o.reverse && p.first + count < n) whole += std::max(double(steps[count]), kForgotten);
     }
     // to_i = x_i e^{sums_i}; without up_to, x_i e^{whole − sums_i}.
     const auto scaled = [&](const T* x, int64_t ld, T* to, bool up_to) {
@@ -262,11 +177,10 @@ template <class T> struct Scan {
       });
       return to;
     };
-    const bool weighted = decay == Decay::scalar;
     w.ahead.fetch();
     if (!start)
-      gemm(Trans::no, Trans::no, count, cols, m, T(1), weighted ? scaled(queries, q.row, w.q, !o.reverse) : queries,
-           weighted ? m : q.row, w.state, cols, T(0), y, out.row, precision);
+      gemm(Trans::no, Trans::no, count, cols, m, T(1), weighted ? scaled(queries, q_row, w.q, !o.reverse) : queries,
+           weighted ? m : q_row, w.state, cols, T(0), y, out.row, precision);
     if (weighted) vectorised([&] { weigh(w, count); });
     w.ahead.fetch();
     masked_product(Trans::no, o.reverse ? Pairs::later : Pairs::earlier, count, cols, w.a, values, v.row, !start, y,
@@ -275,8 +189,8 @@ template <class T> struct Scan {
     w.ahead.fetch();
     const T factor = math::exp(T(whole));
     for (int64_t i = 0; weighted && !start && i < m * cols; ++i) w.state[i] *= factor;
-    gemm(Trans::yes, Trans::no, m, cols, count, T(1), weighted ? scaled(keys, k.row, w.k, o.reverse) : keys,
-         weighted ? m : k.row, values, v.row, T(!start), w.state, cols, precision);
+    gemm(Trans::yes, Trans::no, m, cols, count, T(1), weighted ? scaled(keys, k_row, w.k, o.reverse) : keys,
+         weighted ? m : k_row, values, v.row, T(!start), w.state, cols, precision);
   }
 
   /// a_tj ← a_tj e^{L_t − L_j} for the pairs that count. Goes through whole vectors: some other pairs become 0.
@@ -289,11 +203,10 @@ template <class T> struct Scan {
     }
   }
 
-  /// A chunk with a decay per channel; its steps are copied into the order of the scan.
-  [[gnu::noinline]] void copied(Memory& w, int64_t b, int64_t h, int64_t first, int64_t count, int64_t col,
-                                int64_t cols, bool start) {
-    load(w, b, h, first, count, col, cols);
-    const bool by_keys = decay == Decay::keys;
+  /// A piece with a decay per channel; its steps are copied into the order of the scan.
+  [[gnu::noinline]] void copied(Memory& w, const ScanPiece& p, bool start) {
+    const int64_t count = p.count, cols = p.cols;
+    load(w, p);
     const DecayQueries<T> queries{w.q, w.a, w.queries};
     const DecayedSum<T> sums{w.a, w.o};
     if (by_keys) weights_by_keys<T>(w, std::span(&queries, 1), w.k, m, count, precision), drop_own(w.a, count);
@@ -306,20 +219,20 @@ template <class T> struct Scan {
     w.ahead.fetch();
     if (by_keys) masked_product(Trans::no, Pairs::earlier, count, cols, w.a, w.v, cols, true, w.o, cols, precision);
     else sum_by_values<T>(w, std::span(&sums, 1), w.v, cols, count, precision);
-    for (int64_t i = 0; i < count; ++i) std::copy_n(w.o + i * cols, cols, out.at(b, h, row_of(first, count, i)) + col);
-    to_state(w, count, cols);
+    for (int64_t i = 0; i < count; ++i) std::copy_n(w.o + i * cols, cols, out.at(p.b, p.h, row_of(p, i)) + p.col);
+    to_state(w, p);
   }
 
   /// S ← e^{L_end} ∘ S + (k ∘ e^{L_end − L})ᵀ v, or kᵀ (v ∘ e^{L_end − L}); the product with the decay is w.carried.
-  void to_state(Memory& w, int64_t count, int64_t cols) {
-    const bool by_keys = decay == Decay::keys;
+  void to_state(Memory& w, const ScanPiece& p) {
     w.ahead.fetch();
-    const double* last = w.sums + (count - 1) * local_channels(cols);
-    for (int64_t c = 0; c < local_channels(cols); ++c) w.border[c] = math::exp(T(last[c]));
+    const int64_t local = local_channels(p);
+    const double* const last = w.sums + (p.count - 1) * local;
+    for (int64_t c = 0; c < local; ++c) w.border[c] = math::exp(T(last[c]));
     for (int64_t c = 0; c < m; ++c)
-      for (int64_t j = 0; j < cols; ++j) w.state[c * cols + j] *= w.border[by_keys ? c : j];
-    gemm(Trans::yes, Trans::no, m, cols, count, T(1), by_keys ? w.carried : w.k, m, by_keys ? w.v : w.carried, cols,
-         T(1), w.state, cols, precision);
+      for (int64_t j = 0; j < p.cols; ++j) w.state[c * p.cols + j] *= w.border[by_keys ? c : j];
+    gemm(Trans::yes, Trans::no, m, p.cols, p.count, T(1), by_keys ? w.carried : w.k, m, by_keys ? w.v : w.carried,
+         p.cols, T(1), w.state, p.cols, precision);
   }
 };
 
