@@ -58,6 +58,7 @@
 #include <sluice/layers/data/csv.h>
 #include <sluice/layers/data/idx.h>
 #include <sluice/layers/data/loader.h>
+#include <sluice/layers/data/npy.h>
 #include <sluice/layers/data/text.h>
 #include <sluice/layers/gau/gau_attention.h>
 #include <sluice/layers/gau/gau_moments.h>

@@ -1,14 +1,17 @@
-// The dtypes of safetensors files: those of tensors, and others whose numbers are read as a wider dtype that holds each
-// of them exactly.
+// The dtypes of files, by their names in safetensors: those of tensors, and others whose numbers are read as a wider
+// dtype that holds each of them exactly.
 #pragma once
 
-#include <sluice/core/dtype.h>
+#include <sluice/core/tensor.h>
 
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <string>
 #include <string_view>
 
 namespace sluice::detail {
@@ -75,7 +78,12 @@ constexpr FileDType kFileDTypes[] = {
     {"U16", 2, i32, &widen_each<whole<int32_t, uint16_t>, uint16_t>},
     {"I16", 2, i32, &widen_each<whole<int32_t, int16_t>, int16_t>},
     {"U32", 4, i64, &widen_each<whole<int64_t, uint32_t>, uint32_t>},
-    {"U64", 8, i64, &widen_each<whole<int64_t, uint64_t>, uint64_t>},  // the reader refuses what becomes negative
+    {"U64", 8, i64, &widen_each<whole<int64_t, uint64_t>, uint64_t>},  // wrong_number() tells what becomes negative
 };
+
+/// A tensor of the numbers that read(to, bytes) copies from a file.
+Tensor read_numbers(const FileDType& type, const Shape& shape, const std::function<void(void*, std::size_t)>& read);
+/// Why x, read from numbers of a type, is wrong, behind the name of the tensor; "" if it is right.
+std::string wrong_number(const FileDType& type, const Tensor& x);
 
 }  // namespace sluice::detail

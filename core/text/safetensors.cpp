@@ -217,29 +217,11 @@ class Reading {
   }
 
   Tensor read_tensor(const Entry& e) {
-    const auto [name, item, dtype, widen] = *e.type;
-    Tensor t = widen ? Tensor() : file_.mapped(e.dims, dtype);
-    if (!t.defined()) {
-      t = empty(e.dims, {.dtype = dtype});
-      if (widen) {
-        std::vector<std::byte> numbers(e.bytes());
-        file_.read(numbers.data(), e.bytes());
-        widen(numbers.data(), t.numel(), t.raw());
-      } else {
-        file_.read(t.raw(), e.bytes());
-      }
-    }
-    if (name == "U64") {
-      const int64_t *const begin = t.data<int64_t>(), *const end = begin + t.numel();
-      const int64_t* const bad = std::find_if(begin, end, [](int64_t v) { return v < 0; });
-      check(bad == end, "tensor ", cited(e.name), " is U64, but its value ", bad - begin, " is beyond i64");
-    }
-    if (dtype == boolean) {
-      const std::byte* const end = t.raw() + e.bytes();
-      const std::byte* const bad =
-          std::find_if(t.raw(), t.raw() + e.bytes(), [](std::byte b) { return b > std::byte{1}; });
-      check(bad == end, "tensor ", cited(e.name), " is BOOL, but its byte ", bad - t.raw(), " is neither 0 nor 1");
-    }
+    Tensor t = e.type->widen ? Tensor() : file_.mapped(e.dims, e.type->dtype);
+    if (!t.defined())
+      t = detail::read_numbers(*e.type, e.dims, [&](void* to, std::size_t bytes) { file_.read(to, bytes); });
+    const std::string wrong = detail::wrong_number(*e.type, t);
+    check(wrong.empty(), "tensor ", cited(e.name), " ", wrong);
     return t;
   }
 

@@ -67,6 +67,7 @@ WORDS = {
     "rope": "RoPE",
     "csv": "CSV",
     "idx": "IDX",
+    "npy": "NPY",
     "kv": "KV",
     "mlp": "MLP",
     "pytorch": "PyTorch",

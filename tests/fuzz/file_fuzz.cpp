@@ -9,6 +9,7 @@
 #include <sluice/layers/data/csv.h>
 #include <sluice/layers/data/gzip.h>
 #include <sluice/layers/data/idx.h>
+#include <sluice/layers/data/npy.h>
 #include <sluice/layers/data/text.h>
 #include <sluice/layers/table.h>
 #include <sluice/layers/train/log.h>
@@ -110,12 +111,14 @@ std::vector<Format>& formats(const TempFolder& folder) {
     for (int i = 0; i < 30; ++i) idx += static_cast<char>(i * 7);
     for (int i = 0; i < 20; ++i) csv += str(i, ",\"a ", i, ", \"\"b\"\"\",", 1.5 * i, i % 2 ? "\r\n" : "\n");
     for (int i = 0; i < 300; ++i) prose += str(i * i, " ");
-    auto read_tensor = [](const std::string& p) {
-      const Tensor x = read_idx(p, f64);
+    auto shape_and_bytes = [](const Tensor& x) {
       std::string s = str(x.shape());
       append_bytes(s, x);
       return s;
     };
+    auto read_tensor = [=](const std::string& p) { return shape_and_bytes(read_idx(p, f64)); };
+    write_npy(path, normal({3, 4}, 0, 1, rng));
+    add_written("npy", [=](const std::string& p) { return shape_and_bytes(read_npy(p)); });
     auto read_prose = [](const std::string& p) { return read_text(p); };
     auto read_table = [](const std::string& p) { return text_of(read_csv(p)); };
     v.push_back({"idx", idx, read_tensor}), v.push_back({"idx.gz", gzipped(idx), read_tensor});

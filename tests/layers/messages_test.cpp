@@ -12,6 +12,7 @@
 #include <sluice/layers/attention/transformer_block.h>
 #include <sluice/layers/data/csv.h>
 #include <sluice/layers/data/idx.h>
+#include <sluice/layers/data/npy.h>
 #include <sluice/layers/data/text.h>
 #include <sluice/layers/gau/flash_model.h>
 #include <sluice/layers/gau/gau.h>
@@ -284,6 +285,7 @@ TEST_CASE("messages: a file is named with the function that was called, whatever
       {"tokenizer", [](const std::string& path) { Tokenizer::from_file(path); }},
       {"read_text", [](const std::string& path) { read_text(path); }},
       {"read_idx", [](const std::string& path) { read_idx(path); }},
+      {"read_npy", [](const std::string& path) { read_npy(path); }},
       {"read_file", [](const std::string& path) { read_file(path); }},
       {"read_csv", [](const std::string& path) { read_csv(path); }},
   };
