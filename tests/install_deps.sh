@@ -110,6 +110,7 @@ if ((tests && !check)) && have apt-cache; then
   newest=$(apt-cache --names-only search '^clang-[0-9]+$' | sed -E 's/^clang-([0-9]+) .*/\1/' | sort -n | tail -n 1)
   if [[ $newest ]] && ! have "clang++-$newest"; then extra=("clang-$newest" "libc++-$newest-dev" "libc++abi-$newest-dev"); fi
   # The formatter by whose version 14 the tree is laid out.
+  if ! have gdb; then extra+=(gdb); fi
   if ! have clang-format-14 && [[ $(apt-cache --names-only search '^clang-format-14$') ]]; then extra+=(clang-format-14); fi
 fi
 

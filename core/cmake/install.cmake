@@ -14,6 +14,7 @@ install(DIRECTORY core ops autograd parallel layers DESTINATION ${CMAKE_INSTALL_
 install(FILES layers/sluice.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sluice)
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice  # scripts work on the project's folder
         PATTERN "*.sh" EXCLUDE PATTERN "__pycache__" EXCLUDE)
+install(FILES core/text/gdb.py DESTINATION ${CMAKE_INSTALL_DATADIR}/sluice)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 install(EXPORT sluice FILE sluiceTargets.cmake NAMESPACE sluice:: DESTINATION ${package_dir})
