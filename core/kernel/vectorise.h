@@ -5,6 +5,15 @@
 
 #include <sluice/core/kernel/cpu.h>
 
+// Before a loop whose iterations do not depend on one another, which the compiler then need not prove.
+#if defined(__clang__)
+#define SLUICE_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define SLUICE_VECTORIZE _Pragma("GCC ivdep")
+#else
+#define SLUICE_VECTORIZE
+#endif
+
 #if defined(__clang__)  // clang would warn that loops with C library calls stay scalar
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wpass-failed"

@@ -10,6 +10,7 @@
 // Few queries, as in a step of decoding, cannot occupy many threads: then each tile of keys is a task of its own, and
 // the tiles' results are merged in their order (split-KV; Dao et al. 2023).
 #include <sluice/core/kernel/cpu.h>
+#include <sluice/core/kernel/kernel_bf16.h>
 #include <sluice/ops/attention/attention_products.h>
 
 namespace sluice {
@@ -230,7 +231,22 @@ template <class T> struct Forward {
   }
 };
 
+/// A call of bf16 gets f32 copies. But few queries would read copies of K and V once, and take longer to make them than
+/// all else: they read K and V in bf16.
+void forward_in_f32(const AttentionCall& call, Tensor& out, Tensor& lse) {
+  Widening copies(false);
+  AttentionCall others = call;
+  const bool few = call.q.dim(2) <= few_queries(precision()) && !call.options.mask.blocks.defined();
+  if (few) others.k = others.v = Tensor();
+  AttentionCall wide = Widened<const AttentionCall&>(copies, others).get();
+  if (few) wide.k = call.k, wide.v = call.v;
+  Tensor wide_out = copies.result(out), wide_lse = lse.defined() ? copies.result(lse) : lse;
+  Forward<float>(wide, wide_out, wide_lse).run();
+  copies.finish();
+}
+
 void forward_cpu(const AttentionCall& call, Tensor& out, Tensor& lse) {
+  if (call.q.dtype() == bf16) return forward_in_f32(call, out, lse);
   dispatch_float("attention", call.q.dtype(), [&]<class T>() { Forward<T>(call, out, lse).run(); });
 }
 
@@ -239,9 +255,11 @@ void forward_cpu(const AttentionCall& call, Tensor& out, Tensor& lse) {
 }  // namespace detail
 
 constinit decltype(kernel::attention) kernel::attention{
-    "attention", &detail::forward_cpu, [](const detail::AttentionCall& c, Tensor&, Tensor&) {
+    "attention", &detail::forward_cpu,
+    [](const detail::AttentionCall& c, Tensor&, Tensor&) {
       const int64_t pairs = detail::counted_pairs(c);  // scores and the weighted sum
       return Work{.flops = 2 * checked_mul("attention", pairs, c.q.dim(3) + c.v.dim(3)), .attention_elements = pairs};
-    }};
+    },
+    Bf16::native};
 
 }  // namespace sluice

@@ -9,7 +9,7 @@
 //   in parts   f32 on AMX, each number as three of bf16 (ops/gemm/bf16x3.h)
 //   sparse     a sum behind a mask whose right operand is not finite: 0·NaN must add nothing
 //   packed     K and V of a tile of keys that several tiles of queries see whole are packed once (KeyTile)
-//   few rows   S and P V of a decoding step (ops/matmul/skinny.h)
+//   few rows   S and P V of a decoding step (ops/matmul/skinny.h), also with K and V in bf16
 //   gemm       everything else
 //
 // Infinities and NaN have no parts, and in parts huge numbers overflow earlier or later than in a chain of
@@ -140,19 +140,20 @@ template <class T> class TileProducts {
 
   /// s = scale·Q Kᵀ. Packs Q unless it is the Q of the previous call.
   void scores(const Tile& t, Keys keys, T* s) {
-    const Matrix q = queries(t), k = keys_of(t);
+    const Matrix q = queries(t);
     const T scale = T(*t_.o.scale);
-    if (few_)
-      return vectorised([&] { skinny_dots(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols); });
+    if (t_.narrow) return few_dots(t, scale, q, cols_of(t, t_.narrow_k, t_.d), s);
+    const Matrix k = keys_of(t);
+    if (t_.few) return few_dots(t, scale, q, k, s);
     const std::pair rows(q.data, t.rows);
     if (keys.keys_t && (std::exchange(packed_, rows) != rows || t.list)) pack_queries(q, scale);
     multiply(t, scale, q, keys.keys_t ? queries_.data() : nullptr, k.transposed(), keys.keys_t, s, t.cols);
   }
   /// o [rows, dv] += P V.
   void add_values(const Tile& t, Keys keys, const T* p, T* o) {
+    if (t_.narrow) return few_sums(t, p, cols_of(t, t_.narrow_v, t_.dv), o);
     const Matrix v = values_of(t);
-    if (few_ && !hides(t, v))
-      return vectorised([&] { skinny_sums(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv); });
+    if (t_.few) return few_sums(t, p, v, o);
     add_rows(t, t_.dv, o, t_.dv,
              [&](T* c, int64_t ldc) { multiply(t, T(1), weights(t, p), nullptr, v, keys.values, c, ldc); });
   }
@@ -176,6 +177,22 @@ template <class T> class TileProducts {
   }
 
  private:
+  /// S and P V of few queries. Not inlined, so that attend() stays small.
+  template <class B>
+  [[gnu::noinline]] void few_dots(const Tile& t, T scale, const Matrix& q, const TileMatrix<B>& k, T* s) const {
+    const auto dots = [&](auto far) {
+      vectorised([&] { skinny_dots<far>(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols); });
+    };
+    far_ ? dots(std::true_type()) : dots(std::false_type());
+  }
+  template <class B> [[gnu::noinline]] void few_sums(const Tile& t, const T* p, const TileMatrix<B>& v, T* o) const {
+    if (hides(t, v)) return sparse_product(Trans::no, t.rows, t_.dv, t.cols, T(1), p, t.cols, v.data, v.ld, o, t_.dv);
+    const auto sums = [&](auto far) {
+      vectorised([&] { skinny_sums<far>(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv); });
+    };
+    far_ ? sums(std::true_type()) : sums(std::false_type());
+  }
+
   /// c = alpha · a b if b is transposed, otherwise c += alpha · a b. left: a as packed by pack_queries(), or null.
   void multiply(const Tile& t, T alpha, const Matrix& a, T* left, const Matrix& b,
                 const std::optional<PackedMatrix<T>>& right, T* c, int64_t ldc) {
@@ -222,7 +239,9 @@ template <class T> class TileProducts {
 
   bool in_parts() const { return std::is_same_v<T, float> && t_.in_parts; }
   /// True if zero weights must hide rows of a sum's right operand.
-  bool hides(const Tile& t, const Matrix& b) const { return t.masked && !all_finite(b.data, b.count, b.width, b.ld); }
+  template <class B> bool hides(const Tile& t, const TileMatrix<B>& b) const {
+    return t.masked && !all_finite(b.data, b.count, b.width, b.ld);
+  }
 
   /// Calls add(c, ldc), which adds the rows of the tile to c. `to` is the row of query t.row.
   template <class F> void add_rows(const Tile& t, int64_t width, T* to, int64_t ld, F add) {
@@ -244,7 +263,7 @@ template <class T> class TileProducts {
     for (int64_t r = 0; r < t.rows; ++r) std::copy_n(x.at(t.batch, t.head, t.list[r]), width, rows + r * width);
     return {rows, width, t.rows, width};
   }
-  Matrix cols_of(const Tile& t, const HeadView<const T>& x, int64_t width) const {
+  template <class B> TileMatrix<B> cols_of(const Tile& t, const HeadView<const B>& x, int64_t width) const {
     return {x.at(t.batch, t_.kv_head(t.head), t.col), x.row, t.cols, width};
   }
   Matrix queries(const Tile& t) { return rows_of(t, t_.q, t_.d, 0); }
@@ -252,11 +271,8 @@ template <class T> class TileProducts {
   Matrix values_of(const Tile& t) const { return cols_of(t, t_.v, t_.dv); }
 
   const ScoreTiles<T>& t_;
-  /// True if the call has so few queries that its products need no gemm. The call decides, not the tile: the backward
-  /// pass must compute the scores of the forward pass to the bit, or e^{S − lse} is not P. For the same reason gemv
-  /// computes no scores.
-  const bool few_ =
-      t_.visibility.block_of_query() == 0 && (t_.m == 1 || (t_.m <= kSkinnyRows && t_.precision == Precision::f32));
+  /// Whether K and V are more than the caches of a core hold.
+  const bool far_ = t_.batch * t_.kv_heads * t_.n * (t_.d + t_.dv) > (int64_t{4} << 20) / (t_.narrow ? 2 : 4);
   Scratch<T> queries_, left_, right_;         // packed queries; the operands of one product in parts
   std::pair<const T*, int64_t> packed_ = {};  // address and number of the rows in queries_; views may overlap
   bool queries_fit_ = true;

@@ -15,9 +15,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 namespace sluice::detail {
+
+/// How many queries are few. With bf16, copies of K and V for a product of more would take longer than 8 queries.
+inline int64_t few_queries(Precision precision) { return precision == Precision::bf16 ? 8 : kSkinnyRows; }
 
 template <class T> struct ScoreTiles {
   struct Tile {
@@ -33,9 +37,16 @@ template <class T> struct ScoreTiles {
   const AttentionOptions& o;
   int64_t batch, heads, kv_heads, m, n, d, dv;
   HeadView<const T> q, k, v;
+  using Narrow = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
+  HeadView<const Narrow> narrow_k, narrow_v;  // in place of k and v, if these are bf16 beside q in f32
+  bool narrow;
   Visibility visibility;
   RngBlocks from;
   Precision precision = sluice::precision();
+  /// True if the call has so few queries that its products need no gemm. The call decides, not the tile: the backward
+  /// pass must compute the scores of the forward pass to the bit, or e^{S − lse} is not P. For the same reason gemv
+  /// computes no scores.
+  bool few = m <= few_queries(precision) && visibility.block_of_query() == 0;
   bool in_parts = false;  // products are computed in three parts
   const T* bias = nullptr;
   int64_t bias_stride[4] = {0, 0, 0, 0};
@@ -46,7 +57,10 @@ template <class T> struct ScoreTiles {
 
   explicit ScoreTiles(const AttentionCall& c)
       : o(c.options), batch(c.q.dim(0)), heads(c.q.dim(1)), kv_heads(c.k.dim(1)), m(c.q.dim(2)), n(c.k.dim(2)),
-        d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), k(c.k), v(c.v), visibility(o.mask, batch, heads, m, n), from(c.from) {
+        d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), narrow(c.k.dtype() != c.q.dtype()),
+        visibility(o.mask, batch, heads, m, n), from(c.from) {
+    if (narrow) narrow_k = HeadView<const Narrow>(c.k), narrow_v = HeadView<const Narrow>(c.v);
+    else k = HeadView<const T>(c.k), v = HeadView<const T>(c.v);
     if (o.bias.defined()) {
       const Layout l = o.bias.layout().expanded({batch, heads, m, n});
       std::copy_n(l.strides.begin(), 4, bias_stride);

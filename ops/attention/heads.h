@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
 
 namespace sluice::detail {
@@ -73,32 +74,33 @@ template <class T> class Scratch {
 
 /// True if all of rows × width values are finite.
 template <class T> bool all_finite(const T* x, int64_t rows, int64_t width, int64_t stride) {
-  T sum = 0;
+  using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+  Wide sum = 0;
   vectorised([=, &sum] {
     constexpr int lanes = 32;
-    T lane[lanes] = {};  // x·0 is 0 for finite x, else NaN
+    Wide lane[lanes] = {};  // x·0 is 0 for finite x, else NaN
     for (int64_t r = 0; r < rows; ++r) {
       const T* const row = x + r * stride;
       int64_t i = 0;
       for (; i + lanes <= width; i += lanes)
-        for (int k = 0; k < lanes; ++k) lane[k] += row[i + k] * T(0);
-      for (int k = 0; k < lanes && i < width; ++i, ++k) lane[k] += row[i] * T(0);
+        for (int k = 0; k < lanes; ++k) lane[k] += Wide(row[i + k]) * Wide(0);
+      for (int k = 0; k < lanes && i < width; ++i, ++k) lane[k] += Wide(row[i]) * Wide(0);
     }
     sum = row_sum(lane, lanes);
   });
-  return sum == T(0);
+  return sum == Wide(0);
 }
 
 /// c [n, m] += alpha · a · b, or alpha · aᵀ · b. Skips the zeros of a, because 0·NaN must add nothing. For tiles whose
 /// operands hold NaN or infinities behind the mask.
-template <class T>
-void sparse_product(Trans ta, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
+template <class T, class B>
+void sparse_product(Trans ta, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const B* b,
                     int64_t ldb, T* c, int64_t ldc) {
   for (int64_t i = 0; i < n; ++i)
     for (int64_t l = 0; l < k; ++l) {
       const T weight = ta == Trans::no ? a[i * lda + l] : a[l * lda + i];
       if (weight == T(0)) continue;
-      for (int64_t j = 0; j < m; ++j) c[i * ldc + j] += alpha * weight * b[l * ldb + j];
+      for (int64_t j = 0; j < m; ++j) c[i * ldc + j] += alpha * weight * T(b[l * ldb + j]);
     }
 }
 

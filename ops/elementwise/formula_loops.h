@@ -4,6 +4,7 @@
 
 #include <sluice/core/dtype.h>
 #include <sluice/core/kernel/strided.h>
+#include <sluice/core/kernel/vectorise.h>
 #include <sluice/ops/elementwise/formulas.h>
 
 #include <array>
@@ -12,16 +13,13 @@
 #include <type_traits>
 
 #if defined(__clang__)
-#define SLUICE_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
 #define SLUICE_LOOP [[gnu::flatten]] SLUICE_FN
 #elif defined(__GNUC__)
-#define SLUICE_VECTORIZE _Pragma("GCC ivdep")
 // Not always_inline: GCC's early inliner skips always_inline functions, and its later inliner does not inline a formula
 // that has been specialised by then. Loops over formulas of three tensors then call a function per number: 50 times as
 // slow.
 #define SLUICE_LOOP [[gnu::flatten]] inline
 #else
-#define SLUICE_VECTORIZE
 #define SLUICE_LOOP inline
 #endif
 

@@ -33,7 +33,7 @@ void skinny_matmul(Trans tb, int64_t n, int64_t m, int64_t k, const T* a, int64_
   const int64_t depth = std::max<int64_t>(4, kPiece / std::max<int64_t>(1, cols) / 4 * 4);
   const int64_t depths = std::max<int64_t>(1, ceil_div(k, depth));
   const Tensor memory = empty({(depths - 1) * n * m}, {.dtype = dtype_of<T>()});
-  auto add = &skinny_sums<T, B>;
+  auto add = &skinny_sums<false, T, B>;  // processors foresee the long rows
 #if defined(__x86_64__)
   if constexpr (sizeof(B) == 2)
     if (isa() == Isa::avx512_bf16 && flush_denormals()) add = &avx512_bf16_sums;

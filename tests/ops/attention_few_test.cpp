@@ -1,0 +1,88 @@
+// Few queries, as in a step of decoding: K and V of bf16 are read where they lie.
+#include <sluice/ops/attention/attention.h>
+
+#include "support/approx.h"
+#include "support/catch.h"
+#include "support/isa_scope.h"
+
+#include <sluice/autograd/engine.h>
+#include <sluice/sluice.h>
+
+#include <limits>
+
+using namespace sluice;
+using namespace sluice::testing;
+
+namespace {
+
+/// [batch, heads, n, d] of bf16, as rows of heads lie in a cache, or beside one another in one row.
+Tensor drawn(const Shape& shape, bool merged, Rng& rng) {
+  if (!merged) return to(normal(shape, 0, 1, rng), bf16);
+  return permute(to(normal({shape[0], shape[2], shape[1], shape[3]}, 0, 1, rng), bf16), {0, 2, 1, 3});
+}
+
+/// The call in bf16 is the one in f32 of the same numbers, rounded: to the bit, if f32 has few queries, too.
+void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
+  INFO("q " << q.shape() << " k " << k.shape() << " v " << v.shape());
+  const Tensor got = attention(q, k, v, o);
+  CHECK(got.dtype() == bf16);
+  AttentionOptions wide = o;
+  for (Tensor* x : {&wide.bias, &wide.sink})
+    if (x->defined()) *x = to(*x, f32);
+  const Tensor want = attention(to(q, f32), to(k, f32), to(v, f32), wide);
+  if (q.dim(2) <= 4 && q.dim(1) == k.dim(1)) CHECK(same_bits(got, to(want, bf16)));
+  CHECK(max_abs_diff(got, to(want, bf16)) <= 0x1p-7 * max_abs(want));
+}
+
+}  // namespace
+
+TEST_CASE("attention: few queries of bf16 are those of f32, rounded", "[attention][bf16][skinny]") {
+  Rng rng(3);
+  for (const int64_t m : {1, 2, 3, 4, 5, 7, 8, 9})
+    for (const auto& [n, d] : {std::pair<int64_t, int64_t>{1, 3}, {9, 16}, {513, 33}, {1029, 128}, {70, 130}})
+      for (const int64_t kv_heads : {4, 2, 1})
+        for (const bool merged : {false, true}) {
+          if (n < m) continue;
+          const Tensor q = drawn({2, 4, m, d}, merged, rng), k = drawn({2, kv_heads, n, d}, merged, rng),
+                       v = drawn({2, kv_heads, n, d + 1}, merged, rng);
+          check(q, k, v, {});
+          check(q, k, v, {.mask = {.causal = true, .window = 50}});
+          AttentionOptions o{.mask = {.causal = true}};
+          o.softcap = 3, o.bias = to(normal({4, m, n}, 0, 1, rng), bf16), o.sink = to(normal({4}, 0, 1, rng), bf16);
+          check(q, k, v, o);
+        }
+}
+
+TEST_CASE("attention: few queries of bf16 see nothing of what is masked", "[attention][bf16][skinny]") {
+  Rng rng(4);
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor q = drawn({1, 2, 3, 16}, false, rng);
+  Tensor k = drawn({1, 2, 40, 16}, false, rng), v = drawn({1, 2, 40, 16}, false, rng);
+  const Tensor mask = lt(arange(0, 40), 37.0);
+  const AttentionOptions o{.mask = {.keys = unsqueeze(mask, 0)}};
+  const Tensor want = attention(q, k, v, o);
+  for (const double bad : {inf, -inf, nan}) {
+    Tensor hidden_k = narrow(k, 2, 37, 3), hidden_v = narrow(v, 2, 37, 3);
+    fill_(hidden_k, bad), fill_(hidden_v, bad);
+    CHECK(same_bits(attention(q, k, v, o), want));
+  }
+  Tensor seen = narrow(v, 2, 5, 1);
+  fill_(seen, nan);
+  CHECK(std::isnan(max(abs(attention(q, k, v, o))).item()));
+}
+
+TEST_CASE("attention: few queries of bf16 have gradients", "[attention][bf16][skinny]") {
+  Rng rng(5);
+  for (const int64_t m : {1, 4, 6, 8}) {
+    std::vector<Tensor> x, wide;
+    for (const Shape& s : {Shape{2, 4, m, 24}, Shape{2, 2, 65, 24}, Shape{2, 2, 65, 8}}) {
+      x.push_back(drawn(s, true, rng));
+      wide.push_back(to(x.back(), f64).requires_grad_()), x.back().requires_grad_();
+    }
+    const AttentionOptions o{.mask = {.causal = true}};
+    const Tensor c = drawn({2, 4, m, 8}, false, rng);
+    const auto got = grad({attention(x[0], x[1], x[2], o)}, x, {.grad_outputs = {c}});
+    const auto want = grad({attention(wide[0], wide[1], wide[2], o)}, wide, {.grad_outputs = {to(c, f64)}});
+    for (std::size_t i = 0; i < 3; ++i) CHECK(max_abs_diff(to(got[i], f64), want[i]) <= 0x1p-6 * max_abs(want[i]));
+  }
+}
