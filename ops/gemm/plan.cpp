@@ -52,8 +52,10 @@ Plan plan_gemm(const GemmShape& p) {
   const int64_t work = p.n * p.m * p.k;
   if (passes(p)) return {Plan::passing, Packing::tiles, means(p, Packing::tiles)};
   // A single product of few rows is memory-bound. Where f32 is rounded to bf16, only one row counts as few: rounding
-  // would not make it faster.
-  const int64_t few = p.dtype == f32 && rounds(p) ? 1 : kSkinnyRows;
+  // would not make it faster. Rows of a large transposed b are read once for 8 rows of a, 4 at a time.
+  const bool twice = !p.plain_b && p.m * p.k >= 1 << 20 && usual(p) != Packing::tiles;
+  const int64_t most = twice ? 2 * kSkinnyRows : kSkinnyRows;
+  const int64_t few = p.dtype == f32 && rounds(p) ? 1 : most;
   if (p.batch == 1 && p.n <= few && p.plain_rows) return {Plan::rows, Packing::plain, "few rows"};
   if (p.batch == 1 && p.m == 1 && p.plain_column) return {Plan::column, Packing::plain, "few rows"};
 

@@ -12,8 +12,8 @@
 
 namespace sluice::detail {
 
-/// c [n, m] = a·b + bias in parallel, for n <= kSkinnyRows. b [k, m], or its transpose [m, k], with leading dimension
-/// ldb; bias [m] or null. The same bits for any number of threads. B is T, or BFloat16 if T is float.
+/// c [n, m] = a·b + bias in parallel, for few rows. b [k, m], or its transpose [m, k], with leading dimension ldb; bias
+/// [m] or null. The same bits for any number of threads. B is T, or BFloat16 if T is float.
 template <class T, class B>
 void skinny_matmul(Trans tb, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb,
                    const T* bias, T* c, int64_t ldc);

@@ -109,6 +109,18 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
     INFO(n << " rows, k " << k);
     CHECK((plan_gemm(s).way == Plan::passing) == passes);
   }
+  // A large transposed b is read once for eight rows, where no tiles of bf16 want it.
+  for (const auto& [isa, dtype, n, k, few] : {std::tuple{Isa::avx512, f32, 8, 2048, true},
+                                              {Isa::avx512, f32, 9, 2048, false},
+                                              {Isa::avx2, f64, 8, 2048, true},
+                                              {Isa::avx2, bf16, 8, 2048, true},
+                                              {Isa::amx, f32, 8, 2047, false},
+                                              {Isa::amx, bf16, 5, 2048, false},
+                                              {Isa::base, f32, 5, 2048, true}}) {
+    const GemmShape s{.n = n, .m = 512, .k = k, .dtype = dtype, .plain_rows = true, .isa = isa, .flush = true};
+    INFO(isa_name(isa) << ' ' << str(dtype) << ' ' << n << " rows, k " << k);
+    CHECK((plan_gemm(s).way == Plan::rows) == few);
+  }
   for (const Row& r : rows) {
     GemmShape s{.batch = r.batch,
                 .n = r.n,

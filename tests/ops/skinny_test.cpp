@@ -60,7 +60,7 @@ template <class T> void check(Trans trans, int64_t n, int64_t m, int64_t k, bool
 TEST_CASE("few rows: sums and dot products of every remainder", "[skinny]") {
   Rand r(7);
   for (Trans trans : {Trans::no, Trans::yes})
-    for (int64_t n = 1; n <= kSkinnyRows; ++n)
+    for (int64_t n = 1; n <= 2 * kSkinnyRows + 1; ++n)
       for (int64_t m : {1, 4, 5, 18, 35})
         for (int64_t k : {0, 1, 4, 7, 16, 33, 67})
           check<float>(trans, n, m, k, (m + k) % 2 == 0, r), check<double>(trans, n, m, k, (m + k) % 2 == 1, r);
