@@ -110,17 +110,17 @@ template <class T, int form>  // 0: no momentum; 1: momentum; 2: Nesterov's mome
 struct SgdElement {
   SgdStep<T> sgd;
   __device__ void operator()(T& w, T g, T& m, T&, T&) const {
-    if constexpr (form == 0) sgd.step(w, g);
+    if constexpr (form == 0) sgd(w, g);
     else sgd.template step<form == 2>(w, g, m);
   }
 };
 template <class T> struct AdamElement {
   AdamStep<T> adam;
-  __device__ void operator()(T& w, T g, T& m, T& v, T&) const { adam.step(w, g, m, v); }
+  __device__ void operator()(T& w, T g, T& m, T& v, T&) const { adam(w, g, m, v); }
 };
 template <class T> struct LionElement {
   LionStep<T> lion;
-  __device__ void operator()(T& w, T g, T& m, T&, T&) const { lion.step(w, g, m); }
+  __device__ void operator()(T& w, T g, T& m, T&, T&) const { lion(w, g, m); }
 };
 template <class T> struct RmsPropElement {
   RmsPropStep<T> rms;

@@ -78,13 +78,9 @@ template <class T, class Span> void step_piece(const UpdatedTensors& x, Piece pi
   }
 }
 
-template <class T, bool nesterov>
-void momentum_span(const SgdStep<T> sgd, int64_t n, T* __restrict__ w, const T* __restrict__ g, T* __restrict__ b) {
-  for (int64_t i = 0; i < n; ++i) sgd.template step<nesterov>(w[i], g[i], b[i]);
-}
-
-template <class T> void sgd_span(const SgdStep<T> sgd, int64_t n, T* __restrict__ w, const T* __restrict__ g) {
-  for (int64_t i = 0; i < n; ++i) sgd.step(w[i], g[i]);
+/// f(p[i]…) for element i of each array, i < n. The arrays do not overlap.
+template <class F, class... P> void each_element(int64_t n, F f, P* __restrict__... p) {
+  for (int64_t i = 0; i < n; ++i) f(p[i]...);
 }
 
 template <bool centered, bool momentum, class T>
@@ -97,32 +93,6 @@ void rmsprop_span(const RmsPropStep<T> rms, int64_t n, T* __restrict__ w, const 
     if constexpr (momentum) step = u[i] = rms.momentum * u[i] + step;
     w[i] -= rms.lr * step;
   }
-}
-
-template <class T>
-void lion_span(const LionStep<T> lion, int64_t n, T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m) {
-  for (int64_t i = 0; i < n; ++i) lion.step(w[i], g[i], m[i]);
-}
-
-template <class T>
-void adam_span(const AdamStep<T> adam, int64_t n, T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m,
-               T* __restrict__ v) {
-  for (int64_t i = 0; i < n; ++i) adam.step(w[i], g[i], m[i], v[i]);
-}
-
-/// The moments, and the directions u.
-template <class T>
-void lamb_span(const LambStep<T> lamb, int64_t n, const T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m,
-               T* __restrict__ v, T* __restrict__ u) {
-  for (int64_t i = 0; i < n; ++i) {
-    lamb.moments(g[i], m[i], v[i]);
-    u[i] = lamb.direction(w[i], m[i], v[i]);
-  }
-}
-template <class T>
-void apply_span(const LambStep<T> lamb, T rate, int64_t n, T* __restrict__ w, const T* __restrict__ m,
-                const T* __restrict__ v) {
-  for (int64_t i = 0; i < n; ++i) w[i] -= rate * lamb.direction(w[i], m[i], v[i]);
 }
 
 /// Updates all tensors by span(rule's step, n, w, g, m, v, u), see step_piece().
@@ -138,9 +108,11 @@ void step_all(const char* op, const Rule& rule, UpdatedTensors& x, Span span) {
 
 void sgd_cpu(const SgdRule& rule, UpdatedTensors& x) {
   step_all<SgdStep>("sgd", rule, x, [&]<class T>(const SgdStep<T>& sgd, int64_t n, T* w, const T* g, T* b, T*, T*) {
-    if (!b) sgd_span(sgd, n, w, g);
-    else if (rule.nesterov) momentum_span<T, true>(sgd, n, w, g, b);
-    else momentum_span<T, false>(sgd, n, w, g, b);
+    const auto plain = [sgd](T& wi, T gi, T& bi) { sgd.template step<false>(wi, gi, bi); };
+    const auto ahead = [sgd](T& wi, T gi, T& bi) { sgd.template step<true>(wi, gi, bi); };
+    if (!b) each_element(n, sgd, w, g);
+    else if (rule.nesterov) each_element(n, ahead, w, g, b);
+    else each_element(n, plain, w, g, b);
   });
 }
 
@@ -157,13 +129,13 @@ void rmsprop_cpu(const RmsPropRule& rule, UpdatedTensors& x) {
 
 void lion_cpu(const LionRule& rule, UpdatedTensors& x) {
   step_all<LionStep>("lion", rule, x, [](const auto& lion, int64_t n, auto* w, auto* g, auto* m, auto*, auto*) {
-    lion_span(lion, n, w, g, m);
+    each_element(n, lion, w, g, m);
   });
 }
 
 void adam_cpu(const AdamRule& rule, UpdatedTensors& x) {
   step_all<AdamStep>("adam", rule, x, [](const auto& adam, int64_t n, auto* w, auto* g, auto* m, auto* v, auto*) {
-    adam_span(adam, n, w, g, m, v);
+    each_element(n, adam, w, g, m, v);
   });
 }
 
@@ -181,7 +153,11 @@ void lamb_cpu(const LambRule& rule, UpdatedTensors& x) {
       step_piece<T>(kept, piece, [&](int64_t n, T* w, const T* g, T* m, T* v, T*) {
         for (int64_t i = 0; i < n; i += kTile) {
           const int64_t k = std::min(kTile, n - i);
-          lamb_span(lamb, k, w + i, g + i, m + i, v + i, u);
+          const auto direct = [lamb](T wi, T gi, T& mi, T& vi, T& ui) {
+            lamb.moments(gi, mi, vi);
+            ui = lamb.direction(wi, mi, vi);
+          };
+          each_element(k, direct, w + i, g + i, m + i, v + i, u);
           squares[0] += sum_squares(w + i, k);
           squares[1] += sum_squares(u, k);
         }
@@ -194,7 +170,8 @@ void lamb_cpu(const LambRule& rule, UpdatedTensors& x) {
     pieces.each([&](Piece piece, std::size_t) {
       const auto [ww, uu] = norms[piece.tensor];
       const T rate = static_cast<T>(lamb_rate(rule, ww, uu));
-      step_piece<T>(x, piece, [&](int64_t n, T* w, const T*, T* m, T* v, T*) { apply_span(lamb, rate, n, w, m, v); });
+      const auto apply = [lamb, rate](T& wi, T mi, T vi) { wi -= rate * lamb.direction(wi, mi, vi); };
+      step_piece<T>(x, piece, [&](int64_t n, T* w, const T*, T* m, T* v, T*) { each_element(n, apply, w, m, v); });
     });
   });
 }

@@ -78,7 +78,7 @@ template <class T> struct SgdStep {
   explicit SgdStep(const SgdRule& r)
       : lr(static_cast<T>(r.lr)), momentum(static_cast<T>(r.momentum)), l2(static_cast<T>(r.weight_decay)) {}
 
-  SLUICE_FN void step(T& w, T g) const { w -= lr * (g + l2 * w); }
+  SLUICE_FN void operator()(T& w, T g) const { w -= lr * (g + l2 * w); }
   template <bool nesterov> SLUICE_FN void step(T& w, T g, T& b) const {
     const T d = g + l2 * w;
     b = momentum * b + d;
@@ -116,7 +116,7 @@ template <class T> struct AdamStep {
         c2(static_cast<T>(1 - r.beta2)), lr(static_cast<T>(r.lr)), root_scale(static_cast<T>(r.root_scale)),
         eps(static_cast<T>(r.eps)), shrink(static_cast<T>(r.shrink)), l2(static_cast<T>(r.l2)) {}
 
-  SLUICE_FN void step(T& w, T g, T& m, T& v) const {
+  SLUICE_FN void operator()(T& w, T g, T& m, T& v) const {
     const T d = g + l2 * w;
     m = b1 * m + c1 * d;
     v = b2 * v + c2 * (d * d);
@@ -144,7 +144,7 @@ template <class T> struct LionStep {
       : b1(static_cast<T>(r.beta1)), c1(static_cast<T>(1 - r.beta1)), b2(static_cast<T>(r.beta2)),
         c2(static_cast<T>(1 - r.beta2)), lr(static_cast<T>(r.lr)), shrink(static_cast<T>(r.shrink)) {}
 
-  SLUICE_FN void step(T& w, T g, T& m) const {
+  SLUICE_FN void operator()(T& w, T g, T& m) const {
     const T u = math::sign(c1 * g + b1 * m);
     m = c2 * g + b2 * m;
     w -= lr * u + shrink * w;  // the decay is added to the update, as Adam's
