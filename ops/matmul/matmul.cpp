@@ -37,12 +37,10 @@ struct MatMul final : Op<"matmul"> {
 // y = x·W + b over all leading dims at once: dx = g·Wᵀ, dW = xᵀ·g, db = Σ_rows g.
 struct Linear final : Op<"linear"> {
   Tensors vjp(const Tensor& g) override {
-    Tensor rows = as_rows(g);
-    Tensors grads(edges.size());
-    if (needs(0)) grads[0] = matmul(g, transpose(saved(1), 0, 1));
-    if (needs(1)) grads[1] = matmul(transpose(as_rows(saved(0)), 0, 1), rows);
-    if (edges.size() > 2 && needs(2)) grads[2] = sum(rows, {0});
-    return grads;
+    const Tensor rows = as_rows(g);
+    return {needs(0) ? matmul(g, transpose(saved(1), 0, 1)) : Tensor(),
+            needs(1) ? matmul(transpose(as_rows(saved(0)), 0, 1), rows) : Tensor(),
+            needs(2) ? sum(rows, {0}) : Tensor()};
   }
 };
 
@@ -59,8 +57,7 @@ Tensor product_of_rows(const char* op, const Tensor& x, const Tensor& weight, co
     if (too_large(rows, out)) fail(op, ": a dimension exceeds 2^31 — got ", x, " and ", weight);
     kernel::matmul(rows, weight.detach(), bias.defined() ? bias.detach() : Tensor(), out);
   }
-  if (bias.defined()) return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
-  return record<Linear>(std::move(y), {x, weight}, {x, weight});
+  return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
 }
 
 }  // namespace

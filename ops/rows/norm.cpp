@@ -115,23 +115,18 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
   });
 }
 
-// Inputs: x, weight, bias (the last two may be missing). Saved: x, weight or undefined, the rows' statistics.
+// Inputs: x, weight, bias (the last two may be undefined). Saved: x, weight or undefined, the rows' statistics.
 struct NormRule {
   NormSpec spec;
   Tensors operator()(const Node& node, const Tensor& g) const {
     Tensor x = node.saved(0), w = node.saved(1);
-    const std::size_t inputs = node.edges.size();
-    Tensors grads(inputs);
     if (!grad_enabled()) {
       Tensor dx = empty(x.shape(), x.options());
-      Tensor dw = inputs > 1 && node.needs(1) ? empty({x.dim(-1)}, x.options()) : Tensor();
-      Tensor db = inputs > 2 && node.needs(2) ? empty({x.dim(-1)}, x.options()) : Tensor();
+      Tensor dw = node.needs(1) ? empty({x.dim(-1)}, x.options()) : Tensor();
+      Tensor db = node.needs(2) ? empty({x.dim(-1)}, x.options()) : Tensor();
       kernel::norm_backward(contiguous(x), w.defined() ? contiguous(w) : w, contiguous(g), node.saved(2), dx, dw, db,
                             spec);
-      grads[0] = dx;
-      if (inputs > 1) grads[1] = dw;
-      if (inputs > 2) grads[2] = db;
-      return grads;
+      return {dx, dw, db};
     }
     const DType dtype = x.dtype();
     const Tensor wide = detail::widened(g);
@@ -141,10 +136,8 @@ struct NormRule {
     Tensor r = rsqrt(mean(square(c), {-1}, keep) + spec.eps), unit = c * r;
     Tensor h = w.defined() ? wide * w : wide;
     Tensor inner = h - unit * mean(h * unit, {-1}, keep);
-    grads[0] = to(r * (spec.centred ? inner - mean(h, {-1}, keep) : inner), dtype);
-    if (inputs > 1 && node.needs(1)) grads[1] = to(wide * unit, dtype);  // the engine sums over the rows
-    if (inputs > 2 && node.needs(2)) grads[2] = g;
-    return grads;
+    const Tensor dx = to(r * (spec.centred ? inner - mean(h, {-1}, keep) : inner), dtype);
+    return {dx, node.needs(1) ? to(wide * unit, dtype) : Tensor(), g};  // the engine sums over the rows
   }
 };
 
@@ -167,9 +160,7 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
     if (x.numel() > 0)
       kernel::norm(contiguous(x), w.defined() ? contiguous(w) : w, b.defined() ? contiguous(b) : b, y, stats, spec);
   }
-  if (b.defined()) return record(op, y, {x, w, b}, {x, w, stats}, NormRule{spec});
-  if (w.defined()) return record(op, y, {x, w}, {x, w, stats}, NormRule{spec});
-  return record(op, y, {x}, {x, w, stats}, NormRule{spec});
+  return record(op, y, {x, w, b}, {x, w, stats}, NormRule{spec});
 }
 
 }  // namespace
