@@ -53,10 +53,7 @@ Tensor collective(const Call& call, const Tensor& x, const Communicator& c, Adjo
   }
   const bool anyone =
       mine || std::any_of(told.begin(), told.end(), [](const PeerCall& t) { return t.flags == kRequiresGrad; });
-  if (!records || !anyone) return y;
-  // A constant gets a history, too: this rank's backward pass must call the adjoint, because those of the others do.
-  const Tensor input = mine ? x : x.detach().requires_grad_();
-  return record(call.op, std::move(y), {input}, {}, std::move(adjoint));
+  return recorded(call.op, std::move(y), x, records && anyone, std::move(adjoint));
 }
 
 void check_root(const char* op, int root, const Communicator& group) {

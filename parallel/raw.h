@@ -3,10 +3,12 @@
 #pragma once
 
 #include <sluice/core/kernel/kernel.h>
+#include <sluice/core/node.h>
 #include <sluice/core/tensor.h>
 #include <sluice/parallel/group.h>
 #include <sluice/parallel/reduce.h>
 
+#include <utility>
 #include <vector>
 
 namespace sluice::detail {
@@ -44,6 +46,14 @@ inline std::string on_device(std::string text, Device device) {
 
 inline Outgoing outgoing(int to, const Tensor& x) { return {to, x.numel() ? address_of(x) : nullptr, bytes_of(x)}; }
 inline Incoming incoming(int from, const Tensor& x) { return {from, x.numel() ? address_of(x) : nullptr, bytes_of(x)}; }
+
+/// y, with a history if `anyone` of the ranks has one for its x. A constant gets a history, too: this rank's backward
+/// pass must call the adjoint, because those of the others do.
+template <class Adjoint> Tensor recorded(const char* op, Tensor y, const Tensor& x, bool anyone, Adjoint adjoint) {
+  if (!grad_enabled() || !anyone) return y;
+  const Tensor input = x.requires_grad() ? x : x.detach().requires_grad_();
+  return record(op, std::move(y), {input}, {}, std::move(adjoint));
+}
 
 /// x becomes the op over all ranks' x.
 void all_reduce_raw(Group& group, Tensor& x, ReduceOp op);

@@ -70,13 +70,6 @@ bool exchange_rows(bool records, const Tensor& from, int64_t dim, const Communic
   return anyone;
 }
 
-/// Gives y a history on every rank if `anyone` has one, because all ranks must call the adjoint.
-template <class Adjoint> Tensor recorded(Tensor y, const Tensor& x, bool anyone, Adjoint adjoint) {
-  if (!grad_enabled() || !anyone) return y;
-  const Tensor input = x.requires_grad() ? x : x.detach().requires_grad_();
-  return record("sequence_rows", std::move(y), {input}, {}, std::move(adjoint));
-}
-
 }  // namespace
 
 Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shared_ptr<const RowPlan> plan) {
@@ -97,7 +90,7 @@ Tensor fetch_rows(const Tensor& x, int64_t dim, const Communicator& c, std::shar
           copy_elements(part, place);
         });
   }
-  return recorded(std::move(y), x, anyone,
+  return recorded("sequence_rows", std::move(y), x, anyone,
                   [dim, c, plan](const Tensor& given) { return return_rows(given, dim, c, plan); });
 }
 
@@ -120,7 +113,7 @@ Tensor return_rows(const Tensor& g, int64_t dim, const Communicator& c, std::sha
   const RowRange mine = plan->owned[static_cast<std::size_t>(c.rank())];
   Tensor y = zeros(resized(g.shape(), dim, mine.length()), widened(g.options()));  // rounded once, as in all_reduce
   const bool anyone = add_returned_rows(y, g, dim, c, *plan, grad_enabled() && g.requires_grad());
-  return recorded(to(y, g.dtype()), g, anyone,
+  return recorded("sequence_rows", to(y, g.dtype()), g, anyone,
                   [dim, c, plan](const Tensor& given) { return fetch_rows(given, dim, c, plan); });
 }
 
