@@ -141,8 +141,7 @@ void Group::exchange_all(const char* kind, const std::function<Outgoing(int)>& t
   exchange(kind, std::move(sends), std::move(receives), device);
 }
 
-void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience,
-                          bool roll_call) {
+void Group::gather_blocks(const char* op, std::byte* blocks, std::size_t bytes, double patience, bool roll_call) {
   // Bruck et al. 1997: block i of `rows` is that of rank + i; each round doubles the number of known blocks.
   const int n = size();
   std::vector<std::byte> rows(bytes * static_cast<std::size_t>(n));
@@ -152,7 +151,7 @@ void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, s
     const int more = std::min(known, n - known);
     std::vector<Outgoing> sends{{(rank_ - known + n) % n, rows.data(), at(more)}};
     std::vector<Incoming> receives{{(rank_ + known) % n, rows.data() + at(known), at(more)}};
-    move(kind, op, sends, receives, cpu, patience > 0 ? patience : timeout_.load(), roll_call);
+    move("agreement", op, sends, receives, cpu, patience > 0 ? patience : timeout_.load(), roll_call);
   }
   for (int i = 0; i < n; ++i) std::memcpy(blocks + at((rank_ + i) % n), rows.data() + at(i), bytes);
 }
@@ -160,7 +159,7 @@ void Group::gather_blocks(const char* kind, const char* op, std::byte* blocks, s
 std::vector<PeerCall> Group::agree(const Call& call) {
   std::vector<PeerCall> told(static_cast<std::size_t>(size()));
   told[static_cast<std::size_t>(rank_)] = {hash_of(call.text), call.length, call.flags};
-  gather_blocks("agreement", call.op, bytes_of(told), sizeof(PeerCall));
+  gather_blocks(call.op, bytes_of(told), sizeof(PeerCall));
   {
     std::lock_guard lock(mutex_);
     ++traffic_.by_kind[call.op].calls;
@@ -177,7 +176,7 @@ void Group::fail_disagreement(const Call& call, const std::vector<PeerCall>& tol
   std::string mine = call.text;
   if (mine.size() >= kShownText) mine.resize(kShownText - 1);
   std::memcpy(text(static_cast<std::size_t>(rank_)), mine.c_str(), mine.size() + 1);
-  gather_blocks("agreement", call.op, bytes_of(texts), kShownText);
+  gather_blocks(call.op, bytes_of(texts), kShownText);
 
   std::vector<uint64_t> hashes;
   for (const PeerCall& t : told) hashes.push_back(t.hash);
@@ -221,7 +220,7 @@ std::function<void()> Group::watch(const char* op, bool joining) {
     if (steady_seconds() < deadline) return;
     if (joining) fail<NobodyJoined>("it waited ", timeout_.load(), " s for others to join");
     std::vector<std::byte> here(static_cast<std::size_t>(size()));
-    gather_blocks("agreement", op, here.data(), 1, kRollCall, true);
+    gather_blocks(op, here.data(), 1, kRollCall, true);
     fail_together(
         str(op, ": devices did not exchange their messages within ", timeout_.load(), " s, though all ranks wait"));
   };
@@ -270,7 +269,7 @@ bool Group::LinkTrial::all_able(const std::function<void()>& attempt) {
     mine().waited = dynamic_cast<const NobodyJoined*>(&e) != nullptr;
     std::snprintf(mine().why, sizeof mine().why, "%s", e.what());
   }
-  group.gather_blocks("agreement", "link", bytes_of(answers), sizeof(Answer), std::ceil(until - steady_seconds()));
+  group.gather_blocks("link", bytes_of(answers), sizeof(Answer), std::ceil(until - steady_seconds()));
   const auto unable = [&](bool waited) {
     return std::find_if(answers.begin(), answers.end(), [&](const Answer& a) { return !a.able && a.waited == waited; });
   };

@@ -80,10 +80,9 @@ class Group : private NoCopy {
   /// it. The first call makes the link if every rank can. The answer is the same on all ranks.
   bool linked(Device device);
   /// blocks[r], of `bytes` each, becomes the block of rank r; the caller must fill in blocks[rank()]. ⌈log2 size⌉
-  /// rounds. patience: seconds to wait for other ranks; 0 stands for timeout(). roll_call: under the tag that nothing
-  /// else uses, because other messages may be under way.
-  void gather_blocks(const char* kind, const char* op, std::byte* blocks, std::size_t bytes, double patience = 0,
-                     bool roll_call = false);
+  /// rounds, counted as "agreement". patience: seconds to wait for other ranks; 0 stands for timeout(). roll_call:
+  /// under the tag that nothing else uses, because other messages may be under way.
+  void gather_blocks(const char* op, std::byte* blocks, std::size_t bytes, double patience = 0, bool roll_call = false);
 
   /// Throws an error that all ranks of the group throw; the first rank prints it.
   [[noreturn]] void fail_together(const std::string& what);
