@@ -110,6 +110,14 @@ Tensor fetch_keys_of(const Tensor& x, int64_t dim, const AttentionMask& mask) {
   return fetch_rows(x, dim, s.communicator, plan_of(s, mask));
 }
 
+AttentionMask fetch_seen(const AttentionMask& mask, int64_t dim, std::vector<Tensor>& rows) {
+  if (!in_sequence()) return mask;
+  RowRange keys;
+  const AttentionMask seen = fetch_mask(mask, rows[0].dim(dim), rows[0].device(), keys);
+  for (Tensor& x : rows) x = fetch_keys_of(x, dim, mask);
+  return seen;
+}
+
 SequenceKeys fetch_keys(const Tensor& k, const Tensor& v, const AttentionOptions& options, bool extended) {
   int64_t m = k.dim(-2);
   const Sequence& s = sequence_of(m);

@@ -4,6 +4,8 @@
 #include <sluice/ops/attention/attention.h>
 #include <sluice/parallel/sequence.h>
 
+#include <vector>
+
 namespace sluice {
 
 /// attention() of this rank's queries over the keys of all ranks; q, k and v are this rank's pieces. Options with an
@@ -39,6 +41,9 @@ SequenceKeys fetch_keys(const Tensor& k, const Tensor& v, const AttentionOptions
 AttentionMask fetch_mask(const AttentionMask& mask, int64_t m, Device device, RowRange& keys, bool extended = false);
 /// Takes x, this rank's rows of dim, and returns the rows `keys` of fetch_mask.
 Tensor fetch_keys_of(const Tensor& x, int64_t dim, const AttentionMask& mask);
+/// Both at once: each of `rows`, rows in dim, becomes that of all keys that the queries of as many rows may see.
+/// Returns the mask for these. Outside of a scope the rows and the mask stay.
+AttentionMask fetch_seen(const AttentionMask& mask, int64_t dim, std::vector<Tensor>& rows);
 
 /// sequence_attention that fetches all keys that a rank may see at once.
 Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options, Rng* rng);

@@ -67,15 +67,6 @@ struct PoolKeys {
   int64_t first = 0;
 };
 
-/// Of a sequence that is split over ranks, the keys that this rank's queries may see.
-void fetch(AttentionMask& mask, std::vector<Tensor>& rows) {
-  if (!in_sequence()) return;
-  const AttentionMask rules = mask;
-  RowRange seen;
-  mask = detail::fetch_mask(rules, rows[0].dim(2), rows[0].device(), seen);
-  for (Tensor& t : rows) t = detail::fetch_keys_of(t, 2, rules);
-}
-
 /// What a stream keeps of keys: the rows of whole pools, as long as no padding has come, and behind these the keys.
 class PoolStream {
  public:
@@ -133,8 +124,7 @@ std::vector<Tensor> CompressedAttention::pool_rows(Call& call, Tensor& seen) con
   of_index([&] { return unsqueeze(index_compressor.rows(call.x), 1); }, keys.rows);
   std::optional<PoolStream> stream;
   if (call.streams()) stream.emplace(call, compressor.options), stream->join(keys);
-  AttentionMask before{.causal = true, .keys = keys.real};
-  fetch(before, keys.rows), keys.real = before.keys;
+  keys.real = detail::fetch_seen({.causal = true, .keys = keys.real}, 2, keys.rows).keys;
   std::vector<Tensor> rows{pooled(compressor, keys, 0)};
   of_index([&] { return pooled(index_compressor, keys, 1); }, rows);
   if (stream) rows = stream->add(keys, std::move(rows));
@@ -171,7 +161,7 @@ Tensor CompressedAttention::operator()(const Tensor& given, const Pass& pass) co
                               .key_segments = segments},
                      .sink = sink,
                      .dropout = o.attention_dropout};
-  fetch(a.mask, near);
+  a.mask = detail::fetch_seen(a.mask, 2, near);
   AttentionAndLse y = attention_with_lse(q, near[0], near[0], a, call.rng());
   if (o.pool > 0) {
     a.sink = Tensor(), a.mask = {};

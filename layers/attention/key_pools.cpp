@@ -105,15 +105,14 @@ AttentionMask choose_pools(const KeyIndex& index, const PoolChoice& choice, cons
   if (!in_sequence()) return with(index.k, mask);
   // The keys that this rank's queries may see, without the masks of pairs, which have the columns of the whole.
   AttentionMask rules{.causal = mask.causal, .keys = mask.keys, .query_segments = mask.query_segments};
-  RowRange seen;
-  rules.keys = detail::fetch_mask(rules, index.q.dim(2), index.q.device(), seen).keys;
-  const Tensor rows = detail::fetch_keys_of(index.k, 1, rules);
+  std::vector<Tensor> rows{index.k};
+  rules.keys = detail::fetch_seen(rules, 1, rows).keys;
   const int64_t total = sequence_piece(index.q.dim(2)).total;
   if (mask.blocks.defined()) rules.blocks = zeros({1, 1}, {boolean, index.q.device()});  // so that pairs are chosen
-  const AttentionMask chosen = with(rows, rules);
+  const AttentionMask chosen = with(rows[0], rules);
   AttentionMask out = mask;
   if (chosen.dense.defined()) {
-    const Tensor pairs = pad(chosen.dense, -1, 0, total - rows.dim(1));
+    const Tensor pairs = pad(chosen.dense, -1, 0, total - rows[0].dim(1));
     out.dense = mask.dense.defined() ? logical_and(mask.dense, pairs) : pairs;
   } else {
     out.blocks = pad(chosen.blocks, -1, 0, ceil_div(total, choice.size) - chosen.blocks.dim(-1)),

@@ -16,11 +16,8 @@ namespace {
 /// f(rows, options) with the rows [batch, ·, n, ·] of all keys that this rank's queries may see.
 template <class F> Tensor over_all_keys(std::vector<Tensor> rows, const SelectedOptions& o, F f) {
   if (!in_sequence()) return f(rows, o);
-  const AttentionMask mask{.causal = true, .keys = o.keys};
-  RowRange seen;
   SelectedOptions here = o;
-  here.keys = detail::fetch_mask(mask, rows[0].dim(2), rows[0].device(), seen).keys;
-  for (Tensor& x : rows) x = detail::fetch_keys_of(x, 2, mask);
+  here.keys = detail::fetch_seen({.causal = true, .keys = o.keys}, 2, rows).keys;
   SequenceScope uncut;
   return f(rows, here);
 }
