@@ -16,8 +16,8 @@ Gla::Gla(GlaOptions given, Rng& rng) : options(given) {
   GlaOptions& o = options;
   check_options("gla", o);
   if (o.kv_heads == 0) o.kv_heads = o.heads;
-  const HeadsOptions h = detail::expanded_heads("gla", o);
-  draw_heads("gla", h, rng);
+  const HeadsOptions h = detail::heads_of("gla", o);
+  heads = Heads(checked_heads("gla", h), rng);
   const bool channels = o.gate == GlaGate::per_channel;
   if (channels) gate_down = Linear({o.dim, o.gate_rank, false, o.init, o.dtype}, rng);
   gate_up = channels ? Linear({o.gate_rank, h.kv_heads * h.head_dim, true, o.init, o.dtype}, rng)
@@ -36,7 +36,7 @@ Tensor Gla::log_decay(const Tensor& x) const {
 
 Tensor Gla::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "gla", given, options.dim, pass);
-  const HeadsOptions h = detail::expanded_heads("gla", options);
+  const HeadsOptions h = detail::heads_of("gla", options);
   const Heads::Projected x = project(h, call);
   const Tensor o = decayed(call, x, log_decay(call.x), options.chunk, options.scale);
   return finish(h, detail::merge_heads(norm(o)), call);

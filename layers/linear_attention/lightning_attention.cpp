@@ -1,6 +1,5 @@
 #include <sluice/layers/linear_attention/lightning_attention.h>
 
-#include <sluice/ops/attention/heads.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/shape/view.h>
 
@@ -11,9 +10,9 @@ namespace sluice {
 LightningAttention::LightningAttention(LightningAttentionOptions given, Rng& rng) : options(given) {
   LightningAttentionOptions& o = options;
   check_options("lightning_attention", o);
-  const HeadsOptions h = checked_heads("lightning_attention", detail::sized_heads(o));
+  const HeadsOptions h = checked_heads("lightning_attention", detail::heads_of("lightning_attention", o));
   o.kv_heads = h.kv_heads, o.head_dim = h.head_dim, o.value_dim = h.value_dim;
-  draw_heads("lightning_attention", h, rng);
+  heads = Heads(h, rng);
   draw_gate(h, rng);
   if (o.gamma.empty()) o.gamma = lightning_gammas(o.heads);
   log_gamma = detail::log_gammas("lightning_attention", o.gamma, o.heads, exact(o.dtype));
@@ -22,9 +21,8 @@ LightningAttention::LightningAttention(LightningAttentionOptions given, Rng& rng
 
 Tensor LightningAttention::operator()(const Tensor& given, const Pass& pass) const {
   Call call(*this, "lightning_attention", given, options.dim, pass);
-  const HeadsOptions h = detail::sized_heads(options);
-  const Heads::Projected p = Heads::arranged(h, silu(heads.q(call.x)), silu(heads.k(call.x)), silu(heads.v(call.x)));
-  const Heads::Projected x = {p.q, detail::spread_heads(p.k, h.heads), detail::spread_heads(p.v, h.heads)};
+  const HeadsOptions h = detail::heads_of("lightning_attention", options);
+  const Heads::Projected x = project(h, call, Act::silu);
   const Tensor o = decayed(call, x, reshape(log_gamma, {1, h.heads, 1}), options.chunk, 1);
   const Tensor y = glu(norm(detail::merge_heads(o)), output_gate(call.x));
   return Dropout{h.dropout}(heads.out(y), call.rng());

@@ -135,7 +135,7 @@ Tensor detail::log_gammas(const char* op, const std::vector<double>& gamma, int6
 
 static LinearAttentionOptions checked(LinearAttentionOptions o) {
   check_options("linear_attention", o);
-  const HeadsOptions h = checked_heads("linear_attention", detail::sized_heads(o));
+  const HeadsOptions h = checked_heads("linear_attention", detail::heads_of("linear_attention", o));
   o.kv_heads = h.kv_heads, o.head_dim = h.head_dim, o.value_dim = h.value_dim;
   FeatureMapOptions& m = o.feature_map;
   if (m.dim != 0 && m.dim != o.head_dim)
@@ -164,7 +164,7 @@ static LinearAttentionOptions checked(LinearAttentionOptions o) {
 LinearAttention::LinearAttention(LinearAttentionOptions given, Rng& rng) : options(checked(given)) {
   const LinearAttentionOptions& o = options;
   const HeadsOptions h = head_options();
-  draw_heads("linear_attention", h, rng);
+  heads = Heads(checked_heads("linear_attention", h), rng);
   feature_map = FeatureMap(o.feature_map, rng);
   if (!o.tie_feature_map) key_feature_map = FeatureMap(o.feature_map, rng);
   if (o.use_rope == LinearRope::features)
@@ -191,7 +191,7 @@ Tensor LinearAttention::log_decay() const {
 }
 
 HeadsOptions LinearAttention::head_options() const {
-  HeadsOptions h = detail::sized_heads(options);
+  HeadsOptions h = detail::heads_of("linear_attention", options);
   h.use_rope = options.use_rope == LinearRope::inputs, h.rope = options.rope;
   h.qkv_bias = options.qkv_bias, h.out_bias = options.out_bias;
   return h;

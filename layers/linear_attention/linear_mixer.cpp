@@ -9,8 +9,9 @@
 
 namespace sluice {
 
-Heads::Projected LinearMixer::project(const HeadsOptions& h, const Call& call) const {
-  Tensor q = heads.q(call.x), k = heads.k(call.x), v = heads.v(call.x);
+Heads::Projected LinearMixer::project(const HeadsOptions& h, const Call& call, Act activation) const {
+  const auto of = [&](const Linear& map) { return activate(activation, map(call.x)); };
+  Tensor q = of(heads.q), k = of(heads.k), v = of(heads.v);
   detail::convolve(conv, call, q, k, v);
   const Heads::Projected p = Heads::arranged(h, q, k, v, call.first(h.use_rope));
   return {p.q, detail::spread_heads(p.k, h.heads), detail::spread_heads(p.v, h.heads)};
@@ -29,10 +30,6 @@ Tensor LinearMixer::decayed(Call& call, const Heads::Projected& x, const Tensor&
 Tensor LinearMixer::finish(const HeadsOptions& h, const Tensor& normed, const Call& call) const {
   const Tensor y = output_gate.weight.defined() ? swiglu(normed, output_gate(call.x)) : normed;
   return Dropout{h.dropout}(heads.out(y), call.rng());
-}
-
-void LinearMixer::draw_heads(const char* layer, const HeadsOptions& h, Rng& rng) {
-  heads = Heads(checked_heads(layer, h), rng);
 }
 
 void LinearMixer::draw_conv(const HeadsOptions& h, int64_t taps, Rng& rng) {

@@ -20,15 +20,13 @@ struct LinearMixer {
   Linear output_gate;     // Wg, dim → heads·dv; empty: no gate
 
  protected:
-  /// Makes `heads`. Throws ValueError, naming `layer`, for heads that do not fit.
-  void draw_heads(const char* layer, const HeadsOptions& h, Rng& rng);
   /// Makes `conv`, a convolution over `taps` tokens; none for 0.
   void draw_conv(const HeadsOptions& h, int64_t taps, Rng& rng);
   /// Makes `output_gate`.
   void draw_gate(const HeadsOptions& h, Rng& rng);
 
-  /// q, k, v of the call's tokens, [batch, heads, n, ·].
-  Heads::Projected project(const HeadsOptions& h, const Call& call) const;
+  /// q, k, v of the call's tokens, [batch, heads, n, ·]; the activation is that of all three.
+  Heads::Projected project(const HeadsOptions& h, const Call& call, Act activation = Act::identity) const;
   /// o_t = scale·q_t S_t with S_t = e^{g_t} ∘ S_{t−1} + k_tᵀ v_t. g = log_decay [batch, heads, n] or with a channel
   /// dim; its dims broadcast. `scale` defaults to dk^{−1/2}. In a stream the scan continues from the stream's S.
   static Tensor decayed(Call& call, const Heads::Projected& x, const Tensor& log_decay, int64_t chunk,
@@ -65,29 +63,17 @@ void describe_rest(auto& o, auto& f) {
 /// Returns expansion·dim / heads. Throws ValueError naming `layer` and `what` unless this is a whole number.
 int64_t expanded_width(const char* layer, const char* what, double expansion, int64_t dim, int64_t heads);
 
-/// The heads of options with head_dim and value_dim.
-HeadsOptions sized_heads(const auto& o) {
-  return {.dim = o.dim,
-          .heads = o.heads,
-          .kv_heads = o.kv_heads,
-          .head_dim = o.head_dim,
-          .value_dim = o.value_dim,
-          .dropout = o.dropout,
-          .init = o.init,
-          .dtype = o.dtype};
-}
-
-/// The heads of options with expand_k and expand_v.
-HeadsOptions expanded_heads(const char* layer, const auto& o) {
-  HeadsOptions h{.dim = o.dim,
-                 .heads = o.heads,
-                 .kv_heads = o.kv_heads,
-                 .head_dim = expanded_width(layer, "expand_k", o.expand_k, o.dim, o.heads),
-                 .value_dim = expanded_width(layer, "expand_v", o.expand_v, o.dim, o.heads),
-                 .dropout = o.dropout,
-                 .init = o.init,
-                 .dtype = o.dtype};
-  if constexpr (requires { o.use_rope; }) h.use_rope = o.use_rope, h.rope = o.rope;
+/// The heads of a layer's options, which give the widths of heads or their expansions.
+HeadsOptions heads_of(const char* layer, const auto& o) {
+  HeadsOptions h{.dim = o.dim, .heads = o.heads, .kv_heads = o.kv_heads, .dropout = o.dropout};
+  h.init = o.init, h.dtype = o.dtype;
+  if constexpr (requires { o.expand_k; }) {
+    h.head_dim = expanded_width(layer, "expand_k", o.expand_k, o.dim, o.heads);
+    h.value_dim = expanded_width(layer, "expand_v", o.expand_v, o.dim, o.heads);
+  } else {
+    h.head_dim = o.head_dim, h.value_dim = o.value_dim;
+  }
+  if constexpr (requires { h.use_rope = o.use_rope; }) h.use_rope = o.use_rope, h.rope = o.rope;
   return h;
 }
 
