@@ -19,6 +19,7 @@ FlashOptions checked(FlashOptions o) {
   if (o.use_rope || o.bias == GauBias::rope) detail::check_rope("flash", o.rope, "key_dim", o.key_dim);
   o.t5.causal = o.causal;
   if (o.bias == GauBias::t5) detail::check_t5("flash", o.t5);
+  detail::check_mixed_chunk("flash", MixedChunkOptions::of(o));
   return o;
 }
 
@@ -33,19 +34,8 @@ Tensor shift_tokens(Call& call, const Tensor& normed) {
 
 }  // namespace
 
-Flash::Flash(FlashOptions given, Rng& rng)
-    : options(checked(given)), norm({options.dim, options.norm, options.norm_eps, options.dtype}),
-      in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype},
-         rng),
-      out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
-  const FlashOptions& o = options;
-  detail::check_mixed_chunk("flash", MixedChunkOptions::of(o));
-  detail::init_fused(in, {o.expansion, o.expansion, o.key_dim}, o.init, rng);
-  gamma = detail::init_scale({4, o.key_dim}, o.gamma_std, rng, o.dtype);
-  beta = zeros({4, o.key_dim}, detail::initial(o.dtype)).requires_grad_();
-  if (o.bias == GauBias::toeplitz) toeplitz_bias = init_normal({2 * o.chunk - 1}, 0.02, rng, o.dtype);
-  if (o.bias == GauBias::rope) rope_bias = init_normal({2, o.key_dim}, 0.02, rng, o.dtype);
-  if (o.bias == GauBias::t5) t5_bias = init_normal({o.t5.buckets, 1}, 0.02, rng, o.dtype);
+Flash::Flash(FlashOptions given, Rng& rng) : options(checked(given)) {
+  detail::draw_gau(*this, 4, options.chunk, options.key_dim, rng);
 }
 
 Tensor Flash::relative_bias(int64_t length) const {

@@ -30,10 +30,6 @@ void detail::init_fused(Linear& map, const std::vector<int64_t>& widths, Init in
   copy_(map.weight, cat(each, 1));
 }
 
-Tensor detail::init_scale(const Shape& shape, double std, Rng& rng, DType dtype) {
-  return std > 0 ? init_normal(shape, std, rng, dtype) : ones(shape, initial(dtype)).requires_grad_();
-}
-
 Tensor detail::scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i) {
   return map(formula::ScaleOffset{}, z, select(gamma, 0, i), select(beta, 0, i));
 }
@@ -50,22 +46,13 @@ GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout) {
   return o;
 }
 
-Gau::Gau(GauOptions given, Rng& rng)
-    : options(checked(given)), norm({options.dim, options.norm, options.norm_eps, options.dtype}),
-      in({options.dim, 2 * options.expansion + options.key_dim, options.linear_bias, {InitKind::zeros}, options.dtype},
-         rng),
-      out({options.expansion, options.dim, options.linear_bias, options.init, options.dtype}, rng) {
+Gau::Gau(GauOptions given, Rng& rng) : options(checked(given)) {
   const GauOptions& o = options;
-  detail::init_fused(in, {o.expansion, o.expansion, o.key_dim}, o.init, rng);
-  gamma = detail::init_scale({2, o.key_dim}, o.gamma_std, rng, o.dtype);
-  beta = zeros({2, o.key_dim}, detail::initial(o.dtype)).requires_grad_();
-  if (o.qk_norm) {
-    const NormOptions of_head{o.key_dim / o.heads, o.qk_norm_kind, o.qk_norm_eps, o.dtype};
-    q_norm = Norm(of_head), k_norm = Norm(of_head);
-  }
-  if (o.bias == GauBias::toeplitz) toeplitz_bias = init_normal({2 * o.max_length - 1}, 0.02, rng, o.dtype);
-  if (o.bias == GauBias::rope) rope_bias = init_normal({2, o.key_dim / o.heads}, 0.02, rng, o.dtype);
-  if (o.bias == GauBias::t5) t5_bias = init_normal({o.t5.buckets, 1}, 0.02, rng, o.dtype);
+  const int64_t width = o.key_dim / o.heads;
+  detail::draw_gau(*this, 2, o.max_length, width, rng);
+  if (!o.qk_norm) return;
+  const NormOptions of_head{width, o.qk_norm_kind, o.qk_norm_eps, o.dtype};
+  q_norm = Norm(of_head), k_norm = Norm(of_head);
 }
 
 Tensor Gau::relative_bias(int64_t m, int64_t n) const {

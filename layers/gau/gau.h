@@ -14,6 +14,7 @@
 #include <sluice/ops/attention/relative_bias.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
@@ -111,8 +112,6 @@ namespace detail {
 /// Initialises a map that is several maps of these widths side by side. Each has its own fan-out: only their product
 /// with x is fused.
 void init_fused(Linear& map, const std::vector<int64_t>& widths, Init init, Rng& rng);
-/// Initial γ: N(0, std²) if std > 0, otherwise ones.
-Tensor init_scale(const Shape& shape, double std, Rng& rng, DType dtype);
 /// γ ⊙ z + β with row i of gamma and beta [rows, s].
 Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i);
 /// The additive bias by distance of a layer with a GauBias (Gau, Flash), for m queries and n keys aligned at the end:
@@ -126,6 +125,24 @@ Tensor relative_bias(const auto& layer, int64_t m, int64_t n, int64_t width) {
     case GauBias::t5: return relative_t5(layer.t5_bias, m, n, layer.options.t5) * std::sqrt(static_cast<double>(width));
   }
   return {};
+}
+/// Draws what Gau and Flash share, for a layer with checked options: norm, maps, γ and β of `rows` rows, and the bias.
+/// Its Toeplitz table is for `length` positions, its RoPE turns `width` channels.
+void draw_gau(auto& layer, int64_t rows, int64_t length, int64_t width, Rng& rng) {
+  const auto& o = layer.options;
+  layer.norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
+  layer.in = Linear({o.dim, 2 * o.expansion + o.key_dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
+  layer.out = Linear({o.expansion, o.dim, o.linear_bias, o.init, o.dtype}, rng);
+  init_fused(layer.in, {o.expansion, o.expansion, o.key_dim}, o.init, rng);
+  const auto trained = [&](const Shape& shape, double mean) {
+    return full(shape, mean, initial(o.dtype)).requires_grad_();
+  };
+  const Shape scales{rows, o.key_dim};
+  layer.gamma = o.gamma_std > 0 ? init_normal(scales, o.gamma_std, rng, o.dtype) : trained(scales, 1);
+  layer.beta = trained(scales, 0);
+  if (o.bias == GauBias::toeplitz) layer.toeplitz_bias = init_normal({2 * length - 1}, 0.02, rng, o.dtype);
+  if (o.bias == GauBias::rope) layer.rope_bias = init_normal({2, width}, 0.02, rng, o.dtype);
+  if (o.bias == GauBias::t5) layer.t5_bias = init_normal({o.t5.buckets, 1}, 0.02, rng, o.dtype);
 }
 }  // namespace detail
 
