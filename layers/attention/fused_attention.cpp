@@ -22,20 +22,17 @@ LinearParts linear_parts(const Tensor& q, const Tensor& k, const Tensor& v, cons
   return {elu1(q), real(elu1(real(k))), cat({real(v), one}, -1)};  // no 0·NaN, also in gradients
 }
 
-/// g·softmax + (1 − g)·numerator/(denominator + eps). `linear` is [numerator | denominator].
-Tensor mix(const Tensor& softmax, const Tensor& linear, const Tensor& gate, double eps) {
-  const int64_t dv = softmax.dim(-1);
-  return map(formula::MixedQuotient{eps}, softmax, narrow(linear, -1, 0, dv), narrow(linear, -1, dv, 1), gate);
-}
-
-/// The mixture. The functions `attend` and `scan` decide which tokens are read: those of one call, or of a stream.
+/// g·softmax + (1 − g)·numerator/(denominator + eps). The functions `attend` and `scan` decide which tokens are read:
+/// those of one call, or of a stream.
 Tensor mixture(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate, const FusedAttentionForm& form,
                const Tensor& key_mask, auto&& attend, auto&& scan) {
   const AttentionOptions a{.mask = {.causal = form.causal, .keys = key_mask}, .dropout = form.dropout};
   const Tensor softmax = attend(a);
   const LinearParts p = linear_parts(q, k, v, key_mask);
+  // [numerator | denominator]
   const Tensor linear = form.causal ? scan(p) : matmul(p.q, sequence_sum(matmul(transpose(p.k, -2, -1), p.values)));
-  return mix(softmax, linear, gate, form.eps);
+  const int64_t dv = v.dim(3);
+  return map(formula::MixedQuotient{form.eps}, softmax, narrow(linear, -1, 0, dv), narrow(linear, -1, dv, 1), gate);
 }
 
 }  // namespace
