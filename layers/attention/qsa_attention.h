@@ -45,10 +45,7 @@ struct QsaAttention : MultiHeadAttention {
   /// ValueError for segments: a pool would span documents.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
 
-  static void visit(auto& self, auto&& f) {
-    MultiHeadAttention::visit(self, f);
-    f("indexer", self.indexer);
-  }
+  SLUICE_PARTS_BEHIND(MultiHeadAttention, indexer);
 };
 
 }  // namespace sluice
