@@ -8,7 +8,6 @@
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/basic.h>
 
-#include <algorithm>
 #include <set>
 #include <unordered_map>
 #include <utility>

@@ -72,7 +72,7 @@ struct Axis {
   std::vector<double> ticks() const {
     std::vector<double> out;
     const double first = std::ceil(low / tick - 1e-9);
-    for (int i = 0; i < 50 && (first + i) * tick <= high + 1e-9 * tick; ++i) { out.push_back((first + i) * tick); }
+    for (int i = 0; i < 50 && (first + i) * tick <= high + 1e-9 * tick; ++i) out.push_back((first + i) * tick);
     return out;
   }
   std::string label(double v) const {
@@ -119,12 +119,9 @@ std::string path_data(const Axis& xs, const Axis& ys, const std::vector<double>&
   std::string d;
   bool pen_down = false;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    if (plottable(x[i]) && plottable(y[i])) {
-      d += format("%c%.1f %.1f", pen_down ? 'L' : 'M', xs.at(x[i]), ys.at(y[i]));
-      pen_down = true;
-    } else {
-      pen_down = false;
-    }
+    const bool drawn = plottable(x[i]) && plottable(y[i]);
+    if (drawn) d += format("%c%.1f %.1f", pen_down ? 'L' : 'M', xs.at(x[i]), ys.at(y[i]));
+    pen_down = drawn;
   }
   return d;
 }
@@ -161,7 +158,7 @@ void write_references(std::ostream& svg, std::vector<ReferenceLine> refs, const 
     label_at.push_back(label_at.empty() ? wish : std::max(wish, label_at.back() + 14));
   }
   double limit = ys.from;
-  for (std::size_t i = refs.size(); i-- > 0; limit = label_at[i] - 14) { label_at[i] = std::min(label_at[i], limit); }
+  for (std::size_t i = refs.size(); i-- > 0; limit = label_at[i] - 14) label_at[i] = std::min(label_at[i], limit);
   for (std::size_t i = 0; i < refs.size(); ++i) {
     const double y = ys.at(refs[i].y);
     svg << format("<path d=\"M%g %.1fH%.1f\" stroke=\"#6b7280\" stroke-dasharray=\"5 4\"/>\n", kLeft, y, right)
@@ -235,9 +232,8 @@ void write_svg_curve(const std::string& path, const CurveOptions& options, const
   Range x, y, y_refs, y_end;
   std::vector<Series> curves;
   for (const Series& s : series) {
-    if (s.x.size() != s.y.size()) {
+    if (s.x.size() != s.y.size())
       fail<ValueError>("write_svg_curve: series '", s.name, "' has ", s.x.size(), " x but ", s.y.size(), " y values");
-    }
     curves.push_back(thinned(s));
     for (const double v : curves.back().x) x.add(v);
     const std::vector<double>& values = curves.back().y;
@@ -266,9 +262,8 @@ void write_svg_curve(const std::string& path, const CurveOptions& options, const
   write_axes(svg, options, xs, ys, right);
   write_references(svg, references, ys, right);
   svg << "<g clip-path=\"url(#plot)\">\n";
-  for (std::size_t i = 0; i < curves.size(); ++i) {
+  for (std::size_t i = 0; i < curves.size(); ++i)
     write_series(svg, curves[i], kColours[i % std::size(kColours)], xs, ys);
-  }
   svg << "</g>\n";
   write_legend(svg, series, curves);
   svg << "</svg>\n";
