@@ -28,10 +28,7 @@ struct LightningAttentionOptions {
     detail::describe_sizes(o, f);
     f("gamma", o.gamma, OptionRange{.low = 0, .high = 1, .without_low = true},
       "of each head, in (0, 1]; empty: those of lightning_gammas(heads)");
-    f("norm_eps", o.norm_eps, at_least(0), "of the norm");
-    f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
-    f.training("dropout", o.dropout, probability(), "on the output");
-    describe_parameters(o, f);
+    detail::describe_rest(o, f);
   }
 };
 
@@ -55,13 +52,7 @@ struct LightningAttention : LinearMixer {
   /// x [batch, n, dim] → the same shape. A document, a run of equal segments, begins with an empty state. A stream
   /// keeps h·dk·dv numbers a sequence.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-
-  static void visit(auto& self, auto&& f) {
-    Heads::visit(self.heads, f);
-    f("output_gate", self.output_gate);
-    f("log_gamma", self.log_gamma);
-    f("norm", self.norm);
-  }
+  SLUICE_PARTS(heads, output_gate, log_gamma, norm);
 };
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <sluice/layers/nn/heads.h>
 #include <sluice/layers/nn/pass.h>
 #include <sluice/layers/nn/short_convolution.h>
+#include <sluice/ops/elementwise/activation.h>
 
 #include <optional>
 
@@ -52,9 +53,10 @@ void describe_sizes(auto& o, auto& f) {
 }
 void describe_rest(auto& o, auto& f) {
   f("norm_eps", o.norm_eps, at_least(0), "of the norm");
-  f("short_conv", o.short_conv, between(0, 1024),
-    "> 0: q, k and v pass a causal convolution over so many tokens, with silu, before heads and RoPE (as in fla); "
-    "0: none");
+  if constexpr (requires { o.short_conv; })
+    f("short_conv", o.short_conv, between(0, 1024),
+      "> 0: q, k and v pass a causal convolution over so many tokens, with silu, before heads and RoPE (as in fla); "
+      "0: none");
   f("chunk", o.chunk, at_least(1), "steps at once; changes rounding only");
   f.training("dropout", o.dropout, probability(), "on the output");
   describe_parameters(o, f);
