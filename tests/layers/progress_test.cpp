@@ -282,6 +282,8 @@ TEST_CASE("write_svg_curve: where points, means, reference lines and their label
   // A picture says what it shows, and has colours for dark screens.
   CHECK_THAT(plain, Contains("<desc>loss over step: v</desc>") &&
                         Contains("@media(prefers-color-scheme:dark){[fill=\"#ffffff\"]{fill:#0d1117}"));
+  // A point that cannot be drawn leaves a gap.
+  CHECK_THAT(svg({{"v", {0, 5, 10, 10}, {0, NAN, 0, 6}}}), Contains("d=\"M62.0 426.0M776.0 426.0L776.0 78.0\""));
   // The names of the axes stand at their middles.
   CHECK_THAT(plain, Contains("<text x=\"419.0\"") && Contains("translate(17 252.0) rotate(-90)"));
   CHECK_THAT(svg({{"v", {0, 5e6}, {0, 5000}}}), Contains(">2M<") && Contains(">3k<"));
