@@ -33,11 +33,14 @@ DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool 
 /// Runs the loop tile by tile. Undefined results go into a buffer that is discarded. bf16 results go into a buffer,
 /// too, and are rounded while it is in cache.
 template <class T>
-void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, T* const* out, std::size_t n_results) {
+void run_tiles(const MapPlan& p, TileLoopsOf<T> loops, const void* formula, T* const* out, std::size_t n_results) {
   const bool narrow = p.dtype != dtype_of<T>();  // bf16 in f32
   constexpr int64_t kLength = TileOperand<T>::kLength, kLine = 64 / sizeof(T);
   TileOperand<T> operands[kMapOperands];
   for (std::size_t k = 0; k < p.count; ++k) operands[k] = TileOperand<T>(*p.operands[k], p.shape);
+  TileLoop<T> loop = loops.loop;
+  for (std::size_t k = 0; k < 2 && loop == loops.loop; ++k)
+    if (loops.beside_number[k] && operands[k].as_number()) loop = loops.beside_number[k];
   parallel_for(p.shape.numel(), kMapGrain, [&](int64_t begin, int64_t end) {
     alignas(64) T buffer[kMapOperands][TileOperand<T>::kBuffer], unwanted[kMapOperands][kLength];
     const T* in[kMapOperands];
@@ -67,7 +70,7 @@ void run_tiles(const MapPlan& p, TileLoop<T> loop, const void* formula, T* const
 }
 
 template <class T>
-void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* results, std::size_t n_results) {
+void run(const MapPlan& p, TileLoopsOf<T> loops, const void* formula, Tensor* results, std::size_t n_results) {
   const T* base[kMapOperands];
   T* out[kMapOperands];
   bool whole = true;  // no buffer is needed, neither for an operand nor for a result
@@ -80,8 +83,9 @@ void run(const MapPlan& p, TileLoop<T> loop, const void* formula, Tensor* result
     whole = whole && out[k];
   }
   whole = whole && p.dtype == dtype_of<T>();
-  if (!whole) return run_tiles(p, loop, formula, out, n_results);
+  if (!whole) return run_tiles(p, loops, formula, out, n_results);
   const int64_t n = p.shape.numel();
+  const TileLoop<T> loop = loops.loop;
   if (n <= kMapGrain) return n > 0 ? loop(formula, base, out, n) : void();
   parallel_for(n, kMapGrain, [&](int64_t begin, int64_t end) {
     const T* in[kMapOperands];
@@ -167,7 +171,7 @@ Tensors pulled_back(const Node& node, std::span<const Tensor> slopes, const Tens
 
 void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n) {
   if (run_transposed(plan, loops, formula, results, n)) return;
-  if (plan.dtype == bf16 && loops.bf16) return run<BFloat16>(plan, loops.bf16, formula, results, n);
+  if (plan.dtype == bf16 && loops.bf16.loop) return run<BFloat16>(plan, loops.bf16, formula, results, n);
   switch (plan.dtype) {
     case f32:
     case bf16: return run<float>(plan, loops.f32, formula, results, n);

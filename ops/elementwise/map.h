@@ -60,12 +60,17 @@ Tensors pulled_back(const Node& node, std::span<const Tensor> slopes, const Tens
 
 /// A formula's loop over contiguous runs: out[j][i] from in[k][i], i < n.
 template <class T> using TileLoop = void (*)(const void* formula, const T* const* in, T* const* out, int64_t n);
+/// The loop over T; and, for short formulas of two operands, loops in which operand k is one number, in[k][0].
+template <class T> struct TileLoopsOf {
+  TileLoop<T> loop = nullptr;
+  TileLoop<T> beside_number[2] = {};
+};
 struct TileLoops {
-  TileLoop<float> f32;
-  TileLoop<double> f64;
-  TileLoop<int64_t> i64 = nullptr;
-  TileLoop<int32_t> i32 = nullptr;
-  TileLoop<BFloat16> bf16 = nullptr;  // null: converted to f32 and back
+  TileLoopsOf<float> f32;
+  TileLoopsOf<double> f64;
+  TileLoopsOf<int64_t> i64 = {};
+  TileLoopsOf<int32_t> i32 = {};
+  TileLoopsOf<BFloat16> bf16 = {};  // null: converted to f32 and back
 };
 /// Runs a plan on the CPU, in parallel. Operands that cannot be read in place are gathered tile by tile. Undefined
 /// results go into a buffer that is discarded.
@@ -76,8 +81,8 @@ void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, T
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
-/// The forward loop: y_i = f(x_0i, …). `in` holds x_0, ….
-template <class F, class T, std::size_t... I>
+/// The forward loop: y_i = f(x_0i, …). `in` holds x_0, …. Operand `number` is in[number][0] for all i.
+template <class F, class T, std::size_t number, std::size_t... I>
 SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
   const F f = *static_cast<const F*>(formula);
   const T* const x[] = {in[I]...};
@@ -99,7 +104,7 @@ SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const*
         });
   } else {
     SLUICE_VECTORIZE
-    for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][i], {}}...).v;
+    for (int64_t i = 0; i < n; ++i) y[i] = call(f, Value<T>{x[I][I == number ? 0 : i], {}}...).v;
   }
 }
 
@@ -132,9 +137,9 @@ SLUICE_LOOP void formula_vjp_loop(const void* formula, const T* const* in, T* co
   }
 }
 
-template <class F, class T, std::size_t... I>
+template <class F, class T, std::size_t number, std::size_t... I>
 void apply_formula(const void* formula, const T* const* in, T* const* out, int64_t n) {
-  vectorised([=] { formula_loop<F, T, I...>(formula, in, out, n); });
+  vectorised([=] { formula_loop<F, T, number, I...>(formula, in, out, n); });
 }
 template <class F, class T, std::size_t... I>
 void apply_formula_vjp(const void* formula, const T* const* in, T* const* out, int64_t n) {
@@ -156,15 +161,20 @@ template <class F> constexpr bool is_integral = requires { requires F::integral;
 /// installs kernels for the named formulas.
 template <class F, class Arity> struct MapKernels;
 template <class F, std::size_t... I> struct MapKernels<F, std::index_sequence<I...>> {
+  template <class T> static TileLoopsOf<T> loops_of() {
+    constexpr std::size_t N = sizeof...(I);
+    if constexpr (N == 2 && formula::is_short<F> && std::floating_point<T>)
+      return {apply_formula<F, T, N, I...>, {apply_formula<F, T, I, I...>...}};
+    else return {apply_formula<F, T, N, I...>};
+  }
   static void forward_cpu(const F& f, const MapPlan& plan, Tensor& y) {
-    TileLoops loops{apply_formula<F, float, I...>, apply_formula<F, double, I...>};
-    if constexpr (is_integral<F>)
-      loops.i64 = apply_formula<F, int64_t, I...>, loops.i32 = apply_formula<F, int32_t, I...>;
-    if constexpr (formula::is_short<F>) loops.bf16 = apply_formula<F, BFloat16, I...>;
+    TileLoops loops{loops_of<float>(), loops_of<double>()};
+    if constexpr (is_integral<F>) loops.i64 = loops_of<int64_t>(), loops.i32 = loops_of<int32_t>();
+    if constexpr (formula::is_short<F>) loops.bf16 = loops_of<BFloat16>();
     run_map(plan, loops, &f, &y, 1);
   }
   static void backward_cpu(const F& f, const MapPlan& plan, Tensors& grads) {
-    run_map(plan, {apply_formula_vjp<F, float, I...>, apply_formula_vjp<F, double, I...>}, &f, grads.data(),
+    run_map(plan, {{apply_formula_vjp<F, float, I...>}, {apply_formula_vjp<F, double, I...>}}, &f, grads.data(),
             sizeof...(I));
   }
   /// y [plan.shape] of plan.dtype = f(operands…).

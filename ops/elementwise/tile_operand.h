@@ -24,7 +24,8 @@ template <class T> class TileOperand {
     const int last = walk_.rank - 1;
     numel_ = shape.numel();
     if (walk_.strides[0] == 0 && numel_ / walk_.shape[0] <= kTile) period_ = numel_ / walk_.shape[0];
-    else if (walk_.strides[last] == 0 && walk_.shape[last] >= kTile) constant_ = walk_.shape[last];
+    else if (walk_.strides[last] == 0 && walk_.shape[last] >= kTile)
+      constant_ = walk_.shape[last], copies_ = std::min(kLength, constant_);
   }
 
   /// Address of the elements from i on, or null if they cannot be read in place; n becomes how many lie there.
@@ -37,6 +38,11 @@ template <class T> class TileOperand {
     if (run.count == 0) return nullptr;
     n = std::min(n, run.count);
     return at + run.offset;
+  }
+  /// True if each number stands for many elements. From then on the buffer holds each number once.
+  bool as_number() {
+    if (constant_ > 0) copies_ = 1;
+    return constant_ > 0;
   }
   /// True if every tile is read anew, unless it is read in place.
   bool varies() const { return period_ == 0 && constant_ == 0; }
@@ -57,7 +63,7 @@ template <class T> class TileOperand {
     if (constant_ > 0) {
       if (held == i / constant_) return buffer;
       held = i / constant_;
-      read_tile(walk_, at_, x_.dtype(), held * constant_, std::min(kLength, constant_), buffer);
+      read_tile(walk_, at_, x_.dtype(), held * constant_, copies_, buffer);
     } else if (bf16_run_) {
       const BFloat16* at = reinterpret_cast<const BFloat16*>(at_) + i;
       for (int64_t j = 0; j < n; ++j) buffer[j] = convert<T>(at[j]);
@@ -74,6 +80,7 @@ template <class T> class TileOperand {
   int64_t numel_ = 0;     // elements of `shape`
   int64_t period_ = 0;    // number of elements after which the operand repeats; 0: it does not, or after too many
   int64_t constant_ = 0;  // number of elements for which each number stands; 0: few
+  int64_t copies_ = 0;    // of each such number in the buffer
   bool as_it_is_ = false, bf16_run_ = false;
 };
 

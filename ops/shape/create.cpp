@@ -79,8 +79,8 @@ template <class T> void add_scaled(const void* factor, const T* const* in, T* co
 }
 void add_to_cpu(Tensor& x, const Tensor& y, double factor) {
   const Tensor* operand = &y;
-  detail::run_map(detail::plan_map("add_", &operand, 1, false), {add_scaled<float>, add_scaled<double>}, &factor, &x,
-                  1);
+  detail::run_map(detail::plan_map("add_", &operand, 1, false), {{add_scaled<float>}, {add_scaled<double>}}, &factor,
+                  &x, 1);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <sluice/ops/shape/view.h>
 
 #include <cstring>
+#include <limits>
 #include <vector>
 
 using namespace sluice;
@@ -71,6 +72,36 @@ TEST_CASE("map: repeated operands equal their copies, whatever repeats how often
   const auto copied = [&](const Tensor& t) { return clone(expand(t, x.shape())); };
   CHECK(all(x + y == x + copied(y)).item() != 0);
   CHECK(all(where(mask, x, y * z) == where(copied(mask), x, copied(y) * copied(z))).item() != 0);
+}
+
+TEST_CASE("map: a column beside a matrix equals its copy, on either side", "[map]") {
+  constexpr float inf = std::numeric_limits<float>::infinity(), not_a_number = std::numeric_limits<float>::quiet_NaN();
+  Rng rng(13);
+  for (DType dtype : {f32, f64, bf16, i64, i32})
+    for (int64_t width : {1, 511, 512, 513, 1023, 1025, 2100})
+      for (int64_t rows : {0, 1, 2, 45}) {
+        INFO(str(rows, " × ", width, " ", dtype));
+        const Tensor x = to(uniform({2, rows, width}, -100, 100, rng), dtype);
+        const Tensor column = to(uniform({2, rows, 1}, 1, 100, rng), dtype), copy = clone(expand(column, x.shape()));
+        const Tensor narrow_column = expand(narrow(to(uniform({2, rows, 3}, 1, 9, rng), dtype), 2, 1, 1), x.shape());
+        CHECK(testing::same_bits(x + column, x + copy));
+        CHECK(testing::same_bits(column + x, copy + x));
+        CHECK(testing::same_bits(x - column, x - copy));
+        CHECK(testing::same_bits(column - x, copy - x));
+        CHECK(testing::same_bits(maximum(x, column), maximum(x, copy)));
+        CHECK(
+            testing::same_bits(narrow_column - expand(column, x.shape()), clone(narrow_column) - copy));  // two columns
+        if (!is_float(dtype)) continue;
+        CHECK(testing::same_bits(x / column, x / copy));
+        CHECK(testing::same_bits(column / x, copy / x));
+        CHECK(testing::same_bits(column * select(x, 0, 1), copy * select(x, 0, 1)));
+        const Tensor flags = column > 50.0;  // bool beside numbers
+        CHECK(testing::same_bits(x * flags, x * clone(expand(flags, x.shape()))));
+      }
+  const Tensor odd = reshape(Tensor({inf, -inf, not_a_number, 0.f, -0.f}), {5, 1});
+  const Tensor row = cat({odd, normal({600, 1}, 0, 1, rng)}, 0), x = reshape(row, {605});
+  CHECK(testing::same_bits(odd * x, clone(expand(odd, {5, 605})) * x));
+  CHECK(testing::same_bits(x - odd, x - clone(expand(odd, {5, 605}))));
 }
 
 TEST_CASE("map: transposed operands equal their copies, in every dtype", "[map]") {
