@@ -31,9 +31,10 @@ DType common_dtype(const char* op, const Tensor* const* xs, std::size_t n, bool 
 }
 
 /// Runs the loop tile by tile. Undefined results go into a buffer that is discarded. bf16 results go into a buffer,
-/// too, and are rounded while it is in cache.
+/// too, and are rounded while it is in cache. `places` is where result 0 has its numbers; others are contiguous.
 template <class T>
-void run_tiles(const MapPlan& p, TileLoopsOf<T> loops, const void* formula, T* const* out, std::size_t n_results) {
+void run_tiles(const MapPlan& p, TileLoopsOf<T> loops, const void* formula, T* const* out, std::size_t n_results,
+               const StridedRange& places) {
   const bool narrow = p.dtype != dtype_of<T>();  // bf16 in f32
   constexpr int64_t kLength = TileOperand<T>::kLength, kLine = 64 / sizeof(T);
   TileOperand<T> operands[kMapOperands];
@@ -49,6 +50,11 @@ void run_tiles(const MapPlan& p, TileLoopsOf<T> loops, const void* formula, T* c
     std::fill_n(held, p.count, -1);
     for (int64_t i = begin, n; i < end; i += n) {
       n = std::min(kLength, end - i);
+      int64_t skipped = 0;  // numbers between those of result 0
+      if (!places.contiguous) {
+        const StridedRange::Run run = places.run(i);
+        n = std::min(n, run.count), skipped = run.offset - i;
+      }
       bool busy = false;
       for (std::size_t k = 0; k < p.count; ++k) {
         in[k] = operands[k].in_place(i, n);
@@ -58,11 +64,11 @@ void run_tiles(const MapPlan& p, TileLoopsOf<T> loops, const void* formula, T* c
         for (int64_t j = 0; in[k] && j < n; j += kLine) __builtin_prefetch(in[k] + j);
       for (std::size_t k = 0; k < p.count; ++k)
         if (!in[k]) in[k] = operands[k].buffered(i, n, buffer[k], held[k]);
-      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] && !narrow ? out[k] + i : unwanted[k];
+      for (std::size_t k = 0; k < n_results; ++k) to[k] = out[k] && !narrow ? out[k] + i + skipped : unwanted[k];
       loop(formula, in, to, n);
       if constexpr (std::is_same_v<T, float>)
         for (std::size_t k = 0; narrow && k < n_results; ++k) {
-          BFloat16* rounded = reinterpret_cast<BFloat16*>(out[k]) + i;
+          BFloat16* rounded = reinterpret_cast<BFloat16*>(out[k]) + i + skipped;
           for (int64_t j = 0; out[k] && j < n; ++j) rounded[j] = rounded_to_bf16(unwanted[k][j]);
         }
     }
@@ -80,10 +86,13 @@ void run(const MapPlan& p, TileLoopsOf<T> loops, const void* formula, Tensor* re
   }
   for (std::size_t k = 0; k < n_results; ++k) {
     out[k] = results[k].defined() ? reinterpret_cast<T*>(results[k].raw()) : nullptr;
-    whole = whole && out[k];
+    whole = whole && out[k] && results[k].is_contiguous();
   }
   whole = whole && p.dtype == dtype_of<T>();
-  if (!whole) return run_tiles(p, loops, formula, out, n_results);
+  if (!whole) {
+    const StridedRange places(n_results == 1 ? results[0].layout() : Layout(p.shape));
+    return run_tiles(p, loops, formula, out, n_results, places);
+  }
   const int64_t n = p.shape.numel();
   const TileLoop<T> loop = loops.loop;
   if (n <= kMapGrain) return n > 0 ? loop(formula, base, out, n) : void();

@@ -73,7 +73,8 @@ struct TileLoops {
   TileLoopsOf<BFloat16> bf16 = {};  // null: converted to f32 and back
 };
 /// Runs a plan on the CPU, in parallel. Operands that cannot be read in place are gathered tile by tile. Undefined
-/// results go into a buffer that is discarded.
+/// results go into a buffer that is discarded. A single result may have its rows apart, if they are long
+/// (StridedRange::run); others are contiguous.
 void run_map(const MapPlan& plan, const TileLoops& loops, const void* formula, Tensor* results, std::size_t n);
 
 #if defined(__clang__)  // as in core/kernel/vectorise.h; with -g the warning is about these lines

@@ -31,9 +31,17 @@ void check_values(const char* op, const Tensor& x, Device device) {
     fail<DeviceError>(op, ": a tensor on meta has no values to copy to ", device);
 }
 
+/// True if maps can write their result over x: it is contiguous, or, on the CPU, has long rows.
+bool is_updated_in_place(const Tensor& x) {
+  return x.is_contiguous() || (x.device() == cpu && detail::StridedRange(x.layout()).run(0).count > 0);
+}
+
 void fill_cpu(Tensor& x, double value) {
   const Layout one(x.shape(), Shape::filled(x.rank(), 0), 0);
-  detail::copy_strided(reinterpret_cast<const std::byte*>(&value), one, f64, x.raw(), x.layout(), x.dtype());
+  dispatch_all(x.dtype(), [&]<class T>() {
+    const T number = detail::convert<T>(value);
+    detail::copy_strided(reinterpret_cast<const std::byte*>(&number), one, x.dtype(), x.raw(), x.layout(), x.dtype());
+  });
 }
 
 /// y_i = value(i), computed in f64 and converted.
@@ -234,8 +242,8 @@ void add_(Tensor& x, const Tensor& y, double factor) {
   detail::check_float("add_", x);
   NoGrad guard;
   // y may be another view of the same memory: every element must be read before it is written.
-  const bool overlap = y.shares_storage(x) && !(y.layout().offset == x.layout().offset && y.is_contiguous());
-  if (!x.is_contiguous() || overlap) {  // by the kernel of contiguous memory: the layout changes no bits
+  const bool overlap = y.shares_storage(x) && (y.layout().offset != x.layout().offset || y.strides() != x.strides());
+  if (!is_updated_in_place(x) || overlap) {  // by the kernel of contiguous memory: the layout changes no bits
     Tensor sums = clone(x);
     add_(sums, y, factor);
     return copy_(x, sums);
@@ -254,7 +262,7 @@ void scale_(Tensor& x, double factor) {
   check_in_place("scale_", x);
   detail::check_float("scale_", x);
   NoGrad guard;
-  if (!x.is_contiguous()) return copy_(x, x.detach() * factor);
+  if (!is_updated_in_place(x)) return copy_(x, x.detach() * factor);
   const Tensor* operand = &x;  // the result lies over it: element by element, in place
   detail::MapKernels<formula::Scale, std::make_index_sequence<1>>::forward(
       {factor}, detail::plan_map("scale_", &operand, 1, false), x);

@@ -104,6 +104,40 @@ TEST_CASE("map: a column beside a matrix equals its copy, on either side", "[map
   CHECK(testing::same_bits(x - odd, x - clone(expand(odd, {5, 605}))));
 }
 
+TEST_CASE("add_, scale_, fill_: rows that are apart are written as their copies, and nothing else", "[map]") {
+  const DType dtype = GENERATE(f32, f64, bf16);
+  const int64_t width = GENERATE(1, 191, 192, 511, 513, 1025, 2100);
+  Rng rng(9);
+  const auto some = [&](const Shape& shape) { return to(normal(shape, 0, 1, rng), dtype); };
+  for (const Shape& rows : {Shape{0}, Shape{1}, Shape{2, 3}, Shape{40}}) {
+    Shape inner = rows, outer = rows;
+    inner.push_back(width), outer.push_back(width + 3);
+    INFO(str(dtype, " ", inner));
+    const Tensor all = some(outer), y = some(inner), turned = transpose(some({width, 40}), 0, 1);
+    const Tensor before = clone(narrow(all, -1, 2, width));
+    const auto check = [&](auto write) {
+      Tensor base = clone(all), part = narrow(base, -1, 2, width), copy = clone(before);
+      write(part), write(copy);
+      CHECK(testing::same_bits(clone(part), copy));
+      CHECK(testing::same_bits(clone(narrow(base, -1, 0, 2)), clone(narrow(all, -1, 0, 2))));
+      CHECK(testing::same_bits(clone(narrow(base, -1, width + 2, 1)), clone(narrow(all, -1, width + 2, 1))));
+    };
+    for (double factor : {1.0, 0x1.01p-3}) {
+      check([&](Tensor& x) { add_(x, y, factor); });
+      check([&](Tensor& x) { add_(x, expand(narrow(y, -1, 0, 1), y.shape()), factor); });
+      check([&](Tensor& x) { add_(x, x, factor); });
+      if (rows == Shape{40}) check([&](Tensor& x) { add_(x, turned, factor); });
+    }
+    check([&](Tensor& x) { scale_(x, 0.1); });
+    check([&](Tensor& x) { fill_(x, 0.1); });
+  }
+  // y begins where x does, and lies behind what x has written.
+  Tensor base = some({9, 400}), x = narrow(base, 1, 0, 200), y = narrow(reshape(base, {18, 200}), 0, 0, 9);
+  const Tensor sum = x + y;
+  add_(x, y);
+  CHECK(testing::same_bits(clone(x), sum));
+}
+
 TEST_CASE("map: transposed operands equal their copies, in every dtype", "[map]") {
   Rng rng(12);
   for (const Shape& shape : {Shape{91, 130}, Shape{3, 65, 47}, Shape{16, 2, 600}, Shape{15, 700}})
