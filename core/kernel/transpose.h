@@ -42,6 +42,15 @@ template <class T>
   for (int r = 0; r < n; ++r) std::memcpy(to + r * to_stride, &x[r], 16);
 }
 
+/// to[c·rows + r] = from[r·from_stride + c] for a number of rows that the compiler knows: planes become pixels. Returns
+/// the number of columns.
+template <int rows, class T>
+int64_t interleave_rows(const T* __restrict__ from, int64_t from_stride, T* __restrict__ to, int64_t cols) {
+  for (int64_t c = 0; c < cols; ++c)
+    for (int r = 0; r < rows; ++r) to[c * rows + r] = from[r * from_stride + c];
+  return cols;
+}
+
 /// A piece of a transpose: to[c·to_stride + r] = from[r·from_stride + c], converted where `convert` is not null.
 template <class T> struct Transpose {
   static constexpr int64_t kSide = sizeof(T) == 1 ? 128 : sizeof(T) == 8 ? 32 : 64;  // a tile of 8 or 16 KB fits in L1
@@ -61,11 +70,14 @@ template <class T> struct Transpose {
       const int64_t some = std::min(n, rows - r);
       if (next)
         for (int64_t k = r; k < r + some; ++k)
-          for (int64_t c = 0; c < cols; c += kLine) __builtin_prefetch(from + k * from_stride + cols + c);
+          for (int64_t at = 0; at < cols; at += kLine) __builtin_prefetch(from + k * from_stride + cols + at);
+      int64_t c = 0;
       if (some == n)
-        for (int64_t c = 0; c < whole_cols; c += n)
+        for (; c < whole_cols; c += n)
           transpose_registers(from + r * from_stride + c, from_stride, buffer + c * rows + r, rows);
-      for (int64_t c = some == n ? whole_cols : 0; c < cols; ++c)
+      else if (rows == 2) c = interleave_rows<2>(from, from_stride, buffer, cols);
+      else if (rows == 3) c = interleave_rows<3>(from, from_stride, buffer, cols);
+      for (; c < cols; ++c)
         for (int64_t k = r; k < r + some; ++k) buffer[c * rows + k] = from[k * from_stride + c];
     }
     const int64_t bytes = rows * static_cast<int64_t>(sizeof(T));
