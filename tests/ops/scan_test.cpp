@@ -43,7 +43,7 @@ TEST_CASE("cumsum: the carry of a long f32 sum is f64", "[scan]") {
 TEST_CASE("cumsum: rows are summed alike, however many there are", "[scan]") {
   Rng rng(3);
   for (int64_t rows : {1, 3, 4, 5, 9})
-    for (int64_t n : {1, 2, 37, 300})
+    for (int64_t n : {1, 2, 15, 16, 37, 300})
       for (bool exclusive : {false, true})
         for (bool reverse : {false, true}) {
           const Tensor x = normal({rows, n}, 0, 1, rng), whole = cumsum(x, 1, {exclusive, reverse});
