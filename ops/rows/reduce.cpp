@@ -58,6 +58,8 @@ std::vector<DimRun> runs_of(const Shape& dims) {
   return runs;
 }
 
+constexpr int64_t kFew = 16;  // numbers that fill no register
+
 /// True if x is reduced as the CPU does it: also on meta, where cost() counts.
 bool as_on_cpu(const Tensor& x) { return x.device() == cpu || x.device() == meta; }
 /// x, made contiguous where the kernel would not find long runs in place.
@@ -102,7 +104,14 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
   if (x.dtype() == bf16 && runs.size() > 1) y = to(y, f32);  // results are rounded once
   for (const DimRun run : runs) {
     Tensor out = empty(run.kept(y.shape()), y.options());
-    const ReduceShape s = run.of(y.shape());
+    ReduceShape s = run.of(y.shape());
+    if (as_on_cpu(y) && s.inner == 1 && s.n < kFew && !y.is_contiguous()) {  // windows, place by place
+      Shape order;
+      for (int d = run.first; d <= run.last; ++d) order.push_back(d);
+      for (int d = 0; d < y.rank(); ++d)
+        if (d < run.first || d > run.last) order.push_back(d);
+      y = permute(y, order), s = {1, s.n, s.outer};
+    }
     if (y.numel() > 0) kernel::reduce(kind, readable(y, s), out, s);
     else fill_(out, kind == ReduceKind::max || kind == ReduceKind::min ? std::numeric_limits<double>::quiet_NaN() : 0);
     y = out;
@@ -138,12 +147,18 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
   int d = wrap_dim(op, dim, x.rank());
   if (x.rank() == 0) return zeros({}, {i64, x.device()});
   if (x.shape()[d] == 0) fail(op, ": nothing to choose from in x=", x, " along dim ", dim);
-  const ReduceShape s = ReduceShape::along(x.shape(), d);
+  ReduceShape s = ReduceShape::along(x.shape(), d);
   Shape shape = x.shape();
   shape[d] = 1;
   if (!keep_dim) shape.erase(d);
-  Tensor y = empty(shape, {i64, x.device()});
-  if (y.numel() > 0) kernel::arg_extreme(largest, contiguous(x.detach()), y, s);
+  Tensor y = empty(shape, {i64, x.device()}), from = x.detach();
+  if (y.numel() == 0) return y;
+  // Short rows are searched side by side, and few columns as rows.
+  if (as_on_cpu(x) && s.inner == 1 && s.n < kFew && s.outer >= kFew)
+    from = transpose(reshape(from, {s.outer, s.n}), 0, 1), s = {1, s.n, s.outer};
+  else if (as_on_cpu(x) && s.inner > 1 && s.inner < kFew && s.n >= kFew)
+    from = transpose(reshape(from, {s.outer, s.n, s.inner}), 1, 2), s = {s.outer * s.inner, s.n, 1};
+  kernel::arg_extreme(largest, contiguous(from), y, s);
   return y;
 }
 

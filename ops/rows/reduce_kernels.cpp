@@ -21,6 +21,7 @@ using namespace detail::reduction;
 constexpr int kLanes = 64;
 /// Lanes of a reduction whose order does not matter. 64 numbers of 8 bytes would take all registers of AVX2.
 template <class T> constexpr int lanes_in_registers = sizeof(T) == 8 ? kLanes / 2 : kLanes;
+constexpr int64_t kFew = 16;      // rows of fewer numbers are reduced side by side, and fewer columns in lanes
 constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
 
 /// Input of a reduction, of any layout. operator() returns n numbers from `at` on: in place, or in thread-local memory.
@@ -105,10 +106,10 @@ template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, in
 }
 
 /// Number of lanes in which reduce_run() adds up n numbers; here of n rows, so that a sum has the same bits along
-/// columns as along rows. Extremes take a single lane, which keeps the last of equal ones.
-template <class Op> int64_t lanes_of(int64_t n) {
+/// columns as along rows. Extremes, whose order does not matter, take a single lane where m columns fill a register.
+template <class Op> int64_t lanes_of(int64_t n, int64_t m) {
   if constexpr (std::is_same_v<Op, NormOp>) return detail::kRowLanes;
-  return is_extreme<Op> || n < 16 ? 1 : n < kLanes ? 16 : kLanes;
+  return (is_extreme<Op> && m >= kFew) || n < 16 ? 1 : n < kLanes ? 16 : kLanes;
 }
 /// Joins number k of each of 1, 2 or 4 rows to to[k], or, if `fresh`, to Op's start.
 template <class Op, class T, bool fresh, class P, class From>
@@ -127,7 +128,7 @@ void join_rows(int64_t rows, P* __restrict__ to, int64_t count, const From* a, i
 /// detail::lanes_joined().
 template <class Op, class T, class From>
 void reduce_rows(const From* x, int64_t step, int64_t n, int64_t m, Part<Op, T>* __restrict__ part) {
-  int64_t lanes = lanes_of<Op>(n), each = n / lanes;
+  int64_t lanes = lanes_of<Op>(n, m), each = n / lanes;
   for (int64_t i = 0;; each = lanes >= 4 ? i + lanes <= n : lanes == 1 ? n - i : 0) {
     // Adds `each` rows to each lane. Rows without a gap are one long row.
     const int64_t runs = step == m ? 1 : lanes, count = step == m ? lanes * m : m, apart = lanes * step;
@@ -166,8 +167,7 @@ void reduce_rows(const Source<T>& x, int64_t at, int64_t n, int64_t inner, int64
 template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape s) {
   // Few rows have few lanes, and are read in longer pieces.
   constexpr int64_t numbers = kLanes * 64, most = 512;
-  constexpr auto lanes = &lanes_of<Op>;
-  const int64_t width = std::min(numbers / lanes(std::min(s.n, kBlock)), most);
+  const int64_t width = std::min(numbers / lanes_of<Op>(std::min(s.n, kBlock), s.inner), most);
   const int64_t blocks = ceil_div(s.n, kBlock), strips = ceil_div(s.inner, width);
   const int64_t work = std::min(s.n, kBlock) * std::min(s.inner, width);
   std::vector<Part<Op, T>> parts(static_cast<std::size_t>(blocks > 1 ? s.outer * blocks * s.inner : 0));
@@ -196,9 +196,33 @@ template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape 
   });
 }
 
+/// to [n, rows] = x [rows, n], transposed. Not inlined: one loop serves all reductions of a dtype.
+template <class T> [[gnu::noinline]] void turn(const T* __restrict__ x, int64_t rows, int64_t n, T* __restrict__ to) {
+  detail::vectorised([=] {
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t r = 0; r < rows; ++r) to[i * rows + r] = x[r * n + i];
+  });
+}
+/// Reduces rows of a few numbers, x [outer, n], as columns of a transposed copy, some rows at a time.
+template <class Op, class T> void reduce_short_rows(Source<T> x, T* y, ReduceShape s) {
+  constexpr int64_t most = 256;  // rows at a time
+  parallel_for(ceil_div(s.outer, most), ceil_div(128, s.n), [&](int64_t begin, int64_t end) {
+    alignas(64) T columns[kFew * most];
+    alignas(64) Part<Op, T> part[kFew * most];
+    for (int64_t first = begin * most; first < std::min(end * most, s.outer); first += most) {
+      const int64_t m = std::min(most, s.outer - first);
+      turn(x(first * s.n, m * s.n), m, s.n, columns);
+      reduce_rows<Op, T>(columns, m, s.n, m, part);
+      for (int64_t r = 0; r < m; ++r)
+        y[first + r] = result<T, Op>(Op::apply(Op::template start<Total<Op, T>>(), static_cast<Total<Op, T>>(part[r])));
+    }
+  });
+}
+
 template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t piece = 1 << 15;
   if (s.inner > 1) return reduce_columns<Op>(x, y, s);
+  if (s.n < kFew && s.outer >= kFew) return reduce_short_rows<Op>(x, y, s);
   if (s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
     const int64_t pieces = ceil_div(s.n, piece);
     std::vector<Total<Op, T>> part(static_cast<std::size_t>(pieces));

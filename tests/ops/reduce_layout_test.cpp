@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -68,6 +69,54 @@ TEST_CASE("reduce: few rows of many columns have the bits of rows", "[reduce]") 
         CHECK(same_bits(sum(narrow(x, 2, 1, m - 1), {1}), sum(narrow(rows, 1, 1, m - 1), {2})));
         if (is_float(t)) CHECK(same_bits(norm(x, {1}), norm(rows, {2})));
       }
+}
+
+TEST_CASE("reduce: windows, which share numbers, have the bits of their copies", "[reduce]") {
+  Rng rng(8);
+  for (DType t : {f32, f64, bf16, i64, i32})
+    for (int64_t size : {1, 2, 3, 4})
+      for (int64_t step : {1, 2}) {
+        INFO(size << " every " << step << " " << name_of(t));
+        const Tensor x = to(normal({3, 37, 70}, 0.5, 300, rng), t);
+        const Tensor windows = unfold(unfold(x, 1, size, step), 2, size, step), rows = flip(unfold(x, 2, 7, 5), {3});
+        for (const Tensor& view : {windows, rows, unfold(x, 1, 15, 1), unfold(x, 2, 16, 1)})
+          for (const Shape& dims : {Shape{-1}, Shape{-2, -1}}) {
+            CHECK(same_bits(sum(view, dims), sum(clone(view), dims)));
+            CHECK(same_bits(max(view, dims, keep), max(clone(view), dims, keep)));
+            if (is_float(t)) CHECK(same_bits(norm(view, dims), norm(clone(view), dims)));
+          }
+      }
+}
+
+TEST_CASE("argmax: short rows and few columns find what a loop finds", "[reduce]") {
+  Rng rng(9);
+  for (DType t : {f32, f64, bf16, i64, i32, boolean})
+    for (const Shape& shape :
+         {Shape{1, 5, 1}, Shape{40, 1, 1}, Shape{70, 7, 1}, Shape{16, 15, 1}, Shape{17, 16, 1}, Shape{15, 3, 1},
+          Shape{5, 90, 3}, Shape{1, 700, 15}, Shape{3, 15, 2}, Shape{2, 16, 16}}) {
+      Tensor x = to(uniform(shape, -2, 3, rng), i32);  // ties
+      if (is_float(t)) x = where(uniform(shape, 0, 1, rng) < 0.05, not_a_number, to(x, f32));
+      x = to(x, t);
+      INFO(str(shape, " ", t));
+      const auto value = to(x, f64).to_vector<double>();
+      const int64_t n = shape[1], inner = shape[2];
+      const auto place = [&](int64_t i, auto better) {
+        const auto at = [&](int64_t k) {
+          return value[static_cast<std::size_t>((i / inner * n + k) * inner + i % inner)];
+        };
+        int64_t best = 0;
+        for (int64_t k = 1; k < n; ++k)
+          if (!std::isnan(at(best)) && (std::isnan(at(k)) || better(at(k), at(best)))) best = k;
+        return best;
+      };
+      std::vector<int64_t> largest, smallest;
+      for (int64_t i = 0; i < shape[0] * inner; ++i)
+        largest.push_back(place(i, std::greater<>())), smallest.push_back(place(i, std::less<>()));
+      for (const Tensor& view : {x, transpose(contiguous(transpose(x, 0, 1)), 0, 1)}) {
+        CHECK(argmax(view, 1).to_vector<int64_t>() == largest);
+        CHECK(argmin(view, 1).to_vector<int64_t>() == smallest);
+      }
+    }
 }
 
 TEST_CASE("reduce: permuted views of three dims, over each dim and over neighbours", "[reduce]") {
