@@ -37,11 +37,12 @@ Tensors call_vjp(Node& node, const Tensors& gs) {
   return grads;
 }
 
-/// The node as one that can add its gradient to a sum in place; null if it is no slice, or if its gradient is recorded
-/// or observed. A loop over the rows of a tensor would otherwise add a tensor of its size for each row.
-detail::RegionNode* slice_of(Node& node, const BackwardOptions& options) {
-  const bool plain = !options.create_graph && !detail::observed() && typeid(node) == typeid(detail::RegionNode);
-  return plain ? static_cast<detail::RegionNode*>(&node) : nullptr;
+/// The node as one that can add its gradient to a sum in place; null if it is of no part, or if its gradient is
+/// recorded or observed. A loop over the rows of a tensor would otherwise add a tensor of its size for each row.
+detail::PartNode* part_of(Node& node, const BackwardOptions& options) {
+  if (options.create_graph || detail::observed()) return nullptr;
+  const bool is_part = typeid(node) == typeid(detail::RegionNode) || typeid(node) == typeid(detail::SlicesNode);
+  return is_part ? static_cast<detail::PartNode*>(&node) : nullptr;
 }
 
 /// The module that was running when the vjp began.
@@ -76,9 +77,10 @@ void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* be
     VjpScope scope(node);
     if (!visit(node, p.grads)) continue;
     if (std::none_of(node.edges.begin(), node.edges.end(), wanted)) continue;
-    auto* const slice = slice_of(node, options);
-    Tensors grads = slice ? p.grads : call_vjp(node, p.grads);
-    if (!options.retain_graph && !options.create_graph) node.release();
+    auto* const part = part_of(node, options);
+    Tensors grads = part ? p.grads : call_vjp(node, p.grads);
+    const bool releases = !options.retain_graph && !options.create_graph;
+    if (releases && !part) node.release();
     p.grads.clear();
     for (std::size_t i = 0; i < grads.size(); ++i) {
       const Edge& e = node.edges[i];
@@ -86,12 +88,13 @@ void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* be
       LeafCounter::Entry* leaf = watch && e.node->is_leaf() ? &watch->at(e.node.get()) : nullptr;
       if (grads[i].defined()) {
         Tensor& sum = leaf ? leaf->grad : frontier.at(e.node)[e.index];
-        if (slice && is_free(sum)) slice->add_vjp(grads[i], sum);
+        if (part && is_free(sum)) part->add_vjp(grads[i], sum);
         else
-          accumulate(sum, fitted(node, e, slice ? slice->vjp(grads[i])[0] : std::move(grads[i])), options.create_graph);
+          accumulate(sum, fitted(node, e, part ? part->vjp(grads[i])[0] : std::move(grads[i])), options.create_graph);
       }
       if (leaf && --leaf->left == 0) complete(*leaf);
     }
+    if (releases && part) node.release();
   }
   if (watch)  // leaves below nodes that the walk never reached
     for (LeafCounter::Entry& leaf : watch->entries()) complete(leaf);

@@ -9,6 +9,7 @@
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/shape/region_node.h>
 
 #include <algorithm>
 #include <numeric>
@@ -64,9 +65,7 @@ Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& ind
   shape[dim] = index.numel();
   Tensor y = empty(shape, x.options(), op);
   kernel::index_select(op, x.detach(), dim, index, y);
-  return record(op, std::move(y), {x}, {index}, [from = x.shape(), dim](const Node& node, const Tensor& g) {
-    return added(Places::slices, zeros(from, g.options()), {}, dim, node.saved(0), g);
-  });
+  return detail::record_as<detail::SlicesNode>(op, std::move(y), {x}, {index}, op, x.shape(), dim);
 }
 
 Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
@@ -79,6 +78,14 @@ Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
 }
 
 }  // namespace
+
+Tensors detail::SlicesNode::vjp(const Tensor& g) {
+  return {added(Places::slices, zeros(full, g.options()), {}, dim, saved(0), g)};
+}
+void detail::SlicesNode::add_vjp(const Tensor& g, Tensor& sum) const {
+  kernel::index_add(sum, dim, saved(0), contiguous(g));
+  sum.bump_version();
+}
 
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index_in) {
   detail::check_defined("gather", x);
