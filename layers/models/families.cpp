@@ -314,7 +314,7 @@ void FamilyReader::deepseek_feeds(const std::vector<int64_t>& dense_ones) {
   if (!softmax) o.router = MoeRouter::sigmoid, o.router_bias = type != "axk1" || has(".e_score_correction_bias");
   o.norm_topk = c.get("norm_topk_prob", !v2, false);
   if (v2) c.must_be("norm_topk_prob", false);  // DeepSeek's code then leaves out the factor, transformers the norm
-  o.scale = c.at<double>("routed_scaling_factor");
+  o.scale = c.is_null("routed_scaling_factor") ? 1 : c.at<double>("routed_scaling_factor");
   o.shared_hidden = c.get("n_shared_experts", c.get<int64_t>("num_shared_experts", 0)) * o.hidden;
   o.shared_gate = false;
   c.ignore("ep_size");

@@ -113,6 +113,46 @@ void read_glm4_moe(FamilyReader& r) {
   }
 }
 
+/// MiMo-V2-Flash: windows with learned sinks and twice as many key heads in most layers, RoPE on a third of a head's
+/// channels, values narrower than keys and times a factor; DeepSeek-V3's experts.
+void read_mimo(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.rotary_share = 0.334;
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.out_bias = false, o.heads.value_dim = c.get<int64_t>("v_head_dim", 128);
+  MultiHeadAttentionOptions local = o;
+  local.sink = AttentionSink::learned, local.heads.kv_heads = 2 * o.heads.kv_heads;
+  // Layers for which the published list `name` has this value.
+  const auto flagged = [&](const char* name, int64_t value) {
+    const auto flags = c.at<std::vector<int64_t>>(name);
+    if (std::ssize(flags) != r.layers) c.refuse(name, str("need ", r.layers, " entries"));
+    return r.where([&](int64_t i) { return flags[static_cast<std::size_t>(i)] == value; });
+  };
+  const std::vector<int64_t> sliding = c.has("layer_types") ? r.typed("layer_types", "sliding_attention")
+                                       : c.has("hybrid_layer_pattern")
+                                           ? flagged("hybrid_layer_pattern", 1)
+                                           : r.where([](int64_t i) { return i != 0 && (i + 1) % 6 != 0; });
+  const std::pair<const char*, int64_t> sizes[] = {{"swa_num_key_value_heads", local.heads.kv_heads},
+                                                   {"swa_num_attention_heads", o.heads.heads},
+                                                   {"swa_head_dim", o.heads.head_dim},
+                                                   {"swa_v_head_dim", o.heads.value_dim}};
+  for (const auto& [name, size] : sizes) c.must_be(name, size);
+  c.must_be("add_swa_attention_sink_bias", true);
+  c.must_be("add_full_attention_sink_bias", false);
+  c.ignore("attention_chunk_size hybrid_block_size");
+  r.two_ropes(o, sliding, c.get("swa_rope_theta", 10000.0));
+  for (const int64_t layer : sliding) {
+    local.heads.rope = std::get<MultiHeadAttentionOptions>(r.block(layer).mixer).heads.rope;
+    r.block(layer).mixer = local;
+  }
+  r.windows(sliding);
+  const double factor = c.get("attention_value_scale", 0.707, 1.0);
+  for (DecoderBlockOptions& block : r.plan.options.blocks) block.mixer_factor = factor;
+  r.usual_names();
+  r.members("self_attn", {{"sink", r.has("attention_sink_bias") ? "attention_sink_bias" : "sinks"}});
+  r.deepseek_feeds(c.is_list("moe_layer_freq") ? flagged("moe_layer_freq", 0) : r.dense_layers(1));
+}
+
 /// Experts of Kimi Linear and Ling, by groups, in all layers but the `dense` ones. Ling's fields may have DeepSeek's
 /// names, and none has a default.
 void kimi_feeds(FamilyReader& r, const std::vector<int64_t>& dense) {
@@ -294,6 +334,8 @@ std::span<const ModelFamily> latent_families() {
       {"youtu", read_deepseek},
       {"minicpm3", read_minicpm3},
       {"glm4_moe", read_glm4_moe},
+      {"mimo_v2_flash", read_mimo, R"({"routed_scaling_factor": 1.0, "rope_theta": 5000000})",
+       R"({"layernorm_epsilon": "rms_norm_eps"})"},
       {"solar_open", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "rope_theta": 1000000})"},
       {"dots1", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "norm_topk_prob": false})"},
       {"sarvam_moe", read_glm4_moe, R"({"routed_scaling_factor": 2.5, "rope_theta": 8000000})",

@@ -5,8 +5,8 @@ namespace sluice::detail {
 
 namespace {
 
-/// Llama 1 to 3, and what is built like them (SmolLM2, TinyLlama, Yi, IQuest-Coder). Seed-OSS has no bias behind
-/// attention, Arcee's AFM an MLP with relu², and Jais 2 this MLP, LayerNorm, and biases everywhere.
+/// Llama 1 to 3, and what is built like them (SmolLM2, TinyLlama, Yi, IQuest-Coder, EXAONE 3). Seed-OSS has no bias
+/// behind attention, Arcee's AFM an MLP with relu², and Jais 2 this MLP, LayerNorm, and biases everywhere.
 void read_llama(FamilyReader& r) {
   const ModelConfig& c = r.config;
   c.must_be("is_llama_config", true);
@@ -22,8 +22,17 @@ void read_llama(FamilyReader& r) {
   o.heads.out_bias = c.get("attention_out_bias", o.heads.out_bias);
   r.mixers(o);
   r.usual_names();
-  if (jais || r.type == "arcee") r.ungated(r.all(), c.get("mlp_bias", false));
-  else r.dense(r.all());
+  if (jais || r.type == "arcee") return r.ungated(r.all(), c.get("mlp_bias", false));
+  r.dense(r.all());
+  if (r.type != "exaone") return;
+  c.ignore("embed_dropout");
+  if (!r.has("transformer.h.")) return;  // as transformers writes them
+  r.outer_names("transformer.", "wte", "h", "ln_f");
+  r.rename("input_layernorm\\.", "ln_1.");
+  r.rename("post_attention_layernorm\\.", "ln_2.");
+  r.rename("self_attn\\.o_proj\\.", "self_attn.out_proj.");
+  r.rename("self_attn\\.", "attn.attention.");
+  r.members("mlp", {{"gate_proj", "c_fc_0"}, {"up_proj", "c_fc_1"}, {"down_proj", "c_proj"}});
 }
 
 /// GPT-2: learned positions, LayerNorm, an MLP, biases everywhere. Its maps are [in, out], and one makes q, k and v.
@@ -255,6 +264,9 @@ std::span<const ModelFamily> llama_families() {
       {"seed_oss", read_llama, R"({"attention_bias": true, "attention_out_bias": false})"},
       {"arcee", read_llama, R"({"hidden_act": "relu2"})"},
       {"iquestcoder", read_llama, R"({"head_dim": 128})"},
+      {"exaone", read_llama, R"({"rope_theta": 500000})",
+       R"({"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps",
+           "activation_function": "hidden_act"})"},
       {"jais2", read_llama, R"({"hidden_act": "relu2", "attention_bias": true, "mlp_bias": true})"},
       {"smollm3", read_smollm3},
       {"gpt2", read_gpt2, R"({"activation_function": "gelu_new"})", kGpt2Names},

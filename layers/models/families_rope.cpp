@@ -95,7 +95,7 @@ void FamilyReader::two_ropes(MultiHeadAttentionOptions o, const std::vector<int6
   if (!apart && !config.has("rope_scaling.rope_type")) config.must_be("rope_scaling.type", std::string("default"));
   if (apart) o.heads.rope = of("full_attention");
   mixers(o);
-  o.heads.rope = apart ? of("sliding_attention") : RopeOptions{.base = local};
+  o.heads.rope = apart ? of("sliding_attention") : RopeOptions{.base = local, .rot_dim = o.heads.rope.rot_dim};
   mixers(sliding, o);
 }
 

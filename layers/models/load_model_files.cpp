@@ -26,8 +26,8 @@ struct Checkpoint {
 
 bool of_embedding(std::string_view name) {
   if (name == "embed.weight") return true;  // DeepSeek-V4
-  for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight",
-                          "gpt_neox.embed_in.weight"})
+  for (const char* end :
+       {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight", "embed_in.weight"})
     if (name.ends_with(end)) return true;  // the second: Mamba, the third: Ling and Falcon, the fourth: GPT-2
   return false;
 }

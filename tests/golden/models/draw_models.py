@@ -45,14 +45,14 @@ def drawn(name, r):
     if "head_dim" in f or name in ("llama", "mixtral", "lfm2", "lfm2_moe"):
         f["head_dim"] = head_dim
     if name in ("qwen2", "qwen2_moe", "olmo2", "olmo3", "olmo_hybrid", "smollm3", "arcee", "starcoder2",
-                "ernie4_5_moe", "helium", "olmoe", "flex_olmo", "exaone4", "exaone_moe", "vaultgemma", "jais2",
+                "ernie4_5_moe", "helium", "olmoe", "flex_olmo", "exaone", "exaone4", "exaone_moe", "vaultgemma", "jais2",
                 "iquestcoder", "cwm"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
                 "ministral", "mixtral", "minimax", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5",
                 "bamba", "lfm2", "lfm2_moe", "falcon_h1", "seed_oss", "arcee", "starcoder2", "ernie4_5_moe", "helium",
-                "olmoe", "flex_olmo", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open", "iquestcoder", "jais2",
-                "cwm", "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa"):
+                "olmoe", "flex_olmo", "exaone", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open", "iquestcoder",
+                "jais2", "cwm", "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
@@ -60,9 +60,10 @@ def drawn(name, r):
                                               dict(truncate=False)]), factor=pick([2.5, 4.0, 8.0]))
     if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text", "gpt_oss", "smollm3",
                 "bamba", "seed_oss", "arcee", "nemotron", "glm", "glm4", "flex_olmo", "gemma", "dots1", "solar_open",
-                "iquestcoder", "jais2", "sarvam_moe", "hy_v3", "mellum"):
+                "iquestcoder", "jais2", "sarvam_moe", "hy_v3", "mellum", "exaone", "mimo_v2_flash"):
         f["attention_bias"] = pick([True, False])
-    if name in ("llama", "smollm3", "bamba", "falcon_h1", "seed_oss", "arcee", "nemotron", "iquestcoder", "jais2", "cwm"):
+    if name in ("llama", "smollm3", "bamba", "falcon_h1", "seed_oss", "arcee", "nemotron", "iquestcoder", "jais2", "cwm",
+                "exaone"):
         f["mlp_bias"] = pick([True, False])
     if name in ("qwen2", "qwen2_moe", "qwen3") and pick([True, False]):
         f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
@@ -316,14 +317,25 @@ def drawn(name, r):
     if name == "lara_mini":
         f.update(layer_types=any_layers(softmax + ["linear_attention"]), norm_topk_prob=pick([True, False]),
                  attention_bias=pick([True, False]), rope_parameters=make_models.rope)
-    if name in ("gpt_neox", "phi", "stablelm", "cohere", "cohere2"):
+    if name == "mimo_v2_flash":
+        groups, heads = pick([1, 2]), pick([2, 4, 6])
+        share = {4: [0.5, 1.0], 8: [0.25, 0.5, 1.0], 10: [0.4, 1.0]}[head_dim]
+        f.update(num_attention_heads=heads, num_key_value_heads=pick([d for d in (1, 2, 3) if heads % (2 * d) == 0]),
+                 v_head_dim=pick([5, 8]), layer_types=pick([None, any_layers(softmax)]),
+                 mlp_layer_types=pick([None, any_layers(["dense", "sparse"])]), n_group=groups,
+                 topk_group=r.randint(1, groups), num_experts_per_tok=pick([1, 2]), norm_topk_prob=pick([True, False]),
+                 routed_scaling_factor=pick([None, 2.5]), attention_value_scale=pick([None, 0.707, 1.3]),
+                 rope_parameters={kind: dict(ROPE[scaled], rope_type=scaled, rope_theta=pick([100.0, 10000.0]),
+                                             partial_rotary_factor=pick(share))
+                                  for kind in softmax for scaled in ("default", )})
+    if name in ("gpt_neox", "phi", "stablelm", "cohere", "cohere2", "cohere2_moe", "gpt_neox_japanese"):
         wide = pick([4, 8])
         rope = pick(list(ROPE))
         f.update(layer_norm_eps=f.pop("rms_norm_eps"), hidden_size=heads * wide,
                  rope_parameters=dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0])))
         if "cohere" in name:
             f.update(logit_scale=pick([0.0625, 1.0, 2.5]), attention_bias=pick([True, False]))
-        elif rope == "default" or name == "gpt_neox":
+        elif rope == "default" or "neox" in name:
             f["rope_parameters"]["partial_rotary_factor"] = pick([0.5, 1.0] if wide == 4 else [0.25, 0.5, 1.0])
         else:
             f["rope_parameters"]["partial_rotary_factor"] = 0.5
@@ -331,12 +343,24 @@ def drawn(name, r):
         del f["num_key_value_heads"]
         f.update(use_parallel_residual=pick([True, False]), attention_bias=pick([True, False]),
                  hidden_act=pick(["gelu", "gelu_new", "gelu_fast"]))
+    if name == "gpt_neox_japanese":
+        del f["num_key_value_heads"]
+        f.update(intermediate_multiple_size=pick([1, 2, 4]), hidden_act=pick(["gelu", "gelu_new"]))
     if name == "phi":
         f.update(tie_word_embeddings=False, hidden_act=pick(["gelu", "gelu_new"]))
     if name == "stablelm":
         f.update(use_parallel_residual=pick([True, False]), use_qkv_bias=pick([True, False]))
-    if name == "cohere2":
+    if name in ("cohere2", "cohere2_moe"):
         f["layer_types"] = pick([None, any_layers(["sliding_attention", "full_attention"])])
+    if name == "cohere2_moe":
+        f.update(head_dim=pick([4, 8]), rms_norm_eps=pick([None, 1e-6, 1e-3]), num_shared_experts=pick([0, 1, 2]),
+                 expert_selection_fn=pick(["softmax", "sigmoid"]), norm_topk_prob=pick([True, False]),
+                 shared_expert_combination_strategy=pick(["average", "sum"]),
+                 prefix_dense_intermediate_size=pick([None, 20]), prefix_dense_sliding_window_pattern=pick([1, 2]),
+                 sliding_window_pattern=pick([1, 2, 4]))
+        dense = r.randint(0, layers)
+        f.update(pick([dict(mlp_layer_types=any_layers(["dense", "sparse"])),
+                       dict(mlp_layer_types=None, first_k_dense_replace=dense)]))
     if name == "falcon":
         del f["num_key_value_heads"]
         grouped = pick([True, False])
@@ -390,10 +414,11 @@ def drawn(name, r):
         del f["num_hash_layers"]
     if name == "gpt_bigcode":
         f["multi_query"] = pick([True, False])
-    if name in ("gpt2", "gpt_bigcode", "gpt_neo", "gptj"):
-        f.update({"hidden_size": heads * pick([4, 6]), "activation_function": pick(["gelu_new", "gelu"]),
+    if name in ("gpt2", "gpt_bigcode", "gpt_neo", "gptj", "codegen"):
+        f.update({"hidden_size": heads * pick([4, 8] if name == "codegen" else [4, 6]),
+                  "activation_function": pick(["gelu_new", "gelu"]),
                   "intermediate_size" if name == "gpt_neo" else "n_inner": pick([None, 20])})
-        if name == "gptj":
+        if name in ("gptj", "codegen"):
             f.update(tie_word_embeddings=False, rotary_dim=pick([2, 4]))
         if name == "gpt_neo":
             kinds = any_layers(["global", "local"])

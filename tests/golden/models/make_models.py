@@ -188,6 +188,7 @@ FAMILIES = {
     "seed_oss": ("SeedOss", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
     "arcee": ("Arcee", dict(intermediate_size=24, rope_parameters=rope)),
     "iquestcoder": ("IQuestCoder", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
+    "exaone": ("Exaone", dict(intermediate_size=24, rope_parameters=rope)),
     "jais2": ("Jais2", dict(intermediate_size=24, rope_parameters=rope)),
     "cwm": ("Cwm", dict(intermediate_size=24, head_dim=8, sliding_window=4, layer_types=sliding,
                         rope_parameters=dict(rope_theta=500.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0,
@@ -216,6 +217,11 @@ FAMILIES = {
     "dots1": ("Dots1", dict(intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6, head_dim=8,
                             num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, sliding_window=4,
                             max_window_layers=1, rope_parameters=rope)),
+    "mimo_v2_flash": ("MiMoV2Flash", dict(num_hidden_layers=3, intermediate_size=24, moe_intermediate_size=8, head_dim=8,
+                                          v_head_dim=6, n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2,
+                                          sliding_window=4, layer_types=["full_attention"] + sliding,
+                                          rope_parameters={kind: dict(kind_rope, partial_rotary_factor=0.5)
+                                                           for kind, kind_rope in two_ropes.items()})),
     "solar_open": ("SolarOpen", dict(moe_intermediate_size=8, n_routed_experts=5, head_dim=8, num_experts_per_tok=2,
                                      n_shared_experts=1, rope_parameters=rope)),
     "laguna": ("Laguna", dict(num_hidden_layers=3, intermediate_size=24, moe_intermediate_size=8, head_dim=8,
@@ -243,13 +249,19 @@ FAMILIES = {
                                    ssm_out_multiplier=0.6, mlp_multipliers=[1.4, 0.9],
                                    ssm_multipliers=[0.5, 1.5, 0.7, 1.3, 0.9])),
     "gpt_neox": ("GPTNeoX", dict(intermediate_size=24, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
+    "gpt_neox_japanese": ("GPTNeoXJapanese", dict(rope_parameters=dict(rope, partial_rotary_factor=0.5))),
     "phi": ("Phi", dict(intermediate_size=24, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
     "gptj": ("GPTJ", dict(rotary_dim=2)),
+    "codegen": ("CodeGen", dict(rotary_dim=2)),
     "falcon": ("Falcon", dict(new_decoder_architecture=True, num_kv_heads=2, bias=True, rope_parameters=rope)),
     "stablelm": ("StableLm", dict(intermediate_size=24, use_qkv_bias=True, use_parallel_residual=True,
                                   rope_parameters=dict(rope, partial_rotary_factor=0.5))),
     "cohere": ("Cohere", dict(intermediate_size=24, rope_parameters=rope)),
     "cohere2": ("Cohere2", dict(intermediate_size=24, sliding_window=4, layer_types=sliding, rope_parameters=rope)),
+    "cohere2_moe": ("Cohere2Moe", dict(num_hidden_layers=3, intermediate_size=8, head_dim=8, sliding_window=4,
+                                       num_experts=5, num_shared_experts=2, prefix_dense_intermediate_size=24,
+                                       mlp_layer_types=["dense", "sparse", "sparse"],
+                                       layer_types=["full_attention"] + sliding, rope_parameters=rope)),
 }
 
 
@@ -360,11 +372,11 @@ def main(out, names):
         fields = {**common, **options}
         if name in ("mamba", "falcon_mamba", "mamba2"):
             fields = without_attention(fields)
-        if name in ("gpt2", "gpt_bigcode", "gpt_neo", "gptj"):
+        if name in ("gpt2", "gpt_bigcode", "gpt_neo", "gptj", "codegen"):
             fields = gpt2_names(fields)
         if name == "mpt":
             fields = mpt_names(fields)
-        if name in ("gpt_neox", "falcon", "persimmon"):
+        if name in ("gpt_neox", "gpt_neox_japanese", "falcon", "persimmon"):
             del fields["num_key_value_heads"]
         folder = os.path.join(out, name)
         largest = make(kind, fields, folder, len(name))
