@@ -5,7 +5,8 @@ namespace sluice::detail {
 void add_nn_rows(RowList& rows) {
   rows.add<Linear>("linear", {}, R"({"in_dim": 5, "out_dim": 7})", {R"({"bias": false})"});
   rows.add<Embedding>("embedding", {}, R"({"count": 11, "dim": 4})");
-  rows.add<Mlp>("mlp", {}, R"({"dim": 4})", {R"({"bias": false, "hidden": 5, "activation": "silu", "dropout": 0.3})"});
+  rows.add<Mlp>("mlp", {}, R"({"dim": 4})",
+                {R"({"bias": false, "hidden": 5, "activation": "silu", "dropout": 0.3})", R"({"xielu": true})"});
   rows.add<Glu>("glu", {}, R"({"dim": 4})",
                 {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
                  R"({"kind": "geglu_tanh", "gate_scale": -0.7})", R"({"limit": 0.4, "hidden": 5})"});
@@ -28,7 +29,8 @@ void add_nn_rows(RowList& rows) {
       "norm", {}, R"({"dim": 4})",
       {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"kind": "scale"})",
        R"({"kind": "scale_l2"})", R"({"parts": 2, "eps": 0.01})", R"({"parts": 2, "kind": "rms"})",
-       R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})", R"({"bias": false})", R"({"bias": false, "parts": 2})"});
+       R"({"parts": 4, "kind": "rms_plain", "eps": 0.1})", R"({"bias": false})", R"({"bias": false, "parts": 2})",
+       R"({"kind": "layer_plain"})", R"({"kind": "layer_plain", "parts": 2, "eps": 0.01})"});
   rows.add<ShortConvolution>("short_convolution", kDocuments, R"({"dim": 4})",
                              {R"({"width": 2, "bias": true, "activation": "identity"})"});
   rows.add<GatedShortConvolution>("gated_short_convolution", kDocuments, R"({"dim": 3})",

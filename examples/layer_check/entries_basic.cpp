@@ -38,11 +38,16 @@ void add_basic(std::vector<Layer>& all) {
       .input(Kind::integer, "index [batch, n]")
       .parameter("weight [count, dim]")
       .output("[batch, n, dim]");
-  add(all, "mlp", "mlp", "O = act(x Wu + bu) Wo + bo", "Rumelhart et al. 1986")
+  add(all, "mlp", "mlp",
+      "O = act(x Wu + bu) Wo + bo; act may be xIELU, u/2 + softplus(a) u^2 for u > 0, else u/2 + (1/2 + softplus(b)) "
+      "(e^u - 1 - u)",
+      "Rumelhart et al. 1986; xIELU: Huang 2024")
       .derive({{"e", "hidden or 4*dim"}})
       .input("x [..., dim]")
       .dense("in", "dim", "e", "bias", "Wu")
       .dense("out", "e", "dim", "bias", "Wo")
+      .parameter("xielu_positive [1]", "a", "xielu")
+      .parameter("xielu_negative [1]", "b", "xielu")
       .output("[..., dim]");
   add(all, "glu", "mlp",
       "O = gate(x Wv, gate_scale x Wg) Wo; glu v*sigmoid(g), reglu v*relu(g), geglu v*gelu(g), geglu_tanh, swiglu "
@@ -56,8 +61,9 @@ void add_basic(std::vector<Layer>& all) {
       .dense("out", "e", "dim", "bias", "Wo")
       .output("[..., dim]");
   add(all, "norm", "norm",
-      "layer (x - mean)/sqrt(var + eps)*weight + bias; rms x/sqrt(mean x^2 + eps)*weight; rms_plain the same without "
-      "weight; scale g*x/sqrt(mean x^2 + eps), one scalar g; scale_l2 g*x/max(|x|/sqrt(dim), eps)",
+      "layer (x - mean)/sqrt(var + eps)*weight + bias; rms x/sqrt(mean x^2 + eps)*weight; rms_plain and "
+      "layer_plain the same without weight and bias; scale g*x/sqrt(mean x^2 + eps), one scalar g; scale_l2 "
+      "g*x/max(|x|/sqrt(dim), eps)",
       "Ba et al. 2016, Zhang & Sennrich 2019, Nguyen & Salazar 2019")
       .input("x [..., dim]")
       .norm("", "kind", "dim", "", "bias")

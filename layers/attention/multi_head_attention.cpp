@@ -94,20 +94,31 @@ Tensor MultiHeadAttention::shifted(Call& call, const Linear& shift, const Tensor
   return flatten(lerp(parts(now), parts(before), parts(sigmoid(shift(source)))), -2, -1);
 }
 
+Tensor MultiHeadAttention::mapped(const Linear& map, const Tensor& x) const {
+  const double l = options.qkv_limit;
+  return l > 0 ? clamp(map(x), -l, l) : map(x);
+}
+Tensor MultiHeadAttention::normed_and_turned(Tensor y, const Norm& n, GatePosition gate, const Sources& from,
+                                             const RopeOptions& rope, int64_t position) const {
+  const auto turned = [&](const Tensor& t) {
+    return options.heads.use_rope ? detail::rope_from(t, rope, position) : t;
+  };
+  if (options.qk_norm_late) y = turned(y);
+  y = gated(gate, normed_heads(n, y), from, true);
+  return options.qk_norm_late ? y : turned(y);
+}
 Tensor MultiHeadAttention::queries(const Sources& from, int64_t position) const {
-  Tensor y = gated(GatePosition::g4, detail::split_heads(from.q, options.heads.heads), from);
-  y = gated(GatePosition::g4, normed_heads(q_norm, y), from, true);
-  if (options.heads.use_rope) y = detail::rope_from(y, options.heads.rope, position);
-  return detail::grown(y, options.growth, position);
+  const Tensor y = gated(GatePosition::g4, detail::split_heads(from.q, options.heads.heads), from);
+  return detail::grown(normed_and_turned(y, q_norm, GatePosition::g4, from, options.heads.rope, position),
+                       options.growth, position);
 }
 Tensor MultiHeadAttention::keys(Call& call, const Tensor& source, int64_t position) const {
-  const Tensor rows = shifted(call, k_shift, source, heads.k(source));
-  Tensor y = gated(GatePosition::g3, detail::split_heads(rows, options.heads.kv_heads), {source});
-  y = gated(GatePosition::g3, normed_heads(k_norm, y), {source}, true);
-  return options.heads.use_rope ? detail::rope_from(y, options.heads.rope.of_keys(), position) : y;
+  const Tensor rows = shifted(call, k_shift, source, mapped(heads.k, source)),
+               y = gated(GatePosition::g3, detail::split_heads(rows, options.heads.kv_heads), {source});
+  return normed_and_turned(y, k_norm, GatePosition::g3, {source}, options.heads.rope.of_keys(), position);
 }
 Tensor MultiHeadAttention::values(Call& call, const Tensor& source) const {
-  const Tensor rows = shifted(call, v_shift, source, heads.v(source));
+  const Tensor rows = shifted(call, v_shift, source, mapped(heads.v, source));
   return gated(GatePosition::g2, detail::split_heads(rows, options.heads.kv_heads), {source});
 }
 
@@ -149,7 +160,7 @@ const AttentionGate* MultiHeadAttention::gate_of_attention(const Tensor& q) cons
 MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call, const ChooseKeys& choose) const {
   const Pass& pass = call.pass();
   Prepared p;
-  p.from.x = norm(call.x), p.from.q = heads.q(p.from.x);
+  p.from.x = norm(call.x), p.from.q = mapped(heads.q, p.from.x);
   if (cross()) {
     const std::vector<Tensor> seen = call.of_context(3, [&] {
       const Tensor source = call.context(options.heads.context_dim);
@@ -197,10 +208,15 @@ GlobalRows MultiHeadAttention::global_rows(const Prepared& p) const {
   const HeadsOptions& h = options.heads;
   const Tensor& x = p.from.x;
   const Tensor index = to(Tensor::from(global), x.device());
-  GlobalRows g{.q = normed_heads(q_norm, detail::split_heads(global_q(index_select(x, 1, index)), h.heads)),
-               .k = normed_heads(k_norm, detail::split_heads(global_k(x), h.kv_heads)),
-               .v = detail::split_heads(global_v(x), h.kv_heads)};
-  if (h.use_rope) g.q = rope_at(g.q, index, h.rope), g.k = rope(g.k, h.rope.of_keys());
+  GlobalRows g{.q = detail::split_heads(mapped(global_q, index_select(x, 1, index)), h.heads),
+               .k = detail::split_heads(mapped(global_k, x), h.kv_heads),
+               .v = detail::split_heads(mapped(global_v, x), h.kv_heads)};
+  const auto turn = [&] {
+    if (h.use_rope) g.q = rope_at(g.q, index, h.rope), g.k = rope(g.k, h.rope.of_keys());
+  };
+  if (options.qk_norm_late) turn();
+  g.q = normed_heads(q_norm, g.q), g.k = normed_heads(k_norm, g.k);
+  if (!options.qk_norm_late) turn();
   return g;
 }
 

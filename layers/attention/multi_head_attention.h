@@ -2,10 +2,11 @@
 // grouped-query (Ainslie et al. 2023), with windows, relative positions, sinks and the gates of Qiu et al. 2025.
 //
 //   x̂ = norm(x)
-//   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention)
+//   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention); within ±l (an option)
 //   K, V ← mixed with those of the token before (an option)
 //   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ (or Q) and c
-//   Q, K ← norm of each head, or of all heads together, then RoPE; Q also grows with its position (an option)
+//   Q, K ← norm of each head, or of all heads together, then RoPE, or RoPE first; Q also grows with its position (an
+//          option)
 //   Y = softmax(cap(Q·Kᵀ/√dk) + bias) V     (ops/attention/attention.h: O(n) memory)
 //   Y ← norm of each head (an option), gate G1;   O = concat(Y)·Wo;   O ← gate G5
 //   y = x + dropout(norm'(O))               residual and norm' (sandwich) are options
@@ -66,7 +67,9 @@ struct MultiHeadAttentionOptions {
   /// j <= i if causal (Longformer). Wq_g, Wk_g and Wv_g are initially copies of Wq, Wk and Wv.
   bool separate_global_projections = false;
 
-  bool qk_norm = false;  // norm of Q and K, before RoPE
+  double qkv_limit = 0;       // l: Q, K and V lie within ±l (OLMo, DBRX); 0: anywhere
+  bool qk_norm = false;       // norm of Q and K, before RoPE
+  bool qk_norm_late = false;  // behind RoPE (HunYuan)
   NormKind qk_norm_kind = NormKind::rms;
   QkNormOver qk_norm_over = QkNormOver::shared;
   double qk_norm_eps = 1e-6;
@@ -98,7 +101,9 @@ struct MultiHeadAttentionOptions {
     f("dilation", o.dilation, at_least(1), "only distances that are multiples of it");
     f("global_positions", o.global, at_least(0), "positions that window and dilation do not bind");
     f("separate_global_projections", o.separate_global_projections, "global rows have Wq, Wk, Wv of their own");
+    f("qkv_limit", o.qkv_limit, at_least(0), "l: what Wq, Wk and Wv make is kept within -l and l; 0: not");
     f("qk_norm", o.qk_norm, "a norm of Q and K, before RoPE");
+    f("qk_norm_late", o.qk_norm_late, "it stands behind RoPE");
     f("qk_norm_kind", o.qk_norm_kind, "which");
     f("qk_norm_over", o.qk_norm_over,
       "shared: each head, one weight [dk] for all; per_head: each head, weights [heads*dk]; width: all heads together");
@@ -203,6 +208,11 @@ struct MultiHeadAttention {
   Tensor gated(GatePosition position, const Tensor& y, const Sources& from, bool after_qk_norm = false) const;
   /// Rows of k or v, one for each token; `shift`, a map of `source`, mixes each with the row of the token before.
   Tensor shifted(Call& call, const Linear& shift, const Tensor& source, const Tensor& rows) const;
+  /// What a map makes of x, within ±qkv_limit.
+  Tensor mapped(const Linear& map, const Tensor& x) const;
+  /// Norm, late gates and RoPE of the heads y, whose first row has this position.
+  Tensor normed_and_turned(Tensor y, const Norm& n, GatePosition gate, const Sources& from, const RopeOptions& rope,
+                           int64_t position) const;
   Tensor queries(const Sources& from, int64_t position) const;
   Tensor keys(Call& call, const Tensor& source, int64_t position) const;
   Tensor values(Call& call, const Tensor& source) const;

@@ -42,7 +42,7 @@ MultiHeadAttentionOptions detail::checked(const char* layer, MultiHeadAttentionO
   check_gates(layer, o);
   const auto per_head = [&](const char* option, bool on, NormKind kind) {
     refuse(on && (kind == NormKind::scale || kind == NormKind::scale_l2), option,
-           " takes the kinds layer, rms and rms_plain — got ", name_of(kind));
+           " takes the kinds layer, rms, layer_plain and rms_plain — got ", name_of(kind));
   };
   per_head("qk_norm_over per_head", o.qk_norm && o.qk_norm_over == QkNormOver::per_head, o.qk_norm_kind);
   per_head("ablation_per_head", o.ablation == SdpaAblationKind::head_norm && o.ablation_per_head, o.ablation_norm);

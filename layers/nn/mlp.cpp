@@ -4,6 +4,8 @@
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
 
+#include <cmath>
+
 namespace sluice {
 
 Mlp::Mlp(MlpOptions o, Rng& rng) : options(o) {
@@ -11,6 +13,15 @@ Mlp::Mlp(MlpOptions o, Rng& rng) : options(o) {
   if (o.hidden == 0) o.hidden = options.hidden = 4 * o.dim;
   in = Linear({o.dim, o.hidden, o.bias, o.init, o.dtype}, rng);
   out = Linear({o.hidden, o.dim, o.bias, o.init, o.dtype}, rng);
+  if (!o.xielu) return;
+  xielu_positive = init_vector(1, std::log(std::expm1(0.8)), o.dtype);
+  xielu_negative = init_vector(1, std::log(std::expm1(0.3)), o.dtype);
+}
+
+/// xIELU of x with the learned numbers a and b. The bound of e^x − 1 is that of the authors' code.
+static Tensor xielu(const Tensor& x, const Tensor& a, const Tensor& b) {
+  const Tensor curved = where(x > 0, softplus(a) * square(x), (softplus(b) + 0.5) * (expm1(clamp(x, {}, -1e-6)) - x));
+  return curved + x * 0.5;
 }
 
 static void check_input(const char* layer, const Tensor& x, int64_t dim) {
@@ -21,7 +32,9 @@ static void check_input(const char* layer, const Tensor& x, int64_t dim) {
 Tensor Mlp::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);
   check_input("mlp", x, options.dim);
-  return out(Dropout{options.dropout}(activate(options.activation, in(x)), pass.rng));
+  const Tensor u = in(x);
+  const Tensor y = options.xielu ? xielu(u, xielu_positive, xielu_negative) : activate(options.activation, u);
+  return out(Dropout{options.dropout}(y, pass.rng));
 }
 
 Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate) {

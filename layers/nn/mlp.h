@@ -1,4 +1,5 @@
-// MLP and the GLU family: O = φ(X·Wu)·Wo and O = (X·Wv ⊙ φ(X·Wg))·Wo.
+// MLP and the GLU family: O = φ(X·Wu)·Wo and O = (X·Wv ⊙ φ(X·Wg))·Wo. φ may be xIELU (Huang 2024), which learns two
+// numbers: x/2 + p·x² for x > 0, else x/2 + n·(e^x − 1 − x), with p = softplus(a) and n = 1/2 + softplus(b).
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -12,6 +13,7 @@ struct MlpOptions {
   int64_t dim;
   int64_t hidden = 0;  // 0 means 4·dim
   Act activation = Act::gelu;
+  bool xielu = false;  // in place of `activation`
   bool bias = true;
   double dropout = 0;  // on the hidden activations
   Init init = Init::lecun();
@@ -21,6 +23,7 @@ struct MlpOptions {
     f.required("dim", o.dim, at_least(1), "width d");
     f("hidden", o.hidden, at_least(0), "width e of the hidden layer; 0: 4*dim");
     f("activation", o.activation, "act");
+    f("xielu", o.xielu, "act is xIELU, which learns two numbers");
     f("bias", o.bias, "add bu and bo");
     f.training("dropout", o.dropout, probability(), "on the hidden activations");
     describe_parameters(o, f);
@@ -32,12 +35,13 @@ struct Mlp {
   static constexpr const char* type = "Mlp";
   MlpOptions options{};
   Linear in, out;
+  Tensor xielu_positive, xielu_negative;  // a and b of xIELU, each [1]; softplus of them is at first 0.8 and 0.3
 
   Mlp() = default;
   Mlp(MlpOptions o, Rng& rng);
   /// x [..., dim] → the same shape. A generator in the pass switches dropout on.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const;
-  SLUICE_PARTS(in, out);
+  SLUICE_PARTS(in, out, xielu_positive, xielu_negative);
 };
 
 enum class GluKind {

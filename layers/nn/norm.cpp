@@ -11,9 +11,9 @@ Norm::Norm(NormOptions o) : options(o) {
   check_options("norm", o);
   const bool per_channel = o.kind == NormKind::layer || o.kind == NormKind::rms;
   if (o.dim % o.parts != 0) fail<ValueError>("norm: parts=", o.parts, " must divide dim=", o.dim);
-  if (o.parts > 1 && o.kind != NormKind::rms_plain && !per_channel)
-    fail<ValueError>("norm: only layer, rms and rms_plain have parts — got kind ", name_of(o.kind));
   const bool scalar = o.kind == NormKind::scale || o.kind == NormKind::scale_l2;
+  if (o.parts > 1 && (scalar || o.kind == NormKind::none))
+    fail<ValueError>("norm: only layer, rms, layer_plain and rms_plain have parts — got kind ", name_of(o.kind));
   if (per_channel || scalar) weight = init_vector(per_channel ? o.dim : 1, 1, o.dtype);
   if (o.kind == NormKind::layer && o.bias) bias = init_vector(o.dim, 0, o.dtype);
 }
@@ -38,7 +38,8 @@ Tensor detail::normalised(const NormOptions& o, const Tensor& x, const Tensor& w
   }
   switch (o.kind) {
     case NormKind::none: return x;
-    case NormKind::layer: return layer_norm(x, weight, bias, eps);
+    case NormKind::layer:
+    case NormKind::layer_plain: return layer_norm(x, weight, bias, eps);
     case NormKind::rms: return rms_norm(x, weight, eps);
     case NormKind::rms_plain: return rms_norm(x, {}, eps);
     case NormKind::scale: return scale_norm(x, weight, eps);
@@ -52,7 +53,8 @@ Tensor detail::group_norm(const Tensor& x, int64_t groups, NormKind kind, const 
   const Tensor each = unflatten(x, -1, {groups, x.dim(-1) / groups});
   const bool shared = weight.defined() && weight.dim(0) != x.dim(-1);
   const Tensor w = shared ? weight : Tensor(), b = shared ? bias : Tensor();
-  const Tensor y = flatten(kind == NormKind::layer ? layer_norm(each, w, b, eps) : rms_norm(each, w, eps), -2, -1);
+  const bool centred = kind == NormKind::layer || kind == NormKind::layer_plain;
+  const Tensor y = flatten(centred ? layer_norm(each, w, b, eps) : rms_norm(each, w, eps), -2, -1);
   if (shared) return y;
   if (bias.defined()) return map(formula::ScaleOffset{}, y, weight, bias);
   return weight.defined() ? y * weight : y;

@@ -11,13 +11,14 @@ struct Pass;  // layers/nn/pass.h; a norm maps each token by itself and reads no
 
 enum class NormKind {
   none,
-  layer,      // LayerNorm with weight and, unless bias = false, bias
-  rms,        // RMSNorm with weight
-  rms_plain,  // RMSNorm without parameters (GAU-α)
-  scale,      // ScaleNorm, rms form
-  scale_l2,   // ScaleNorm, divides by max(‖x‖/√d, eps)
+  layer,        // LayerNorm with weight and, unless bias = false, bias
+  rms,          // RMSNorm with weight
+  rms_plain,    // RMSNorm without parameters (GAU-α)
+  scale,        // ScaleNorm, rms form
+  scale_l2,     // ScaleNorm, divides by max(‖x‖/√d, eps)
+  layer_plain,  // LayerNorm without parameters (OLMo)
 };
-constexpr const char* choices(NormKind) { return "none layer rms rms_plain scale scale_l2"; }
+constexpr const char* choices(NormKind) { return "none layer rms rms_plain scale scale_l2 layer_plain"; }
 
 /// Where the norm of a residual branch F stands.
 enum class NormPlacement {
@@ -32,7 +33,7 @@ struct NormOptions {
   NormKind kind = NormKind::layer;
   double eps = 1e-5;
   DType dtype = f32;
-  int64_t parts = 1;  // layer, rms, rms_plain: each part of dim/parts channels is normalised on its own
+  int64_t parts = 1;  // layer, rms, and the plain ones: each part of dim/parts channels is normalised on its own
   bool bias = true;   // of LayerNorm
 
   static void describe(auto& o, auto& f) {
@@ -40,7 +41,8 @@ struct NormOptions {
     f("kind", o.kind, "which norm");
     f("eps", o.eps, at_least(0), "1e-5 in LayerNorm and ScaleNorm, 1e-6 in Qwen's RMSNorm");
     f.training("dtype", o.dtype, "of the parameters");
-    f("parts", o.parts, at_least(1), "of dim/parts channels, each normalised on its own: layer, rms, rms_plain");
+    f("parts", o.parts, at_least(1),
+      "of dim/parts channels, each normalised on its own: layer, rms, and the plain ones");
     f("bias", o.bias, "of LayerNorm");
   }
 };
@@ -51,7 +53,7 @@ NormOptions norm_options(NormOptions o, NormKind kind, NormKind other);
 /// Applies the norm of these options with other weights.
 Tensor normalised(const NormOptions& o, const Tensor& x, const Tensor& weight, const Tensor& bias);
 /// Normalises each group of channels of x [..., groups·dim] on its own, then multiplies by weight and adds bias, where
-/// they are defined: both [groups·dim], or both [dim] for all groups. Only the kind `layer` subtracts the mean.
+/// they are defined: both [groups·dim], or both [dim] for all groups. Only `layer` and `layer_plain` subtract the mean.
 Tensor group_norm(const Tensor& x, int64_t groups, NormKind kind, const Tensor& weight, const Tensor& bias, double eps);
 }  // namespace detail
 
@@ -74,8 +76,8 @@ struct Norm {
 struct LayerNorm : Norm {
   static constexpr const char* type = "LayerNorm";
   LayerNorm() = default;
-  /// The kind is `layer`. Throws ValueError for others.
-  explicit LayerNorm(NormOptions o) : Norm(detail::norm_options(o, NormKind::layer, NormKind::layer)) {}
+  /// The kind is `layer`, or `layer_plain`. Throws ValueError for others.
+  explicit LayerNorm(NormOptions o) : Norm(detail::norm_options(o, NormKind::layer, NormKind::layer_plain)) {}
   /// Throws ValueError unless dim >= 1 and epsilon >= 0.
   LayerNorm(int64_t dim, double epsilon = 1e-5, DType dtype = f32) : Norm({dim, NormKind::layer, epsilon, dtype}) {}
 };

@@ -75,13 +75,23 @@ void gate(const LayerFacts& g, std::vector<Matrix>& y, const Matrix& x) {
 }
 
 /// All gates at a position, in order. They read x, or the queries as projected from `queries`.
+/// The map `name` of x, within ±qkv_limit.
+Matrix mapped(const LayerFacts& l, const std::string& name, const Matrix& x) {
+  Matrix y = dense(l, name, x);
+  const double limit = l.real("qkv_limit");
+  for (auto& row : y)
+    for (double& value : row)
+      if (limit > 0) value = std::min(std::max(value, -limit), limit);
+  return y;
+}
+
 void gates(const LayerFacts& l, const std::string& position, bool after, std::vector<Matrix>& y, const Matrix& given,
            const Matrix& queries) {
   const auto& list = l.option("gates").get<Json::List>();
   for (std::size_t i = 0; i < list.size(); ++i) {
     const LayerFacts g = l.part(list[i], "gates." + std::to_string(i));
     if (g.text("position") != position || g.yes("after_qk_norm") != after) continue;
-    const Matrix x = g.text("source") == "query" ? dense(l, "q", queries) : given;
+    const Matrix x = g.text("source") == "query" ? mapped(l, "q", queries) : given;
     if (position == "g5" && g.text("granularity") == "headwise") {  // of as many equal parts of the channels
       std::vector<Matrix> parts = heads_of(y[0], l.size("heads"));
       gate(g, parts, x);
@@ -116,14 +126,19 @@ Matrix forget_logs(const LayerFacts& l, const LayerSequence& s, const std::strin
   return f;
 }
 
-/// Shift, gate, norm of the heads, late gate, RoPE of queries or keys.
+/// Shift, gate, norm of the heads, late gate, RoPE of queries or keys; with qk_norm_late RoPE before the norm.
 std::vector<Matrix> side(const LayerFacts& l, const LayerSequence& s, const std::string& map, bool keys,
                          const Matrix& x) {
   const std::size_t heads = l.size(keys ? "kv_heads" : "heads");
   const std::string position = keys ? "g3" : "g4", norm = keys ? "k_norm" : "q_norm";
-  std::vector<Matrix> y = heads_of(dense(l, map, x), heads);
+  std::vector<Matrix> y = heads_of(mapped(l, map, x), heads);
+  const auto turn_heads = [&](bool now) {
+    if (now && l.yes("use_rope"))
+      for (Matrix& h : y) h = turned(l, h, keys);
+  };
   if (keys && l.yes("kv_shift")) shift_heads(l, s, "k_shift", x, y);
   gates(l, position, false, y, x, x);
+  turn_heads(l.yes("qk_norm_late"));
   if (l.yes("qk_norm")) {
     const std::string &kind = l.text("qk_norm_kind"), &over = l.text("qk_norm_over");
     const auto normed = [&](const Matrix& m, std::size_t parts) {
@@ -134,8 +149,7 @@ std::vector<Matrix> side(const LayerFacts& l, const LayerSequence& s, const std:
     else y = heads_of(normed(joined(y), over == "width" ? 1 : heads), heads);
   }
   gates(l, position, true, y, x, x);
-  if (l.yes("use_rope"))
-    for (Matrix& h : y) h = turned(l, h, keys);
+  turn_heads(!l.yes("qk_norm_late"));
   return y;
 }
 
@@ -184,7 +198,7 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
   // Rows of global positions with projections of their own are bound by neither window nor dilation.
   const auto attended = [&](const std::string& prefix, bool free) {
     const std::vector<Matrix> q = side(l, s, prefix + "q", false, normed), k = side(l, s, prefix + "k", true, source);
-    std::vector<Matrix> v = heads_of(dense(l, prefix + "v", source), l.size("kv_heads")), y;
+    std::vector<Matrix> v = heads_of(mapped(l, prefix + "v", source), l.size("kv_heads")), y;
     if (l.yes("kv_shift")) shift_heads(l, s, "v_shift", source, v);
     gates(l, "g2", false, v, source, normed);
     for (std::size_t h = 0; h < heads; ++h)

@@ -50,7 +50,7 @@ inline Matrix norm_of(const std::string& kind, double eps, const std::vector<dou
       const auto to = from + static_cast<std::ptrdiff_t>(width);
       const auto d = static_cast<double>(width);
       double mean = 0, square = 0;
-      if (kind == "layer") mean = std::accumulate(from, to, 0.0) / d;
+      if (kind.starts_with("layer")) mean = std::accumulate(from, to, 0.0) / d;
       for (auto v = from; v != to; ++v) square += (*v - mean) * (*v - mean) / d;
       const double by = kind == "scale_l2" ? std::max(std::sqrt(square), eps) : std::sqrt(square + eps);
       for (std::size_t c = part * width; c < (part + 1) * width; ++c) {

@@ -30,7 +30,8 @@ TEST_CASE("multi_head_attention: the map holds the weights of the values", "[att
       for (const Tensor& keys : {Tensor(), padding}) {
         Pass pass{.context = in.context};
         (s.cross() ? pass.context_mask : pass.key_mask) = keys;
-        const Tensor v = detail::split_heads(a.heads.v(s.cross() ? in.context : a.norm(in.x)), h.kv_heads);
+        Tensor v = detail::split_heads(a.heads.v(s.cross() ? in.context : a.norm(in.x)), h.kv_heads);
+        if (const double l = a.options.qkv_limit; l > 0) v = clamp(v, -l, l);
         const Tensor map = a.map(in.x, pass);
         const Tensor y = detail::merge_heads(matmul(map, repeat_interleave(v, h.heads / h.kv_heads, 1)));
         CHECK(max_abs_diff(a(in.x, pass), h.project_out ? a.heads.out(y) : y) < 1e-12);

@@ -66,7 +66,13 @@ Matrix embedding(const LayerFacts& l, const LayerSequence& s) {
 }
 
 Matrix mlp(const LayerFacts& l, const LayerSequence& s) {
-  return dense(l, "out", activated(dense(l, "in", s.x), l.text("activation")));
+  Matrix u = dense(l, "in", s.x);
+  if (!l.yes("xielu")) return dense(l, "out", activated(u, l.text("activation")));
+  const auto softplus = [](double x) { return std::log1p(std::exp(x)); };
+  const double p = softplus(l.values("xielu_positive")[0]), n = 0.5 + softplus(l.values("xielu_negative")[0]);
+  for (auto& row : u)
+    for (double& x : row) x = x / 2 + (x > 0 ? p * x * x : n * (std::exp(std::min(x, -1e-6)) - 1 - x));
+  return dense(l, "out", u);
 }
 
 Matrix norm(const LayerFacts& l, const LayerSequence& s) {

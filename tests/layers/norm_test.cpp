@@ -19,8 +19,8 @@ using Doubles = std::vector<double>;
 
 namespace {
 
-constexpr NormKind kKinds[] = {NormKind::none,      NormKind::layer, NormKind::rms,
-                               NormKind::rms_plain, NormKind::scale, NormKind::scale_l2};
+constexpr NormKind kKinds[] = {NormKind::none,  NormKind::layer,    NormKind::rms,        NormKind::rms_plain,
+                               NormKind::scale, NormKind::scale_l2, NormKind::layer_plain};
 
 Tensor random(const Shape& shape, uint64_t seed, double scale = 1) {
   Rng rng(seed);
@@ -85,6 +85,7 @@ TEST_CASE("norm: parameters are those of the kind, with their initial values", "
   CHECK(names(Norm({.dim = 6})) == "weight[6] bias[6] ");
   CHECK(names(RMSNorm(6)) == "weight[6] ");
   CHECK(names(Norm({.dim = 6, .kind = NormKind::rms_plain})) == "");
+  CHECK(names(Norm({.dim = 6, .kind = NormKind::layer_plain})) == "");
   CHECK(names(ScaleNorm(6)) == "weight[1] ");
   CHECK(LayerNorm(3).weight.to_vector<double>() == Doubles{1, 1, 1});
   CHECK(LayerNorm(3).bias.to_vector<double>() == Doubles{0, 0, 0});
