@@ -21,7 +21,11 @@ Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   if (o.vocabulary < 1 || o.dim < 1)
     fail<ValueError>("decoder: got vocabulary=", o.vocabulary, ", dim=", o.dim, "; need at least 1 of each");
   if (o.positions < 0) fail<ValueError>("decoder: positions must be at least 0 — got ", o.positions);
+  if (o.position_offset < (o.counts_real ? 1 : 0) || (o.position_offset > 0 && o.position_offset >= o.positions))
+    fail<ValueError>("decoder: position_offset=", o.position_offset, " must be at least ", o.counts_real ? 1 : 0,
+                     " and less than positions=", o.positions);
   embedding = Embedding({.count = o.vocabulary, .dim = o.dim, .dtype = o.dtype}, rng);
+  if (o.embedding_norm) embedding_norm = norm_of(o);
   if (o.positions > 0) positions = Embedding({.count = o.positions, .dim = o.dim, .dtype = o.dtype}, rng);
   for (const DecoderBlockOptions& block : o.blocks) blocks.emplace_back(block, o, rng);
   if (o.streams && o.mixes_streams) streams = streams_of(o, rng), streams.read_only();
@@ -34,12 +38,18 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
   if (tokens.rank() != 2) fail("decoder: got tokens=", tokens, "; need i64 [batch, n]");
   Tensor h = embedding(tokens);
   if (options.embedding_scale != 1) h = h * options.embedding_scale;
-  if (positions.weight.defined()) {
-    const int64_t n = tokens.dim(1), first = first_position(n, pass, "decoder");
-    if (first + n > options.positions)
-      fail<ValueError>("decoder: tokens=", tokens, " from position ", first, " on end behind the ", options.positions,
+  h = embedding_norm(h);
+  if (positions.weight.defined() && options.counts_real) {
+    Call call(*this, "decoder", h, options.dim, pass);
+    const Tensor real = call.key_mask().defined() ? to(call.key_mask(), i64) : ones_like(tokens);
+    h = call.x + positions(call.running_sum(real, 1) + (options.position_offset - 1));
+  } else if (positions.weight.defined()) {
+    const int64_t n = tokens.dim(1), first = first_position(n, pass, "decoder"),
+                  learned = options.positions - options.position_offset;
+    if (first + n > learned)
+      fail<ValueError>("decoder: tokens=", tokens, " from position ", first, " on end behind the ", learned,
                        " positions that the model has learned");
-    h = h + narrow(positions.weight, 0, first, n);
+    h = h + narrow(positions.weight, 0, options.position_offset + first, n);
   }
   const int64_t s = options.streams ? options.streams->streams : 1;
   if (options.streams) h = repeat(h, s, -1);

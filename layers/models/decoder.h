@@ -1,6 +1,6 @@
 // A language model of blocks, each with its own mixer and feed-forward layer: today's decoders are lists of these.
 //
-//   h = c·E[tokens] + P[positions]                           P may be absent
+//   h = N(c·E[tokens]) + P[positions]                        N and P may be absent
 //   h ← h + r·N'(m·mixer(N(h)) + m'·beside(N(h)))            for each block; what stands beside the mixer, either
 //   h ← h + r·N'(f·feed(N(h)))                               branch, and each norm N, N' may be absent; the branch may
 //                                                            be added to α·N(h) instead of h; the feed may read what
@@ -72,7 +72,10 @@ struct DecoderOptions {
   double norm_eps = 1e-6;                   // their eps
   bool norm_bias = true;                    // of LayerNorm
   double embedding_scale = 1;               // c
+  bool embedding_norm = false;              // N of the embedding (BLOOM)
   int64_t positions = 0;                    // rows of P, a table of learned positions; 0: none
+  int64_t position_offset = 0;              // P's row of the first position
+  bool counts_real = false;                 // positions count the real tokens (OPT); needs position_offset >= 1
   double residual_scale = 1;                // r
   std::optional<HyperConnectionOptions> streams =
       {};                      // their dim and dtype are set by the decoder; r must be 1, and α 0
@@ -113,14 +116,15 @@ struct Decoder {
   static constexpr bool logits_of_hidden = true;  // see generate()
   DecoderOptions options{};
   Embedding embedding, positions;  // the second may be absent
+  Norm embedding_norm;             // may be absent
   std::vector<DecoderBlock> blocks;
   HyperConnection streams;  // reads those behind the last block, with mixes_streams
   Norm norm;
   Linear head;  // absent if tied
 
   Decoder() = default;
-  /// Throws ValueError for no vocabulary, for blocks that are not `dim` wide or that streams do not fit, and for one
-  /// with `beside` alone.
+  /// Throws ValueError for no vocabulary, for positions that begin behind the table, for blocks that are not `dim` wide
+  /// or that streams do not fit, and for one with `beside` alone.
   Decoder(DecoderOptions o, Rng& rng);
   /// tokens i64 [batch, n] → logits [batch, n, vocabulary].
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const { return logits(hidden(tokens, pass)); }
@@ -129,7 +133,7 @@ struct Decoder {
   Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const;
   /// h [..., dim] → logits [..., vocabulary]. A long prompt needs those of its last row only.
   Tensor logits(const Tensor& h) const;
-  SLUICE_PARTS(embedding, positions, blocks, streams, norm, head);
+  SLUICE_PARTS(embedding, embedding_norm, positions, blocks, streams, norm, head);
 };
 
 }  // namespace sluice

@@ -238,11 +238,16 @@ void FamilyReader::ungated(const std::vector<int64_t>& which, bool bias, const s
   o.hidden = widening > 0 ? config.get(hidden, widening * o.dim) : config.at<int64_t>(hidden);
   const std::string act = config.at<std::string>(field);
   if (act == "relu2") o.activation = Act::relu2;
+  else if (act == "relu") o.activation = Act::relu;
+  else if (act == "xielu") o.xielu = true;
   else if (act == "gelu_pytorch_tanh" || act == "gelu_new" || act == "gelu_fast") o.activation = Act::gelu_tanh;
-  else if (act != "gelu") config.refuse(field, "known: relu2, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh");
+  else if (act != "gelu")
+    config.refuse(field, "known: relu, relu2, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, xielu");
   for (const int64_t layer : which) block(layer).feed = o;
   rename_in(which, "mlp\\.in\\.", "mlp." + in);
   rename_in(which, "mlp\\.out\\.", "mlp." + out);
+  rename_in(which, "mlp\\.xielu_([pn])\\w*", "mlp.act_fn.alpha_$2");
+  if (o.xielu) plan.ignore.push_back("\\.mlp\\.act_fn\\.(beta|eps)$");  // 1/2 and −1e-6
 }
 
 void FamilyReader::dense_or_sparse(bool norm_topk) {
@@ -261,12 +266,21 @@ void FamilyReader::dense_or_sparse(bool norm_topk) {
   experts(where(sparse), o);
 }
 
+int64_t FamilyReader::one_for_all(const std::string& name, int64_t otherwise) const {
+  if (!config.is_list(name)) return config.get(name, otherwise);
+  const auto numbers = config.at<std::vector<int64_t>>(name);
+  if (numbers.empty() || std::ranges::count(numbers, numbers[0]) != std::ssize(numbers))
+    config.refuse(name, "only one number for all layers is known");
+  return numbers[0];
+}
+
 MoeOptions FamilyReader::moe(std::initializer_list<const char*> names_of_experts) const {
   MoeOptions o{.dim = plan.options.dim};
   o.experts = config.any_of<int64_t>({names_of_experts.begin(), names_of_experts.end()});
   if (o.experts < 1 || o.experts > 65536) config.refuse(*names_of_experts.begin(), "it must be from 1 to 65536");
-  o.top_k = config.any_of<int64_t>({"num_experts_per_tok", "num_experts_per_token", "moe_k"});
-  o.hidden = config.get("moe_intermediate_size", config.get<int64_t>("intermediate_size", 0));
+  o.top_k = config.has("moe_topk") ? one_for_all("moe_topk", 0)
+                                   : config.any_of<int64_t>({"num_experts_per_tok", "num_experts_per_token", "moe_k"});
+  o.hidden = one_for_all("moe_intermediate_size", config.get<int64_t>("intermediate_size", 0));
   config.must_be("hidden_act", std::string("silu"));
   config.ignore("intermediate_size");  // if no layer is dense
   return o;

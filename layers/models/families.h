@@ -145,6 +145,8 @@ struct FamilyReader {
   /// Qwen's feeds: dense ones, and experts in every decoder_sparse_step-th layer outside mlp_only_layers, if the model
   /// has any. `norm_topk` is the value if the file does not say.
   void dense_or_sparse(bool norm_topk);
+  /// A number, which may be a list of the same number for each layer; `otherwise` if absent.
+  int64_t one_for_all(const std::string& name, int64_t otherwise) const;
   /// The options of a mixture of experts that families name alike.
   MoeOptions moe(std::initializer_list<const char*> names_of_experts) const;
   /// Mixtures of experts in the blocks `which`: gate, experts and `shared` of mlp. The experts' maps are one tensor or

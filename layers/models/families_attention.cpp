@@ -112,6 +112,41 @@ void read_mellum(FamilyReader& r) {
   c.ignore("mtp_layer_types mtp_mlp_layer_types");
 }
 
+/// OLMo: LayerNorm without weights; what makes q, k and v may be limited.
+void read_olmo_1(FamilyReader& r) {
+  r.plan.options.norm = NormKind::layer_plain;
+  MultiHeadAttentionOptions o = r.attention();
+  o.qkv_limit = r.factor("clip_qkv", 0, 0);
+  r.config.must_be("mlp_bias", false);
+  r.mixers(o);
+  r.usual_names();
+  r.dense(r.all());
+}
+
+/// HunYuan: norms of each head's q and k behind RoPE; SwiGLU, or experts with a shared one.
+void read_hunyuan(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = o.qk_norm_late = true;
+  for (const char* always : {"use_qk_norm", "qk_norm", "use_rotary_pos_emb"}) c.must_be(always, true);
+  for (const char* never : {"use_cla", "mlp_bias", "group_limited_greedy"}) c.must_be(never, false);
+  c.must_be("attention_head_dim", o.heads.head_dim);
+  c.ignore("eod_token_id sep_token_id");
+  r.mixers(o);
+  r.usual_names();
+  r.members("self_attn", {{"q_norm", "query_layernorm"}, {"k_norm", "key_layernorm"}});
+  if (r.type == "hunyuan_v1_dense") return r.dense(r.all());
+  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  moe.shared_hidden = c.at<int64_t>("intermediate_size"), moe.shared_gate = false;
+  if (moe.hidden != moe.shared_hidden) c.refuse("moe_intermediate_size", "only intermediate_size is known");
+  if (r.one_for_all("num_shared_expert", 1) != 1) c.refuse("num_shared_expert", "only 1 is known");
+  c.must_be("use_mixed_mlp_moe", true);
+  c.must_be<int64_t>("moe_layer_num_skipped", 0);
+  c.must_be("norm_topk_prob", true);
+  r.experts(r.all(), moe, "shared_mlp");
+  r.rename("mlp\\.gate\\.weight", "mlp.gate.wg.weight");
+}
+
 /// OLMo 2 and 3, OLMoE and FlexOlmo: norms of all heads' q and k together, and, except in OLMoE, norms behind the
 /// branches instead of before. Three of four layers of OLMo 3 have windows, and RoPE that is not stretched.
 void read_olmo(FamilyReader& r) {
@@ -325,6 +360,9 @@ std::span<const ModelFamily> attention_families() {
       {"mixtral", read_mistral, kMillion},
       {"cwm", read_mistral, R"({"rope_theta": 1000000, "head_dim": 128})"},
       {"minimax_m2", read_minimax_m2, R"({"rope_theta": 5000000})"},
+      {"olmo", read_olmo_1, R"({"rms_norm_eps": 1e-5})"},
+      {"hunyuan_v1_dense", read_hunyuan},
+      {"hunyuan_v1_moe", read_hunyuan},
       {"olmo2", read_olmo},
       {"olmo3", read_olmo},
       {"olmoe", read_olmo},

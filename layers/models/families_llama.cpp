@@ -1,6 +1,8 @@
 // Llama, and families that differ from it by a few options of attention or by their feeds.
 #include <sluice/layers/models/families.h>
 
+#include <cmath>
+
 namespace sluice::detail {
 
 namespace {
@@ -120,8 +122,8 @@ void read_mpt(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.heads.use_rope = false, o.position_bias = PositionBias::alibi;
   if (c.has("attn_config.softmax_scale")) o.scale = r.factor("attn_config.softmax_scale", 1, 1);
-  for (const char* none : {"attn_config.clip_qkv", "logit_scale"})
-    if (c.has(none)) c.refuse(none, "only null is known");
+  o.qkv_limit = r.factor("attn_config.clip_qkv", 0, 0);
+  if (c.has("logit_scale")) c.refuse("logit_scale", "only null is known");
   for (const char* never : {"qk_ln", "prefix_lm", "attn_uses_sequence_id"})
     c.must_be(std::string("attn_config.") + never, false);
   for (const char* always : {"attn_config.alibi", "no_bias"}) c.must_be(always, true);
@@ -145,6 +147,101 @@ void read_mpt(FamilyReader& r) {
   r.parts("self_attn", "Wqkv", {"q_proj", "k_proj", "v_proj"});
   r.rename("self_attn\\.o_proj\\.", "attn.out_proj.");
   r.rename("self_attn\\.", "attn.");
+}
+
+/// BLOOM: ALiBi, LayerNorm, also of the embedding, biases everywhere, and one map for q, k and v, head by head.
+void read_bloom(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& all = r.plan.options;
+  all.norm = NormKind::layer, all.embedding_norm = true, all.tied = c.get("tie_word_embeddings", true);
+  MultiHeadAttentionOptions o = r.attention();
+  o.heads.use_rope = false, o.position_bias = PositionBias::alibi;
+  r.mixers(o);
+  if (c.get("apply_residual_connection_post_layernorm", false))
+    for (DecoderBlockOptions& block : all.blocks) block.mixer_norms.carried = block.feed_norms.carried = 1;
+  c.must_be("n_inner", 4 * all.dim);
+  c.ignore(
+      "slow_but_exact attention_softmax_in_fp32 masked_softmax_fusion bias_dropout_fusion offset_alibi seq_length "
+      "skip_bias_add skip_bias_add_qkv unk_token_id");
+  r.usual_names();
+  r.widening = 4;
+  r.ungated(r.all(), true, "activation", "dense_h_to_4h.", "dense_4h_to_h.");
+  const std::string body = r.has("transformer.") ? "transformer." : "";  // the published files have no such prefix
+  r.outer_names(body, "word_embeddings", "h", "ln_f");
+  r.rename("^embedding_norm\\.", body + "word_embeddings_layernorm.");
+  r.rename("self_attn\\.o_proj\\.", "self_attention.dense.");
+  r.rename("self_attn\\.", "self_attention.");
+  r.parts("self_attention", "query_key_value", {"q_proj", "k_proj", "v_proj"}, o.heads.heads);
+}
+
+/// OPT, but not OPT 350M, whose norms stand behind the sums, and BioGPT: learned positions, whose table begins with two
+/// rows that no token reads, LayerNorm, in Galactica without weights, and an MLP. OPT counts real tokens only.
+void read_opt(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const bool bio = r.type == "biogpt";
+  DecoderOptions& all = r.plan.options;
+  all.norm = c.get("layer_norm_elementwise_affine", true) ? NormKind::layer : NormKind::layer_plain;
+  all.tied = c.get("tie_word_embeddings", true), all.counts_real = !bio;
+  all.position_offset = 2, all.positions = c.at<int64_t>("max_position_embeddings");
+  if (all.positions < 1 || all.positions > (int64_t{1} << 40))
+    c.refuse("max_position_embeddings", "it must be from 1 to 2^40");
+  all.positions += all.position_offset;
+  if (bio && c.get("scale_embedding", true)) all.embedding_scale = std::sqrt(static_cast<double>(all.dim));
+  c.must_be("do_layer_norm_before", true);
+  c.must_be("_remove_final_layer_norm", false);
+  c.must_be("word_embed_proj_dim", all.dim);
+  MultiHeadAttentionOptions o = r.attention();
+  const bool biases = o.heads.qkv_bias = o.heads.out_bias = c.get("enable_bias", true);
+  o.heads.use_rope = false;
+  r.mixers(o);
+  c.ignore(
+      "dropout activation_dropout layerdrop init_std prefix output_past hidden_dropout_prob "
+      "attention_probs_dropout_prob");
+  if (bio) c.ignore("layer_norm_eps");  // no code reads it
+  r.usual_names();
+  r.ungated(r.all(), biases, "activation_function", "fc1.", "fc2.");
+  r.rename("\\.mlp\\.", ".");
+  r.rename("input_layernorm\\.", "self_attn_layer_norm.");
+  r.rename("post_attention_layernorm\\.", "final_layer_norm.");
+  r.rename("self_attn\\.o_proj\\.", "self_attn.out_proj.");
+  const std::string body = bio ? "biogpt." : r.has("model.decoder.") ? "model.decoder." : "decoder.";
+  r.outer_names(body, "embed_tokens", "layers", bio ? "layer_norm" : "final_layer_norm");
+  r.rename("^positions\\.", body + "embed_positions.");
+  if (bio) r.rename("^lm_head\\.", "output_projection.");
+  if (bio && all.tied) r.plan.ignore.push_back("^output_projection\\.weight$");
+}
+
+/// nanochat: RMSNorm without weights everywhere, of the embedding, too, and behind RoPE, which turns the other way; an
+/// MLP with relu², capped logits.
+void read_nanochat(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& all = r.plan.options;
+  all.norm = NormKind::rms_plain, all.embedding_norm = true;
+  all.logit_cap = r.factor("final_logit_softcapping", 15, 0);
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = o.qk_norm_late = true, o.qk_norm_kind = NormKind::rms_plain;
+  RopeOptions& rope = o.heads.rope;
+  if (rope.frequencies.empty()) rope.frequencies = rope_frequencies(o.heads.head_dim, rope.base);
+  for (double& f : rope.frequencies) f = -f;
+  r.mixers(o);
+  r.usual_names();
+  r.ungated(r.all(), false, "hidden_act", "fc1.", "fc2.");
+}
+
+/// Apertus: norms of each head's q and k, an MLP with xIELU.
+void read_apertus(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  // Without it transformers takes llama3 with a factor.
+  c.any_of<std::string>({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = true;
+  c.must_be("qk_norm", true);
+  for (const char* never : {"post_norm", "mlp_bias"}) c.must_be(never, false);
+  r.mixers(o);
+  r.usual_names();
+  r.ungated(r.all(), false);
+  r.rename("input_layernorm\\.", "attention_layernorm.");
+  r.rename("post_attention_layernorm\\.", "feedforward_layernorm.");
 }
 
 /// Persimmon: LayerNorm, also of each head's q and k, RoPE on half of a head's channels, an MLP with relu², biases
@@ -277,6 +374,14 @@ std::span<const ModelFamily> llama_families() {
       {"nemotron", read_starcoder2, R"({"hidden_act": "relu2"})"},
       {"mpt", read_mpt, R"({"layer_norm_epsilon": 1e-5, "hidden_act": "gelu"})",
        R"({"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"})"},
+      {"bloom", read_bloom, R"({"attention_bias": true, "activation": "gelu_new"})",
+       R"({"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_embed": "hidden_size"})"},
+      {"opt", read_opt, R"({"rms_norm_eps": 1e-5, "activation_function": "relu"})",
+       R"({"ffn_dim": "intermediate_size"})"},
+      {"biogpt", read_opt, R"({"rms_norm_eps": 1e-5, "activation_function": "gelu"})",
+       R"({"hidden_act": "activation_function"})"},
+      {"nanochat", read_nanochat, R"({"hidden_act": "relu2"})"},
+      {"apertus", read_apertus, R"({"hidden_act": "xielu", "rope_theta": 12000000})"},
       {"persimmon", read_persimmon, R"({"hidden_act": "relu2", "attention_bias": true})"},
       {"phi3", read_phi3},
       {"glm", read_glm, R"({"attention_bias": true})"},

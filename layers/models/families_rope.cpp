@@ -48,6 +48,10 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
   if (dim != head_dim) o.rot_dim = dim;
   if (kind == "default" || kind == "mrope") {
     c.ignore(at + "mrope_section " + at + "mrope_interleaved");  // positions on three axes, which are equal for text
+  } else if (kind == "dynamic" && type.starts_with("hunyuan") && c.get(at + "alpha", 0.0) != 0) {
+    const double alpha = c.at<double>(at + "alpha"), d = static_cast<double>(head_dim);
+    o.base *= std::pow(alpha, d / (d - 2));
+    for (const char* unused : {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}) c.ignore(at + unused);
   } else if (kind == "linear" || proportional) {
     o.frequencies = rope_frequencies(dim, o.base);
     for (double& f : o.frequencies) f /= proportional ? c.get(at + "factor", 1.0) : c.at<double>(at + "factor");

@@ -31,8 +31,9 @@ bool of_embedding(std::string_view name) {
     if (name.ends_with(end)) return true;  // the second: Mamba, the third: Ling and Falcon, the fourth: GPT-2
   return false;
 }
-bool is_head(std::string_view name) {  // the second: GPT-NeoX, the third: DeepSeek-V4
-  return name == "lm_head.weight" || name == "embed_out.weight" || name == "head.weight";
+bool is_head(std::string_view name) {  // the second: GPT-NeoX, the third: DeepSeek-V4, the last: BioGPT
+  return name == "lm_head.weight" || name == "embed_out.weight" || name == "head.weight" ||
+         name == "output_projection.weight";
 }
 
 Checkpoint look(const char* op, const std::string& folder) {

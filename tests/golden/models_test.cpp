@@ -43,7 +43,8 @@ const std::vector<std::string> kFamilies = {
     "gpt_neo", "gptj", "falcon", "mamba", "falcon_mamba", "jamba", "glm5_next", "qwen4_exp", "iquestcoder", "jais2",
     "cwm", "youtu", "sarvam_mla", "axk1", "sarvam_moe", "hy_v3", "mellum", "granitemoeshared", "granite_swa",
     "granitemoe_swa", "mpt", "persimmon", "minicpm3", "gpt_bigcode",
-    "ministral3", "mistral4", "deepseek_v4", "exaone", "mimo_v2_flash", "gpt_neox_japanese", "codegen", "cohere2_moe"};
+    "ministral3", "mistral4", "deepseek_v4", "exaone", "mimo_v2_flash", "gpt_neox_japanese", "codegen", "cohere2_moe",
+    "olmo", "opt", "biogpt", "bloom", "hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "apertus"};
 // clang-format on
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
@@ -283,6 +284,10 @@ TEST_CASE("models: GPT-2's published files, without a prefix and with masks; its
   CHECK_THROWS_WITH(step(model, narrow(tokens, 1, 0, 5), stream), Contains("from position 60 on"));
   CHECK(stream.length() == 60);
   step(model, narrow(tokens, 1, 0, 4), stream);
+  const Decoder opt = load_model_files(folder_of("opt"));  // whose positions count the real tokens
+  opt(tokens);
+  CHECK_THROWS_WITH(opt(ones({2, 65}, {i64})), Contains("66"));
+  opt(ones({2, 65}, {i64}), {.key_mask = cat({zeros({2, 1}, {boolean}), ones({2, 64}, {boolean})}, 1)});
 }
 
 TEST_CASE("models: a block that does not fit its model is named", "[models]") {
@@ -294,6 +299,10 @@ TEST_CASE("models: a block that does not fit its model is named", "[models]") {
   const DecoderOptions alone{
       .vocabulary = 5, .dim = 8, .blocks = {{.mixer = std::monostate{}, .beside = MultiHeadAttentionOptions{twelve}}}};
   CHECK_THROWS_WITH(Decoder(alone, rng), "decoder: a block has `beside` without a mixer");
+  const DecoderOptions late{.vocabulary = 5, .dim = 8, .blocks = {}, .positions = 4, .position_offset = 4};
+  CHECK_THROWS_WITH(Decoder(late, rng), Contains("position_offset=4 must be at least 0 and less than positions=4"));
+  const DecoderOptions counts{.vocabulary = 5, .dim = 8, .blocks = {}, .positions = 4, .counts_real = true};
+  CHECK_THROWS_WITH(Decoder(counts, rng), Contains("position_offset=0 must be at least 1"));
 }
 
 TEST_CASE("models: whatever stands in a field, the model loads or an IOError names the file", "[models]") {

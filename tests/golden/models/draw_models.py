@@ -46,13 +46,13 @@ def drawn(name, r):
         f["head_dim"] = head_dim
     if name in ("qwen2", "qwen2_moe", "olmo2", "olmo3", "olmo_hybrid", "smollm3", "arcee", "starcoder2",
                 "ernie4_5_moe", "helium", "olmoe", "flex_olmo", "exaone", "exaone4", "exaone_moe", "vaultgemma", "jais2",
-                "iquestcoder", "cwm"):
+                "iquestcoder", "cwm", "olmo", "nanochat", "apertus"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
                 "ministral", "mixtral", "minimax", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5",
                 "bamba", "lfm2", "lfm2_moe", "falcon_h1", "seed_oss", "arcee", "starcoder2", "ernie4_5_moe", "helium",
                 "olmoe", "flex_olmo", "exaone", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open", "iquestcoder",
-                "jais2", "cwm", "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa"):
+                "jais2", "cwm", "olmo", "nanochat", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe", "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
@@ -60,7 +60,8 @@ def drawn(name, r):
                                               dict(truncate=False)]), factor=pick([2.5, 4.0, 8.0]))
     if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text", "gpt_oss", "smollm3",
                 "bamba", "seed_oss", "arcee", "nemotron", "glm", "glm4", "flex_olmo", "gemma", "dots1", "solar_open",
-                "iquestcoder", "jais2", "sarvam_moe", "hy_v3", "mellum", "exaone", "mimo_v2_flash"):
+                "iquestcoder", "jais2", "sarvam_moe", "hy_v3", "mellum", "exaone", "mimo_v2_flash",
+                "olmo", "nanochat", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe"):
         f["attention_bias"] = pick([True, False])
     if name in ("llama", "smollm3", "bamba", "falcon_h1", "seed_oss", "arcee", "nemotron", "iquestcoder", "jais2", "cwm",
                 "exaone"):
@@ -120,8 +121,33 @@ def drawn(name, r):
                                      dict(rope, factor=3.0, original_max_position_embeddings=16),
                                      dict(rope, attention_factor=1.2, original_max_position_embeddings=64)])
     if name == "mpt":
-        f.update(hidden_size=heads * pick([4, 8]), attn_config=dict(softmax_scale=pick([None, 0.2])))
+        f.update(hidden_size=heads * pick([4, 8]), attn_config=dict(softmax_scale=pick([None, 0.2]),
+                                                                    clip_qkv=pick([None, 0.5])))
         f = make_models.mpt_names(f)
+    if name in ("olmo", "opt", "biogpt"):  # whose eps is always 1e-5
+        del f["rms_norm_eps"]
+    if name in ("opt", "biogpt", "bloom"):
+        del f["num_key_value_heads"]
+        f["hidden_size"] = heads * pick([4, 6])
+    if name == "olmo":
+        f["clip_qkv"] = pick([None, 0.5, 8.0])
+    if name == "opt":
+        f.update(ffn_dim=pick([8, 24, 31]), enable_bias=pick([True, False]), activation_function=pick(["relu", "gelu"]),
+                 layer_norm_elementwise_affine=pick([True, False]))
+    if name == "biogpt":
+        f.update(scale_embedding=pick([True, False]), hidden_act=pick(["gelu", "gelu_new", "relu"]))
+    if name == "bloom":
+        f["apply_residual_connection_post_layernorm"] = pick([True, False])
+        f = make_models.bloom_names(f)
+    if name == "nanochat":
+        f.update(final_logit_softcapping=pick([None, 3.0, 15.0]), hidden_act=pick(["relu2", "gelu"]))
+    if name == "apertus":
+        f["hidden_act"] = pick(["xielu", "xielu", "relu2", "gelu"])
+    if name.startswith("hunyuan") and pick([True, False, False]):
+        f["rope_parameters"] = dict(rope_type="dynamic", rope_theta=100.0, alpha=pick([2.0, 50.0]), factor=1.0)
+    if name == "hunyuan_v1_moe":
+        top = pick([1, 2, 3])
+        f["moe_topk"] = pick([top, [top] * layers])
     if name == "persimmon":
         del f["num_key_value_heads"]
         wide, rope = pick([4, 8]), pick(list(ROPE))

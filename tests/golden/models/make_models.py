@@ -23,6 +23,10 @@ torch.Tensor.float = torch.Tensor.double
 import safetensors.torch  # noqa: E402
 import transformers  # noqa: E402
 
+# BLOOM's code has √(2/π) with eight digits.
+transformers.models.bloom.modeling_bloom.bloom_gelu_forward = (
+    lambda x: torch.nn.functional.gelu(x, approximate="tanh"))
+
 common = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
               max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 delta = dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
@@ -188,6 +192,17 @@ FAMILIES = {
     "seed_oss": ("SeedOss", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
     "arcee": ("Arcee", dict(intermediate_size=24, rope_parameters=rope)),
     "iquestcoder": ("IQuestCoder", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
+    "bloom": ("Bloom", dict()),
+    "opt": ("OPT", dict(ffn_dim=24)),
+    "biogpt": ("BioGpt", dict(intermediate_size=24)),
+    "olmo": ("Olmo", dict(intermediate_size=24, clip_qkv=0.7, rope_parameters=rope)),
+    "hunyuan_v1_dense": ("HunYuanDenseV1", dict(intermediate_size=24, head_dim=8,
+                                                rope_parameters=dict(rope_type="dynamic", rope_theta=100.0, alpha=50.0,
+                                                                     factor=1.0))),
+    "hunyuan_v1_moe": ("HunYuanMoEV1", dict(intermediate_size=8, head_dim=8, num_experts=5, moe_topk=[2, 2],
+                                            rope_parameters=rope)),
+    "nanochat": ("NanoChat", dict(intermediate_size=24, rope_parameters=rope)),
+    "apertus": ("Apertus", dict(intermediate_size=24, rope_parameters=rope)),
     "exaone": ("Exaone", dict(intermediate_size=24, rope_parameters=rope)),
     "jais2": ("Jais2", dict(intermediate_size=24, rope_parameters=rope)),
     "cwm": ("Cwm", dict(intermediate_size=24, head_dim=8, sliding_window=4, layer_types=sliding,
@@ -311,6 +326,8 @@ def make(kind, fields, folder, seed):
             if key.endswith("tid2eid"):
                 x.copy_(torch.rand(x.shape[0], config.n_routed_experts).argsort(-1)[:, :x.shape[1]])
             computed = ("inv_freq", "mup_vector", "slope_rate", "_decay", "embed_positions")  # from the configuration
+            if key.endswith("embed_positions.weight"):  # learned ones
+                computed = ()
             if x.ndim == 0 or not x.is_floating_point() or any(name in key for name in computed):
                 continue
             noise = torch.randn_like(x)
@@ -364,6 +381,11 @@ def mpt_names(fields):
     return {theirs.get(k, k): v for k, v in fields.items() if "key_value" not in k}
 
 
+def bloom_names(fields):
+    theirs = dict(num_hidden_layers="n_layer", num_attention_heads="n_head", rms_norm_eps="layer_norm_epsilon")
+    return {theirs.get(k, k): v for k, v in fields.items()}
+
+
 def main(out, names):
     if names == ["chat"]:
         return chat(os.path.join(out, "chat"))
@@ -376,7 +398,9 @@ def main(out, names):
             fields = gpt2_names(fields)
         if name == "mpt":
             fields = mpt_names(fields)
-        if name in ("gpt_neox", "gpt_neox_japanese", "falcon", "persimmon"):
+        if name == "bloom":
+            fields = bloom_names(fields)
+        if name in ("gpt_neox", "gpt_neox_japanese", "falcon", "persimmon", "opt", "biogpt", "bloom"):
             del fields["num_key_value_heads"]
         folder = os.path.join(out, name)
         largest = make(kind, fields, folder, len(name))
