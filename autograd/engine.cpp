@@ -4,11 +4,9 @@
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
-#include <sluice/ops/shape/region_node.h>
 
 #include <algorithm>
 #include <optional>
-#include <typeinfo>
 
 namespace sluice {
 
@@ -18,9 +16,17 @@ using detail::Subgraph, detail::Frontier, detail::LeafCounter;
 
 Tensor seed(const char* op, const Tensor& root, const Tensor& grad);
 Tensor fitted(const Node& from, const Edge& to, Tensor g);
-bool is_free(const Tensor& x);
-void accumulate(Tensor& into, Tensor g, bool create_graph);
 void collect(Leaf& leaf, Tensor g, bool create_graph);
+
+/// True if x may be written to: defined, contiguous, without history, seen by no other tensor.
+bool is_free(const Tensor& x) { return x.defined() && x.is_sole_owner() && x.is_contiguous() && !x.requires_grad(); }
+
+/// into += g. Edits `into` in place if it has no other owner, so that a sum of k gradients needs one buffer.
+void accumulate(Tensor& into, Tensor g, bool create_graph) {
+  if (!into.defined()) into = std::move(g);
+  else if (!create_graph && is_free(into)) add_(into, g);
+  else into = into + g;
+}
 
 void run_hooks(Node& node, Tensors& grads) {
   if (!node.extras_) return;
@@ -35,14 +41,6 @@ Tensors call_vjp(Node& node, const Tensors& gs) {
   if (detail::observed()) [[unlikely]]
     detail::note_vjp(node, grads);
   return grads;
-}
-
-/// The node as one that can add its gradient to a sum in place; null if it is of no part, or if its gradient is
-/// recorded or observed. A loop over the rows of a tensor would otherwise add a tensor of its size for each row.
-detail::PartNode* part_of(Node& node, const BackwardOptions& options) {
-  if (options.create_graph || detail::observed()) return nullptr;
-  const bool is_part = typeid(node) == typeid(detail::RegionNode) || typeid(node) == typeid(detail::SlicesNode);
-  return is_part ? static_cast<detail::PartNode*>(&node) : nullptr;
 }
 
 /// The module that was running when the vjp began.
@@ -77,7 +75,7 @@ void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* be
     VjpScope scope(node);
     if (!visit(node, p.grads)) continue;
     if (std::none_of(node.edges.begin(), node.edges.end(), wanted)) continue;
-    auto* const part = part_of(node, options);
+    const detail::PartNode* const part = options.create_graph || detail::observed() ? nullptr : node.as_part();
     Tensors grads = part ? p.grads : call_vjp(node, p.grads);
     const bool releases = !options.retain_graph && !options.create_graph;
     if (releases && !part) node.release();
@@ -89,8 +87,7 @@ void walk(Frontier& frontier, const BackwardOptions& options, const Subgraph* be
       if (grads[i].defined()) {
         Tensor& sum = leaf ? leaf->grad : frontier.at(e.node)[e.index];
         if (part && is_free(sum)) part->add_vjp(grads[i], sum);
-        else
-          accumulate(sum, fitted(node, e, part ? part->vjp(grads[i])[0] : std::move(grads[i])), options.create_graph);
+        else accumulate(sum, fitted(node, e, part ? node.vjp(grads[i])[0] : std::move(grads[i])), options.create_graph);
       }
       if (leaf && --leaf->left == 0) complete(*leaf);
     }
@@ -227,16 +224,6 @@ Tensor fitted(const Node& from, const Edge& to, Tensor g) {
   } catch (const ShapeError&) {
     fail<AutogradError>(from.name(), ": returned a gradient of shape ", g, " for an input of shape ", meta.shape);
   }
-}
-
-/// True if x may be written to: defined, contiguous, without history, seen by no other tensor.
-bool is_free(const Tensor& x) { return x.defined() && x.is_sole_owner() && x.is_contiguous() && !x.requires_grad(); }
-
-/// into += g. Edits `into` in place if it has no other owner, so that a sum of k gradients needs one buffer.
-void accumulate(Tensor& into, Tensor g, bool create_graph) {
-  if (!into.defined()) into = std::move(g);
-  else if (!create_graph && is_free(into)) add_(into, g);
-  else into = into + g;
 }
 
 /// accumulate() for a bf16 leaf that has a gradient: the sum is kept in f32, because in bf16 256 + 1 is 256.

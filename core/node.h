@@ -22,6 +22,10 @@
 
 namespace sluice {
 
+namespace detail {
+struct PartNode;
+}
+
 /// Where a gradient goes: output `index` of `node`. A null node means no gradient is wanted.
 struct Edge {
   Ref<Node> node;
@@ -61,6 +65,8 @@ class Node : public RefCounted, public detail::Pooled {
   /// Drops the saved tensors. The engine calls it after the walk has passed this node, unless the graph is retained.
   virtual void release();
   virtual bool is_leaf() const { return false; }
+  /// This node as one that can add its gradient to a sum; null for most.
+  virtual const detail::PartNode* as_part() const { return nullptr; }
 
   bool needs(std::size_t input) const { return bool(edges[input].node); }
   /// The i-th saved tensor. Throws AutogradError naming this op if it was edited or released.
@@ -93,6 +99,13 @@ class Node : public RefCounted, public detail::Pooled {
 };
 
 namespace detail {
+/// The node of a part of a tensor. The backward walk adds its gradient to the part's places in a sum that is there
+/// already: a loop over the rows of a tensor would else add a tensor of its size for each row.
+struct PartNode : Node {
+  const PartNode* as_part() const final { return this; }
+  /// sum += vjp(g)[0], in place: only the part is read and written.
+  virtual void add_vjp(const Tensor& g, Tensor& sum) const = 0;
+};
 /// A literal as a template argument.
 template <std::size_t N> struct Literal {
   char text[N] = {};

@@ -26,33 +26,6 @@ template <class T> struct RowState {
   static int64_t size(int64_t rows, int64_t dv) { return rows * (dv + 2); }
 };
 
-/// Packed tiles of keys of `heads` key heads from `first` on, counted over all batches. Packed once for all queries.
-template <class T> class PackedHeads {
- public:
-  PackedHeads(const ScoreTiles<T>& t, int64_t cols, int64_t first, int64_t heads)
-      : t_(t), cols_(cols), first_(first), col_tiles_(ceil_div(t.n, cols)),
-        size_(KeyTile<T>::size(t, Direction::forward, cols)), memory_(heads * col_tiles_ * size_),
-        tiles_(static_cast<std::size_t>(heads * col_tiles_)) {}
-  int64_t count() const { return static_cast<int64_t>(tiles_.size()); }
-  /// Packs tiles begin … end − 1. Threads may pack different tiles at the same time.
-  void fill(int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t head = first_ + i / col_tiles_, b = head / t_.kv_heads, kv = head % t_.kv_heads;
-      const int64_t col = i % col_tiles_ * cols_, cols = std::min(cols_, t_.n - col);
-      tiles_[static_cast<std::size_t>(i)] = {t_, Direction::forward, b, kv, col, cols, memory_.data() + i * size_};
-    }
-  }
-  const KeyTile<T>& at(int64_t head, int64_t col) const {
-    return tiles_[static_cast<std::size_t>((head - first_) * col_tiles_ + col / cols_)];
-  }
-
- private:
-  const ScoreTiles<T>& t_;
-  int64_t cols_, first_, col_tiles_, size_;
-  Scratch<T> memory_;
-  std::vector<KeyTile<T>> tiles_;
-};
-
 /// The forward pass of one call.
 template <class T> struct Forward {
   using Tile = typename ScoreTiles<T>::Tile;
@@ -234,14 +207,14 @@ template <class T> struct Forward {
 /// A call of bf16 gets f32 copies. But few queries would read copies of K and V once, and take longer to make them than
 /// all else: they read K and V in bf16.
 void forward_in_f32(const AttentionCall& call, Tensor& out, Tensor& lse) {
-  Widening copies(false);
-  AttentionCall others = call;
   const bool few = call.q.dim(2) <= few_queries(precision()) && !call.options.mask.blocks.defined();
-  if (few) others.k = others.v = Tensor();
-  AttentionCall wide = Widened<const AttentionCall&>(copies, others).get();
+  AttentionCall copied = call;
+  if (few) copied.k = copied.v = Tensor();
+  Widening copies(false);
+  AttentionCall wide = Widened<const AttentionCall&>(copies, copied).get();
   if (few) wide.k = call.k, wide.v = call.v;
-  Tensor wide_out = copies.result(out), wide_lse = lse.defined() ? copies.result(lse) : lse;
-  Forward<float>(wide, wide_out, wide_lse).run();
+  Tensor wide_out = copies.result(out);
+  Forward<float>(wide, wide_out, lse).run();
   copies.finish();
 }
 

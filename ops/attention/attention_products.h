@@ -23,6 +23,7 @@
 
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace sluice::detail {
 
@@ -88,6 +89,33 @@ template <class T> struct KeyTile {
     if (direction == Direction::forward) pack(values, v);
     else pack(values_t, v.transposed()), pack(keys, k);
   }
+};
+
+/// Packed tiles of keys of `heads` key heads from `first` on, counted over all batches. Packed once for all queries.
+template <class T> class PackedHeads {
+ public:
+  PackedHeads(const ScoreTiles<T>& t, int64_t cols, int64_t first, int64_t heads)
+      : t_(t), cols_(cols), first_(first), col_tiles_(ceil_div(t.n, cols)),
+        size_(KeyTile<T>::size(t, Direction::forward, cols)), memory_(heads * col_tiles_ * size_),
+        tiles_(static_cast<std::size_t>(heads * col_tiles_)) {}
+  int64_t count() const { return static_cast<int64_t>(tiles_.size()); }
+  /// Packs tiles begin … end − 1. Threads may pack different tiles at the same time.
+  void fill(int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t head = first_ + i / col_tiles_, b = head / t_.kv_heads, kv = head % t_.kv_heads;
+      const int64_t col = i % col_tiles_ * cols_, cols = std::min(cols_, t_.n - col);
+      tiles_[static_cast<std::size_t>(i)] = {t_, Direction::forward, b, kv, col, cols, memory_.data() + i * size_};
+    }
+  }
+  const KeyTile<T>& at(int64_t head, int64_t col) const {
+    return tiles_[static_cast<std::size_t>((head - first_) * col_tiles_ + col / cols_)];
+  }
+
+ private:
+  const ScoreTiles<T>& t_;
+  int64_t cols_, first_, col_tiles_, size_;
+  Scratch<T> memory_;
+  std::vector<KeyTile<T>> tiles_;
 };
 
 /// Calls product(), which computes in parts: c = alpha · a b if b is transposed, otherwise c += alpha · a b. Recomputes

@@ -50,6 +50,14 @@ numbers=$(sed -e '/^```/,/^```/d' -e 's/\](\([^)]*\))/]/g' README.md | grep -oE 
 ((numbers <= 40)) || bad "README.md has $numbers numbers; 40 are the limit, the others belong into the rooms"
 if grep -nE '@[A-Z]+@' README.md; then bad 'README.md has unfilled places'; fi
 
+# The pages that it gives to a weekend's reader.
+pages=0
+while IFS= read -r page; do
+  pages=$((pages + 1))
+  (($(wc -l <"$page") <= 260)) || bad "$page, for a weekend's reader, has more than 260 lines"
+done < <(sed -n '/^## Read it in a weekend/,/^## Status/p' README.md | grep -oE '\]\([^)]*\)' | tr -d '])(')
+((pages > 5)) || bad "found only $pages pages for a weekend's reader in README.md: this test is broken"
+
 # Every link of a page to a file of the project leads to one.
 links=0
 while IFS= read -r line; do
