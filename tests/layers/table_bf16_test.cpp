@@ -20,10 +20,12 @@ namespace {
 /// Of the largest value. Among drawn inputs are some for which gradients are small differences.
 double tolerance() { return drawn_layers() > 0 ? 0.25 : 3e-2; }
 
-/// Layers that choose by value what they compute: a rounding may choose otherwise.
+/// Layers that choose by value what they compute: a rounding may choose otherwise. Among drawn ones all those may.
 bool chooses(const LayerSample& s) {
-  const Json* k = s.options.find("top_k");
-  return s.row.name == "sinkhorn_attention" && k && *k->as<int64_t>() > 0;
+  for (const char* name : {"top_k", "topk"})
+    if (const Json* k = s.options.find(name); k && *k->as<int64_t>() > 0)
+      return s.row.name == "sinkhorn_attention" || drawn_layers() > 0;
+  return false;
 }
 
 /// x in f32, each number moved by up to an ulp of bf16 if `moved`.
