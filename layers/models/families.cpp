@@ -6,9 +6,9 @@ namespace sluice {
 
 std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> all;
-  for (const auto& some :
-       {detail::llama_families(), detail::attention_families(), detail::latent_families(), detail::hybrid_families(),
-        detail::mamba_families(), detail::parallel_families(), detail::compressed_families()})
+  for (const auto& some : {detail::llama_families(), detail::gpt2_families(), detail::attention_families(),
+                           detail::latent_families(), detail::hybrid_families(), detail::mamba_families(),
+                           detail::parallel_families(), detail::compressed_families()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

@@ -94,6 +94,28 @@ void read_qwen3(FamilyReader& r) {
   r.dense_or_sparse(norms);
 }
 
+/// Flint: Qwen3's attention with learned sinks, RoPE only in the layers with windows; experts chosen by σ, with a
+/// shared one.
+void read_flint(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  MultiHeadAttentionOptions o = r.attention();
+  o.qk_norm = true, o.sink = AttentionSink::learned;
+  const std::vector<int64_t> sliding =
+      c.has("layer_types") ? r.typed("layer_types", "sliding_attention")
+                           : r.where([&](int64_t i) { return i >= 2 && i % 4 != 1 && i != r.layers - 1; });
+  r.mixers(sliding, o);
+  r.windows(sliding);
+  o.heads.use_rope = false;
+  r.mixers(r.others_than(sliding), o);
+  if (c.is_null("mlp_only_layers")) c.refuse("mlp_only_layers", "need a list");
+  r.usual_names();
+  r.members("self_attn", {{"sink", r.has("softmax_offset") ? "softmax_offset" : "sinks"}});
+  r.dense_or_sparse(true);
+  for (DecoderBlockOptions& block : r.plan.options.blocks)
+    if (MoeOptions* moe = std::get_if<MoeOptions>(&block.feed))
+      moe->router = MoeRouter::sigmoid, moe->shared_gate = false;
+}
+
 /// Mellum 2: Qwen3's attention with windows in some layers, which have a RoPE of their own, and its experts.
 void read_mellum(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -110,17 +132,6 @@ void read_mellum(FamilyReader& r) {
   moe.norm_topk = c.get("norm_topk_prob", true);
   r.experts(r.others_than(dense), moe);
   c.ignore("mtp_layer_types mtp_mlp_layer_types");
-}
-
-/// OLMo: LayerNorm without weights; what makes q, k and v may be limited.
-void read_olmo_1(FamilyReader& r) {
-  r.plan.options.norm = NormKind::layer_plain;
-  MultiHeadAttentionOptions o = r.attention();
-  o.qkv_limit = r.factor("clip_qkv", 0, 0);
-  r.config.must_be("mlp_bias", false);
-  r.mixers(o);
-  r.usual_names();
-  r.dense(r.all());
 }
 
 /// HunYuan: norms of each head's q and k behind RoPE; SwiGLU, or experts with a shared one.
@@ -360,7 +371,6 @@ std::span<const ModelFamily> attention_families() {
       {"mixtral", read_mistral, kMillion},
       {"cwm", read_mistral, R"({"rope_theta": 1000000, "head_dim": 128})"},
       {"minimax_m2", read_minimax_m2, R"({"rope_theta": 5000000})"},
-      {"olmo", read_olmo_1, R"({"rms_norm_eps": 1e-5})"},
       {"hunyuan_v1_dense", read_hunyuan},
       {"hunyuan_v1_moe", read_hunyuan},
       {"olmo2", read_olmo},
@@ -377,6 +387,7 @@ std::span<const ModelFamily> attention_families() {
       {"afmoe", read_afmoe},
       {"laguna", read_laguna},
       {"mellum", read_mellum},
+      {"flint", read_flint, R"({"mlp_only_layers": [0, 1]})"},
   };
   return all;
 }

@@ -46,13 +46,14 @@ def drawn(name, r):
         f["head_dim"] = head_dim
     if name in ("qwen2", "qwen2_moe", "olmo2", "olmo3", "olmo_hybrid", "smollm3", "arcee", "starcoder2",
                 "ernie4_5_moe", "helium", "olmoe", "flex_olmo", "exaone", "exaone4", "exaone_moe", "vaultgemma", "jais2",
-                "iquestcoder", "cwm", "olmo", "nanochat", "apertus"):
+                "iquestcoder", "cwm", "olmo", "nanochat", "apertus", "hyperclovax"):
         f["hidden_size"] = heads * pick([4, 6])
     if name in ("llama", "qwen2", "qwen3", "qwen3_moe", "olmo2", "afmoe", "glm4_moe", "mistral",
                 "ministral", "mixtral", "minimax", "minimax_m2", "qwen2_moe", "granite", "granitemoe", "smollm3", "ernie4_5",
                 "bamba", "lfm2", "lfm2_moe", "falcon_h1", "seed_oss", "arcee", "starcoder2", "ernie4_5_moe", "helium",
                 "olmoe", "flex_olmo", "exaone", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open", "iquestcoder",
-                "jais2", "cwm", "olmo", "nanochat", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe", "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa"):
+                "jais2", "cwm", "olmo", "nanochat", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe", "hyperclovax", "flint",
+                "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
@@ -61,10 +62,10 @@ def drawn(name, r):
     if name in ("llama", "qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text", "gpt_oss", "smollm3",
                 "bamba", "seed_oss", "arcee", "nemotron", "glm", "glm4", "flex_olmo", "gemma", "dots1", "solar_open",
                 "iquestcoder", "jais2", "sarvam_moe", "hy_v3", "mellum", "exaone", "mimo_v2_flash",
-                "olmo", "nanochat", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe"):
+                "olmo", "nanochat", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe", "hyperclovax", "flint"):
         f["attention_bias"] = pick([True, False])
     if name in ("llama", "smollm3", "bamba", "falcon_h1", "seed_oss", "arcee", "nemotron", "iquestcoder", "jais2", "cwm",
-                "exaone"):
+                "exaone", "hyperclovax"):
         f["mlp_bias"] = pick([True, False])
     if name in ("qwen2", "qwen2_moe", "qwen3") and pick([True, False]):
         f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
@@ -129,6 +130,14 @@ def drawn(name, r):
     if name in ("opt", "biogpt", "bloom"):
         del f["num_key_value_heads"]
         f["hidden_size"] = heads * pick([4, 6])
+    if name == "hyperclovax":
+        f.update(embedding_multiplier=pick([1.0, 12.0]), residual_multiplier=pick([1.0, 0.22]),
+                 attention_multiplier=pick([None, 0.1, 1.0]), logits_scaling=pick([1.0, 8.0]),
+                 use_post_norm=pick([True, False]))
+    if name == "flint":
+        f.update(layer_types=pick([None, any_layers(["sliding_attention", "full_attention"])]),
+                 mlp_only_layers=pick([None, [i for i in range(layers) if pick([True, False, False])]]),
+                 decoder_sparse_step=pick([1, 2]), norm_topk_prob=pick([True, False]))
     if name == "olmo":
         f["clip_qkv"] = pick([None, 0.5, 8.0])
     if name == "opt":
