@@ -63,7 +63,6 @@ void read_starcoder2(FamilyReader& r) {
 /// nanochat: RMSNorm without weights everywhere, of the embedding, too, and behind RoPE, which turns the other way; an
 /// MLP with relu², capped logits.
 void read_nanochat(FamilyReader& r) {
-  const ModelConfig& c = r.config;
   DecoderOptions& all = r.plan.options;
   all.norm = NormKind::rms_plain, all.embedding_norm = true;
   all.logit_cap = r.factor("final_logit_softcapping", 15, 0);
