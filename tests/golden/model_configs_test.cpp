@@ -366,8 +366,8 @@ TEST_CASE("model configs: longrope that is the same for long texts and short one
 
 TEST_CASE("model configs: what MPT must not have is refused by name", "[models]") {
   for (const auto& [field, value] :
-       {std::pair<const char*, Json>("clip_qkv", 6.0), std::pair<const char*, Json>("qk_ln", true),
-        std::pair<const char*, Json>("alibi", false), std::pair<const char*, Json>("alibi_bias_max", 16)}) {
+       {std::pair<const char*, Json>("qk_ln", true), std::pair<const char*, Json>("alibi", false),
+        std::pair<const char*, Json>("alibi_bias_max", 16)}) {
     INFO(field);
     Changed m("mpt");
     m.config["attn_config"][field] = value;
