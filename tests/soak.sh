@@ -73,9 +73,9 @@ echo "$seed" >"$out/seed"
 
 fuzz_turn() { "$fuzz" --kind "$1" --seed "$2" --seconds "$3"; } # kind seed seconds
 
-# The drivers over the table of layers, with drawn options. For the table's own only holds how near f32 comes: a rounding
-# may choose other keys, or meet a sum near 0.
-layers_filter='[table]~"table: options*"~"table: f32*"'
+# The drivers over the table of layers, with drawn options. For the table's own only holds how near f32 and bf16 come: a
+# rounding may choose other keys, or meet a sum near 0.
+layers_filter='[table]~[bf16]~"table: options*"~"table: f32*"'
 layers_turn() {
   local end=$((SECONDS + $2)) k layers=0 some
   for ((k = 0; k == 0 || SECONDS < end; ++k)); do

@@ -170,7 +170,8 @@ template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape 
   const int64_t width = std::min(numbers / lanes_of<Op>(std::min(s.n, kBlock), s.inner), most);
   const int64_t blocks = ceil_div(s.n, kBlock), strips = ceil_div(s.inner, width);
   const int64_t work = std::min(s.n, kBlock) * std::min(s.inner, width);
-  std::vector<Part<Op, T>> parts(static_cast<std::size_t>(blocks > 1 ? s.outer * blocks * s.inner : 0));
+  const Tensor memory = empty({blocks > 1 ? s.outer * blocks * s.inner : 0}, {dtype_of<Part<Op, T>>()}, "reduce");
+  auto* const parts = reinterpret_cast<Part<Op, T>*>(memory.raw());
   const auto total = [](Total<Op, T> sum, Part<Op, T> part) { return Op::apply(sum, static_cast<Total<Op, T>>(part)); };
   parallel_for(s.outer * blocks * strips, std::max<int64_t>(1, (1 << 15) / work), [&](int64_t begin, int64_t end) {
     alignas(64) Part<Op, T> part[numbers];
@@ -179,7 +180,7 @@ template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape 
       const int64_t first = block % blocks * kBlock, n = std::min(kBlock, s.n - first);
       const int64_t at = (block / blocks * s.n + first) * s.inner + column;
       reduce_rows<Op>(x, at, n, s.inner, m, part);
-      if (blocks > 1) std::copy_n(part, m, parts.data() + block * s.inner + column);
+      if (blocks > 1) std::copy_n(part, m, parts + block * s.inner + column);
       else
         for (int64_t k = 0; k < m; ++k)
           y[block * s.inner + column + k] = result<T, Op>(total(Op::template start<Total<Op, T>>(), part[k]));
@@ -188,7 +189,7 @@ template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape 
   if (blocks == 1) return;
   parallel_for(s.outer * s.inner, ceil_div(1 << 15, blocks), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Part<Op, T>* part = parts.data() + i / s.inner * blocks * s.inner + i % s.inner;
+      const Part<Op, T>* part = parts + i / s.inner * blocks * s.inner + i % s.inner;
       auto sum = Op::template start<Total<Op, T>>();
       for (int64_t b = 0; b < blocks; ++b) sum = total(sum, part[b * s.inner]);
       y[i] = result<T, Op>(sum);

@@ -120,6 +120,9 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
     const GemmShape s{.n = n, .m = 512, .k = k, .dtype = dtype, .plain_rows = true, .isa = isa, .flush = true};
     INFO(isa_name(isa) << ' ' << str(dtype) << ' ' << n << " rows, k " << k);
     CHECK((plan_gemm(s).way == Plan::rows) == few);
+    GemmShape plain = s;
+    plain.plain_b = true;
+    CHECK(plan_gemm(plain).way != Plan::rows);
   }
   for (const Row& r : rows) {
     GemmShape s{.batch = r.batch,
