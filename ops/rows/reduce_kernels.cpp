@@ -170,8 +170,8 @@ template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape 
   const int64_t width = std::min(numbers / lanes_of<Op>(std::min(s.n, kBlock), s.inner), most);
   const int64_t blocks = ceil_div(s.n, kBlock), strips = ceil_div(s.inner, width);
   const int64_t work = std::min(s.n, kBlock) * std::min(s.inner, width);
-  const Tensor memory = empty({blocks > 1 ? s.outer * blocks * s.inner : 0}, {dtype_of<Part<Op, T>>()}, "reduce");
-  auto* const parts = reinterpret_cast<Part<Op, T>*>(memory.raw());
+  Tensor memory = empty({blocks > 1 ? s.outer * blocks * s.inner : 0}, {dtype_of<Part<Op, T>>()}, "reduce");
+  auto* const parts = memory.mutable_data<Part<Op, T>>();
   const auto total = [](Total<Op, T> sum, Part<Op, T> part) { return Op::apply(sum, static_cast<Total<Op, T>>(part)); };
   parallel_for(s.outer * blocks * strips, std::max<int64_t>(1, (1 << 15) / work), [&](int64_t begin, int64_t end) {
     alignas(64) Part<Op, T> part[numbers];
@@ -226,12 +226,12 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
   if (s.n < kFew && s.outer >= kFew) return reduce_short_rows<Op>(x, y, s);
   if (s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
     const int64_t pieces = ceil_div(s.n, piece);
-    std::vector<Total<Op, T>> part(static_cast<std::size_t>(pieces));
+    Tensor memory = empty({pieces}, {dtype_of<Total<Op, T>>()}, "reduce");  // a MemoryError if x is vast
+    auto* const part = memory.mutable_data<Total<Op, T>>();
     parallel_for(pieces, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        part[static_cast<std::size_t>(i)] = reduce_run<Op>(x, i * piece, std::min(piece, s.n - i * piece));
+      for (int64_t i = begin; i < end; ++i) part[i] = reduce_run<Op>(x, i * piece, std::min(piece, s.n - i * piece));
     });
-    y[0] = result<T, Op>(reduce_run<Join<Op>>(Source<Total<Op, T>>{part.data()}, 0, pieces));
+    y[0] = result<T, Op>(reduce_run<Join<Op>>(Source<Total<Op, T>>{part}, 0, pieces));
     return;
   }
   parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)), [&](int64_t begin, int64_t end) {

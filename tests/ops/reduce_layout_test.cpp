@@ -241,3 +241,9 @@ TEST_CASE("reduce: an extreme of 0 and -0 is 0, in every layout", "[reduce]") {
         CHECK(same_bits(max(x), zeros({}, {t})));
       }
 }
+
+TEST_CASE("reduce: partial results of a vast tensor that have no room are an error of the library", "[reduce]") {
+  const Tensor vast = expand(ones({1, 1}), {int64_t{1} << 31, int64_t{1} << 25});
+  CHECK_THROWS_AS(sum(vast, {0}), ShapeError);  // 2⁴⁸ bytes, not a std::bad_alloc
+  CHECK_THROWS_AS(max(vast, {0}), ShapeError);
+}
