@@ -44,7 +44,7 @@ template <class T, class B> inline void read_line(const B* from, int64_t count, 
 
 /// How far ahead a b from memory is fetched: whole rows, at least `rows` of them and 16 KiB. By L2 it comes faster.
 template <class B> int64_t far_ahead(int64_t rows, int64_t ldb) {
-  return std::max(rows, ceil_div(16384 / int64_t{sizeof(B)}, ldb)) * ldb;
+  return ldb > 0 ? std::max(rows, ceil_div(16384 / int64_t{sizeof(B)}, ldb)) * ldb : 0;  // 0: rows without numbers
 }
 
 /// skinny_dots() of R rows. Several rows share a number of b that has been read and converted.

@@ -80,6 +80,15 @@ TEST_CASE("attention: few queries of bf16, each with its blocks of keys", "[atte
   }
 }
 
+TEST_CASE("attention: one query of many keys or values without channels", "[attention][skinny]") {
+  const int64_t n = 1 << 19;
+  for (const DType t : {f32, f64, bf16}) {
+    const Tensor v = ones({1, 1, n, 8}, {t}), none = ones({1, 1, n, 0}, {t});
+    CHECK(max_abs_diff(attention(ones({1, 1, 1, 0}, {t}), none, v), ones({1, 1, 1, 8}, {t})) < 1e-6);
+    CHECK(attention(ones({1, 1, 1, 8}, {t}), v, none).shape() == Shape{1, 1, 1, 0});
+  }
+}
+
 TEST_CASE("attention: few queries of bf16 have gradients", "[attention][bf16][skinny]") {
   Rng rng(5);
   for (const int64_t m : {1, 4, 6, 8}) {
