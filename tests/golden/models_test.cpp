@@ -44,7 +44,8 @@ const std::vector<std::string> kFamilies = {
     "cwm", "youtu", "sarvam_mla", "axk1", "sarvam_moe", "hy_v3", "mellum", "granitemoeshared", "granite_swa",
     "granitemoe_swa", "mpt", "persimmon", "minicpm3", "gpt_bigcode",
     "ministral3", "mistral4", "deepseek_v4", "exaone", "mimo_v2_flash", "gpt_neox_japanese", "codegen", "cohere2_moe",
-    "olmo", "opt", "biogpt", "bloom", "hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "apertus", "hyperclovax", "flint"};
+    "olmo", "opt", "biogpt", "bloom", "hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "apertus",
+    "hyperclovax", "flint"};
 // clang-format on
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
