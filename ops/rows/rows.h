@@ -28,19 +28,21 @@ template <class F> void for_each_row(int64_t rows, int64_t width, F f) {
 
 /// Joins all lanes and, with `rest`, the terms i … n − 1, fewer than lanes. Joins lanes by halves, and after each half
 /// of 4 or more as many terms, if there are so many; at last up to three terms. Inlined, so that the lanes stay in
-/// registers.
+/// registers. Each half has an array of its own: where lanes were joined in place, g++ 12.2 added eight f64 wrongly in
+/// some callers.
 template <int lanes, bool rest, class T, class Term, class Join>
-[[gnu::always_inline]] inline T halves_joined(T* lane, int64_t i, int64_t n, Term term, Join join) {
+[[gnu::always_inline]] inline T halves_joined(const T* lane, int64_t i, int64_t n, Term term, Join join) {
   constexpr int half = lanes / 2;
-  for (int k = 0; k < half; ++k) lane[k] = join(lane[k], lane[k + half]);
+  T joined[half];
+  for (int k = 0; k < half; ++k) joined[k] = join(lane[k], lane[k + half]);
   if (rest && half >= 4 && i + half <= n) {
-    for (int k = 0; k < half; ++k) lane[k] = join(lane[k], term(i + k));
+    for (int k = 0; k < half; ++k) joined[k] = join(joined[k], term(i + k));
     i += half;
   }
-  if constexpr (half > 1) return halves_joined<half, rest>(lane, i, n, term, join);
-  T joined = lane[0];
-  for (; rest && i < n; ++i) joined = join(joined, term(i));
-  return joined;
+  if constexpr (half > 1) return halves_joined<half, rest>(joined, i, n, term, join);
+  T all = joined[0];
+  for (; rest && i < n; ++i) all = join(all, term(i));
+  return all;
 }
 /// Joins `start` and term(i), i < n, in a fixed order. `start` must be neutral: join(start, x) is x.
 template <int lanes, class T, class Term, class Join>
