@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 namespace sluice {
@@ -16,20 +15,8 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kHeld = 1 << 22;  // numbers gathered at a time, at least
-constexpr double kCopy = 64;        // multiply-adds of attention() in the time of copying a number there and back
-
-/// attention() with a sink for each of the rows [.., group] of q [batch, kv_heads, group, d].
-Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
-  if (!o.sink.defined()) return attention(q, k, v, o);
-  // A score without a value takes the share 1/(1 + e^{lse − sink}) of the weights.
-  const Tensor sink = detail::widened(o.sink);
-  o.sink = Tensor();
-  const AttentionAndLse y = attention_with_lse(q, k, v, o);
-  const Tensor of_rows = sink.dim(0) > 1 ? reshape(sink, {q.dim(1), q.dim(2)}) : sink;
-  // A row without a key has lse = −∞ and the value 0; −∞ − −∞ would be NaN.
-  const Tensor lse = masked_fill(y.lse, y.lse.detach() == -std::numeric_limits<double>::infinity(), 0);
-  return to(detail::widened(y.out) * unsqueeze(sigmoid(lse - of_rows), -1), q.dtype());
-}
+/// Multiply-adds of attention() in the time of copying a number, and, for a gradient, of adding one back.
+double cost_of_copy() { return grad_enabled() ? 64 : 20; }
 
 }  // namespace
 
@@ -72,8 +59,8 @@ Tensor attention_to_keys(const Tensor& q, const Tensor& k, const Tensor& v, cons
       AttentionOptions here = o;
       here.mask.keys = real;
       if (in.size() > 3) here.sink = in[3];
-      const Tensor queries = rearrange("b (h g) r d -> (b r) h g d", in[0], {{"h", kv_heads}});
-      return rearrange("(b r) h g d -> b (h g) r d", attend(queries, gathered(in[1]), gathered(in[2]), here),
+      const Tensor queries = rearrange("b h r d -> (b r) h 1 d", in[0]);
+      return rearrange("(b r) h 1 d -> b h r d", attention(queries, gathered(in[1]), gathered(in[2]), here),
                        {{"b", batch}, {"r", rows}});
     };
     std::vector<Tensor> inputs{narrow(q, 2, row, rows), k_rows, v_rows};
@@ -89,7 +76,7 @@ bool detail::may_gather_keys(const AttentionOptions& o, Device device, bool drop
 }
 
 double detail::gathered_pairs(int64_t heads, int64_t kv_heads, int64_t count) {
-  return static_cast<double>(count) * (1 + kCopy * static_cast<double>(kv_heads) / static_cast<double>(heads));
+  return static_cast<double>(count) * (1 + cost_of_copy() * static_cast<double>(kv_heads) / static_cast<double>(heads));
 }
 
 }  // namespace sluice

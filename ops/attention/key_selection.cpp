@@ -121,8 +121,10 @@ Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tenso
 Tensor index_scores(const KeyIndex& index) {
   check_index("index_scores", index);
   const Tensor q = detail::widened(index.q), k = detail::widened(index.k), w = detail::widened(index.w);
-  const Tensor s = relu(matmul(q, unsqueeze(transpose(k, 1, 2), 1)));  // [batch, heads, m, n]
-  return to(sum(s * unsqueeze(transpose(w, 1, 2), -1), {1}), index.q.dtype());
+  // All heads' rows in one product with the keys, and a product with w that adds the heads up.
+  const Tensor s = relu(matmul(flatten(transpose(q, 1, 2), 1, 2), transpose(k, 1, 2)));  // [batch, m·heads, n]
+  const Tensor sums = matmul(unsqueeze(w, 2), unflatten(s, 1, {q.dim(2), q.dim(1)}));    // [batch, m, 1, n]
+  return to(squeeze(sums, 2), index.q.dtype());
 }
 
 /// Calls f(scores, visible) for some rows of index_scores() [batch, 1, rows, n] at a time and joins the results.
