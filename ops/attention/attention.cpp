@@ -195,29 +195,49 @@ Tensors composed_vjp(const Tensor& q_in, const Tensor& k, const Tensor& v, const
 }
 
 /// True if the heads that share a key head can be rows of one head, which reads K and V once: for a single query, and
-/// if no option tells the heads apart. Not on CUDA from 16 rows on: its tensor cores would not split the keys.
+/// if no option tells the heads apart but the sink. Not on CUDA from 16 rows on: its tensor cores would not split the
+/// keys.
 bool heads_are_rows(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
   const AttentionMask& m = o.mask;
-  for (const Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale, &m.query_segments, &m.blocks, &m.dense})
+  for (const Tensor* x : {&o.bias, &o.relative_bias, &o.row_scale, &m.query_segments, &m.blocks})
     if (x->defined()) return false;
-  const bool same_keys = !m.keys.defined() || m.keys.rank() == 2 || m.keys.dim(1) == 1;
   return q.dim(2) == 1 && q.dim(1) > k.dim(1) && k.dim(1) > 0 &&
-         (q.device().kind != DeviceKind::cuda || q.dim(1) / k.dim(1) < 16) && o.dropout == 0 && same_keys &&
-         m.window == 0 && m.dilation == 1;
+         (q.device().kind != DeviceKind::cuda || q.dim(1) / k.dim(1) < 16) && o.dropout == 0 &&
+         !detail::varies_by_head(m) && m.dilation == 1 && m.global.empty();
+}
+
+/// attend() of one query [batch, heads, 1, d], with the heads that share a key head as its rows.
+Tensor attend_by_rows(const char* op, const Tensor& q, Tensor k, Tensor v, AttentionOptions o, Tensor* lse_out) {
+  const int64_t batch = q.dim(0), heads = q.dim(1), kv_heads = k.dim(1), n = k.dim(2), window = o.mask.window;
+  o.mask.causal = false, o.mask.window = 0;  // the query is the last position: it sees the last keys of all
+  if (window > 0 && window < n) {
+    for (Tensor* x : {&k, &v}) *x = narrow(*x, 2, n - window, window);
+    for (Tensor* x : {&o.mask.keys, &o.mask.dense})
+      if (x->defined() && x->rank() > 0 && x->dim(-1) == n) *x = narrow(*x, -1, n - window, window);
+  }
+  const Tensor sink = std::exchange(o.sink, {});
+  Tensor lse;
+  Tensor out = attend(op, reshape(q, {batch, kv_heads, heads / kv_heads, q.dim(3)}), k, v, o, nullptr,
+                      lse_out || sink.defined() ? &lse : nullptr);
+  out = reshape(out, {batch, heads, 1, v.dim(3)});
+  if (lse.defined()) lse = reshape(lse, {batch, heads, 1});
+  if (sink.defined()) {  // a score without a value takes the share 1/(1 + e^{lse − sink}) of the weights
+    const Tensor score = unsqueeze(detail::widened(sink), -1),
+                 seen = masked_fill(lse, lse.detach() == -std::numeric_limits<double>::infinity(), 0);
+    out = to(detail::widened(out) * unsqueeze(sigmoid(seen - score), -1), q.dtype());
+  }
+  if (lse_out) *lse_out = lse;
+  return out;
 }
 
 Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const AttentionOptions& given,
               Rng* rng, Tensor* lse_out, Tensor gate, bool* gates) {
   auto [q, k, v, o, rank] = detail::attention_operands(op, q_in, k_in, v_in, given);
   if (!rng) o.dropout = 0;
-  if (!gate.defined() && heads_are_rows(q, k, o)) {
-    const int64_t batch = q.dim(0), heads = q.dim(1), kv_heads = k.dim(1);
-    o.mask.causal = false;  // the query is the last position
-    Tensor lse;
-    const Tensor rows = reshape(q, {batch, kv_heads, heads / kv_heads, q.dim(3)}),
-                 out = attend(op, rows, k, v, o, rng, lse_out ? &lse : nullptr);
-    if (lse_out) *lse_out = detail::restore_rank(reshape(lse, {batch, heads, 1}), rank);
-    return detail::restore_rank(reshape(out, {batch, heads, 1, v.dim(3)}), rank);
+  if (!gate.defined() && heads_are_rows(q, k, o) && !(o.sink.defined() && lse_out)) {
+    const Tensor out = attend_by_rows(op, q, k, v, o, lse_out);
+    if (lse_out) *lse_out = detail::restore_rank(*lse_out, rank);
+    return detail::restore_rank(out, rank);
   }
   const Shape weights{q.dim(0), q.dim(1), q.dim(2), k.dim(2)};
   RngBlocks random;

@@ -204,15 +204,13 @@ template <class T> struct Forward {
   }
 };
 
-/// A call of bf16 gets f32 copies. But few queries would read copies of K and V once, and take longer to make them than
-/// all else: they read K and V in bf16.
+/// A call of bf16 gets f32 copies of all but K and V, which are widened tile by tile, or read where they lie.
 void forward_in_f32(const AttentionCall& call, Tensor& out, Tensor& lse) {
-  const bool few = call.q.dim(2) <= few_queries(precision()) && !call.options.mask.blocks.defined();
   AttentionCall copied = call;
-  if (few) copied.k = copied.v = Tensor();
+  copied.k = copied.v = Tensor();
   Widening copies(false);
   AttentionCall wide = Widened<const AttentionCall&>(copies, copied).get();
-  if (few) wide.k = call.k, wide.v = call.v;
+  wide.k = call.k, wide.v = call.v;
   Tensor wide_out = copies.result(out);
   Forward<float>(wide, wide_out, lse).run();
   copies.finish();

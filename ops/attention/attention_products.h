@@ -45,6 +45,14 @@ template <class T> struct TileMatrix {
   TileMatrix transposed() const { return {data, ld, count, width, Trans::yes}; }
 };
 
+/// Calls f with `cols` rows of K or V from `col` on, of key head kv.
+template <class T, class F>
+void with_key_rows(const ScoreTiles<T>& t, const typename ScoreTiles<T>::KeyRows& x, int64_t b, int64_t kv, int64_t col,
+                   int64_t cols, int64_t width, F f) {
+  if (t.narrow) f(TileMatrix<typename ScoreTiles<T>::Narrow>{x.narrow.at(b, kv, col), x.narrow.row, cols, width});
+  else f(TileMatrix<T>{x.wide.at(b, kv, col), x.wide.row, cols, width});
+}
+
 /// A right operand, packed for many products.
 template <class T> struct PackedMatrix {
   PackedB<T> panels;
@@ -54,10 +62,16 @@ template <class T> struct PackedMatrix {
   static int64_t size(const ScoreTiles<T>& t, int64_t rows, int64_t cols) {
     return lines(t.in_parts ? Bf16x3::size(cols, rows) : PackedB<T>::size(rows, cols));
   }
-  PackedMatrix(const ScoreTiles<T>& t, const TileMatrix<T>& x, T* memory)
+  template <class B>
+  PackedMatrix(const ScoreTiles<T>& t, const TileMatrix<B>& x, T* memory)
       : panels(x.rows(), x.cols(), memory, t.precision), parts(x.cols(), x.rows(), memory) {
-    if (t.in_parts) fits = parts.fill_b(x.trans, x.data, x.ld);
-    else panels.fill(x.trans, x.data, x.ld);
+    if (!t.in_parts) panels.fill(x.trans, x.data, x.ld, 0, panels.panels());
+    else if constexpr (std::is_same_v<B, T>) fill_parts(x);
+  }
+
+ private:
+  void fill_parts(const TileMatrix<T>& x) {
+    fits = parts.fill_b(x.trans, x.data, x.ld);
     if (fits) return;
     Scratch<T> clean(x.count * x.width);
     for (int64_t i = 0; i < x.count * x.width; ++i) {
@@ -80,14 +94,17 @@ template <class T> struct KeyTile {
   }
   KeyTile() = default;
   KeyTile(const ScoreTiles<T>& t, Direction direction, int64_t b, int64_t kv, int64_t col, int64_t cols, T* memory) {
-    const auto pack = [&](std::optional<PackedMatrix<T>>& to, const TileMatrix<T>& x) {
+    const auto pack = [&](std::optional<PackedMatrix<T>>& to, const auto& x) {
       to.emplace(t, x, memory);
       memory += PackedMatrix<T>::size(t, x.rows(), x.cols());
     };
-    const TileMatrix<T> k{t.k.at(b, kv, col), t.k.row, cols, t.d}, v{t.v.at(b, kv, col), t.v.row, cols, t.dv};
-    pack(keys_t, k.transposed());
-    if (direction == Direction::forward) pack(values, v);
-    else pack(values_t, v.transposed()), pack(keys, k);
+    with_key_rows(t, t.k, b, kv, col, cols, t.d, [&](const auto& k) {
+      with_key_rows(t, t.v, b, kv, col, cols, t.dv, [&](const auto& v) {
+        pack(keys_t, k.transposed());
+        if (direction == Direction::forward) pack(values, v);
+        else pack(values_t, v.transposed()), pack(keys, k);
+      });
+    });
   }
 };
 
@@ -163,27 +180,30 @@ template <class T> class TileProducts {
                                    : 0),
         left_(t.in_parts ? std::max({Bf16x3::size(rows, t.dv), Bf16x3::size(rows, cols), Bf16x3::size(cols, rows)})
                          : 0),
-        right_(t.in_parts ? Bf16x3::size(std::max(t.d, t.dv), rows) : 0), size_(rows * std::max(t.d, t.dv)),
-        gathered_(t.visibility.block_of_query() > 0 ? 3 * size_ : 0) {}
+        right_(t.in_parts ? Bf16x3::size(std::max(t.d, t.dv), rows)
+               : t.narrow && !t.few
+                   ? std::max(PackedMatrix<T>::size(t, t.d, cols), PackedMatrix<T>::size(t, cols, t.dv))
+                   : 0),
+        size_(rows * std::max(t.d, t.dv)), gathered_(t.visibility.block_of_query() > 0 ? 3 * size_ : 0) {}
 
   /// s = scale·Q Kᵀ. Packs Q unless it is the Q of the previous call.
   void scores(const Tile& t, Keys keys, T* s) {
     const Matrix q = queries(t);
     const T scale = T(*t_.o.scale);
-    if (t_.narrow) return few_dots(t, scale, q, cols_of(t, t_.narrow_k, t_.d), s);
-    const Matrix k = keys_of(t);
-    if (t_.few) return few_dots(t, scale, q, k, s);
-    const std::pair rows(q.data, t.rows);
-    if (keys.keys_t && (std::exchange(packed_, rows) != rows || t.list)) pack_queries(q, scale);
-    multiply(t, scale, q, keys.keys_t ? queries_.data() : nullptr, k.transposed(), keys.keys_t, s, t.cols);
+    with_rows(t, t_.k, t_.d, [&](const auto& k) {
+      if (t_.few) return few_dots(t, scale, q, k, s);
+      const std::pair rows(q.data, t.rows);
+      if (keys.keys_t && (std::exchange(packed_, rows) != rows || t.list)) pack_queries(q, scale);
+      multiply(t, scale, q, keys.keys_t ? queries_.data() : nullptr, k.transposed(), keys.keys_t, s, t.cols);
+    });
   }
   /// o [rows, dv] += P V.
   void add_values(const Tile& t, Keys keys, const T* p, T* o) {
-    if (t_.narrow) return few_sums(t, p, cols_of(t, t_.narrow_v, t_.dv), o);
-    const Matrix v = values_of(t);
-    if (t_.few) return few_sums(t, p, v, o);
-    add_rows(t, t_.dv, o, t_.dv,
-             [&](T* c, int64_t ldc) { multiply(t, T(1), weights(t, p), nullptr, v, keys.values, c, ldc); });
+    with_rows(t, t_.v, t_.dv, [&](const auto& v) {
+      if (t_.few) return few_sums(t, p, v, o);
+      add_rows(t, t_.dv, o, t_.dv,
+               [&](T* c, int64_t ldc) { multiply(t, T(1), weights(t, p), nullptr, v, keys.values, c, ldc); });
+    });
   }
   /// dp = G Vᵀ.
   void weight_gradients(const Tile& t, Keys keys, const HeadView<const T>& g, T* dp) {
@@ -205,15 +225,14 @@ template <class T> class TileProducts {
   }
 
  private:
-  /// S and P V of few queries. Not inlined: in a larger attend() g++ 12 summed eight f64 of the softmax wrongly.
-  template <class B>
-  [[gnu::noinline]] void few_dots(const Tile& t, T scale, const Matrix& q, const TileMatrix<B>& k, T* s) const {
+  /// S and P V of few queries.
+  template <class B> void few_dots(const Tile& t, T scale, const Matrix& q, const TileMatrix<B>& k, T* s) const {
     const auto dots = [&](auto far) {
       vectorised([&] { skinny_dots<far>(t.rows, t.cols, t_.d, scale, q.data, q.ld, k.data, k.ld, s, t.cols); });
     };
     far_ ? dots(std::true_type()) : dots(std::false_type());
   }
-  template <class B> [[gnu::noinline]] void few_sums(const Tile& t, const T* p, const TileMatrix<B>& v, T* o) const {
+  template <class B> void few_sums(const Tile& t, const T* p, const TileMatrix<B>& v, T* o) const {
     if (hides(t, v)) return sparse_product(Trans::no, t.rows, t_.dv, t.cols, T(1), p, t.cols, v.data, v.ld, o, t_.dv);
     const auto sums = [&](auto far) {
       vectorised([&] { skinny_sums<far>(t.rows, t_.dv, t.cols, p, t.cols, v.data, v.ld, o, t_.dv); });
@@ -222,20 +241,14 @@ template <class T> class TileProducts {
   }
 
   /// c = alpha · a b if b is transposed, otherwise c += alpha · a b. left: a as packed by pack_queries(), or null.
-  void multiply(const Tile& t, T alpha, const Matrix& a, T* left, const Matrix& b,
+  template <class B>
+  void multiply(const Tile& t, T alpha, const Matrix& a, T* left, const TileMatrix<B>& b,
                 const std::optional<PackedMatrix<T>>& right, T* c, int64_t ldc) {
     const bool dots = b.trans == Trans::yes;
-    const int64_t n = a.rows(), m = b.cols(), k = a.cols(), first = right ? t.first : 0;
+    const int64_t n = a.rows(), m = b.cols(), k = a.cols();
     const T beta = dots ? T(0) : T(1);
     if (in_parts()) {
-      const Bf16x3 x(n, k, left ? left : left_.data());
-      const bool fits = left ? queries_fit_ : x.fill_a(a.trans, a.data, a.ld);
-      const PackedMatrix<T> y = right ? *right : PackedMatrix<T>(t_, b, right_.data());
-      const auto product = [&] {
-        y.parts.multiply(x, dots ? 0 : first, dots ? first : 0, m, left ? T(1) : alpha, beta, c, ldc);
-      };
-      if (fits && y.fits) return product();
-      recompute_in_f32(alpha, a, b, t.masked && !dots, c, ldc, product);
+      if constexpr (std::is_same_v<B, T>) multiply_parts(t, alpha, a, left, b, right, c, ldc);
     } else if (!dots && hides(t, b)) {
       sparse_product(a.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, c, ldc);
     } else if (left) {
@@ -243,11 +256,28 @@ template <class T> class TileProducts {
       right->panels.multiply(packed, 0, n, alpha, beta, c, ldc, 0, right->panels.panels());
     } else if (right) {
       right->panels.multiply(a.trans, n, alpha, a.data, a.ld, beta, c, ldc);
+    } else if constexpr (!std::is_same_v<B, T>) {
+      PackedMatrix<T>(t_, b, right_.data()).panels.multiply(a.trans, n, alpha, a.data, a.ld, beta, c, ldc);
     } else if (dots) {
       gemm_chained(a.trans, b.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc, t_.precision);
     } else {
       gemm(a.trans, b.trans, n, m, k, alpha, a.data, a.ld, b.data, b.ld, beta, c, ldc, t_.precision);
     }
+  }
+
+  /// multiply() in parts.
+  void multiply_parts(const Tile& t, T alpha, const Matrix& a, T* left, const Matrix& b,
+                      const std::optional<PackedMatrix<T>>& right, T* c, int64_t ldc) {
+    const bool dots = b.trans == Trans::yes;
+    const int64_t first = right ? t.first : 0;
+    const Bf16x3 x(a.rows(), a.cols(), left ? left : left_.data());
+    const bool fits = left ? queries_fit_ : x.fill_a(a.trans, a.data, a.ld);
+    const PackedMatrix<T> y = right ? *right : PackedMatrix<T>(t_, b, right_.data());
+    const auto product = [&] {
+      y.parts.multiply(x, dots ? 0 : first, dots ? first : 0, b.cols(), left ? T(1) : alpha, T(dots ? 0 : 1), c, ldc);
+    };
+    if (fits && y.fits) return product();
+    recompute_in_f32(alpha, a, b, t.masked && !dots, c, ldc, product);
   }
 
   /// Packs Q, or in parts scale·Q, so that products of parts need no scaling.
@@ -295,8 +325,11 @@ template <class T> class TileProducts {
     return {x.at(t.batch, t_.kv_head(t.head), t.col), x.row, t.cols, width};
   }
   Matrix queries(const Tile& t) { return rows_of(t, t_.q, t_.d, 0); }
-  Matrix keys_of(const Tile& t) const { return cols_of(t, t_.k, t_.d); }
-  Matrix values_of(const Tile& t) const { return cols_of(t, t_.v, t_.dv); }
+  Matrix keys_of(const Tile& t) const { return cols_of(t, t_.k.wide, t_.d); }
+  Matrix values_of(const Tile& t) const { return cols_of(t, t_.v.wide, t_.dv); }
+  template <class F> void with_rows(const Tile& t, const typename ScoreTiles<T>::KeyRows& x, int64_t width, F f) const {
+    with_key_rows(t_, x, t.batch, t_.kv_head(t.head), t.col, t.cols, width, f);
+  }
 
   const ScoreTiles<T>& t_;
   /// Whether K and V are more than the caches of a core hold.

@@ -36,10 +36,13 @@ template <class T> struct ScoreTiles {
 
   const AttentionOptions& o;
   int64_t batch, heads, kv_heads, m, n, d, dv;
-  HeadView<const T> q, k, v;
+  HeadView<const T> q;
+  bool narrow;  // k and v are bf16 beside q in f32
   using Narrow = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
-  HeadView<const Narrow> narrow_k, narrow_v;  // in place of k and v, if these are bf16 beside q in f32
-  bool narrow;
+  struct KeyRows {
+    HeadView<const T> wide;         // unless `narrow`
+    HeadView<const Narrow> narrow;  // if it is true
+  } k, v;
   Visibility visibility;
   RngBlocks from;
   Precision precision = sluice::precision();
@@ -59,8 +62,8 @@ template <class T> struct ScoreTiles {
       : o(c.options), batch(c.q.dim(0)), heads(c.q.dim(1)), kv_heads(c.k.dim(1)), m(c.q.dim(2)), n(c.k.dim(2)),
         d(c.q.dim(3)), dv(c.v.dim(3)), q(c.q), narrow(c.k.dtype() != c.q.dtype()),
         visibility(o.mask, batch, heads, m, n), from(c.from) {
-    if (narrow) narrow_k = HeadView<const Narrow>(c.k), narrow_v = HeadView<const Narrow>(c.v);
-    else k = HeadView<const T>(c.k), v = HeadView<const T>(c.v);
+    if (narrow) k.narrow = HeadView<const Narrow>(c.k), v.narrow = HeadView<const Narrow>(c.v);
+    else k.wide = HeadView<const T>(c.k), v.wide = HeadView<const T>(c.v);
     if (o.bias.defined()) {
       const Layout l = o.bias.layout().expanded({batch, heads, m, n});
       std::copy_n(l.strides.begin(), 4, bias_stride);
@@ -75,7 +78,7 @@ template <class T> struct ScoreTiles {
       std::copy_n(l.strides.begin(), 3, row_scale_stride);
       row_scale = o.row_scale.data<T>();
     }
-    in_parts = m >= 64 && n >= 64 && d >= 24 && dv >= 24 &&
+    in_parts = !narrow && m >= 64 && n >= 64 && d >= 24 && dv >= 24 &&
                splits({.n = m, .m = d, .k = n, .dtype = dtype_of<T>(), .precision = precision});
   }
 

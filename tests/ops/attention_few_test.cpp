@@ -1,4 +1,5 @@
-// Few queries, as in a step of decoding: K and V of bf16 are read where they lie.
+// Few queries, as in a step of decoding, whose heads may be rows of one; and K and V of bf16, which are read where they
+// lie or are widened tile by tile.
 #include <sluice/ops/attention/attention.h>
 
 #include "support/approx.h"
@@ -51,6 +52,60 @@ TEST_CASE("attention: few queries of bf16 are those of f32, rounded", "[attentio
           o.softcap = 3, o.bias = to(normal({4, m, n}, 0, 1, rng), bf16), o.sink = to(normal({4}, 0, 1, rng), bf16);
           check(q, k, v, o);
         }
+}
+
+TEST_CASE("attention: keys of bf16 are widened tile by tile", "[attention][bf16]") {
+  Rng rng(8);
+  for (const int64_t m : {10, 16, 63, 64, 129, 300})
+    for (const auto& [n, d] : {std::pair<int64_t, int64_t>{300, 1}, {513, 33}, {600, 64}, {1029, 130}})
+      for (const int64_t kv_heads : {2, 1})
+        for (const bool merged : {false, true}) {
+          const Tensor q = drawn({2, 2, m, d}, merged, rng), k = drawn({2, kv_heads, n, d}, merged, rng),
+                       v = drawn({2, kv_heads, n, d + 1}, merged, rng);
+          check(q, k, v, {});
+          check(q, k, v, {.mask = {.causal = true, .window = 50}});
+          check(q, k, v, {.weighting = Weighting::relu2, .mask = {.causal = true}});
+          check(q, k, v, {.mask = {.causal = true}, .tile_rows = 7, .tile_cols = 37});
+        }
+}
+
+TEST_CASE("attention: the heads of one query that share keys are rows", "[attention][skinny]") {
+  Rng rng(9);
+  const int64_t n = 37, heads = 6;
+  for (const int64_t kv_heads : {1, 2, 3})
+    for (const int64_t window : {0, 1, 5, 37, 50})
+      for (const int sink : {0, 1, 6})
+        for (const int masks : {0, 1, 2, 3}) {
+          INFO(kv_heads << " heads of keys, window " << window << ", sink " << sink << ", masks " << masks);
+          const auto leaf = [&](const Shape& s) { return normal(s, 0, 1, rng, {.dtype = f64}).requires_grad_(); };
+          std::vector<Tensor> x{leaf({2, heads, 1, 5}), leaf({2, kv_heads, n, 5}), leaf({2, kv_heads, n, 4})};
+          if (sink > 0) x.push_back(leaf({sink}));
+          AttentionOptions o{.mask = {.causal = true, .window = window}};
+          if (sink > 0) o.sink = x[3];
+          if (masks & 1) o.mask.keys = uniform({2, n}, 0, 1, rng) < 0.7;
+          if (masks & 2) o.mask.dense = uniform({1, n}, 0, 1, rng) < 0.7;
+          // With keys and values for each head there are no rows to make.
+          const auto each = [&](const Tensor& t) { return repeat_interleave(t, heads / kv_heads, 1); };
+          const Tensor got = attention(x[0], x[1], x[2], o), want = attention(x[0], each(x[1]), each(x[2]), o);
+          CHECK(max_abs_diff(got, want) < 1e-13);
+          const Tensor c = normal(got.shape(), 0, 1, rng, {.dtype = f64});
+          const auto of_got = grad({got}, x, {.grad_outputs = {c}}), of_want = grad({want}, x, {.grad_outputs = {c}});
+          for (std::size_t i = 0; i < x.size(); ++i) CHECK(max_abs_diff(of_got[i], of_want[i]) < 1e-12);
+          if (sink > 0) continue;
+          const Tensor lse = attention_with_lse(x[0], x[1], x[2], o).lse;
+          CHECK(max_abs_diff(exp(lse), exp(attention_with_lse(x[0], each(x[1]), each(x[2]), o).lse)) < 1e-9);
+        }
+}
+
+TEST_CASE("attention: rows of one head that see neither a key nor a sink are 0", "[attention][skinny]") {
+  Rng rng(10);
+  Tensor x = normal({1, 4, 1, 3}, 0, 1, rng).requires_grad_();
+  AttentionOptions o{.mask = {.keys = zeros({1, 5}, {boolean})}};
+  o.sink = full({4}, -std::numeric_limits<double>::infinity());
+  const Tensor y = attention(x, ones({1, 2, 5, 3}), ones({1, 2, 5, 2}), o);
+  CHECK(same_bits(y, zeros({1, 4, 1, 2})));
+  backward(sum(y));
+  CHECK(same_bits(x.grad(), zeros({1, 4, 1, 3})));
 }
 
 TEST_CASE("attention: few queries of bf16 see nothing of what is masked", "[attention][bf16][skinny]") {
