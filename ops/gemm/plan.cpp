@@ -22,12 +22,12 @@ bool few_uses(const GemmShape& p, Packing packing) {
   return packing == Packing::panels && p.n <= 1024;
 }
 
-/// True if b goes past few rows of bf16: in blocks, while fewer than 48 rows do not repay a copy of b for all threads;
-/// a transposed b as rows, each read once for 4 or 8 rows of a. Measured without AMX alone.
+/// True if b goes past few rows of bf16, which do not repay a packed copy of it. Dots with rows of a transposed b add
+/// up their lanes, which pays for long rows. Measured without AMX alone.
 bool passes(const GemmShape& p) {
-  if (p.isa != Isa::avx512_bf16 || p.batch > 1 || p.m == 1 || p.dtype != bf16 || !p.flush) return false;
-  if (p.plain_b) return p.n > kSkinnyRows && p.n < 48 && p.m >= 64 && p.m * p.k > 1 << 14;
-  return p.plain_rows && p.k >= 64 && p.n <= (p.k >= 512 ? 8 : 4);
+  if (p.isa != Isa::avx512_bf16 || p.batch > 1 || p.m == 1 || p.dtype != bf16 || !p.flush || !p.plain_rows)
+    return false;
+  return p.plain_b ? p.n < 48 && p.m >= 64 && p.m * p.k > 1 << 14 : p.n < 48 && p.n <= p.k / 16 && p.k >= 64;
 }
 
 const char* means(const GemmShape& p, Packing packing) {

@@ -218,38 +218,26 @@ template <class T, class X> struct Matmul {
     }
   }
 
-  /// Few rows of bf16, past which b goes: it is read once, in long pieces, and no copy of it leaves the cache.
+  /// Few rows of bf16, past which b goes: it is read once, where it lies. A task has some columns of c.
   void passing() const {
-    const int64_t cols = std::clamp<int64_t>(round_up(ceil_div(m, 2 * num_threads()), 64), 64, 1024);
+#if defined(__x86_64__)
+    const bool dots = right.trans == Trans::yes;
+    const int64_t cols = std::clamp<int64_t>(round_up(ceil_div(m, 16), 64), dots ? 64 : 128, 512);
     parallel_for(ceil_div(m, cols), 1, [&](int64_t begin, int64_t end) {
       const Tensor memory = empty({n, cols}, {.dtype = dtype_of<T>()});
       T* const sums = reinterpret_cast<T*>(memory.raw());
       for (int64_t col = begin * cols; col < std::min(end * cols, m); col += cols) {
         const int64_t count = std::min(cols, m - col);
-        if (right.trans == Trans::no) pass_blocks(col, count, sums);
-#if defined(__x86_64__)
-        else if constexpr (kRounds)
-          detail::avx512_bf16_dots(n, count, k, pa, left.ld, pb + right.at(0, col), right.ld, sums, count);
-#endif
-        if (bias) detail::add_bias(sums, n, count, count, bias + col);
-        if constexpr (kRounds) detail::round_rows(sums, count, n, count, pc + col, m);
+        if constexpr (kRounds) {
+          if (!dots) std::fill_n(sums, n * count, T(0));
+          (dots ? detail::avx512_bf16_dots : detail::avx512_bf16_sums)(n, count, k, pa, left.ld, pb + right.at(0, col),
+                                                                       right.ld, sums, count);
+          if (bias) detail::add_bias(sums, n, count, count, bias + col);
+          detail::round_rows(sums, count, n, count, pc + col, m);
+        }
       }
     });
-  }
-  /// Columns [col, col + count) of c. A block of b is packed, multiplied by all rows of a, and replaced by the next
-  /// one.
-  void pass_blocks(int64_t col, int64_t count, T* sums) const {
-    const int64_t depth = std::min<int64_t>(k, 128);
-    const int64_t for_b = round_up(PackedB<T>::size(depth, count, plan.packing), 16);
-    const Tensor memory = empty({for_b + PackedA<T>::size(n, depth, plan.packing)}, {.dtype = dtype_of<T>()});
-    T* const place = reinterpret_cast<T*>(memory.raw());
-    for (int64_t l = 0; l < k; l += depth) {
-      PackedB<T> panels(std::min(depth, k - l), count, place, plan.packing);
-      PackedA<T> copy(n, std::min(depth, k - l), place + for_b, plan.packing);
-      panels.fill(right.trans, pb + right.at(l, col), right.ld, 0, panels.panels());
-      copy.fill(left.trans, pa + left.at(0, l), left.ld, 0, n);
-      panels.multiply(copy, 0, n, T(1), T(l > 0), sums, count, 0, panels.panels());
-    }
+#endif
   }
   /// A block of a product: rows [top, top + height) of a, columns [first, first + count) of b, and [l, l + rows) of k.
   struct Part {

@@ -1,7 +1,6 @@
 #include <sluice/ops/matmul/skinny.h>
 
 #include <sluice/core/kernel/parallel.h>
-#include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/shape/create.h>
 
 #include <algorithm>
@@ -33,11 +32,6 @@ void skinny_matmul(Trans tb, int64_t n, int64_t m, int64_t k, const T* a, int64_
   const int64_t depth = std::max<int64_t>(4, kPiece / std::max<int64_t>(1, cols) / 4 * 4);
   const int64_t depths = std::max<int64_t>(1, ceil_div(k, depth));
   const Tensor memory = empty({(depths - 1) * n * m}, {.dtype = dtype_of<T>()});
-  auto add = &skinny_sums<false, T, B>;  // processors foresee the long rows
-#if defined(__x86_64__)
-  if constexpr (sizeof(B) == 2)
-    if (isa() == Isa::avx512_bf16 && flush_denormals()) add = &avx512_bf16_sums;
-#endif
   T* const rest = reinterpret_cast<T*>(memory.raw());
   parallel_for(col_tiles * depths, 1, [=](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
@@ -45,7 +39,8 @@ void skinny_matmul(Trans tb, int64_t n, int64_t m, int64_t k, const T* a, int64_
       T* const to = l == 0 ? c : rest + (l / depth - 1) * n * m;
       const int64_t ld = l == 0 ? ldc : m;
       for (int64_t r = 0; r < n; ++r) std::fill_n(to + r * ld + col, count, T(0));
-      add(n, count, std::min(depth, k - l), a + l, lda, b + l * ldb + col, ldb, to + col, ld);
+      // Processors foresee the long rows.
+      skinny_sums(n, count, std::min(depth, k - l), a + l, lda, b + l * ldb + col, ldb, to + col, ld);
     }
   });
   parallel_for(m, 1 << 12, [=](int64_t begin, int64_t end) {

@@ -69,9 +69,10 @@ struct Tiling {
     return t;
   }
 
-  /// rows is a multiple of `height`, cols of `columns`.
+  /// rows is a multiple of `height`, cols of `columns`. A task makes 2²¹ multiply-adds or reads 2¹⁶ numbers of b.
   Tiling(int64_t batch, int64_t n, int64_t m, int64_t k, int64_t height, int64_t columns, int threads) {
-    const int64_t wanted = ceil_div(std::clamp<int64_t>(batch * n * m * k >> 21, 1, 8 * threads), batch);
+    const int64_t tasks = std::max(batch * n * m * k >> 21, batch * m * k >> 16);
+    const int64_t wanted = ceil_div(std::clamp<int64_t>(tasks, 1, 8 * threads), batch);
     const bool near = m * k <= 3 << 17;  // b in L2
     const double square = near ? 1e9 : std::sqrt(double(wanted) * double(n) / double(m));
     const int64_t least = ceil_div(n, 336);

@@ -9,8 +9,8 @@
 #include <sluice/ops/gemm/rungs/amx_tiles.inc>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
+#include <iterator>
 
 namespace sluice::detail {
 
@@ -96,98 +96,142 @@ template <int C, bool kRounds>
   return joined(joined(v[0], v[1]), joined(v[2], v[3]));
 }
 
-/// c [rows, cols] = a bᵀ: dots of at most R rows of a with one or two rows of b. Where rows are missing, the last one
-/// is read in their place, and its dots are dropped.
+constexpr int kDotCols = 4;
+
+/// c [rows, cols] = a bᵀ: dots of at most R rows of a with at most kDotCols rows of b. Where rows are missing, the last
+/// one is read in their place, and its dots are dropped. The rows of b `ahead` numbers later are fetched into L2: b
+/// often comes from memory, where prefetches into L1 gain nothing.
 template <int R>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void dots(int64_t rows, int64_t k,
                                                                                  const BFloat16* a, int64_t lda,
                                                                                  const BFloat16* b, int64_t ldb,
-                                                                                 int64_t cols, float* c, int64_t ldc) {
+                                                                                 int64_t ahead, int64_t cols, float* c,
+                                                                                 int64_t ldc) {
+  static_assert(R * kDotCols <= 16);
   __m512 sum[16];
 #pragma GCC unroll 16
   for (__m512& x : sum) x = _mm512_setzero_ps();
-  const BFloat16 *left[R], *const right = cols > 1 ? b + ldb : b;
-#pragma GCC unroll 8
+  const BFloat16 *left[R], *right[kDotCols];
+#pragma GCC unroll 4
   for (int i = 0; i < R; ++i) left[i] = a + std::min<int64_t>(i, rows - 1) * lda;
-  // Rows to come are fetched into L2. b often comes from memory, where prefetches into L1 gain nothing.
-  const int64_t ahead = std::max<int64_t>(2 * ldb, 8192);
+#pragma GCC unroll 4
+  for (int j = 0; j < kDotCols; ++j) right[j] = b + std::min<int64_t>(j, cols - 1) * ldb;
   for (int64_t p = 0; p < k; p += 32) {
     const __mmask32 mask = lanes_of_32(k - p);
-    __builtin_prefetch(b + ahead + p, 0, 2), __builtin_prefetch(right + ahead + p, 0, 2);
-    const __m512bh first = (__m512bh)_mm512_maskz_loadu_epi16(mask, b + p),
-                   second = (__m512bh)_mm512_maskz_loadu_epi16(mask, right + p);
-#pragma GCC unroll 8
+    __m512bh y[kDotCols];
+#pragma GCC unroll 4
+    for (int j = 0; j < kDotCols; ++j) {
+      __builtin_prefetch(right[j] + ahead + p, 0, 2);
+      y[j] = (__m512bh)_mm512_maskz_loadu_epi16(mask, right[j] + p);
+    }
+#pragma GCC unroll 4
     for (int i = 0; i < R; ++i) {
       const __m512bh x = (__m512bh)_mm512_maskz_loadu_epi16(mask, left[i] + p);
-      sum[2 * i] = _mm512_dpbf16_ps(sum[2 * i], x, first);
-      sum[2 * i + 1] = _mm512_dpbf16_ps(sum[2 * i + 1], x, second);
+#pragma GCC unroll 4
+      for (int j = 0; j < kDotCols; ++j) sum[kDotCols * i + j] = _mm512_dpbf16_ps(sum[kDotCols * i + j], x, y[j]);
     }
   }
   float each[16];
   _mm512_storeu_ps(each, sums_of(sum));
-  for (int64_t i = 0; i < std::min<int64_t>(R, rows); ++i) std::copy_n(each + 2 * i, cols, c + i * ldc);
+  for (int64_t i = 0; i < std::min<int64_t>(R, rows); ++i) std::copy_n(each + kDotCols * i, cols, c + i * ldc);
 }
 
-/// c [R, m] += a [R, k] · b, k at most 8: the rows of b are read beside one another, and interleaved in registers.
+constexpr int kAtOnce = 8;  // pairs of rows of b
+
+/// Goes on to the next row. Else g++ would compute the addresses of all rows first, and keep them in vector registers.
+template <class T> [[gnu::always_inline]] inline void go_on(T*& row, int64_t ld) {
+  row += ld;
+  asm("" : "+r"(row));
+}
+
+/// Adds left · b to at most 32 columns of c. whole: to 32, and b has 2 · kAtOnce rows.
+template <int R, bool whole>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline void add_columns(
+    int64_t m, int64_t k, const int32_t (&left)[R][kAtOnce], const BFloat16* b, int64_t ldb, int64_t ahead, float* c,
+    int64_t ldc) {
+  const __m512i low = _mm512_load_si512(kLowPairs), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  const __mmask32 mask = lanes_of_32(m);
+  const __mmask16 first = lanes(m), second = lanes(m - 16);
+  __m512 sum[R][2];
+  float* to = c;
+#pragma GCC unroll 8
+  for (auto& [x, y] : sum) {
+    x = whole ? _mm512_loadu_ps(to) : _mm512_maskz_loadu_ps(first, to);
+    y = whole ? _mm512_loadu_ps(to + 16) : _mm512_maskz_loadu_ps(second, to + 16);
+    go_on(to, ldc);
+  }
+  const auto next_row = [&](int64_t l) __attribute__((target("avx512f,avx512bw"), always_inline)) {
+    __builtin_prefetch(b + ahead, 0, 2);
+    const __m512i row = whole ? _mm512_loadu_si512(b) : _mm512_maskz_loadu_epi16(l < k ? mask : 0, b);
+    go_on(b, ldb);
+    return row;
+  };
+  const int32_t* numbers = left[0];
+#pragma GCC unroll 8
+  for (int p = 0; p < kAtOnce; ++p) {
+    const __m512i even = next_row(2 * p), odd = next_row(2 * p + 1);
+    const __m512bh right[2] = {(__m512bh)_mm512_permutex2var_epi16(even, low, odd),
+                               (__m512bh)_mm512_permutex2var_epi16(even, high, odd)};
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      const __m512bh x = (__m512bh)_mm512_set1_epi32(numbers[i * kAtOnce]);
+      sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, right[0]);
+      sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, right[1]);
+    }
+    go_on(numbers, 1);  // else g++ keeps vectors of them, and loads 64 bytes for 4
+  }
+#pragma GCC unroll 8
+  for (const auto& [x, y] : sum) {
+    if (whole) {
+      _mm512_storeu_ps(c, x), _mm512_storeu_ps(c + 16, y);
+    } else {
+      _mm512_mask_storeu_ps(c, first, x);
+      _mm512_mask_storeu_ps(c + 16, second, y);
+    }
+    go_on(c, ldc);
+  }
+}
+
+/// c [R, m] += a [R, k] · b, k at most 2 · kAtOnce: the rows of b are read beside one another, and interleaved in
+/// registers. The rows of b `ahead` numbers later are fetched into L2.
 template <int R>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void add_rows(int64_t m, int64_t k,
-                                                                                     const float* a, int64_t lda,
+                                                                                     const BFloat16* a, int64_t lda,
                                                                                      const BFloat16* b, int64_t ldb,
-                                                                                     float* c, int64_t ldc) {
-  constexpr int kTogether = 4;  // pairs of rows
-  __m512bh left[R][kTogether];
-#pragma GCC unroll 4
-  for (int p = 0; p < kTogether; ++p)
-#pragma GCC unroll 4
-    for (int i = 0; i < R; ++i) {
-      const float* const x = a + i * lda + 2 * p;  // bf16, widened
-      const auto bits = [](float number) { return std::bit_cast<uint32_t>(number); };
-      const uint32_t even = 2 * p < k ? bits(x[0]) >> 16 : 0, odd = 2 * p + 1 < k ? bits(x[1]) & 0xffff0000 : 0;
-      left[i][p] = (__m512bh)_mm512_set1_epi32(static_cast<int>(even | odd));
-    }
-  const __m512i low = _mm512_load_si512(kLowPairs), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  for (int64_t j = 0; j < m; j += 32) {
-    const __mmask32 mask = lanes_of_32(m - j);
-    const __mmask16 first = lanes(m - j), second = lanes(m - j - 16);
-    __m512 sum[R][2];
-#pragma GCC unroll 4
-    for (int i = 0; i < R; ++i) {
-      sum[i][0] = _mm512_maskz_loadu_ps(first, c + i * ldc + j);
-      sum[i][1] = _mm512_maskz_loadu_ps(second, c + i * ldc + j + 16);
-    }
-#pragma GCC unroll 4
-    for (int p = 0; p < kTogether; ++p) {
-      const BFloat16* const row = b + 2 * p * ldb + j;
-      const __m512i even = _mm512_maskz_loadu_epi16(2 * p < k ? mask : 0, row),
-                    odd = _mm512_maskz_loadu_epi16(2 * p + 1 < k ? mask : 0, row + ldb);
-      const __m512bh right[2] = {(__m512bh)_mm512_permutex2var_epi16(even, low, odd),
-                                 (__m512bh)_mm512_permutex2var_epi16(even, high, odd)};
-#pragma GCC unroll 4
-      for (int i = 0; i < R; ++i) {
-        sum[i][0] = _mm512_dpbf16_ps(sum[i][0], left[i][p], right[0]);
-        sum[i][1] = _mm512_dpbf16_ps(sum[i][1], left[i][p], right[1]);
-      }
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < R; ++i) {
-      _mm512_mask_storeu_ps(c + i * ldc + j, first, sum[i][0]);
-      _mm512_mask_storeu_ps(c + i * ldc + j + 16, second, sum[i][1]);
-    }
-  }
+                                                                                     int64_t ahead, float* c,
+                                                                                     int64_t ldc) {
+  int32_t left[R][kAtOnce] = {};  // pairs of a's numbers
+  for (int i = 0; i < R; ++i)
+    if (k == 2 * kAtOnce) std::memcpy(left[i], a + i * lda, sizeof left[i]);
+    else std::memcpy(left[i], a + i * lda, static_cast<std::size_t>(k) * sizeof(BFloat16));
+  int64_t j = 0;
+  if (k == 2 * kAtOnce)
+    for (; j + 32 <= m; j += 32) add_columns<R, true>(32, k, left, b + j, ldb, ahead, c + j, ldc);
+  for (; j < m; j += 32) add_columns<R, false>(m - j, k, left, b + j, ldb, ahead, c + j, ldc);
 }
 
 }  // namespace
 
-void avx512_bf16_sums(int64_t n, int64_t m, int64_t k, const float* a, int64_t lda, const BFloat16* b, int64_t ldb,
+void avx512_bf16_sums(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
                       float* c, int64_t ldc) {
-  static constexpr decltype(&add_rows<1>) add[] = {&add_rows<1>, &add_rows<2>, &add_rows<3>, &add_rows<4>};
-  for (int64_t l = 0; l < k; l += 8) add[n - 1](m, std::min<int64_t>(8, k - l), a + l, lda, b + l * ldb, ldb, c, ldc);
+  static constexpr decltype(&add_rows<1>) add[] = {&add_rows<1>, &add_rows<2>, &add_rows<3>,
+                                                   &add_rows<4>, &add_rows<5>, &add_rows<6>};
+  constexpr int64_t kDepth = 64, kStep = 2 * kAtOnce;  // rows of b that stay in L2 for all rows of a; at a time
+  const Cut groups(n, std::size(add));
+  for (int64_t top = 0; top < k; top += kDepth)
+    for (int64_t i = 0; i < n; i += groups.length)
+      for (int64_t l = top; l < std::min(top + kDepth, k); l += kStep)
+        add[std::min(groups.length, n - i) - 1](m, std::min(kStep, k - l), a + i * lda + l, lda, b + l * ldb, ldb,
+                                                i == 0 ? 2 * kStep * ldb : 0, c + i * ldc, ldc);
 }
 
 void avx512_bf16_dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
                       float* c, int64_t ldc) {
-  const auto some = n > 4 ? &dots<8> : n > 2 ? &dots<4> : &dots<2>;
-  for (int64_t j = 0; j < m; j += 2) some(n, k, a, lda, b + j * ldb, ldb, std::min<int64_t>(2, m - j), c + j, ldc);
+  const int64_t ahead = std::max<int64_t>(kDotCols * ldb, 8192);
+  for (int64_t j = 0; j < m; j += kDotCols)
+    for (int64_t i = 0; i < n; i += 4)
+      (n - i > 2 ? dots<4> : dots<2>)(n - i, k, a + i * lda, lda, b + j * ldb, ldb, i == 0 ? ahead : 0,
+                                      std::min<int64_t>(kDotCols, m - j), c + i * ldc + j, ldc);
 }
 
 /// 16 rows of a, over all k, stay in L1 while the columns of b that fit in L2 go past.
