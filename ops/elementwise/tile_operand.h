@@ -24,23 +24,32 @@ template <class T> class TileOperand {
     const int last = walk_.rank - 1;
     numel_ = shape.numel();
     if (walk_.strides[0] == 0 && numel_ / walk_.shape[0] <= kTile) period_ = numel_ / walk_.shape[0];
-    else if (walk_.strides[last] == 0 && walk_.shape[last] >= kTile)
-      constant_ = walk_.shape[last], copies_ = std::min(kLength, constant_);
+    else if (walk_.strides[last] == 0) same_ = walk_.shape[last];
+    if (same_ >= kTile) constant_ = same_, copies_ = std::min(kLength, constant_);
   }
 
   /// Address of the elements from i on, or null if they cannot be read in place; n becomes how many lie there.
   const T* in_place(int64_t i, int64_t& n) const {
-    if (constant_ > 0) n = std::min(n, constant_ - i % constant_);
-    if (!as_it_is_ || period_ > 0) return nullptr;
     const T* at = reinterpret_cast<const T*>(at_);
+    if (constant_ > 0) {
+      int64_t number = i / constant_;
+      n = std::min(n, (number + 1) * constant_ - i);
+      if (!as_it_is_ || copies_ > 1) return nullptr;
+      for (int d = walk_.rank - 2; d > 0; number /= walk_.shape[d], --d)
+        at += number % walk_.shape[d] * walk_.strides[d];
+      return at + number * walk_.strides[0];
+    }
+    if (!as_it_is_ || period_ > 0) return nullptr;
     if (walk_.contiguous) return at + i;
     const StridedRange::Run run = walk_.run(i);
     if (run.count == 0) return nullptr;
     n = std::min(n, run.count);
     return at + run.offset;
   }
-  /// True if each number stands for many elements. From then on the buffer holds each number once.
+  /// True if each number stands for many elements. From then on it is read in place, or the buffer holds it once.
   bool as_number() {
+    constexpr int64_t kLeast = 192;  // as in StridedRange::run()
+    if (as_it_is_ && same_ >= kLeast) constant_ = same_;
     if (constant_ > 0) copies_ = 1;
     return constant_ > 0;
   }
@@ -79,6 +88,7 @@ template <class T> class TileOperand {
   const std::byte* at_ = nullptr;
   int64_t numel_ = 0;     // elements of `shape`
   int64_t period_ = 0;    // number of elements after which the operand repeats; 0: it does not, or after too many
+  int64_t same_ = 0;      // number of neighbours that are one number
   int64_t constant_ = 0;  // number of elements for which each number stands; 0: few
   int64_t copies_ = 0;    // of each such number in the buffer
   bool as_it_is_ = false, bf16_run_ = false;

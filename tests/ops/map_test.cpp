@@ -78,7 +78,7 @@ TEST_CASE("map: a column beside a matrix equals its copy, on either side", "[map
   constexpr float inf = std::numeric_limits<float>::infinity(), not_a_number = std::numeric_limits<float>::quiet_NaN();
   Rng rng(13);
   for (DType dtype : {f32, f64, bf16, i64, i32})
-    for (int64_t width : {1, 511, 512, 513, 1023, 1025, 2100})
+    for (int64_t width : {1, 191, 192, 193, 511, 512, 513, 1025, 2100})
       for (int64_t rows : {0, 1, 2, 45}) {
         INFO(str(rows, " × ", width, " ", dtype));
         const Tensor x = to(uniform({2, rows, width}, -100, 100, rng), dtype);
@@ -91,6 +91,9 @@ TEST_CASE("map: a column beside a matrix equals its copy, on either side", "[map
         CHECK(testing::same_bits(maximum(x, column), maximum(x, copy)));
         CHECK(
             testing::same_bits(narrow_column - expand(column, x.shape()), clone(narrow_column) - copy));  // two columns
+        const Tensor channels = to(uniform({rows, 1}, 1, 9, rng), dtype), turned = transpose(select(x, 2, 0), 0, 1);
+        for (const Tensor& y : {channels, flip(column, {0, 1}), unsqueeze(transpose(clone(turned), 0, 1), 2)})
+          CHECK(testing::same_bits(x - y, x - clone(expand(y, x.shape()))));
         if (!is_float(dtype)) continue;
         CHECK(testing::same_bits(x / column, x / copy));
         CHECK(testing::same_bits(column / x, copy / x));
