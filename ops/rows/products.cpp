@@ -54,21 +54,17 @@ struct Before;  // of a thread's memory; within the function below each instanti
 
 /// Goes upwards piece by piece for the products before each piece, then downwards.
 template <bool each, class T> void cumprod_backward(const T* x0, const T* g0, T* dx0, ReduceShape s) {
-  const int64_t pieces = ceil_div(s.n, kPiece);
-  for_each_block(s, [=](int64_t at, auto width, auto rows) {
+  constexpr int64_t kPiece = 256;
+  const int64_t pieces = ceil_div(s.n, kPiece), step = s.inner;
+  for_each_block<2>(s, [=](int64_t at, auto width, auto apart) {
     auto* before = static_cast<double*>(thread_memory<Before, 1>(0, kPiece * kRuns * sizeof(double)));
-    const T *x = x0 + at, *g = each ? g0 + at : g0 + at / (s.n * s.inner) * s.inner + at % (s.n * s.inner);
     std::vector<double> starts(static_cast<std::size_t>(pieces * width), 1.0);
+    // Without `each` the gradients of rows are neighbours.
+    const T* g = each ? g0 + at : g0 + at / (s.n * step) * step + at % (s.n * step);
     double r[kRuns];
     for (int64_t c = 0; c < width; ++c) r[c] = each ? 0 : double(g[c]);
-    Piece<double> px, pg, pdx;
     const auto upwards = [&](int64_t first, int64_t m, double* y) {
-      if constexpr (rows) {
-        px.load(x + first, width, s.n, m);
-        products_before(px.at, before, m, 1, width, Fixed<kApart>(), y);
-      } else {
-        products_before(x + first * s.inner, before, m, s.inner, width, Fixed<1>(), y);
-      }
+      products_before(x0 + at + first * step, before, m, step, width, apart, y);
     };
     double* y = starts.data();
     for (int64_t first = 0; first + kPiece < s.n; first += kPiece, y += width) {
@@ -76,16 +72,9 @@ template <bool each, class T> void cumprod_backward(const T* x0, const T* g0, T*
       upwards(first, kPiece, y + width);
     }
     for (int64_t first = (pieces - 1) * kPiece; first >= 0; first -= kPiece, y -= width) {
-      const int64_t m = std::min(kPiece, s.n - first), from = at + first * s.inner;
+      const int64_t m = std::min(kPiece, s.n - first), from = at + first * step;
       upwards(first, m, y);
-      if constexpr (rows) {
-        if (each) pg.load(g + first, width, s.n, m);
-        cumprod_backward_runs<each>(px.at, pg.at, pdx.at, m, 1, width, Fixed<kApart>(), before, r);
-        pdx.store(dx0 + from, width, s.n, m);
-      } else {
-        cumprod_backward_runs<each>(x0 + from, g0 + (each ? from : 0), dx0 + from, m, s.inner, width, Fixed<1>(),
-                                    before, r);
-      }
+      cumprod_backward_runs<each>(x0 + from, g0 + (each ? from : 0), dx0 + from, m, step, width, apart, before, r);
     }
   });
 }

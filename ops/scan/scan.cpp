@@ -18,7 +18,7 @@ namespace sluice {
 
 namespace {
 
-using detail::Fixed, detail::kApart, detail::kPiece, detail::kRuns, detail::Piece;
+using detail::kRuns;
 
 struct Sums {
   template <class T> static T start() { return T(0); }
@@ -29,13 +29,13 @@ struct Products {
   template <class T> static T join(T a, T x) { return detail::product_of(a, x); }
 };
 
-/// Continues from `kept` the scans of `width` runs, which are `apart`; each has n entries, `step` from one to the next.
-/// Runs are scanned together, because a sum waits for the one before it.
+/// Scans `width` runs, which are `apart`; each has n entries, `step` from one to the next. Runs are scanned together,
+/// because a sum waits for the one before it.
 template <class Op, class Total, class T, class Width, class Apart>
 void scan_runs(const T* __restrict__ x, T* __restrict__ y, int64_t n, int64_t step, Width width, Apart apart,
-               bool exclusive, Total* kept) {
+               bool exclusive) {
   Total total[kRuns];
-  std::copy_n(kept, int64_t{width}, total);
+  std::fill_n(total, int64_t{width}, Op::template start<Total>());
   const auto store = [&] {
     for (int64_t c = 0; c < width; ++c) y[c * apart] = static_cast<T>(total[c]);
   };
@@ -44,29 +44,13 @@ void scan_runs(const T* __restrict__ x, T* __restrict__ y, int64_t n, int64_t st
     for (int64_t c = 0; c < width; ++c) total[c] = Op::join(total[c], static_cast<Total>(x[c * apart]));
     if (!exclusive) store();
   }
-  std::copy_n(total, int64_t{width}, kept);
 }
 
 /// x and y contiguous; the scan runs along dim.
-template <class Op, class T, class Total> void scan(const T* x0, T* y0, ReduceShape s, CumsumOptions o) {
-  detail::for_each_block(s, [=](int64_t at, auto width, auto rows) {
-    const T* x = x0 + at;
-    T* y = y0 + at;
-    Total total[kRuns];
-    std::fill_n(total, int64_t{width}, Op::template start<Total>());
-    if constexpr (rows) {
-      Piece<Total> from, to;
-      for (int64_t done = 0; done < s.n; done += kPiece) {
-        const int64_t m = std::min(kPiece, s.n - done), first = o.reverse ? s.n - done - m : done;
-        const int64_t start = o.reverse ? m - 1 : 0, step = o.reverse ? -1 : 1;
-        from.load(x + first, width, s.n, m);
-        scan_runs<Op>(from.at + start, to.at + start, m, step, width, Fixed<kApart>(), o.exclusive, total);
-        to.store(y + first, width, s.n, m);
-      }
-    } else {
-      const int64_t start = o.reverse ? (s.n - 1) * s.inner : 0, step = o.reverse ? -s.inner : s.inner;
-      scan_runs<Op>(x + start, y + start, s.n, step, width, Fixed<1>(), o.exclusive, total);
-    }
+template <class Op, class T, class Total> void scan(const T* x, T* y, ReduceShape s, CumsumOptions o) {
+  const int64_t start = o.reverse ? (s.n - 1) * s.inner : 0, step = o.reverse ? -s.inner : s.inner;
+  detail::for_each_block(s, [=](int64_t at, auto width, auto apart) {
+    scan_runs<Op, Total>(x + at + start, y + at + start, s.n, step, width, apart, o.exclusive);
   });
 }
 

@@ -47,6 +47,11 @@ TEST_CASE("cumsum: rows are summed alike, however many there are", "[scan]") {
       for (bool exclusive : {false, true})
         for (bool reverse : {false, true}) {
           const Tensor x = normal({rows, n}, 0, 1, rng), whole = cumsum(x, 1, {exclusive, reverse});
+          for (DType t : {f32, f64, bf16, i64, i32}) {
+            const Tensor of = to(x * 9, t), columns = contiguous(transpose(of, 0, 1));
+            CHECK(testing::same_bits(cumsum(of, 1, {exclusive, reverse}),
+                                     transpose(cumsum(columns, 0, {exclusive, reverse}), 0, 1)));
+          }
           for (int64_t r = 0; r < rows; ++r) {
             double sum = 0;
             for (int64_t i = 0; i < n; ++i) {
