@@ -157,6 +157,7 @@ struct Move {
     --rank;
     for (; d < rank; ++d) shape[d] = shape[d + 1], from[d] = from[d + 1], to[d] = to[d + 1];
   }
+  void swap(int a, int b) { std::swap(shape[a], shape[b]), std::swap(from[a], from[b]), std::swap(to[a], to[b]); }
   int64_t count() const {
     int64_t n = 1;
     for (int d = 0; d < rank; ++d) n *= shape[d];
@@ -279,10 +280,13 @@ template <class F> void dispatch_size(int64_t size, F f) {
   if (size == 4) return f.template operator()<uint32_t>();
   f.template operator()<uint64_t>();
 }
-template <class T> void copy_bits(const std::byte* from_bytes, std::byte* to_bytes, const Move& m) {
+template <class T> void copy_bits(const std::byte* from_bytes, std::byte* to_bytes, Move m) {
   const T* from = reinterpret_cast<const T*>(from_bytes);
   T* to = reinterpret_cast<T*>(to_bytes);
   const int last = m.rank - 1;
+  // Behind another short dim, as in windows, columns go along the dim before it.
+  if (last > 1 && m.shape[last] < kShort && m.shape[last - 1] < std::min(kShort, m.shape[last - 2]))
+    m.swap(last - 1, last - 2);
   if (last > 0 && m.shape[last] < kShort && m.shape[last] < m.shape[last - 1]) return copy_columns(from, to, m);
   copy_runs(from, to, m);
 }

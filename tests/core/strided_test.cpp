@@ -218,6 +218,20 @@ TEST_CASE("strided: short rows and flipped ones, beyond every tile", "[strided]"
       }
 }
 
+TEST_CASE("strided: two short dims behind a long one, as of windows", "[strided]") {
+  for (DType type : {boolean, bf16, f32, f64})
+    for (int64_t n : {1, 2, 7, 14, 129, 300})
+      for (const auto& [a, b] : {std::pair{2, 2}, {2, 3}, {3, 2}, {6, 6}, {6, 7}, {7, 2}, {1, 4}})
+        for (const Shape& order : {Shape{0, 1, 3, 2}, Shape{0, 3, 1, 2}, Shape{2, 1, 3, 0}, Shape{0, 2, 1, 3}}) {
+          INFO(name_of(type) << " " << n << " of " << a << " x " << b << " by " << str(order));
+          const Tensor x = scrambled({2, n, a, b}, type), view = permute(x, order), copy = contiguous(view);
+          REQUIRE(same_elements(view, copy));
+          Tensor whole = scrambled({2, n, a, b}, type), target = permute(whole, order);
+          copy_(target, copy);
+          REQUIRE(same_elements(whole, x));
+        }
+}
+
 TEST_CASE("strided: copies to any place of a page behind their source", "[strided]") {
   constexpr int64_t page = 4096;
   for (DType t : {boolean, bf16, f32, f64}) {
