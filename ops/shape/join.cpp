@@ -178,7 +178,6 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   int d = wrap_dim("fold", dim, rank);
   if (!is_integer(windows.dtype()) && !is_float(windows.dtype()))
     fail<DTypeError>("fold: needs f32, f64, bf16, i64 or i32 — got ", windows.dtype(), " of shape ", windows);
-  if (windows.dtype() == bf16) return detail::in_f32(fold, windows, dim, length, step);
   int64_t count = windows.shape()[d], size = windows.shape()[rank];
   if (step < 1 || length < 0 || (length < size ? count != 0 : (length - size) / step != count - 1))
     fail("fold: ", count, " windows of ", size, " every ", step, " do not tile length ", length);
@@ -186,24 +185,32 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   shape.erase(rank);
   shape[d] = length;
   step = std::min(step, std::max<int64_t>(length, 1));  // larger steps mean one window; strides must not overflow
-  Tensor y = detail::filled("fold", shape, 0, windows.options());
-  if (windows.numel() > 0) {
+  const bool apart = step >= size;                      // no two windows share a place: nothing is added
+  const DType dtype = windows.dtype() == bf16 && !apart ? f32 : windows.dtype();  // sums are rounded once
+  Tensor y = detail::filled("fold", shape, 0, {dtype, windows.device()});
+  if (windows.numel() > 0 && apart) {
+    Layout places = y.layout();
+    places.shape[d] = count, places.shape.push_back(size);
+    places.strides.push_back(places.strides[d]), places.strides[d] *= step;
+    Tensor target = alias(y, places);
+    detail::copy_elements(windows, target);
+  } else if (windows.numel() > 0) {
     NoGrad guard;
     Shape order = Shape::filled(rank, 0);  // order of the dims of `whole`: windows with their entries along dim d + 1
     for (int i = 0; i < rank; ++i) order[i] = i;
     order.insert(d + 1, rank);
     const Tensor whole = permute(windows, order);
+    const auto add_to = [&](Tensor target, const Tensor& x) {
+      detail::copy_elements(add(target, to(x, dtype)), target);
+    };
     // Whole windows, the last one first: the order in which the positions below add to a number.
-    for (int64_t i = count - 1; count <= size && i >= 0; --i) {
-      Tensor target = alias(y, y.layout().narrowed(d, i * step, size));
-      detail::copy_elements(add(target, select(whole, d, i)), target);
-    }
+    for (int64_t i = count - 1; count <= size && i >= 0; --i)
+      add_to(alias(y, y.layout().narrowed(d, i * step, size)), select(whole, d, i));
     // Window position by window position: for a fixed k the targets i·step + k are distinct.
-    for (int64_t k = 0; count > size && k < size; ++k) {
-      Tensor target = alias(y, y.layout().narrowed(d, k, count, step));
-      detail::copy_elements(add(target, select(windows, rank, k)), target);
-    }
+    for (int64_t k = 0; count > size && k < size; ++k)
+      add_to(alias(y, y.layout().narrowed(d, k, count, step)), select(windows, rank, k));
   }
+  y = to(y, windows.dtype());
   // y_p = Σ over the windows that contain p. fold and unfold are adjoint.
   return record("fold", std::move(y), {windows}, {}, [from = windows.shape(), d, size, step](const Tensor& g) {
     return from.numel() == 0 ? zeros(from, g.options()) : unfold(g, d, size, step);

@@ -3,6 +3,7 @@
 #include <sluice/core/node.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/shape/memory_order.h>
 #include <sluice/ops/shape/region_node.h>
 
 #include <algorithm>
@@ -178,6 +179,19 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
   return squeeze(narrow(x, d, i, 1), d);
 }
 
+/// fold(), whose result lies in the order in which g does, so that its sums go along memory.
+static Tensor folded(const Tensor& g, int d, int64_t length, int64_t step) {
+  Layout others = g.layout();
+  others.shape.erase(g.rank() - 1), others.strides.erase(g.rank() - 1);
+  Shape order = detail::order_in_memory(others);
+  if (std::is_sorted(order.begin(), order.end())) return fold(g, d, length, step);
+  Shape back = order;
+  for (int i = 0; i < order.rank(); ++i) back[static_cast<int>(order[i])] = i;
+  const int64_t at = back[d];
+  order.push_back(order.rank());
+  return permute(fold(permute(g, order), at, length, step), back);
+}
+
 Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
   detail::check_defined("unfold", x);
   int d = wrap_dim("unfold", dim, x.rank());
@@ -192,7 +206,7 @@ Tensor unfold(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
   l.strides.push_back(x.strides()[d]);
   checked_numel("unfold", l.shape);
   return record("unfold", alias(x, l), {x}, {},
-                [d, length = x.shape()[d], step](const Tensor& g) { return fold(g, d, length, step); });
+                [d, length = x.shape()[d], step](const Tensor& g) { return folded(g, d, length, step); });
 }
 
 Tensor flip(const Tensor& x, const Shape& dims) {
