@@ -86,6 +86,17 @@ Shape useful_order(ReduceKind kind, const Tensor& x, const Shape& dims) {
   const bool one_run = runs_of(dims).size() == 1 && runs_of(places).size() == 1;
   return in_order && one_run ? order : Shape{};
 }
+/// The dims of windows, as unfold() makes them, with those of `run`, the places in a window, first: then loops go along
+/// all windows. Empty for other tensors.
+Shape places_first(const Tensor& x, DimRun run) {
+  const ReduceShape s = run.of(x.shape());
+  if (!as_on_cpu(x) || s.inner > 1 || s.outer == 1 || s.n >= kFew || x.is_contiguous()) return {};
+  Shape order;
+  for (int d = run.first; d <= run.last; ++d) order.push_back(d);
+  for (int d = 0; d < x.rank(); ++d)
+    if (d < run.first || d > run.last) order.push_back(d);
+  return order;
+}
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
 /// are apart take one pass per run.
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
@@ -105,13 +116,7 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
   for (const DimRun run : runs) {
     Tensor out = empty(run.kept(y.shape()), y.options());
     ReduceShape s = run.of(y.shape());
-    if (as_on_cpu(y) && s.inner == 1 && s.n < kFew && !y.is_contiguous()) {  // windows, place by place
-      Shape order;
-      for (int d = run.first; d <= run.last; ++d) order.push_back(d);
-      for (int d = 0; d < y.rank(); ++d)
-        if (d < run.first || d > run.last) order.push_back(d);
-      y = permute(y, order), s = {1, s.n, s.outer};
-    }
+    if (const Shape order = places_first(y, run); order.rank() > 0) y = permute(y, order), s = {1, s.n, s.outer};
     if (y.numel() > 0) kernel::reduce(kind, readable(y, s), out, s);
     else fill_(out, kind == ReduceKind::max || kind == ReduceKind::min ? std::numeric_limits<double>::quiet_NaN() : 0);
     y = out;
@@ -129,6 +134,13 @@ Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& di
     Tensor y = x;
     for (int64_t d : dims) y = gather(y, d, kind == ReduceKind::max ? argmax(y, d, keep) : argmin(y, d, keep));
     return keep_dims ? y : reshape(y, with_dims_dropped(x.shape(), dims));
+  }
+  const auto runs = runs_of(dims);
+  if (const Shape order = runs.size() == 1 ? places_first(x, runs[0]) : Shape{}; order.rank() > 0) {  // and in backward
+    Shape places;
+    for (int d = 0; d < dims.rank(); ++d) places.push_back(d);
+    const Tensor y = extreme(op, kind, permute(x, order), places, false);
+    return keep_dims ? reshape(y, kept) : y;
   }
   Tensor y = reduce_values(kind, x, dims, keep_dims);
   if (!is_float(x.dtype())) return y;

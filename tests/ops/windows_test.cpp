@@ -86,3 +86,33 @@ TEST_CASE("unfold: NaN and infinities reach the places of their windows alone", 
       }
     }
 }
+
+TEST_CASE("max: windows, which share numbers, have the values and gradients of their copies", "[reduce]") {
+  Rng rng(2);
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  for (DType t : {f32, f64, bf16})
+    for (const auto& window : kSizesAndSteps)
+      for (const bool kept : {false, true}) {
+        const int64_t size = window.first, step = window.second;
+        if (size > 4) continue;
+        INFO(str(size, " every ", step, " ", t));
+        Tensor x = floor(uniform({2, 3, 11, 17}, -3, 4, rng));  // with ties
+        x = where(uniform(x.shape(), 0, 1, rng) < 0.02, std::nan(""), x);
+        x = to(where(uniform(x.shape(), 0, 1, rng) < 0.02, inf, x), t).requires_grad_();
+        const auto windows = [&](const Tensor& v) { return unfold(unfold(v, 2, size, step), 3, size, step); };
+        const auto places = [&](const Tensor& v) { return max(windows(v), {4, 5}, kept); };
+        const auto copies = [&](const Tensor& v) { return max(clone(windows(v)), {4, 5}, kept); };
+        const Tensor y = places(x), g = to(normal(y.shape(), 0, 1, rng), t);
+        CHECK(same_bits(y, copies(x)));
+        CHECK(y.is_contiguous());
+        CHECK(same_bits(slope(x, g, places), slope(x, g, copies)));
+        const auto smallest = [&](const Tensor& v) { return min(unfold(v, 3, size, step), {-1}, kept); };
+        const auto of_copies = [&](const Tensor& v) { return min(clone(unfold(v, 3, size, step)), {-1}, kept); };
+        const Tensor h = to(normal(smallest(x).shape(), 0, 1, rng), t);
+        CHECK(same_bits(smallest(x), of_copies(x)));
+        CHECK(same_bits(slope(x, h, smallest), slope(x, h, of_copies)));
+      }
+  for (const Tensor& few :
+       {transpose(ones({3, 1}), 0, 1), slice(ones({1, 6}), 1, 0, 6, 2), narrow(ones({2, 3}), 1, 1, 2)})
+    CHECK(max(few, {-1}).to_vector() == std::vector<float>(static_cast<std::size_t>(few.dim(0)), 1));
+}
