@@ -42,6 +42,19 @@ template <class T>
   for (int r = 0; r < n; ++r) std::memcpy(to + r * to_stride, &x[r], 16);
 }
 
+/// to [n, rows] = x [rows, n]: rows that are short and follow one another.
+template <class T> void transpose_rows(const T* __restrict__ x, int64_t rows, int64_t n, T* __restrict__ to) {
+  constexpr int64_t side = 16 / sizeof(T);
+  const int64_t squares = rows / side * side;
+  int64_t i = 0;
+  for (; i + side <= n; i += side)
+    for (int64_t r = 0; r < squares; r += side) transpose_registers(x + r * n + i, n, to + i * rows + r, rows);
+  for (int64_t r = squares; r < rows; ++r)
+    for (int64_t k = 0; k < i; ++k) to[k * rows + r] = x[r * n + k];
+  for (; i < n; ++i)
+    for (int64_t r = 0; r < rows; ++r) to[i * rows + r] = x[r * n + i];
+}
+
 /// to[c·rows + r] = from[r·from_stride + c] for a number of rows that the compiler knows: planes become pixels. Returns
 /// the number of columns.
 template <int rows, class T>

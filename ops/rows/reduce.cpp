@@ -166,7 +166,7 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
   Tensor y = empty(shape, {i64, x.device()}), from = x.detach();
   if (y.numel() == 0) return y;
   // Short rows are searched side by side, and few columns as rows.
-  if (as_on_cpu(x) && s.inner == 1 && s.n < kFew && s.outer >= kFew)
+  if (as_on_cpu(x) && s.inner == 1 && s.n < 4 * kFew && s.outer >= kFew)
     from = transpose(reshape(from, {s.outer, s.n}), 0, 1), s = {1, s.n, s.outer};
   else if (as_on_cpu(x) && s.inner > 1 && s.inner < kFew && s.n >= kFew)
     from = transpose(reshape(from, {s.outer, s.n, s.inner}), 1, 2), s = {s.outer * s.inner, s.n, 1};

@@ -4,6 +4,7 @@
 #include <sluice/core/number/math.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/strided.h>
+#include <sluice/core/kernel/transpose.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/reduce_ops.h>
 #include <sluice/ops/rows/rows.h>
@@ -198,18 +199,18 @@ template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape 
 }
 
 /// to [n, rows] = x [rows, n], transposed. Not inlined: one loop serves all reductions of a dtype.
-template <class T> [[gnu::noinline]] void turn(const T* __restrict__ x, int64_t rows, int64_t n, T* __restrict__ to) {
-  detail::vectorised([=] {
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t r = 0; r < rows; ++r) to[i * rows + r] = x[r * n + i];
-  });
+template <class T> [[gnu::noinline]] void turn(const T* x, int64_t rows, int64_t n, T* to) {
+  detail::vectorised([=] { detail::transpose_rows(x, rows, n, to); });
 }
-/// Reduces rows of a few numbers, x [outer, n], as columns of a transposed copy, some rows at a time.
+/// Rows of fewer numbers are reduced as columns. Sums of 16 and more are as fast in lanes.
+template <class Op> constexpr int64_t kShortRow = is_extreme<Op> ? kLanes : kFew;
+/// Reduces short rows, x [outer, n], as columns of a transposed copy, some rows at a time.
 template <class Op, class T> void reduce_short_rows(Source<T> x, T* y, ReduceShape s) {
-  constexpr int64_t most = 256;  // rows at a time
-  parallel_for(ceil_div(s.outer, most), ceil_div(128, s.n), [&](int64_t begin, int64_t end) {
-    alignas(64) T columns[kFew * most];
-    alignas(64) Part<Op, T> part[kFew * most];
+  constexpr int64_t numbers = 256 * kFew;
+  const int64_t most = std::min<int64_t>(256, numbers / s.n / kFew * kFew);  // rows at a time
+  parallel_for(ceil_div(s.outer, most), ceil_div(8 * numbers, most * s.n), [&](int64_t begin, int64_t end) {
+    alignas(64) T columns[numbers];
+    alignas(64) Part<Op, T> part[numbers];
     for (int64_t first = begin * most; first < std::min(end * most, s.outer); first += most) {
       const int64_t m = std::min(most, s.outer - first);
       turn(x(first * s.n, m * s.n), m, s.n, columns);
@@ -223,7 +224,7 @@ template <class Op, class T> void reduce_short_rows(Source<T> x, T* y, ReduceSha
 template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t piece = 1 << 15;
   if (s.inner > 1) return reduce_columns<Op>(x, y, s);
-  if (s.n < kFew && s.outer >= kFew) return reduce_short_rows<Op>(x, y, s);
+  if (s.n < kShortRow<Op> && s.outer >= kFew) return reduce_short_rows<Op>(x, y, s);
   if (s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
     const int64_t pieces = ceil_div(s.n, piece);
     Tensor memory = empty({pieces}, {dtype_of<Total<Op, T>>()}, "reduce");  // a MemoryError if x is vast

@@ -71,6 +71,31 @@ TEST_CASE("reduce: few rows of many columns have the bits of rows", "[reduce]") 
       }
 }
 
+TEST_CASE("max, min: short rows of every length, with infinities, and NaN in some", "[reduce]") {
+  Rng rng(7);
+  for (DType t : {f32, f64, bf16, i64, i32})
+    for (int64_t n = 1; n < 70; ++n)
+      for (int64_t rows : {1, 15, 16, 17, 83, 300}) {
+        Tensor x = floor(uniform({rows, n}, -40, 40, rng));
+        if (is_float(t)) x = where(uniform({rows, n}, 0, 1, rng) < 0.1 / static_cast<double>(n), not_a_number, x);
+        if (is_float(t)) x = where(uniform({rows, n}, 0, 1, rng) < 0.1, inf, where(x == 3.0, -inf, x));
+        const Tensor y = to(x, t);
+        const auto all = to(y, f64).to_vector<double>(), largest = to(max(y, {1}), f64).to_vector<double>(),
+                   smallest = to(min(y, {1}), f64).to_vector<double>();
+        for (int64_t r = 0; r < rows; ++r) {
+          double low = inf, high = -inf;
+          for (int64_t k = r * n; k < (r + 1) * n; ++k) {
+            const double v = all[static_cast<std::size_t>(k)];
+            low = std::isnan(v) || v < low ? v : low, high = std::isnan(v) || v > high ? v : high;
+          }
+          const double a = smallest[static_cast<std::size_t>(r)], b = largest[static_cast<std::size_t>(r)];
+          if (std::isnan(low) ? !std::isnan(a) : a != low) FAIL(str("min of row ", r, " of ", rows, " × ", n, " ", t));
+          if (std::isnan(high) ? !std::isnan(b) : b != high)
+            FAIL(str("max of row ", r, " of ", rows, " × ", n, " ", t));
+        }
+      }
+}
+
 TEST_CASE("reduce: windows, which share numbers, have the bits of their copies", "[reduce]") {
   Rng rng(8);
   for (DType t : {f32, f64, bf16, i64, i32})
@@ -91,9 +116,9 @@ TEST_CASE("reduce: windows, which share numbers, have the bits of their copies",
 TEST_CASE("argmax: short rows and few columns find what a loop finds", "[reduce]") {
   Rng rng(9);
   for (DType t : {f32, f64, bf16, i64, i32, boolean})
-    for (const Shape& shape :
-         {Shape{1, 5, 1}, Shape{40, 1, 1}, Shape{70, 7, 1}, Shape{16, 15, 1}, Shape{17, 16, 1}, Shape{15, 3, 1},
-          Shape{5, 90, 3}, Shape{1, 700, 15}, Shape{3, 15, 2}, Shape{2, 16, 16}}) {
+    for (const Shape& shape : {Shape{1, 5, 1}, Shape{40, 1, 1}, Shape{70, 7, 1}, Shape{16, 15, 1}, Shape{17, 16, 1},
+                               Shape{15, 3, 1}, Shape{5, 90, 3}, Shape{1, 700, 15}, Shape{3, 15, 2}, Shape{2, 16, 16},
+                               Shape{300, 33, 1}, Shape{16, 63, 1}, Shape{17, 64, 1}}) {
       Tensor x = to(uniform(shape, -2, 3, rng), i32);  // ties
       if (is_float(t)) x = where(uniform(shape, 0, 1, rng) < 0.05, not_a_number, to(x, f32));
       x = to(x, t);
