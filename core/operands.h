@@ -3,6 +3,11 @@
 
 #include <sluice/core/tensor.h>
 
+#include <functional>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
 namespace sluice::detail {
 
 [[noreturn, gnu::cold]] void fail_undefined(const char* op, std::string_view operand);
@@ -17,5 +22,8 @@ inline void check_defined(const char* op, std::initializer_list<NamedOperand> op
 inline void check_defined(const char* op, const Tensor& x) { check_defined(op, {{"x", x}}); }
 /// The same for a list, whose entry i is "operand i".
 void check_defined(const char* op, const std::vector<Tensor>& operands);
+/// Throws DeviceError naming `op` if two operands are on two devices; undefined ones are left out. For ops made of
+/// other ops, and of kernels with other names, whose errors would name these.
+void check_devices(const char* op, std::initializer_list<std::reference_wrapper<const Tensor>> operands);
 
 }  // namespace sluice::detail

@@ -157,10 +157,18 @@ void check_defined(const char* op, const std::vector<Tensor>& operands) {
     if (!operands[i].defined()) fail_undefined(op, str("operand ", i));
 }
 
+void check_devices(const char* op, std::initializer_list<std::reference_wrapper<const Tensor>> operands) {
+  CommonDevice where{op};
+  for (const Tensor& x : operands)
+    if (x.defined()) where(x);
+}
+
 void check_floats(const char* op, std::initializer_list<NamedOperand> operands) {
   bool fit = true;
+  CommonDevice where{op};
   for (const auto& [name, x] : operands) {
     if (!x.defined()) fail_undefined(op, name);
+    where(x);
     fit = fit && is_float(x.dtype()) && x.dtype() == operands.begin()->second.dtype();
   }
   if (fit) return;

@@ -211,7 +211,7 @@ inline void check_float(const char* op, const Tensor& x) {
 }
 /// An operand with its name in errors.
 using NamedOperand = std::pair<const char*, const Tensor&>;
-/// Throws DTypeError naming `op` unless the operands are all f32, all f64 or all bf16; ValueError for an undefined one.
+/// Throws DTypeError naming `op` unless all are f32, all f64 or all bf16; DeviceError; ValueError for an undefined one.
 void check_floats(const char* op, std::initializer_list<NamedOperand> operands);
 /// Throws ShapeError, DTypeError or DeviceError naming `op` unless g can be the gradient of x, which is `what`.
 void check_gradient(const char* op, const Tensor& g, const char* what, const Tensor& x);

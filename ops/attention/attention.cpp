@@ -297,6 +297,7 @@ MaybeGated attention_and_gate(const Tensor& q, const Tensor& k, const Tensor& v,
 
 AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse& b) {
   detail::check_defined("merge_attention", {{"a.out", a.out}, {"a.lse", a.lse}, {"b.out", b.out}, {"b.lse", b.lse}});
+  detail::check_devices("merge_attention", {a.out, a.lse, b.out, b.lse});
   const double inf = std::numeric_limits<double>::infinity();
   if (a.out.shape() != b.out.shape() || a.lse.shape() != b.lse.shape())
     fail("merge_attention: the two parts differ — got out ", a.out, " and ", b.out, ", lse ", a.lse, " and ", b.lse);

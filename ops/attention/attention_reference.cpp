@@ -169,6 +169,8 @@ namespace detail {
 AttentionOperands attention_operands(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                                      const AttentionOptions& given) {
   detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
+  CommonDevice where{op};
+  where(q), each_tensor(given, where);
   const int rank = q.rank();
   if (rank < 2 || rank > 4 || k.rank() != rank || v.rank() != rank)
     fail(op, ": got q=", q, ", k=", k, ", v=", v,

@@ -1,6 +1,7 @@
 #include <sluice/ops/attention/key_selection.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/basic.h>
@@ -23,8 +24,11 @@ Tensor in_blocks(const Tensor& x, int64_t block, double filling) {
   return detail::in_blocks(x, -1, block, filling);
 }
 
-void check_keys(const char* op, const Tensor& keys, int64_t batch, int64_t n) {
+/// Checks the keys of n tokens, beside x [batch, …].
+void check_keys(const char* op, const Tensor& x, const Tensor& keys, int64_t n) {
   if (!keys.defined()) return;
+  detail::check_devices(op, {x, keys});
+  const int64_t batch = x.dim(0);
   if (keys.dtype() != boolean) fail<DTypeError>(op, ": keys must be bool — got ", keys.dtype(), keys);
   if (keys.rank() != 2 || (keys.dim(0) != batch && keys.dim(0) != 1) || keys.dim(1) != n)
     fail(op, ": keys=", keys, " does not fit; need [", batch, " or 1, ", n, "]");
@@ -67,7 +71,7 @@ Tensor choose_blocks(const Tensor& given, int64_t first, const BlockChoice& o, c
   Tensor allowed = le(j * size, p);
   const Tensor always = logical_or(gt((j + local) * size, p), j < static_cast<double>(o.initial));
   if (keys.defined()) {
-    check_keys(op, keys, given.dim(0), keys.rank() == 2 ? keys.dim(1) : first + m);
+    check_keys(op, given, keys, keys.rank() == 2 ? keys.dim(1) : first + m);
     const Tensor real = any(in_blocks(keys, o.block, 0), {-1});
     if (real.dim(1) != blocks) fail(op, ": keys=", keys, " does not fit scores=", given, " of blocks of ", o.block);
     allowed = logical_and(allowed, unsqueeze(unsqueeze(real, 1), 1));
@@ -82,7 +86,7 @@ BlockRows block_means(const Tensor& x, int64_t block, int64_t stride, const Tens
   if (stride < 1 || block < stride || block % stride != 0)
     fail<ValueError>(op, ": stride must divide block — got block=", block, ", stride=", stride);
   const int64_t n = x.dim(2), strides = n / stride, per_block = block / stride;
-  check_keys(op, keys, x.dim(0), n);
+  check_keys(op, x, keys, n);
   const int64_t blocks = std::max<int64_t>(0, strides - per_block + 1);
   if (blocks == 0) return {narrow(x, 2, 0, 0), keys.defined() ? narrow(keys, 1, 0, 0) : Tensor()};
   const auto sums = [&](const Tensor& y) {
@@ -106,7 +110,7 @@ Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tenso
     fail(op, ": got q=", q, ", k=", k, "; need [batch, heads, m, d], [batch, 1 or heads, n, d]");
   if (block < 1) fail<ValueError>(op, ": block must be positive — got ", block);
   const int64_t m = q.dim(2), n = k.dim(2);
-  check_keys(op, keys, q.dim(0), n);
+  check_keys(op, q, keys, n);
   checked_numel(op, {q.dim(0), q.dim(1), std::min<int64_t>(m, 128), n});  // the scores of some rows
   return detail::by_rows(m, 128, [&](int64_t row, int64_t rows) {
     const AttentionMask mask{.causal = true, .keys = keys.defined() ? narrow(keys, 1, 0, n - m + row + rows) : keys};

@@ -1,6 +1,7 @@
 #include <sluice/ops/attention/top_k.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/operands.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/attention/key_selection.h>
 #include <sluice/ops/basic.h>
@@ -14,6 +15,7 @@ namespace sluice {
 
 Tensor topk_mask(const Tensor& scores, int64_t k, TopKTies ties, const Tensor& allowed) {
   detail::check_float("topk_mask", scores);
+  detail::check_devices("topk_mask", {scores, allowed});
   if (k < 0) fail<ValueError>("topk_mask: k must not be negative — got ", k);
   if (scores.rank() < 1) fail("topk_mask: got scores=", scores, "; need [..., n]");
   if (allowed.defined() && allowed.dtype() != boolean)

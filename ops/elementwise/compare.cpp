@@ -63,6 +63,7 @@ Tensor compare(const char* op, const Tensor& a, const Tensor& b, Compare kind) {
   if (a.dtype() != b.dtype() && a.rank() > 0 && b.rank() > 0 && is_float(a.dtype()) != is_float(b.dtype()))
     fail<DTypeError>(op, ": dtypes differ — got a=", a.dtype(), ", b=", b.dtype(), " for shapes ", a, " and ", b,
                      "; convert with to(x, dtype)");
+  detail::check_devices(op, {a, b});
   Tensor y = empty(broadcast(op, a.shape(), b.shape()), {boolean, a.device()}, op);
   kernel::compare(kind, a, b, y);
   return y;
@@ -129,6 +130,7 @@ bool allclose(const Tensor& a_in, const Tensor& b_in, double rtol, double atol, 
   if (is_float(a_in.dtype()) != is_float(b_in.dtype()))
     fail<DTypeError>("allclose: dtypes differ — got a=", a_in.dtype(), ", b=", b_in.dtype(), " for shapes ", a_in,
                      " and ", b_in, "; convert with to(x, dtype)");
+  detail::check_devices("allclose", {a_in, b_in});
   broadcast("allclose", a_in.shape(), b_in.shape());
   NoGrad guard;
   const bool wide = a_in.dtype() == f64 || b_in.dtype() == f64 || !is_float(a_in.dtype());

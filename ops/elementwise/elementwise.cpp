@@ -149,6 +149,7 @@ Tensor where(const Tensor& mask, double a, double b) {
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   check_mask("masked_fill", mask);
   detail::check_defined("masked_fill", x);
+  detail::check_devices("masked_fill", {x, mask});
   broadcast("masked_fill", x.shape(), mask.shape());
   if (!is_float(x.dtype())) return where(mask, detail::beside("masked_fill", x, value), x);
   return map(fm::MaskedFill{value}, x, mask);

@@ -213,6 +213,7 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index_in, const Ten
 Tensor embedding(const Tensor& weight, const Tensor& index) {
   detail::check_defined("embedding", {{"weight", weight}, {"index", index}});
   if (weight.rank() != 2) fail("embedding: needs weight [V, D] — got weight=", weight, ", index=", index);
+  detail::check_devices("embedding", {weight, index});
   detail::check_rank("embedding", index.rank() + 1, index);
   Shape shape = index.shape();
   shape.push_back(weight.dim(1));

@@ -91,7 +91,6 @@ class Equation {
     if (ellipsis ? extra < 0 : extra != 0) wrong("operand ", i, " is written \"", spec, "\" and has rank ", x.rank());
     if (ellipsis) ellipsis_dims_ = std::max(ellipsis_dims_, extra);
     detail::check_floats("einsum", {{"the first", xs_[0]}, {"another", x}});
-    if (x.device() != xs_[0].device()) fail<DeviceError>("einsum: operands on ", xs_[0].device(), " and ", x.device());
     for (int d = 0; d < x.rank(); ++d) {
       const char c = labels[static_cast<std::size_t>(d)];
       int64_t& size = size_[static_cast<std::size_t>(c)];

@@ -112,8 +112,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 Tensor outer(const Tensor& a, const Tensor& b) {
   detail::check_defined("outer", {{"a", a}, {"b", b}});
+  detail::check_devices("outer", {a, b});
   if (a.rank() != 1 || b.rank() != 1) fail("outer: needs two tensors of rank 1 — got a=", a, ", b=", b);
-  if (a.dtype() != b.dtype()) fail<DTypeError>("outer: dtypes differ — got ", a.dtype(), " and ", b.dtype());
+  if (a.dtype() != b.dtype()) fail<DTypeError>("outer: dtypes differ — got a=", a.dtype(), a, ", b=", b.dtype(), b);
   if (a.dtype() == boolean) fail<DTypeError>("outer: needs numbers — got bool of shapes ", a, " and ", b);
   checked_numel("outer", {a.numel(), b.numel()});
   return unsqueeze(a, 1) * b;

@@ -143,8 +143,7 @@ namespace {
 void check_beside(const char* op, const char* name, const Tensor& x, const char* of_y, const Tensor& y) {
   if (detail::widened(y.dtype()) != detail::widened(x.dtype()))
     fail<DTypeError>(op, ": dtypes differ — got ", name, "=", x.dtype(), ", ", of_y, "=", y.dtype());
-  if (y.device() != x.device())
-    fail<DeviceError>(op, ": operands on two devices — got ", name, " on ", x.device(), ", ", of_y, " on ", y.device());
+  detail::check_devices(op, {x, y});
 }
 
 void check_options(const char* op, const char* name, const Tensor& x, const CrossEntropyOptions& o) {
@@ -160,7 +159,9 @@ void check_classes(const char* op, const char* name, const Tensor& x, const Tens
                    const CrossEntropyOptions& o) {
   detail::check_defined(op, {{name, x}, {"targets", targets}});
   detail::check_float(op, x);
-  if (!is_integer(targets.dtype())) fail<DTypeError>(op, ": targets must be i64 or i32 — got ", targets.dtype());
+  if (!is_integer(targets.dtype()))
+    fail<DTypeError>(op, ": targets must be i64 or i32 — got ", targets.dtype(), " of shape ", targets);
+  detail::check_devices(op, {x, targets});
   if (x.rank() < 1 || Shape(std::span(x.shape().begin(), x.rank() - 1)) != targets.shape())
     fail(op, ": ", name, "=", x, " and targets=", targets, " do not fit; need [..., C] and [...]");
   check_options(op, name, x, o);

@@ -143,6 +143,7 @@ struct NormRule {
 
 Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor& b, NormSpec spec) {
   detail::check_float(op, x);
+  detail::check_devices(op, {x, w, b});
   if (!(spec.eps >= 0)) fail<ValueError>(op, ": eps must not be negative — got ", spec.eps);
   if (x.rank() == 0 || x.dim(-1) == 0) fail(op, ": nothing to normalise in x=", x);
   for (const Tensor* p : {&w, &b}) {
@@ -178,6 +179,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 
 Tensor scale_norm(const Tensor& x, const Tensor& g, double eps, ScaleNormForm form) {
   detail::check_defined("scale_norm", {{"x", x}, {"g", g}});
+  detail::check_devices("scale_norm", {x, g});
   if (g.numel() != 1) fail("scale_norm: needs one scalar g — got g=", g, " for x=", x);
   if (g.dtype() != x.dtype()) fail<DTypeError>("scale_norm: x is ", x.dtype(), ", g is ", g.dtype());
   detail::check_float("scale_norm", x);

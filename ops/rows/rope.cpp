@@ -231,9 +231,10 @@ Tensor rope(const Tensor& x, RopeOptions o) {
 
 Tensor rope_at(const Tensor& x, const Tensor& positions, RopeOptions o) {
   detail::check_defined("rope_at", {{"x", x}, {"positions", positions}});
+  detail::check_devices("rope_at", {x, positions});
   const int64_t dim = checked_rot_dim("rope_at", x, o), n = x.dim(-2);
   if (!is_integer(positions.dtype()))
-    fail<DTypeError>("rope_at: positions must be i64 or i32 — got ", positions.dtype());
+    fail<DTypeError>("rope_at: positions must be i64 or i32 — got ", positions.dtype(), " of shape ", positions);
   if (positions.shape() != Shape{n}) fail("rope_at: positions=", positions, " do not fit x=", x, "; need [", n, "]");
   if (x.numel() == 0) return rotate(x, {}, o.pairing, false);
   return rotate(x, make_angles(contiguous(to(positions.detach(), i64)), o, dim, x.dtype()), o.pairing, false);

@@ -180,6 +180,7 @@ DeltaScanResult scanned(const char* op, const Tensor& q, const Tensor& k, const 
                         const Tensor& log_decay, const Tensor& given, const DeltaScanOptions& o) {
   detail::check_defined(op, {{"q", q}});
   const Tensor g = checked_decay(op, k, erase, write, log_decay, o);
+  detail::check_devices(op, {q, k, given});
   if (q.dtype() != k.dtype()) fail<DTypeError>(op, ": q is ", q.dtype(), q, " beside k=", k.dtype(), k);
   if (q.shape() != k.shape()) fail(op, ": got q=", q, " beside k=", k, "; need the same shape");
   const Shape shape{k.dim(0), erase.dim(1), k.dim(3), write.dim(3)};

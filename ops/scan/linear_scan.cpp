@@ -20,10 +20,10 @@ Tensor detail::expanded_decay(const char* op, const Tensor& log_decay, const cha
   if (log_decay.dtype() != operand.dtype() && !(log_decay.dtype() == f32 && operand.dtype() == bf16))
     fail<DTypeError>(op, ": log_decay is ", log_decay.dtype(), log_decay, " beside ", name, "=", operand.dtype(),
                      operand);
+  check_devices(op, {operand, log_decay});
   const Shape scalar{channels[0], channels[1], channels[2]};
-  if (log_decay.rank() <= 3 && broadcast(op, log_decay.shape(), scalar) == scalar) return expand(log_decay, scalar);
-  if (log_decay.rank() == 4 && broadcast(op, log_decay.shape(), channels) == channels)
-    return expand(log_decay, channels);
+  const Shape& full = log_decay.rank() == 4 ? channels : scalar;
+  if (stretches_to(log_decay.shape(), full)) return expand(log_decay, full);
   fail(op, ": log_decay=", log_decay, " does not fit; need ", scalar, " or ", channels);
 }
 
@@ -32,16 +32,19 @@ namespace {
 /// Chunks of 64 steps times parts that give a GPU work: four rounds of two blocks on each of 132 multiprocessors.
 constexpr int64_t kGpuTasks = 1056;
 
-/// The decay broadcast to [batch, heads, n] or [batch, heads, n, channels]; checks all operands.
+/// The decay broadcast to [batch, heads, n] or [batch, heads, n, channels]; checks all operands. An op without q passes
+/// k for q.
 Tensor checked_decay(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
-                     const LinearScanOptions& o, bool grouped = false) {
-  detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
+                     const LinearScanOptions& o) {
+  const bool has_q = &q != &k;
+  if (has_q) detail::check_floats(op, {{"q", q}, {"k", k}, {"v", v}});
+  else detail::check_floats(op, {{"k", k}, {"v", v}});
   const bool ranks = q.rank() == 4 && v.rank() == 4;
   const int64_t groups = ranks ? q.dim(1) : 0, heads = ranks ? v.dim(1) : 0;
-  const bool heads_fit = heads == groups || (grouped && groups > 0 && heads % groups == 0);
+  const bool heads_fit = heads == groups || (groups > 0 && heads % groups == 0);
   if (!ranks || k.shape() != q.shape() || v.dim(0) != q.dim(0) || !heads_fit || v.dim(2) != q.dim(2))
-    fail(op, ": got q=", q, ", k=", k, ", v=", v, "; need [batch, heads, n, m], the same, [batch, heads, n, e]",
-         grouped ? ", where the heads of q and k may also divide those of v" : "");
+    fail(op, ": got ", has_q ? str("q=", q, ", ") : "", "k=", k, ", v=", v, "; need [batch, heads, n, m], ",
+         has_q ? "the same, " : "", "[batch, heads, n, e], where the heads of k may also divide those of v");
   if (o.chunk < 1) fail<ValueError>(op, ": chunk must be positive — got ", o.chunk);
   return detail::expanded_decay(op, log_decay, "q", q,
                                 {q.dim(0), heads, q.dim(2), o.decay_on_values ? v.dim(3) : q.dim(3)});
@@ -177,7 +180,7 @@ struct LinearScan final : Op<"linear_scan"> {
 
 Tensor linear_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Tensor& log_decay,
                    const LinearScanOptions& o) {
-  const Tensor g = checked_decay("linear_scan", q_in, k_in, v, log_decay, o, true);
+  const Tensor g = checked_decay("linear_scan", q_in, k_in, v, log_decay, o);
   const bool spread =
       !kernel::linear_scan_backward.installed(v.device()) && !kernel::linear_scan_bf16_backward.installed(v.device());
   const Tensor q = spread ? detail::spread_heads(q_in, v.dim(1)) : q_in,
@@ -192,11 +195,12 @@ Tensor linear_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, cons
 }
 
 Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_decay, const Tensor& initial) {
-  const Tensor g = checked_decay("linear_scan_state", k, k, v, log_decay, {}, true);
+  const Tensor g = checked_decay("linear_scan_state", k, k, v, log_decay, {});
   const Shape shape{k.dim(0), v.dim(1), k.dim(3), v.dim(3)};
   checked_numel("linear_scan_state", shape);
   if (initial.defined() && initial.shape() != shape)
     fail("linear_scan_state: initial=", initial, " does not fit k=", k, ", v=", v, "; need [batch, heads, m, e]");
+  detail::check_devices("linear_scan_state", {k, initial});
   if (initial.defined() && initial.dtype() != k.dtype())
     fail<DTypeError>("linear_scan_state: initial is ", initial.dtype(), " beside k of ", k.dtype());
   if (k.dtype() == bf16) return detail::in_f32(linear_scan_state, k, v, log_decay, initial);
@@ -261,12 +265,10 @@ Tensor detail::carried(const Tensor& q, const Tensor& state, const Tensor& upto)
 }
 
 Tensor linear_scan_carry(const Tensor& q, const Tensor& initial, const Tensor& log_decay) {
-  detail::check_defined("linear_scan_carry", {{"q", q}, {"initial", initial}});
+  detail::check_floats("linear_scan_carry", {{"q", q}, {"initial", initial}});
   if (q.rank() != 4 || initial.rank() != 4 || initial.dim(0) != q.dim(0) || initial.dim(1) != q.dim(1) ||
       initial.dim(2) != q.dim(3))
     fail("linear_scan_carry: got q=", q, ", initial=", initial, "; need [batch, heads, n, m], [batch, heads, m, e]");
-  if (initial.dtype() != q.dtype())
-    fail<DTypeError>("linear_scan_carry: initial is ", initial.dtype(), " beside q of ", q.dtype());
   const Tensor g = checked_decay("linear_scan_carry", q, q, q, log_decay, {});
   checked_numel("linear_scan_carry", {q.dim(0), q.dim(1), q.dim(2), initial.dim(3)});
   if (q.dtype() == bf16) return detail::in_f32(linear_scan_carry, q, initial, log_decay);

@@ -103,8 +103,9 @@ static Tensor joined(const char* op, const std::vector<Tensor>& xs, int d, int64
     bool ok = x.rank() == shape.rank();
     for (int i = 0; ok && i < shape.rank(); ++i) ok = i == d || x.shape()[i] == shape[i];
     if (!ok) fail(op, ": shapes differ outside dim ", dim, " — got ", xs[0], " and ", x);
-    if (x.dtype() != xs[0].dtype()) fail<DTypeError>(op, ": dtypes differ — got ", xs[0].dtype(), " and ", x.dtype());
-    if (x.device() != xs[0].device()) fail<DeviceError>(op, ": operands on ", xs[0].device(), " and ", x.device());
+    if (x.dtype() != xs[0].dtype())
+      fail<DTypeError>(op, ": dtypes differ — got ", xs[0].dtype(), xs[0], " and ", x.dtype(), x);
+    detail::check_devices(op, {xs[0], x});
     sizes.push_back(x.shape()[d]);
     shape[d] = checked_add(op, shape[d], sizes.back());
   }

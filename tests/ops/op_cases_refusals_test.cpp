@@ -1,5 +1,5 @@
-// Every row with one input of too few or too many dims, and with one undefined. An op that takes it may; else its error
-// names the op that was called.
+// Every row with one input of too few or too many dims, with one undefined, and with one on another device. An op that
+// takes it may; else its error names the op that was called.
 #include "support/catch.h"
 #include "support/op_cases.h"
 
@@ -134,4 +134,21 @@ TEST_CASE("op cases: an undefined input is refused in the op's name", "[ops]") {
   CHECK_THROWS_WITH(multinomial(none, 1, rng), StartsWith("multinomial: "));
   CHECK_THROWS_WITH(rope_at(none, arange(3)), StartsWith("rope_at: x is undefined"));
   CHECK_THROWS_WITH(allclose(ones({2}), none), StartsWith("allclose: b is undefined"));
+}
+
+TEST_CASE("op cases: an input on another device is refused in the op's name", "[ops][meta]") {
+  std::size_t refused = 0;
+  for_each_row([&](const OpCase& row) {
+    if (kComputeInCall.contains(row.op) || kComputingVariants.contains(row.variant)) return;
+    const In xs = input_tensors(row, input_values(row, {}), f32);
+    for (std::size_t i = 0; i < xs.size() && xs.size() > 1; ++i) {
+      In changed = xs;
+      changed[i] = to(xs[i], meta);
+      const std::string text = error_of([&] { row.call(changed); });
+      INFO(row.name() << ": input " << i << ": " << text);
+      CHECK((text.empty() || text.starts_with(std::string(row.op) + ": ")));
+      refused += text.find("operands on ") != text.npos;
+    }
+  });
+  CHECK(refused > 1500);
 }
