@@ -7,7 +7,6 @@
 Reads memory and calls nothing, so it works on core files, too. The program must be compiled with -g, the library need
 not. Values on a GPU are not shown.
 """
-import itertools
 import math
 import struct
 
@@ -42,15 +41,18 @@ class TensorPrinter:
     def values(self, impl, storage, kind, sizes):
         strides, width = numbers(impl["layout"]["strides"]), struct.calcsize(kind)
         start = int(storage["data_"]) + int(impl["layout"]["offset"]) * width
-        most = gdb.parameter("print elements") or None
+        count = math.prod(sizes)
         memory, shown = gdb.selected_inferior(), []
-        for index in itertools.islice(itertools.product(*map(range, sizes)), most):
-            at = start + width * sum(i * s for i, s in zip(index, strides))
+        for place in range(min(count, gdb.parameter("print elements") or count)):
+            at = start
+            for size, stride in zip(reversed(sizes), reversed(strides)):
+                place, i = divmod(place, size)
+                at += width * stride * i
             (x,) = struct.unpack(kind, memory.read_memory(at, width))
             if kind == "H":  # bf16 is the upper half of an f32
                 (x,) = struct.unpack("f", struct.pack("I", x << 16))
             shown.append(str(x).lower() if kind == "?" else f"{x:.6g}" if isinstance(x, float) else str(x))
-        if len(shown) < math.prod(sizes):
+        if len(shown) < count:
             shown.append("...")
         return "{" + ", ".join(shown) + "}"
 
