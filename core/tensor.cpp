@@ -37,8 +37,15 @@ Tensor::Tensor(std::initializer_list<std::initializer_list<float>> rows) {
 Tensor empty(const Shape& shape, TensorOptions options, const char* op) {
   const int64_t n = checked_numel(op, shape) * size_of(options.dtype);
   if (n > int64_t{1} << 46) fail(op, ": shape ", shape, " asks for more memory than any machine has");
-  auto storage = Storage::create(static_cast<std::size_t>(n), options.device);
-  return Tensor(Ref<TensorImpl>(new TensorImpl(std::move(storage), shape, options.dtype)));
+  const auto storage = [&] {
+    try {
+      return Storage::create(static_cast<std::size_t>(n), options.device);
+    } catch (const MemoryError& e) {  // knows bytes alone; most ops leave their name out here
+      const std::string name = std::string_view(op) == "empty" ? "" : str(op, ": ");
+      throw MemoryError(str(name, e.what(), " — for ", options.dtype, shape));
+    }
+  };
+  return Tensor(Ref<TensorImpl>(new TensorImpl(storage(), shape, options.dtype)));
 }
 
 Tensor alias(const Tensor& x, const Layout& layout) {

@@ -13,6 +13,7 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
+#include <sluice/ops/shape/view.h>
 
 #include <unistd.h>
 
@@ -94,6 +95,10 @@ TEST_CASE("allocator: what no machine has is a MemoryError", "[allocator]") {
   const int64_t before = memory_stats().live;
   CHECK_THROWS_AS(allocate_counted(SIZE_MAX / 2), MemoryError);
   CHECK(memory_stats().live == before);
+  // The error says for which tensor, and for which op where the op has said its name.
+  const Tensor vast = expand(Tensor(1.f), {int64_t{1} << 42});
+  CHECK_THROWS_WITH(clone(vast), StartsWith("allocate: ") && EndsWith(" — for f32[4398046511104]"));
+  CHECK_THROWS_WITH(cat({vast, vast}), StartsWith("cat: allocate: ") && EndsWith(" — for f32[8796093022208]"));
 }
 
 TEST_CASE("allocator: more than the system has left is refused at once, though it would give addresses",
