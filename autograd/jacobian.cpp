@@ -15,7 +15,7 @@ void check_direction(const char* op, const std::function<Tensor(const Tensor&)>&
   detail::check_defined(op, {{"x", x}, {"v", v}});
   detail::check_float(op, x);
   if (v.shape() != x.shape()) fail(op, ": v=", v, " must have the shape of x=", x);
-  if (v.dtype() != x.dtype()) fail<DTypeError>(op, ": v is ", v.dtype(), ", x is ", x.dtype());
+  if (v.dtype() != x.dtype()) fail<DTypeError>(op, ": v is ", v.dtype(), v, ", x is ", x.dtype(), x);
 }
 
 /// f(x), which must have gradients.

@@ -308,7 +308,7 @@ AttentionAndLse merge_attention(const AttentionAndLse& a, const AttentionAndLse&
   }
   for (const Tensor* x : {&a.lse, &b.out, &b.lse})
     if (x->dtype() != a.out.dtype())
-      fail<DTypeError>("merge_attention: dtypes differ — got ", a.out.dtype(), " and ", x->dtype());
+      fail<DTypeError>("merge_attention: dtypes differ — got a.out=", a.out.dtype(), a.out, " and ", x->dtype(), *x);
   detail::check_float("merge_attention", a.out);
   if (a.out.rank() != a.lse.rank() + 1 || Shape(std::span(a.out.shape().begin(), a.lse.rank())) != a.lse.shape())
     fail("merge_attention: lse=", a.lse, " does not fit out=", a.out, "; need one number a row");

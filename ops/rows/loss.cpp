@@ -142,7 +142,7 @@ namespace {
 /// Throws unless y has x's dtype and device; bf16 and f32 go together.
 void check_beside(const char* op, const char* name, const Tensor& x, const char* of_y, const Tensor& y) {
   if (detail::widened(y.dtype()) != detail::widened(x.dtype()))
-    fail<DTypeError>(op, ": dtypes differ — got ", name, "=", x.dtype(), ", ", of_y, "=", y.dtype());
+    fail<DTypeError>(op, ": dtypes differ — got ", name, "=", x.dtype(), x, ", ", of_y, "=", y.dtype(), y);
   detail::check_devices(op, {x, y});
 }
 

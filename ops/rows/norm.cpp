@@ -181,7 +181,8 @@ Tensor scale_norm(const Tensor& x, const Tensor& g, double eps, ScaleNormForm fo
   detail::check_defined("scale_norm", {{"x", x}, {"g", g}});
   detail::check_devices("scale_norm", {x, g});
   if (g.numel() != 1) fail("scale_norm: needs one scalar g — got g=", g, " for x=", x);
-  if (g.dtype() != x.dtype()) fail<DTypeError>("scale_norm: x is ", x.dtype(), ", g is ", g.dtype());
+  if (g.dtype() != x.dtype())
+    fail<DTypeError>("scale_norm: dtypes differ — got x=", x.dtype(), x, ", g=", g.dtype(), g);
   detail::check_float("scale_norm", x);
   if (x.dtype() == bf16) return detail::in_f32(scale_norm, x, g, eps, form);
   Tensor scalar = reshape(g, {});

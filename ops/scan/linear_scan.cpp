@@ -202,7 +202,7 @@ Tensor linear_scan_state(const Tensor& k, const Tensor& v, const Tensor& log_dec
     fail("linear_scan_state: initial=", initial, " does not fit k=", k, ", v=", v, "; need [batch, heads, m, e]");
   detail::check_devices("linear_scan_state", {k, initial});
   if (initial.defined() && initial.dtype() != k.dtype())
-    fail<DTypeError>("linear_scan_state: initial is ", initial.dtype(), " beside k of ", k.dtype());
+    fail<DTypeError>("linear_scan_state: initial is ", initial.dtype(), initial, " beside k=", k.dtype(), k);
   if (k.dtype() == bf16) return detail::in_f32(linear_scan_state, k, v, log_decay, initial);
   const Tensor keys = detail::spread_heads(k, v.dim(1));
   if (!g.defined()) {

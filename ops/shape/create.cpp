@@ -238,7 +238,7 @@ void add_(Tensor& x, const Tensor& y, double factor) {
   check_in_place("add_", x);
   check_source("add_", y);
   if (x.shape() != y.shape()) fail("add_: shapes differ — got x=", x, ", y=", y);
-  if (x.dtype() != y.dtype()) fail<DTypeError>("add_: dtypes differ — got x=", x.dtype(), ", y=", y.dtype());
+  if (x.dtype() != y.dtype()) fail<DTypeError>("add_: dtypes differ — got x=", x.dtype(), x, ", y=", y.dtype(), y);
   detail::check_float("add_", x);
   NoGrad guard;
   // y may be another view of the same memory: every element must be read before it is written.

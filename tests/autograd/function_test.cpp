@@ -210,7 +210,7 @@ TEST_CASE("jvp: constants, the identity and misfit directions", "[function]") {
   CHECK_THROWS_WITH(jvp(identity, x, {}), Contains("jvp") && Contains("v is undefined"));
   CHECK_THROWS_WITH(hvp(identity, {}, v), Contains("hvp") && Contains("x is undefined"));
   CHECK_THROWS_WITH(jacobian(identity, {}), Contains("jacobian") && Contains("x is undefined"));
-  CHECK_THROWS_WITH(jvp(identity, x, ones({3})), "jvp: v is f32, x is f64");
+  CHECK_THROWS_WITH(jvp(identity, x, ones({3})), "jvp: v is f32[3], x is f64[3]");
   CHECK_THROWS_WITH(jvp(nothing, x, v), "jvp: the function returned an undefined tensor");
   CHECK_THROWS_WITH(hvp(nothing, x, v), "hvp: the function returned an undefined tensor");
   CHECK_THROWS_WITH(jacobian(nothing, x), "jacobian: the function returned an undefined tensor");

@@ -34,6 +34,7 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/matmul/matmul.h>
+#include <sluice/ops/rows/norm.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
@@ -180,6 +181,16 @@ TEST_CASE("messages: whatever is thrown while modules run ends with them, once",
        [&] { grad(sum(grad(sum(square(leaf)), leaf)), leaf); }},
       {"eq: dtypes differ — got a=i64, b=f32 for shapes [4] and [2,3]; convert with to(x, dtype)",
        [&] { (void)(i == x); }},
+      {"add_: dtypes differ — got x=f32[2,3], y=f64[2,3]",
+       [&] {
+         Tensor y = clone(x);
+         add_(y, to(x, f64));
+       }},
+      {"scale_norm: dtypes differ — got x=f32[2,3], g=f64[1]", [&] { scale_norm(x, ones({1}, {f64})); }},
+      {"cat: dtypes differ — got f32[2,3] and f64[2,3]",
+       [&] {
+         cat({x, to(x, f64)});
+       }},
       {"item: needs exactly one element", [&] { to(x, meta).item(); }},
       {"read_text: cannot open '/no/file'", [&] { read_text("/no/file"); }},
   };
