@@ -53,7 +53,7 @@ template <class T>
   const int64_t size = s.m * p.cols;
   const int64_t later = s.o.reverse ? 1 : 0;  // the decay on the way to a row is that of row + later
   std::copy_n(state, size, sums);
-  if (s.by_channel && s.channels > 1)
+  if (s.by_channel && s.channels != 1)
     vectorised([&] {
       with_width(size, [&](auto width) {
         const int64_t known = std::min(p.count, s.n - p.first - later);

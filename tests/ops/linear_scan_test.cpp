@@ -1,5 +1,6 @@
 // linear_scan() against the recurrence step by step and against its definition, for every decay from none to
 // total, at the edges of chunks; streams in pieces; later steps; errors. Its rows are in support/cases_scan.cpp.
+#include "ops/gemm_samples.h"
 #include "support/catch.h"
 #include "support/scan_samples.h"
 
@@ -240,6 +241,13 @@ TEST_CASE("linear_scan: a stream in pieces carries its state", "[linear_scan]") 
                v = zeros({1, 2, 0, 4}, {f64});
   CHECK(max_abs_diff(linear_scan_state(k, v, zeros({1, 2, 0}, {f64}), state), state) == 0);
   CHECK(linear_scan_carry(k, state).shape() == Shape{1, 2, 0, 4});
+}
+
+TEST_CASE("linear_scan: of keys without channels no decay is read", "[linear_scan]") {
+  Fenced<float> none(0);  // reading a number there ends the program
+  const Tensor g = Tensor::from_blob(none.data(), {1, 2, 3, 0}), k = zeros({1, 2, 3, 0}), v = ones({1, 2, 3, 1});
+  for (const bool reverse : {false, true})
+    CHECK(max_abs(linear_scan(k, k, v, g, {.reverse = reverse, .exclusive = !reverse})) == 0);
 }
 
 TEST_CASE("linear_scan: later steps change no bit of earlier ones", "[linear_scan][bits]") {
