@@ -1,5 +1,6 @@
 #include <sluice/ops/elementwise/map.h>
 
+#include <sluice/core/kernel/kernel.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/elementwise/tile_operand.h>
 #include <sluice/ops/shape/memory_order.h>
@@ -147,7 +148,9 @@ MapPlan plan_map(const char* op, const Tensor* const* xs, std::size_t n, bool in
   bool same = true;
   for (std::size_t k = 1; k < n; ++k) same = same && xs[k]->shape() == p.shape;
   for (std::size_t k = 1; k < n && !same; ++k) p.shape = broadcast(op, p.shape, xs[k]->shape());
+  CommonDevice where{op};  // a formula that runs as ops would name one of these
   for (std::size_t k = 0; k < n; ++k) {
+    where(*xs[k]);
     p.operands[k] = xs[k];
     p.direct[k] = xs[k]->dtype() == p.dtype && xs[k]->is_contiguous() && (same || xs[k]->shape() == p.shape);
   }

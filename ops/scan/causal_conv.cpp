@@ -294,6 +294,7 @@ constinit decltype(kernel::causal_conv_backward) kernel::causal_conv_backward{"c
 Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before, Act activation) {
   const char* op = "causal_conv1d";
   detail::check_float(op, x), detail::check_defined(op, {{"weight", weight}});
+  detail::check_devices(op, {x, weight, bias, before});
   if (x.rank() < 2 || weight.rank() != 2 || weight.dim(0) < 1 || weight.dim(1) != x.dim(-1))
     fail(op, ": got x=", x, ", weight=", weight, "; need [..., n, c], [width, c]");
   const int64_t c = x.dim(-1), width = weight.dim(0);
