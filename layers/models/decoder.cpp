@@ -39,16 +39,17 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
   Tensor h = embedding(tokens);
   if (options.embedding_scale != 1) h = h * options.embedding_scale;
   h = embedding_norm(h);
+  const int64_t n = tokens.dim(1), given = options.counts_real ? 0 : options.positions - options.position_offset,
+                learned = options.longest > 0 ? options.longest : given;
+  const int64_t first = learned > 0 ? first_position(n, pass, "decoder") : 0;
+  if (learned > 0 && first + n > learned)
+    fail<ValueError>("decoder: tokens=", tokens, " from position ", first, " on end behind the ", learned,
+                     " positions that the model has learned");
   if (positions.weight.defined() && options.counts_real) {
     Call call(*this, "decoder", h, options.dim, pass);
     const Tensor real = call.key_mask().defined() ? to(call.key_mask(), i64) : ones_like(tokens);
     h = call.x + positions(call.running_sum(real, 1) + (options.position_offset - 1));
   } else if (positions.weight.defined()) {
-    const int64_t n = tokens.dim(1), first = first_position(n, pass, "decoder"),
-                  learned = options.positions - options.position_offset;
-    if (first + n > learned)
-      fail<ValueError>("decoder: tokens=", tokens, " from position ", first, " on end behind the ", learned,
-                       " positions that the model has learned");
     h = h + narrow(positions.weight, 0, options.position_offset + first, n);
   }
   const int64_t s = options.streams ? options.streams->streams : 1;

@@ -75,6 +75,7 @@ struct DecoderOptions {
   bool embedding_norm = false;              // N of the embedding (BLOOM)
   int64_t positions = 0;                    // rows of P, a table of learned positions; 0: none
   int64_t position_offset = 0;              // P's row of the first position
+  int64_t longest = 0;                      // tokens of the longest text, for a RoPE of short texts; 0: any number
   bool counts_real = false;                 // positions count the real tokens (OPT); needs position_offset >= 1
   double residual_scale = 1;                // r
   std::optional<HyperConnectionOptions> streams =
@@ -129,7 +130,7 @@ struct Decoder {
   /// tokens i64 [batch, n] → logits [batch, n, vocabulary].
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const { return logits(hidden(tokens, pass)); }
   /// tokens i64 [batch, n] → the last norm's output [batch, n, dim]. ValueError for a token behind the last of the
-  /// learned positions.
+  /// learned positions, or behind the longest text.
   Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const;
   /// h [..., dim] → logits [..., vocabulary]. A long prompt needs those of its last row only.
   Tensor logits(const Tensor& h) const;

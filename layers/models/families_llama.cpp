@@ -16,6 +16,7 @@ void read_llama(FamilyReader& r) {
     c.must_be("use_sliding_window", false);
     c.ignore("sliding_window max_window_layers");
   }
+  if (r.type == "internlm3") c.must_be("mlp_bias", c.at<bool>("attention_bias"));
   const bool jais = r.type == "jais2";
   if (jais) r.plan.options.norm = NormKind::layer;
   MultiHeadAttentionOptions o = r.attention();
@@ -136,13 +137,13 @@ void read_persimmon(FamilyReader& r) {
   r.rename("^model\\.norm\\.", "model.final_layernorm.");
 }
 
-/// Phi-3 and Phi-4 with the usual RoPE: one map makes q, k and v, and one gate and value.
+/// Phi-3, Phi-3.5 and Phi-4, those for long texts with texts of the trained length alone: one map makes q, k and v, and
+/// one gate and value.
 void read_phi3(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  // Transformers treats any other kind as longrope, whatever its name: other frequencies for long texts than for short
-  // ones.
   for (const std::string at : {"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"})
-    c.must_be(at, std::string("default"));
+    if (c.has(at) && !c.is(at, "default") && !c.is(at, "longrope") && !c.is(at, "su"))
+      c.refuse(at, known({"default", "longrope", "su"}));  // transformers takes any other name for longrope, too
   r.rotary_share = c.get("rope_parameters.partial_rotary_factor", c.get("partial_rotary_factor", 1.0));
   c.must_be("attention_bias", false);
   c.ignore("original_max_position_embeddings");
@@ -234,6 +235,8 @@ std::span<const ModelFamily> llama_families() {
       {"llama", read_llama},
       {"seed_oss", read_llama, R"({"attention_bias": true, "attention_out_bias": false})"},
       {"arcee", read_llama, R"({"hidden_act": "relu2"})"},
+      {"internlm3", read_llama, R"({"head_dim": 128, "attention_bias": false, "mlp_bias": false})",
+       R"({"qkv_bias": "attention_bias", "bias": "mlp_bias"})"},
       {"iquestcoder", read_llama, R"({"head_dim": 128})"},
       {"exaone", read_llama, R"({"rope_theta": 500000})",
        R"({"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps",
@@ -247,7 +250,7 @@ std::span<const ModelFamily> llama_families() {
       {"nanochat", read_nanochat, R"({"hidden_act": "relu2"})"},
       {"apertus", read_apertus, R"({"hidden_act": "xielu", "rope_theta": 12000000})"},
       {"persimmon", read_persimmon, R"({"hidden_act": "relu2", "attention_bias": true})"},
-      {"phi3", read_phi3},
+      {"phi3", read_phi3, R"({"original_max_position_embeddings": 4096})"},
       {"glm", read_glm, R"({"attention_bias": true})"},
       {"glm4", read_glm, R"({"attention_bias": true})"},
       {"ernie4_5", read_ernie},

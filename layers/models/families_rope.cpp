@@ -39,7 +39,14 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
     const std::string field = at + "original_max_position_embeddings";
     return c.at<int64_t>(c.has(field) || !c.has("max_position_embeddings") ? field : "max_position_embeddings");
   };
-  const std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));
+  std::string kind = c.get(at + "rope_type", c.get(at + "type", std::string("default")));
+  if (kind == "su" && type == "phi3") kind = "longrope";  // its older name
+  // The model takes no texts of more tokens, for which RoPE would be another.
+  const auto limit_texts = [&](const std::string& field, int64_t length) {
+    if (length < 1) c.refuse(field, "it must be positive");
+    int64_t& longest = plan.options.longest;
+    longest = longest > 0 ? std::min(longest, length) : length;
+  };
   const bool proportional = kind == "proportional";  // all pairs turn, those beyond the share by the angle 0
   if (!rotary_share && !proportional) c.must_be(partial, 1.0);
   const double share = c.get(partial, rotary_share.value_or(1)), channels = static_cast<double>(head_dim) * share;
@@ -52,6 +59,9 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
     const double alpha = c.at<double>(at + "alpha"), d = static_cast<double>(head_dim);
     o.base *= std::pow(alpha, d / (d - 2));
     for (const char* unused : {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}) c.ignore(at + unused);
+  } else if (kind == "dynamic") {  // as the default, where a text has no more than this number of tokens
+    if (!(c.at<double>(at + "factor") >= 1)) c.refuse(at + "factor", "it must be at least 1");
+    limit_texts("max_position_embeddings", c.at<int64_t>("max_position_embeddings"));
   } else if (kind == "linear" || proportional) {
     o.frequencies = rope_frequencies(dim, o.base);
     for (double& f : o.frequencies) f /= proportional ? c.get(at + "factor", 1.0) : c.at<double>(at + "factor");
@@ -73,19 +83,20 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
     o.factor = c.get(at + "attention_factor", o.factor);
   } else if (kind == "longrope") {
     const auto factors = c.at<std::vector<double>>(at + "short_factor");
-    if (c.at<std::vector<double>>(at + "long_factor") != factors)
-      c.refuse(at + "long_factor", "only the numbers of short_factor are known: then long texts turn as short ones do");
     if (std::ssize(factors) != dim / 2 || std::ranges::any_of(factors, [](double f) { return !(f > 0); }))
       c.refuse(at + "short_factor", str("need ", dim / 2, " positive numbers"));
     o.frequencies = rope_frequencies(dim, o.base);
     for (std::size_t i = 0; i < factors.size(); ++i) o.frequencies[i] /= factors[i];
     const char* const outside = "original_max_position_embeddings";
-    const double length = static_cast<double>(c.has(outside) ? c.at<int64_t>(outside) : trained_length());
+    const int64_t trained = c.has(outside) ? c.at<int64_t>(outside) : trained_length();
+    c.must_be(at + outside, trained);
+    if (c.at<std::vector<double>>(at + "long_factor") != factors) limit_texts(outside, trained);
+    const double length = static_cast<double>(trained);
     const double longer = c.get(at + "factor", c.get("max_position_embeddings", length) / length);
     o.factor = c.get(at + "attention_factor", longer <= 1 ? 1 : std::sqrt(1 + std::log(longer) / std::log(length)));
   } else {
     c.refuse(at + (c.has(at + "rope_type") ? "rope_type" : "type"),
-             known({"default", "linear", "llama3", "yarn", "longrope", "proportional"}));
+             known({"default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"}));
   }
   return o;
 }

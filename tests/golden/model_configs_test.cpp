@@ -31,10 +31,11 @@ struct Changed {
     save_safetensors(folder / "model.safetensors", file);
     return load_model_files(folder / "");
   }
-  DecoderMixerOptions mixer(std::size_t block) const {
+  DecoderOptions options() const {
     const ModelConfig read(to_text(config), "config.json");
-    return plan_of(read, [](const char*) { return false; }).options.blocks[block].mixer;
+    return plan_of(read, [](const char*) { return false; }).options;
   }
+  DecoderMixerOptions mixer(std::size_t block) const { return options().blocks[block].mixer; }
   void without_rope() {
     std::erase_if(std::get<Json::Object>(config.value),
                   [](const auto& field) { return field.first.starts_with("rope_"); });
@@ -350,7 +351,7 @@ TEST_CASE("model configs: each layer of Granite Swash has a base of RoPE", "[mod
   CHECK_THAT(m.refusal(), Contains("need 5 entries"));
 }
 
-TEST_CASE("model configs: longrope that is the same for long texts and short ones", "[models]") {
+TEST_CASE("model configs: longrope has short texts alone, unless it is the same for long ones", "[models]") {
   Changed m("minicpm3");
   std::erase_if(std::get<Json::Object>(m.config.value), [](const auto& f) { return f.first == "v_head_dim"; });
   const auto o = std::get<MlaOptions>(m.mixer(0));
@@ -358,8 +359,9 @@ TEST_CASE("model configs: longrope that is the same for long texts and short one
   REQUIRE(o.rope.frequencies.size() == 2);
   CHECK(o.rope.frequencies[1] == Approx(std::pow(1000.0, -0.5) / 2.5));
   CHECK(o.rope.factor == Approx(std::sqrt(1.5)));  // 1 + log 4/log 16
+  CHECK(m.options().longest == 0);
   m.config["rope_parameters"]["long_factor"] = Json::List{1.1, 2.6};
-  CHECK_THAT(m.refusal(), Contains("long_factor\" is") && Contains("only the numbers of short_factor"));
+  CHECK(m.options().longest == 16);
   m.config["rope_parameters"]["long_factor"] = m.config["rope_parameters"]["short_factor"] = Json::List{1.1};
   CHECK_THAT(m.refusal(), Contains("short_factor\" is") && Contains("need 2 positive numbers"));
 }

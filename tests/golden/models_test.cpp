@@ -45,7 +45,7 @@ const std::vector<std::string> kFamilies = {
     "granitemoe_swa", "mpt", "persimmon", "minicpm3", "gpt_bigcode",
     "ministral3", "mistral4", "deepseek_v4", "exaone", "mimo_v2_flash", "gpt_neox_japanese", "codegen", "cohere2_moe",
     "olmo", "opt", "biogpt", "bloom", "hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "apertus",
-    "hyperclovax", "flint"};
+    "hyperclovax", "flint", "internlm3"};
 // clang-format on
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
@@ -214,8 +214,8 @@ TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
   CHECK_THAT(error(), Contains("llama9") && Contains("known families: llama, "));
   with("llama", "\"silu\"", "\"relu2\"");
   CHECK_THAT(error(), Contains("\"hidden_act\" is \"relu2\""));
-  with("llama", "\"llama3\"", "\"dynamic\"");
-  CHECK_THAT(error(), Contains("rope_type\" is \"dynamic\"; known: default, linear, llama3, yarn"));
+  with("llama", "\"llama3\"", "\"ntk\"");
+  CHECK_THAT(error(), Contains("rope_type\" is \"ntk\"; known: default, linear, dynamic, llama3, yarn"));
   with("llama", "\"hidden_size\": 16", "\"hidden_size\": 20");
   CHECK_THAT(error(), Contains("does not fit"));
   with("llama", "\"hidden_size\": 16", "\"hidden_size\": \"x\"");
@@ -240,8 +240,8 @@ TEST_CASE("models: what the rules do not know is refused by name", "[models]") {
   with("glm4_moe", "\"first_k_dense_replace\": 1",
        "\"mlp_layer_types\": [\"sparse\", \"dense\"],\"first_k_dense_replace\": 1");
   CHECK_THAT(error(), Contains("\"mlp_layer_types\" is"));
-  with("phi3", "\"rope_type\": \"default\"", "\"rope_type\": \"longrope\"");
-  CHECK_THAT(error(), Contains("rope_type\" is \"longrope\"; only default is known"));
+  with("phi3", "\"rope_type\": \"longrope\"", "\"rope_type\": \"yarn\"");
+  CHECK_THAT(error(), Contains("rope_type\" is \"yarn\"; known: default, longrope, su"));
   with("gpt_oss", "\"sliding_attention\"", "\"full_attention\"");  // the window of no layer
   CHECK(error().empty());
   with("llama", "{", "");
@@ -289,6 +289,17 @@ TEST_CASE("models: GPT-2's published files, without a prefix and with masks; its
   opt(tokens);
   CHECK_THROWS_WITH(opt(ones({2, 65}, {i64})), Contains("66"));
   opt(ones({2, 65}, {i64}), {.key_mask = cat({zeros({2, 1}, {boolean}), ones({2, 64}, {boolean})}, 1)});
+}
+
+TEST_CASE("models: texts that are longer than RoPE of short ones serves are refused", "[models]") {
+  for (const auto& [family, longest] : {std::pair("phi3", 24), std::pair("internlm3", 64)}) {
+    const Decoder model = load_model_files(folder_of(family));
+    CHECK(model(ones({1, longest}, {i64})).dim(1) == longest);
+    CHECK_THROWS_WITH(model(ones({1, longest + 1}, {i64})), Contains(str("the ", longest, " positions")));
+    Stream stream;
+    step(model, ones({1, longest}, {i64}), stream);
+    CHECK_THROWS_WITH(step(model, ones({1, 1}, {i64}), stream), Contains(str("from position ", longest)));
+  }
 }
 
 TEST_CASE("models: a block that does not fit its model is named", "[models]") {

@@ -53,7 +53,7 @@ def drawn(name, r):
                 "bamba", "lfm2", "lfm2_moe", "falcon_h1", "seed_oss", "arcee", "starcoder2", "ernie4_5_moe", "helium",
                 "olmoe", "flex_olmo", "exaone", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open", "iquestcoder",
                 "jais2", "cwm", "olmo", "nanochat", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe", "hyperclovax", "flint",
-                "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa"):
+                "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa", "internlm3"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
@@ -65,7 +65,7 @@ def drawn(name, r):
                 "olmo", "nanochat", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe", "hyperclovax", "flint"):
         f["attention_bias"] = pick([True, False])
     if name in ("llama", "smollm3", "bamba", "falcon_h1", "seed_oss", "arcee", "nemotron", "iquestcoder", "jais2", "cwm",
-                "exaone", "hyperclovax"):
+                "exaone", "hyperclovax", "internlm3"):
         f["mlp_bias"] = pick([True, False])
     if name in ("qwen2", "qwen2_moe", "qwen3") and pick([True, False]):
         f.update(use_sliding_window=True, sliding_window=pick([3, 5]), max_window_layers=pick([0, 1, 2]))
@@ -120,7 +120,8 @@ def drawn(name, r):
     if name == "minicpm3":
         f["rope_parameters"] = pick([make_models.rope, rope, dict(rope, original_max_position_embeddings=16),
                                      dict(rope, factor=3.0, original_max_position_embeddings=16),
-                                     dict(rope, attention_factor=1.2, original_max_position_embeddings=64)])
+                                     dict(rope, attention_factor=1.2, original_max_position_embeddings=64),
+                                     dict(rope, long_factor=[9.0] * len(factors), original_max_position_embeddings=32)])
     if name == "mpt":
         f.update(hidden_size=heads * pick([4, 8]), attn_config=dict(softmax_scale=pick([None, 0.2]),
                                                                     clip_qkv=pick([None, 0.5])))
@@ -279,10 +280,20 @@ def drawn(name, r):
                  short_conv_kernel_size=pick([3, 4]), kda_safe_gate=pick([True, False]),
                  kda_lower_bound=pick([-5.0, -1.0]), tie_word_embeddings=False)
     if name == "phi3":
-        f.update(hidden_size=heads * pick([4, 8]), sliding_window=pick([None, 3, 5]))
-        share = pick([0.5, 1.0])
-        f["head_dim"] = pick([4, 8])
+        wide, share = pick([4, 8]), pick([0.5, 1.0])
+        f.update(hidden_size=heads * wide, head_dim=wide, sliding_window=pick([None, 3, 5]))
         f["rope_parameters"] = dict(rope_theta=pick([100.0, 10000.0]), rope_type="default", partial_rotary_factor=share)
+        if pick([True, False]):
+            factors = lambda: [pick([1.0, 1.3, 4.0]) for _ in range(int(wide * share) // 2)]
+            f["rope_parameters"].update(rope_type="longrope", short_factor=factors(), long_factor=factors(),
+                                        **pick([{}, dict(attention_factor=1.2), dict(factor=3.0)]))
+            f["original_max_position_embeddings"] = pick([24, 64])
+    if name == "internlm3":
+        f["attention_bias"] = f["mlp_bias"]
+        f["hidden_size"] = heads * pick([4, 6])
+        if pick([True, False]):
+            f["rope_parameters"] = dict(rope_theta=100.0, rope_type="dynamic", factor=6.0)
+            f["max_position_embeddings"] = pick([20, 64])
     if name == "seed_oss":
         f["attention_out_bias"] = pick([True, False])
     if name in ("starcoder2", "nemotron"):
