@@ -24,19 +24,25 @@ Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   if (o.position_offset < (o.counts_real ? 1 : 0) || (o.position_offset > 0 && o.position_offset >= o.positions))
     fail<ValueError>("decoder: position_offset=", o.position_offset, " must be at least ", o.counts_real ? 1 : 0,
                      " and less than positions=", o.positions);
-  embedding = Embedding({.count = o.vocabulary, .dim = o.dim, .dtype = o.dtype}, rng);
+  const int64_t width = o.embedding_dim > 0 ? o.embedding_dim : o.dim;
+  embedding = Embedding({.count = o.vocabulary, .dim = width, .dtype = o.dtype}, rng);
+  if (width != o.dim) {
+    project_in = Linear({.in = width, .out = o.dim, .bias = false, .dtype = o.dtype}, rng);
+    project_out = Linear({.in = o.dim, .out = width, .bias = false, .dtype = o.dtype}, rng);
+  }
   if (o.embedding_norm) embedding_norm = norm_of(o);
   if (o.positions > 0) positions = Embedding({.count = o.positions, .dim = o.dim, .dtype = o.dtype}, rng);
   for (const DecoderBlockOptions& block : o.blocks) blocks.emplace_back(block, o, rng);
   if (o.streams && o.mixes_streams) streams = streams_of(o, rng), streams.read_only();
-  norm = norm_of(o);
-  if (!o.tied) head = Linear({.in = o.dim, .out = o.vocabulary, .bias = o.head_bias, .dtype = o.dtype}, rng);
+  if (!o.post_norm) norm = norm_of(o);
+  if (!o.tied) head = Linear({.in = width, .out = o.vocabulary, .bias = o.head_bias, .dtype = o.dtype}, rng);
 }
 
 Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
   ModuleScope scope(this, type);
   if (tokens.rank() != 2) fail("decoder: got tokens=", tokens, "; need i64 [batch, n]");
   Tensor h = embedding(tokens);
+  if (project_in.weight.defined()) h = project_in(h);
   if (options.embedding_scale != 1) h = h * options.embedding_scale;
   h = embedding_norm(h);
   const int64_t n = tokens.dim(1), given = options.counts_real ? 0 : options.positions - options.position_offset,
@@ -62,7 +68,8 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
   return norm(h);
 }
 
-Tensor Decoder::logits(const Tensor& h) const {
+Tensor Decoder::logits(const Tensor& of) const {
+  const Tensor h = project_out.weight.defined() ? project_out(of) : of;
   Tensor s = options.tied ? matmul(h, transpose(embedding.weight, 0, 1)) : head(h);
   if (options.logit_scale != 1) s = s * options.logit_scale;
   const double t = options.logit_cap;
@@ -74,7 +81,7 @@ static bool absent(const auto& branch) { return std::holds_alternative<std::mono
 DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng)
     : residual_scale(o.residual_scale), mixer_factor(block.mixer_factor), beside_factor(block.beside_factor),
       feed_factor(block.feed_factor), mixer_carried(block.mixer_norms.carried), feed_carried(block.feed_norms.carried),
-      parallel(block.parallel) {
+      parallel(block.parallel), post_norm(o.post_norm) {
   if (absent(block.mixer) && !absent(block.beside)) fail<ValueError>("decoder: a block has `beside` without a mixer");
   const auto make = [&](auto& member, const auto& options) {
     if constexpr (requires { typename std::decay_t<decltype(options)>::Layer; }) {
@@ -93,6 +100,8 @@ DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOption
   std::visit([&](const auto& f) { make(feed, f); }, block.feed);
   if (o.streams && (o.residual_scale != 1 || mixer_carried != 0 || feed_carried != 0 || parallel))
     fail<ValueError>("decoder: residual streams take no residual_scale, `carried` or `parallel`");
+  if (post_norm && (o.streams || mixer_carried != 0 || feed_carried != 0 || parallel))
+    fail<ValueError>("decoder: post_norm takes no streams, `carried` or `parallel`");
   if (block.ngrams) {
     if (!o.streams) fail<ValueError>("decoder: n-grams are added to residual streams; this model has none");
     NgramInjectionOptions of_streams = *block.ngrams;
@@ -139,6 +148,10 @@ Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass, const Tensor&
     return feed_streams(h, [&](const Tensor& r) { return feed_post_norm(of(feed, feed_norm(r), feed_factor)); });
   }
   Tensor h = x, u = x;
+  if (post_norm) {
+    if (!absent(mixer)) h = mixer_norm(sum(h, h, 0, mixed(h), mixer_post_norm));
+    return absent(feed) ? h : feed_norm(sum(h, h, 0, of(feed, h, feed_factor), feed_post_norm));
+  }
   if (!absent(mixer)) u = mixer_norm(h), h = sum(h, u, mixer_carried, mixed(u), mixer_post_norm);
   if (absent(feed)) return h;
   const bool shared = feed_norm.options.kind == NormKind::none;  // with the mixer

@@ -7,6 +7,9 @@
 //                                                            the mixer reads
 //   logits = cap(a·N(h)·W)                                   W = Eᵀ if tied; cap(s) = t·tanh(s/t)
 //
+// Of the first transformers (GPT-1, OPT 350M) a block is h ← N(h + mixer(h)), h ← N(h + feed(h)), and the last norm is
+// absent. The embedding may be narrower than h: then maps without bias widen it, and narrow what the head reads.
+//
 // With residual streams (layers/nn/hyper_connection.h) h stands for several of them: a branch reads a mixture, and what
 // it makes is added to each with a weight. Their mean, or a learned mixture, is what the last norm reads. Before a
 // block n-grams of the tokens may be added to the streams (ngram_injection.h).
@@ -71,6 +74,8 @@ struct DecoderOptions {
   NormKind norm = NormKind::rms;            // of all norms of blocks and of the last one
   double norm_eps = 1e-6;                   // their eps
   bool norm_bias = true;                    // of LayerNorm
+  bool post_norm = false;                   // N(h + F(h)) in place of h + F(N(h)), and no last norm
+  int64_t embedding_dim = 0;                // width of the embedding; 0: dim
   double embedding_scale = 1;               // c
   bool embedding_norm = false;              // N of the embedding (BLOOM)
   int64_t positions = 0;                    // rows of P, a table of learned positions; 0: none
@@ -95,6 +100,7 @@ struct DecoderBlock {
   double mixer_factor = 1, beside_factor = 1, feed_factor = 1;  // m, m', f
   double mixer_carried = 0, feed_carried = 0;                   // α of DecoderNorms
   bool parallel = false;                                        // see DecoderBlockOptions
+  bool post_norm = false;                                       // see DecoderOptions
   NgramInjection ngrams;                                        // may be absent; Decoder calls it
   HyperConnection mixer_streams, feed_streams;                  // absent without streams
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
@@ -117,6 +123,7 @@ struct Decoder {
   static constexpr bool logits_of_hidden = true;  // see generate()
   DecoderOptions options{};
   Embedding embedding, positions;  // the second may be absent
+  Linear project_in, project_out;  // of an embedding of another width: embedding_dim → dim, and back
   Norm embedding_norm;             // may be absent
   std::vector<DecoderBlock> blocks;
   HyperConnection streams;  // reads those behind the last block, with mixes_streams
@@ -125,7 +132,7 @@ struct Decoder {
 
   Decoder() = default;
   /// Throws ValueError for no vocabulary, for positions that begin behind the table, for blocks that are not `dim` wide
-  /// or that streams do not fit, and for one with `beside` alone.
+  /// or that streams or post_norm do not fit, and for one with `beside` alone.
   Decoder(DecoderOptions o, Rng& rng);
   /// tokens i64 [batch, n] → logits [batch, n, vocabulary].
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const { return logits(hidden(tokens, pass)); }
@@ -134,7 +141,7 @@ struct Decoder {
   Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const;
   /// h [..., dim] → logits [..., vocabulary]. A long prompt needs those of its last row only.
   Tensor logits(const Tensor& h) const;
-  SLUICE_PARTS(embedding, embedding_norm, positions, blocks, streams, norm, head);
+  SLUICE_PARTS(embedding, project_in, embedding_norm, positions, blocks, streams, norm, project_out, head);
 };
 
 }  // namespace sluice

@@ -9,10 +9,12 @@ namespace {
 
 /// GPT-2: learned positions, LayerNorm, an MLP, biases everywhere. Its maps are [in, out], and one makes q, k and v.
 /// GPT-Neo has windows in some layers, scores q·k as they are, no bias of q, k and v, and maps [out, in]. GPT-BigCode
-/// (StarCoder 1, SantaCoder) has maps [out, in], and in most models one key head.
+/// (StarCoder 1, SantaCoder) has maps [out, in], and in most models one key head. GPT-1 has its norms behind the sums,
+/// and calls the approximation of GELU "gelu".
 void read_gpt2(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const bool neo = r.type == "gpt_neo", code = r.type == "gpt_bigcode", one = code && c.get("multi_query", true);
+  const bool first = r.type == "openai-gpt", neo = r.type == "gpt_neo", code = r.type == "gpt_bigcode",
+             one = code && c.get("multi_query", true);
   DecoderOptions& all = r.plan.options;
   all.norm = NormKind::layer, all.tied = c.get("tie_word_embeddings", true);
   all.positions = c.at<int64_t>("max_position_embeddings");
@@ -24,6 +26,8 @@ void read_gpt2(FamilyReader& r) {
       "n_ctx attn_pdrop reorder_and_upcast_attn task_specific_params summary_activation summary_first_dropout "
       "summary_proj_to_labels summary_type summary_use_proj attention_types classifier_dropout embed_dropout "
       "resid_dropout gradient_checkpointing tokenizer_class");
+  all.post_norm = first;
+  if (first) c.ignore("n_special predict_special_tokens");
   if (code)
     c.ignore("attention_softmax_in_fp32 scale_attention_softmax_in_fp32 inference_runner validate_runner_input");
   if (code) c.ignore("num_key_value_heads max_batch_size max_sequence_length pre_allocate_kv_cache");
@@ -36,9 +40,14 @@ void read_gpt2(FamilyReader& r) {
   r.usual_names();
   r.widening = 4;
   r.ungated(r.all(), true, "activation_function", "c_fc.", "c_proj.");
+  if (first && !c.is("activation_function", "gelu") && !c.is("activation_function", "relu"))
+    c.refuse("activation_function", known({"relu", "gelu"}));
+  if (first && c.is("activation_function", "gelu"))
+    for (DecoderBlockOptions& block : all.blocks) std::get<MlpOptions>(block.feed).activation = Act::gelu_tanh;
+  if (first) r.plan.ignore.push_back("position_ids$");
   const std::string body = r.has("transformer.") ? "transformer." : "";  // the published files have no such prefix
-  r.rename("^positions\\.", body + "wpe.");
-  r.outer_names(body, "wte", "h", "ln_f");
+  r.rename("^positions\\.", body + (first ? "positions_embed." : "wpe."));
+  r.outer_names(body, first ? "tokens_embed" : "wte", "h", "ln_f");
   r.rename("input_layernorm\\.", "ln_1.");
   r.rename("post_attention_layernorm\\.", "ln_2.");
   if (neo) {
@@ -59,8 +68,9 @@ void read_gpt2(FamilyReader& r) {
   }
 }
 
-/// OPT, but not OPT 350M, whose norms stand behind the sums, and BioGPT: learned positions, whose table begins with two
-/// rows that no token reads, LayerNorm, in Galactica without weights, and an MLP. OPT counts real tokens only.
+/// OPT, of which OPT 350M has its norms behind the sums and a narrower embedding, and BioGPT: learned positions, whose
+/// table begins with two rows that no token reads, LayerNorm, in Galactica without weights, and an MLP. OPT counts real
+/// tokens only.
 void read_opt(FamilyReader& r) {
   const ModelConfig& c = r.config;
   const bool bio = r.type == "biogpt";
@@ -72,9 +82,11 @@ void read_opt(FamilyReader& r) {
     c.refuse("max_position_embeddings", "it must be from 1 to 2^40");
   all.positions += all.position_offset;
   if (bio && c.get("scale_embedding", true)) all.embedding_scale = std::sqrt(static_cast<double>(all.dim));
-  c.must_be("do_layer_norm_before", true);
-  c.must_be("_remove_final_layer_norm", false);
-  c.must_be("word_embed_proj_dim", all.dim);
+  all.post_norm = !c.get("do_layer_norm_before", true);
+  if (!all.post_norm) c.must_be("_remove_final_layer_norm", false);
+  else c.ignore("_remove_final_layer_norm");  // there is none
+  all.embedding_dim = c.get("word_embed_proj_dim", all.dim);
+  if (all.embedding_dim < 1) c.refuse("word_embed_proj_dim", "it must be positive");
   MultiHeadAttentionOptions o = r.attention();
   const bool biases = o.heads.qkv_bias = o.heads.out_bias = c.get("enable_bias", true);
   o.heads.use_rope = false;
@@ -92,6 +104,8 @@ void read_opt(FamilyReader& r) {
   const std::string body = bio ? "biogpt." : r.has("model.decoder.") ? "model.decoder." : "decoder.";
   r.outer_names(body, "embed_tokens", "layers", bio ? "layer_norm" : "final_layer_norm");
   r.rename("^positions\\.", body + "embed_positions.");
+  r.rename("^project_in\\.", body + "project_in.");
+  r.rename("^project_out\\.", body + "project_out.");
   if (bio) r.rename("^lm_head\\.", "output_projection.");
   if (bio && all.tied) r.plan.ignore.push_back("^output_projection\\.weight$");
 }
@@ -161,6 +175,9 @@ void read_bloom(FamilyReader& r) {
 std::span<const ModelFamily> gpt2_families() {
   static constexpr ModelFamily all[] = {
       {"gpt2", read_gpt2, R"({"activation_function": "gelu_new"})", kGpt2Names},
+      {"openai-gpt", read_gpt2, R"({"activation_function": "gelu"})",
+       R"({"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+           "n_positions": "max_position_embeddings", "afn": "activation_function"})"},
       {"gpt_bigcode", read_gpt2, R"({"activation_function": "gelu_pytorch_tanh"})", kGpt2Names},
       {"gpt_neo", read_gpt2, R"({"activation_function": "gelu_new"})",
        R"({"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "window_size": "sliding_window"})"},

@@ -26,9 +26,9 @@ struct Checkpoint {
 
 bool of_embedding(std::string_view name) {
   if (name == "embed.weight") return true;  // DeepSeek-V4
-  for (const char* end :
-       {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight", "embed_in.weight"})
-    if (name.ends_with(end)) return true;  // the second: Mamba, the third: Ling and Falcon, the fourth: GPT-2
+  for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight",
+                          "embed_in.weight", "tokens_embed.weight"})
+    if (name.ends_with(end)) return true;  // the second: Mamba, the third: Ling, Falcon, the fourth: GPT-2, then GPT-1
   return false;
 }
 bool is_head(std::string_view name) {  // the second: GPT-NeoX, the third: DeepSeek-V4, the last: BioGPT

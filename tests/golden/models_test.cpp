@@ -45,7 +45,7 @@ const std::vector<std::string> kFamilies = {
     "granitemoe_swa", "mpt", "persimmon", "minicpm3", "gpt_bigcode",
     "ministral3", "mistral4", "deepseek_v4", "exaone", "mimo_v2_flash", "gpt_neox_japanese", "codegen", "cohere2_moe",
     "olmo", "opt", "biogpt", "bloom", "hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "apertus",
-    "hyperclovax", "flint", "internlm3"};
+    "hyperclovax", "flint", "internlm3", "openai_gpt", "opt_350m"};
 // clang-format on
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }
@@ -311,6 +311,10 @@ TEST_CASE("models: a block that does not fit its model is named", "[models]") {
   const DecoderOptions alone{
       .vocabulary = 5, .dim = 8, .blocks = {{.mixer = std::monostate{}, .beside = MultiHeadAttentionOptions{twelve}}}};
   CHECK_THROWS_WITH(Decoder(alone, rng), "decoder: a block has `beside` without a mixer");
+  DecoderOptions post{.vocabulary = 5, .dim = 12, .blocks = {{.mixer = twelve}}, .post_norm = true};
+  CHECK(!Decoder(post, rng).norm.weight.defined());
+  post.blocks[0].parallel = true;
+  CHECK_THROWS_WITH(Decoder(post, rng), Contains("post_norm takes no streams, `carried` or `parallel`"));
   const DecoderOptions late{.vocabulary = 5, .dim = 8, .blocks = {}, .positions = 4, .position_offset = 4};
   CHECK_THROWS_WITH(Decoder(late, rng), Contains("position_offset=4 must be at least 0 and less than positions=4"));
   const DecoderOptions counts{.vocabulary = 5, .dim = 8, .blocks = {}, .positions = 4, .counts_real = true};

@@ -126,9 +126,9 @@ def drawn(name, r):
         f.update(hidden_size=heads * pick([4, 8]), attn_config=dict(softmax_scale=pick([None, 0.2]),
                                                                     clip_qkv=pick([None, 0.5])))
         f = make_models.mpt_names(f)
-    if name in ("olmo", "opt", "biogpt"):  # whose eps is always 1e-5
+    if name in ("olmo", "opt", "opt_350m", "biogpt"):  # whose eps is always 1e-5
         del f["rms_norm_eps"]
-    if name in ("opt", "biogpt", "bloom"):
+    if name in ("opt", "opt_350m", "biogpt", "bloom"):
         del f["num_key_value_heads"]
         f["hidden_size"] = heads * pick([4, 6])
     if name == "hyperclovax":
@@ -141,7 +141,9 @@ def drawn(name, r):
                  decoder_sparse_step=pick([1, 2]), norm_topk_prob=pick([True, False]))
     if name == "olmo":
         f["clip_qkv"] = pick([None, 0.5, 8.0])
-    if name == "opt":
+    if name == "opt_350m":
+        f.update(word_embed_proj_dim=pick([8, 12, 20]), _remove_final_layer_norm=pick([True, False]))
+    if name in ("opt", "opt_350m"):
         f.update(ffn_dim=pick([8, 24, 31]), enable_bias=pick([True, False]), activation_function=pick(["relu", "gelu"]),
                  layer_norm_elementwise_affine=pick([True, False]))
     if name == "biogpt":
@@ -460,6 +462,8 @@ def drawn(name, r):
         del f["num_hash_layers"]
     if name == "gpt_bigcode":
         f["multi_query"] = pick([True, False])
+    if name == "openai_gpt":
+        f = make_models.gpt2_names({**f, "hidden_size": heads * pick([4, 6]), "afn": pick(["gelu", "relu"])})
     if name in ("gpt2", "gpt_bigcode", "gpt_neo", "gptj", "codegen"):
         f.update({"hidden_size": heads * pick([4, 8] if name == "codegen" else [4, 6]),
                   "activation_function": pick(["gelu_new", "gelu"]),

@@ -198,6 +198,7 @@ FAMILIES = {
     "iquestcoder": ("IQuestCoder", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
     "bloom": ("Bloom", dict()),
     "opt": ("OPT", dict(ffn_dim=24)),
+    "opt_350m": ("OPT", dict(ffn_dim=24, do_layer_norm_before=False, word_embed_proj_dim=12)),
     "biogpt": ("BioGpt", dict(intermediate_size=24)),
     "olmo": ("Olmo", dict(intermediate_size=24, clip_qkv=0.7, rope_parameters=rope)),
     "hunyuan_v1_dense": ("HunYuanDenseV1", dict(intermediate_size=24, head_dim=8,
@@ -217,6 +218,7 @@ FAMILIES = {
                         rope_parameters=dict(rope_theta=500.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0,
                                              high_freq_factor=4.0, original_max_position_embeddings=16))),
     "gpt2": ("GPT2", dict()),
+    "openai_gpt": ("OpenAIGPT", dict()),
     "gpt_bigcode": ("GPTBigCode", dict()),
     "gpt_neo": ("GPTNeo", dict(attention_types=[[["global", "local"], 1]], window_size=4)),
     "starcoder2": ("Starcoder2", dict(intermediate_size=24, sliding_window=4, tie_word_embeddings=True,
@@ -336,7 +338,7 @@ def make(kind, fields, folder, seed):
             computed = ("inv_freq", "mup_vector", "slope_rate", "_decay", "embed_positions")  # from the configuration
             if key.endswith("embed_positions.weight"):  # learned ones
                 computed = ()
-            if x.ndim == 0 or not x.is_floating_point() or any(name in key for name in computed):
+            if x.ndim in (0, 4) or not x.is_floating_point() or any(name in key for name in computed):  # 4: GPT-1's mask
                 continue
             noise = torch.randn_like(x)
             if "A_log" in key or "dt_bias" in key:
@@ -402,13 +404,13 @@ def main(out, names):
         fields = {**common, **options}
         if name in ("mamba", "falcon_mamba", "mamba2"):
             fields = without_attention(fields)
-        if name in ("gpt2", "gpt_bigcode", "gpt_neo", "gptj", "codegen"):
+        if name in ("gpt2", "openai_gpt", "gpt_bigcode", "gpt_neo", "gptj", "codegen"):
             fields = gpt2_names(fields)
         if name == "mpt":
             fields = mpt_names(fields)
         if name == "bloom":
             fields = bloom_names(fields)
-        if name in ("gpt_neox", "gpt_neox_japanese", "falcon", "persimmon", "opt", "biogpt", "bloom"):
+        if name in ("gpt_neox", "gpt_neox_japanese", "falcon", "persimmon", "opt", "opt_350m", "biogpt", "bloom"):
             del fields["num_key_value_heads"]
         folder = os.path.join(out, name)
         largest = make(kind, fields, folder, len(name))
