@@ -42,7 +42,11 @@ void add_attention_rows(RowList& rows) {
            "window": 3, "global_positions": [1], "use_rope": true, "ablation": "head_norm", "ablation_per_head": true,
            "ablation_norm": "layer"})",
        R"({"kv_shift": true, "norm": "rms", "qk_norm": true, "gates": [{"position": "g3"}], "ablation": "head_norm",
-           "ablation_norm": "rms_plain", "ablation_per_head": true})"});
+           "ablation_norm": "rms_plain", "ablation_per_head": true})",
+       R"({"causal": true, "use_rope": true, "qk_norm": true, "tied_values": true, "v_norm": true, "scale": 1})",
+       R"({"causal": true, "chunk_size": 3, "growth_beta": 0.7, "growth_length": 3, "growth_offset": 1, "sink": "learned",
+           "v_norm": true, "gates": [{"position": "g2"}]})"});
+  heads.refuses_segments = "chunk_size";
   heads.nonlinear_after_dropout =
       Json::Object{{"ablation", "silu"}, {"ablation", "head_norm"}, {"sandwich_norm", true}};
   rows.add<GatedAttention>(

@@ -23,6 +23,7 @@ void add_nn_rows(RowList& rows) {
            "swiglu_alpha": 1.3, "hidden": 5, "shared_hidden": 3})",
        R"({"activation": "swiglu_limited", "swiglu_limit": 0.3, "hidden": 5, "shared_hidden": 3,
            "shared_gate": false})",
+       R"({"router": "sigmoid", "norm_topk": false, "weigh_input": true, "shared_hidden": 3, "shared_gate": false})",
        R"({"router": "sqrt_softplus", "experts": 5, "router_bias": true, "scale": 1.5})",
        R"({"activation": "relu2", "latent": 2, "hidden": 5, "shared_hidden": 3, "expert_bias": true})"});
   rows.add<Norm>(

@@ -48,7 +48,7 @@ void multi_head_parameters(Layer& l) {
       .norm("norm", "norm", "dim")
       .dense("q", "dim", "heads*dk", "qkv_bias")
       .dense("k", "c", "g*dk", "qkv_bias")
-      .dense("v", "c", "g*dv", "qkv_bias")
+      .dense("v", "c", "g*dv", "qkv_bias", "", "not tied_values")
       .dense("out", "heads*dv", "dim", "out_bias", "", "project_out")
       .norm("q_norm", "qk_norm_kind", "(heads*dk if qk_norm_over != 'shared' else dk)", "qk_norm")
       .norm("k_norm", "qk_norm_kind", "(g*dk if qk_norm_over != 'shared' else dk)", "qk_norm")
@@ -83,7 +83,7 @@ void perhaps_two_sequences(Layer& l) {
   l.input("x [batch, n, dim]", "", "context_dim == 0")
       .input("x [batch, m, dim]", "", "context_dim > 0")
       .input("context [batch, n, c]", "already normalised", "context_dim > 0");
-  beside_x(l, "n if context_dim == 0 else m", "context_dim == 0 and ");
+  beside_x(l, "n if context_dim == 0 else m", "context_dim == 0 and chunk_size == 0 and ");
 }
 
 const Values gate_1{{"position", "g1"}};
@@ -132,6 +132,7 @@ std::vector<Values> multi_head_samples() {
            {"ablation", "head_norm"},
            {"ablation_norm", "rms_plain"},
            {"gates", gates({{{"head_bias", true}}, {{"granularity", "headwise"}, {"activation", "softplus"}}})}}),
+      gqa({{"tied_values", true}, {"v_norm", true}, {"chunk_size", 3}, {"growth_beta", 0.7}, {"growth_length", 2}}),
       gqa({{"forget_gate", "input"}, {"kv_shift", true}, {"ablation", "head_norm"}, {"ablation_per_head", true}})};
 }
 

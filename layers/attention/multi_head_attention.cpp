@@ -55,6 +55,8 @@ MultiHeadAttention::MultiHeadAttention(Preset preset, MultiHeadAttentionOptions 
     };
     q_norm = of(h.heads), k_norm = of(h.kv_heads);
   }
+  if (o.v_norm) v_norm = Norm({h.value_dim, NormKind::rms_plain, o.qk_norm_eps, h.dtype});
+  if (o.tied_values) heads.v = Linear();
   forget = detail::forget_map(o.forget, h, rng);
   if (o.kv_shift)
     for (Linear* shift : {&k_shift, &v_shift}) *shift = Linear({h.dim, h.kv_heads, false, h.init, h.dtype}, rng);
@@ -118,8 +120,8 @@ Tensor MultiHeadAttention::keys(Call& call, const Tensor& source, int64_t positi
   return normed_and_turned(y, k_norm, GatePosition::g3, {source}, options.heads.rope.of_keys(), position);
 }
 Tensor MultiHeadAttention::values(Call& call, const Tensor& source) const {
-  const Tensor rows = shifted(call, v_shift, source, mapped(heads.v, source));
-  return gated(GatePosition::g2, detail::split_heads(rows, options.heads.kv_heads), {source});
+  const Tensor rows = shifted(call, v_shift, source, mapped(options.tied_values ? heads.k : heads.v, source));
+  return gated(GatePosition::g2, v_norm(detail::split_heads(rows, options.heads.kv_heads)), {source});
 }
 
 Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
@@ -131,6 +133,22 @@ Tensor MultiHeadAttention::relative_bias(int64_t m, int64_t n) const {
     case PositionBias::alibi: return relative_alibi(alibi_slopes(options.heads.heads, heads.q.weight.options()), m, n);
   }
   return {};
+}
+
+void MultiHeadAttention::set_chunks(Call& call, int64_t position, int64_t keys, AttentionMask& mask) const {
+  if (call.segments().defined())
+    fail<ValueError>(preset_.name, ": chunk_size=", options.chunk_size,
+                     " counts the tokens of one document; got segments");
+  const int64_t m = call.x.dim(1), end = position + m;
+  const TensorOptions number{i64, call.x.device()};
+  const Tensor real = call.key_mask().defined() ? to(call.key_mask(), i64) : ones({call.x.dim(0), m}, number),
+               before = call.running_sum(to(call.running_sum(real, 1) == 0.0, i64), 1);
+  if (m == 0) return;
+  const auto chunks = [&](int64_t n) {  // of the last n tokens
+    return floor_divide(arange(end - n, end, 1, number) - narrow(before, 1, m - 1, 1),
+                        static_cast<double>(options.chunk_size));
+  };
+  mask.query_segments = chunks(m), mask.key_segments = chunks(keys);
 }
 
 AttentionOptions MultiHeadAttention::attention_options(int64_t m, int64_t n, AttentionMask mask) const {
@@ -174,8 +192,10 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call, const Choos
       fail<ValueError>(preset_.name, ": segments and context_segments come together");
   } else {
     call.check_causal(options.heads.causal);
-    const int64_t position = call.first(options.heads.use_rope || options.growth.beta != 0);
-    const int64_t window = Call::rows_seen(options.window, options.dilation, options.global);
+    const int64_t position = call.first(options.heads.use_rope || options.growth.beta != 0 || options.chunk_size > 0);
+    int64_t window = Call::rows_seen(options.window, options.dilation, options.global);
+    if (options.chunk_size > 0 && options.global.empty())
+      window = window > 0 ? std::min(window, options.chunk_size) : options.chunk_size;
     p.q = queries(p.from, position), p.k = keys(call, p.from.x, position), p.v = values(call, p.from.x);
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(options.heads.head_dim)));
     if (options.forget.gate != ForgetGate::none) detail::add_forget_columns(call, forget, p.from.x, scale, p.q, p.k);
@@ -184,6 +204,7 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call, const Choos
     const auto [m, n] = call.extent(p.k);
     p.attention = attention_options(m, n, call.mask());
     p.attention.scale = scale;  // the width of q may have grown
+    if (options.chunk_size > 0) set_chunks(call, position, p.k.dim(2), p.attention.mask);
     std::vector<int64_t>& global = p.attention.mask.global;
     for (const int64_t i : pass.positions.get()) {
       if (i < 0 || i >= n) fail<ValueError>(preset_.name, ": position ", i, " is not one of the ", n, " tokens");
@@ -210,7 +231,7 @@ GlobalRows MultiHeadAttention::global_rows(const Prepared& p) const {
   const Tensor index = to(Tensor::from(global), x.device());
   GlobalRows g{.q = detail::split_heads(mapped(global_q, index_select(x, 1, index)), h.heads),
                .k = detail::split_heads(mapped(global_k, x), h.kv_heads),
-               .v = detail::split_heads(mapped(global_v, x), h.kv_heads)};
+               .v = v_norm(detail::split_heads(mapped(global_v, x), h.kv_heads))};
   const auto turn = [&] {
     if (h.use_rope) g.q = rope_at(g.q, index, h.rope), g.k = rope(g.k, h.rope.of_keys());
   };

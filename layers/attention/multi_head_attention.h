@@ -3,7 +3,7 @@
 //
 //   x̂ = norm(x)
 //   Q = x̂·Wq, K = c·Wk, V = c·Wv           c = x̂, or a context (cross attention); within ±l (an option)
-//   K, V ← mixed with those of the token before (an option)
+//   K, V ← mixed with those of the token before (an option); V ← norm of each head (an option)
 //   Q, K, V ← gates G4, G3, G2              per channel or per head, from x̂ (or Q) and c
 //   Q, K ← norm of each head, or of all heads together, then RoPE, or RoPE first; Q also grows with its position (an
 //          option)
@@ -67,6 +67,11 @@ struct MultiHeadAttentionOptions {
   /// j <= i if causal (Longformer). Wq_g, Wk_g and Wv_g are initially copies of Wq, Wk and Wv.
   bool separate_global_projections = false;
 
+  /// c > 0: a token sees only those of its own chunk of c tokens, of which the first begins behind the padding before a
+  /// text (Llama 4). Such a layer takes no segments.
+  int64_t chunk_size = 0;
+  bool tied_values = false;   // V is x̂·Wk, before norms and RoPE, as wide as K (Gemma 4); Wv is absent
+  bool v_norm = false;        // RMSNorm of each head of V, without weights, with qk_norm_eps (Gemma 4)
   double qkv_limit = 0;       // l: Q, K and V lie within ±l (OLMo, DBRX); 0: anywhere
   bool qk_norm = false;       // norm of Q and K, before RoPE
   bool qk_norm_late = false;  // behind RoPE (HunYuan)
@@ -101,6 +106,10 @@ struct MultiHeadAttentionOptions {
     f("dilation", o.dilation, at_least(1), "only distances that are multiples of it");
     f("global_positions", o.global, at_least(0), "positions that window and dilation do not bind");
     f("separate_global_projections", o.separate_global_projections, "global rows have Wq, Wk, Wv of their own");
+    f("chunk_size", o.chunk_size, at_least(0),
+      "tokens see those of their own chunk of so many tokens, behind padding; 0: of all");
+    f("tied_values", o.tied_values, "V is x Wk, without a Wv");
+    f("v_norm", o.v_norm, "RMSNorm of each head of V, without weights, with qk_norm_eps");
     f("qkv_limit", o.qkv_limit, at_least(0), "l: what Wq, Wk and Wv make is kept within -l and l; 0: not");
     f("qk_norm", o.qk_norm, "a norm of Q and K, before RoPE");
     f("qk_norm_late", o.qk_norm_late, "it stands behind RoPE");
@@ -146,7 +155,7 @@ struct MultiHeadAttention {
   MultiHeadAttentionOptions options{};  // with all defaults filled in
   Norm norm, sandwich;
   Heads heads;
-  Norm q_norm, k_norm;
+  Norm q_norm, k_norm, v_norm;
   Linear forget;            // dim → heads, of dtype exact(dtype), see forget_map()
   Linear k_shift, v_shift;  // dim → kv_heads, without bias
   Linear global_q, global_k, global_v;
@@ -176,8 +185,8 @@ struct MultiHeadAttention {
   /// The position bias of m queries and n keys as the table of ops/attention/relative_bias.h; undefined for none.
   Tensor relative_bias(int64_t m, int64_t n) const;
 
-  SLUICE_PARTS(norm, heads, q_norm, k_norm, forget, k_shift, v_shift, gates, ablation, t5_bias, toeplitz_bias, sink,
-               global_q, global_k, global_v, sandwich);
+  SLUICE_PARTS(norm, heads, q_norm, k_norm, v_norm, forget, k_shift, v_shift, gates, ablation, t5_bias, toeplitz_bias,
+               sink, global_q, global_k, global_v, sandwich);
 
  protected:
   /// The type and name of a layer that is this one with options that it sets.
@@ -208,6 +217,9 @@ struct MultiHeadAttention {
   Tensor gated(GatePosition position, const Tensor& y, const Sources& from, bool after_qk_norm = false) const;
   /// Rows of k or v, one for each token; `shift`, a map of `source`, mixes each with the row of the token before.
   Tensor shifted(Call& call, const Linear& shift, const Tensor& source, const Tensor& rows) const;
+  /// Sets the numbers of the chunks of queries and keys. The first query has this position, and the last key that of
+  /// the last query.
+  void set_chunks(Call& call, int64_t position, int64_t keys, AttentionMask& mask) const;
   /// What a map makes of x, within ±qkv_limit.
   Tensor mapped(const Linear& map, const Tensor& x) const;
   /// Norm, late gates and RoPE of the heads y, whose first row has this position.

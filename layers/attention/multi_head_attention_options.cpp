@@ -48,6 +48,11 @@ MultiHeadAttentionOptions detail::checked(const char* layer, MultiHeadAttentionO
   per_head("ablation_per_head", o.ablation == SdpaAblationKind::head_norm && o.ablation_per_head, o.ablation_norm);
   refuse(o.growth.beta != 0 && (cross || o.separate_global_projections),
          "growth is for self attention without separate_global_projections");
+  refuse(o.chunk_size > 0 && (cross || o.separate_global_projections),
+         "chunk_size is for self attention without separate_global_projections");
+  refuse(o.tied_values && (o.separate_global_projections || o.heads.value_dim != o.heads.head_dim),
+         "tied_values needs value_dim=", o.heads.value_dim, " to be head_dim=", o.heads.head_dim,
+         ", and takes no separate_global_projections");
   refuse(o.kv_shift && (cross || o.separate_global_projections),
          "kv_shift is for self attention without separate_global_projections");
   refuse((o.forget.decay_first > 0) != (o.forget.decay_last > 0),

@@ -86,6 +86,7 @@ void detail::check_rows(const char* op, const char* name, const Tensor& rows, DT
 
 Tensor detail::grown(const Tensor& q, const QueryGrowth& growth, int64_t position) {
   if (growth.beta == 0) return q;
+  position += growth.offset;
   const Tensor p = arange(position, position + q.dim(-2), 1, {i64, q.device()});
   const Tensor times = to(floor_divide(p, static_cast<double>(growth.length)), f64);
   return q * unsqueeze(to(log1p(times) * growth.beta + 1.0, q.dtype()), -1);

@@ -49,15 +49,18 @@ struct HeadsOptions {
   }
 };
 
-/// A factor 1 + beta·ln(1 + ⌊p/length⌋) of the query at position p, for texts longer than a model was trained on (Llama
-/// 4, Ministral 3, Mistral 4). beta = 0: none.
+/// A factor 1 + beta·ln(1 + ⌊(p + offset)/length⌋) of the query at position p, for texts longer than a model was
+/// trained on (Llama 4, Ministral 3, Mistral 4). beta = 0: none.
 struct QueryGrowth {
   double beta = 0;
   int64_t length = 8192;
+  int64_t offset = 0;  // Llama 4: 1
 
   static void describe(auto& o, auto& f) {
-    f("beta", o.beta, any_number(), "queries also times 1 + beta ln(1 + floor(position/growth_length)); 0: not");
+    f("beta", o.beta, any_number(),
+      "queries also times 1 + beta ln(1 + floor((position + growth_offset)/growth_length)); 0: not");
     f("length", o.length, at_least(1), "tokens, of growth_beta");
+    f("offset", o.offset, at_least(0), "tokens, of growth_beta");
   }
 };
 

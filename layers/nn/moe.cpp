@@ -154,15 +154,16 @@ Tensor Moe::by_tokens(const Tensor& given, const Tensor& numbers) const {
   const Tensor choices = contiguous(flatten(r.chosen)), order = argsort(choices),
                rows = index_select(repeat_interleave(arange(tokens, {i64, x.device()}), o.top_k, 0), 0, order),
                read = o.latent > 0 ? latent_down(x) : x, taken = index_select(read, 0, rows);
+  const Tensor weights = unsqueeze(to(index_select(flatten(r.weights), 0, order), x.dtype()), -1);
   const EachExpert of_gate(gate), of_up(up), of_down(down);
   std::vector<Tensor> results;
   int64_t e = 0;
-  for (const Tensor& part : split(taken, tokens_of_experts(choices, o.experts), 0)) {
+  for (const Tensor& part : split(o.weigh_input ? taken * weights : taken, tokens_of_experts(choices, o.experts), 0)) {
     if (part.dim(0) > 0 || tokens == 0) results.push_back(of_down(activated(of_up(part, e), of_gate(part, e), o), e));
     ++e;
   }
-  const Tensor weights = to(index_select(flatten(r.weights), 0, order), x.dtype());
-  Tensor y = index_add(zeros(read.shape(), x.options()), 0, rows, cat(results, 0) * unsqueeze(weights, -1));
+  const Tensor made = cat(results, 0);
+  Tensor y = index_add(zeros(read.shape(), x.options()), 0, rows, o.weigh_input ? made : made * weights);
   if (o.latent > 0) y = latent_up(y);
   if (o.shared_hidden > 0) {
     Tensor shared = shared_down(activated(shared_up(x), gated(o) ? shared_gate_proj(x) : Tensor(), o));

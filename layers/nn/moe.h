@@ -10,7 +10,8 @@
 // in all maps, and clamps g = x·Wg_i and u = x·Wu_i: (u + 1) ⊙ g ⊙ σ(α·g) with g <= l, |u| <= l. DeepSeek-V4
 // and GLM-5.3 clamp g and u alike, in the shared expert, too, and keep u ⊙ silu(g). Nemotron 3 has no gate. Its experts
 // may read a latent z = x·W_down, and W_up maps their sum back: y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up. In the first
-// layers of DeepSeek-V4 a table says T for each number of a token; s gives the weights alone.
+// layers of DeepSeek-V4 a table says T for each number of a token; s gives the weights alone. The experts of Llama 4
+// read w_i·x, and their outputs are added as they are.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
@@ -44,6 +45,7 @@ struct MoeOptions {
   int64_t groups = 1;            // groups of experts/groups neighbouring experts
   int64_t top_groups = 1;        // groups from which a token's experts come
   int64_t group_best = 1;        // number of largest s + b that add up to a group's score; DeepSeek-V2: 1, V3: 2
+  bool weigh_input = false;      // an expert reads w_i·x, and its output has no weight (Llama 4)
   bool expert_bias = false;      // biases of Wg_i, Wu_i and Wd_i
   MoeActivation activation = MoeActivation::swiglu;
   double swiglu_limit = 7, swiglu_alpha = 1.702;  // l; α of swiglu_oai
@@ -68,6 +70,7 @@ struct MoeOptions {
     f("groups", o.groups, at_least(1), "number of groups of experts");
     f("top_groups", o.top_groups, at_least(1), "the best groups, from which a token's experts come");
     f("group_best", o.group_best, at_least(1), "a group's score is the sum of so many of its largest s + b");
+    f("weigh_input", o.weigh_input, "an expert's weight multiplies what it reads, not what it writes");
     f("expert_bias", o.expert_bias, "biases of the experts' maps");
     f("activation", o.activation,
       "u silu(g); with g <= l, |u| <= l the same or (u + 1) g sigmoid(alpha g); or relu(u)^2, no g");

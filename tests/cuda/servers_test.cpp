@@ -90,7 +90,7 @@ const std::map<std::string, std::string> kServers{
     {"flash_block", "p p"},
     {"flash_model", "p p p"},
     {"mc_tfm", "r r r p"},
-    {"multi_head_attention", "r r r r rpt p p p r r p p p r r p p r"},
+    {"multi_head_attention", "r r r r rpt p p p r r p p p r r p p r r p"},
     {"gated_attention", "r r r r"},
     {"gated_cross_attention", "r r r"},
     {"forgetting_attention", "p r p p p p p r"},

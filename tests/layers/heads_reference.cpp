@@ -2,6 +2,7 @@
 // textbook gates.
 #include "layers/heads_reference.h"
 
+#include <algorithm>
 #include <set>
 
 namespace sluice::testing {
@@ -189,6 +190,8 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
   for (int64_t p : s.positions) global.insert(static_cast<std::size_t>(p));
   const std::size_t window = l.size("window"), dilation = l.size("dilation");
   const bool causal = l.yes("causal");
+  const std::size_t chunk = l.size("chunk_size");
+  const auto text = static_cast<std::size_t>(std::find(real.begin(), real.end(), true) - real.begin());
   const Matrix log_f = forget_logs(l, s, l.text("forget_gate"), normed);
   Matrix relative(heads);  // the bias of each head, by j − i + m − 1
   for (std::size_t h = 0; h < heads; ++h)
@@ -198,8 +201,11 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
   // Rows of global positions with projections of their own are bound by neither window nor dilation.
   const auto attended = [&](const std::string& prefix, bool free) {
     const std::vector<Matrix> q = side(l, s, prefix + "q", false, normed), k = side(l, s, prefix + "k", true, source);
-    std::vector<Matrix> v = heads_of(mapped(l, prefix + "v", source), l.size("kv_heads")), y;
+    const std::string values = prefix + (l.yes("tied_values") ? "k" : "v");
+    std::vector<Matrix> v = heads_of(mapped(l, values, source), l.size("kv_heads")), y;
     if (l.yes("kv_shift")) shift_heads(l, s, "v_shift", source, v);
+    for (Matrix& one : v)
+      if (l.yes("v_norm")) one = norm_of("rms_plain", l.real("qk_norm_eps"), {}, {}, one, 1);
     gates(l, "g2", false, v, source, normed);
     for (std::size_t h = 0; h < heads; ++h)
       y.push_back(softmax_of(
@@ -212,9 +218,11 @@ Matrix multi_head_attention(const LayerFacts& l, const LayerSequence& s) {
               if (distance % dilation != 0) return kHidden;
             }
             if (!s.documents.empty() && s.documents[i] != key_documents[j]) return kHidden;
+            if (chunk > 0 && (i < text || (i - text) / chunk != (j - text) / chunk)) return kHidden;  // j >= text: real
             if (s.allowed && !s.allowed(h, i, j)) return kHidden;
             double t = scale * dot(q[h][i], k[h / group][j]);
-            t *= 1 + l.real("growth_beta") * std::log1p(std::floor(static_cast<double>(i) / l.real("growth_length")));
+            const double p = static_cast<double>(i) + l.real("growth_offset");
+            t *= 1 + l.real("growth_beta") * std::log1p(std::floor(p / l.real("growth_length")));
             if (cap > 0) t = cap * std::tanh(t / cap);
             for (std::size_t between = j + 1; between <= i && !cross; ++between) t += log_f[between][h];
             return t + relative[h][j + m - 1 - i] + (s.bias.empty() ? 0 : s.bias[i][j]);

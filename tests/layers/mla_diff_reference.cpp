@@ -107,7 +107,8 @@ Matrix mla(const LayerFacts& l, const LayerSequence& s) {
         [&](std::size_t i, std::size_t j) {
           if (!sees(l, s, h, i, j) || (!chosen.empty() && !chosen[i][j])) return kHidden;
           const double grown =
-              1 + l.real("growth_beta") * std::log1p(std::floor(static_cast<double>(i) / l.real("growth_length")));
+              1 + l.real("growth_beta") * std::log1p(std::floor((static_cast<double>(i) + l.real("growth_offset")) /
+                                                                l.real("growth_length")));
           return grown * scale * (dot(q_nope[i], k_nope[j]) + dot(q_rope[i], k_rope[j])) +
                  (s.bias.empty() ? 0 : s.bias[i][j]);
         },

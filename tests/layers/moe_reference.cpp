@@ -86,10 +86,13 @@ Matrix moe(const LayerFacts& l, const LayerSequence& s) {
     std::vector<double> sum(read[0].size(), 0.0);
     for (std::size_t i = 0; i < k; ++i) {
       const std::size_t e = best[i];
-      const Matrix inner = hidden_layer(l, mapped(l, "up", e, read), mapped(l, "gate", e, read));
+      const double weight = l.real("scale") * (l.yes("norm_topk") ? score[e] / total : score[e]);
+      const bool first = l.yes("weigh_input");
+      Matrix taken = read;
+      for (double& v : taken[0]) v *= first ? weight : 1;
+      const Matrix inner = hidden_layer(l, mapped(l, "up", e, taken), mapped(l, "gate", e, taken));
       const Matrix one = mapped(l, "down", e, inner);
-      for (std::size_t c = 0; c < sum.size(); ++c)
-        sum[c] += l.real("scale") * (l.yes("norm_topk") ? score[e] / total : score[e]) * one[0][c];
+      for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += (first ? 1 : weight) * one[0][c];
     }
     if (latent) sum = dense(l, "latent_up", {sum})[0];
     if (l.size("shared_hidden") > 0) {

@@ -30,8 +30,10 @@ TEST_CASE("multi_head_attention: the map holds the weights of the values", "[att
       for (const Tensor& keys : {Tensor(), padding}) {
         Pass pass{.context = in.context};
         (s.cross() ? pass.context_mask : pass.key_mask) = keys;
-        Tensor v = detail::split_heads(a.heads.v(s.cross() ? in.context : a.norm(in.x)), h.kv_heads);
+        const Linear& map_of_values = a.options.tied_values ? a.heads.k : a.heads.v;
+        Tensor v = detail::split_heads(map_of_values(s.cross() ? in.context : a.norm(in.x)), h.kv_heads);
         if (const double l = a.options.qkv_limit; l > 0) v = clamp(v, -l, l);
+        v = a.v_norm(v);
         const Tensor map = a.map(in.x, pass);
         const Tensor y = detail::merge_heads(matmul(map, repeat_interleave(v, h.heads / h.kv_heads, 1)));
         CHECK(max_abs_diff(a(in.x, pass), h.project_out ? a.heads.out(y) : y) < 1e-12);

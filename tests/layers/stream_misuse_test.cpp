@@ -106,7 +106,9 @@ TEST_CASE("table: a layer that reads no positions may have tokens of its own in 
     const bool turns = rope && !(*rope == Json(false)) && !(*rope == Json("none"));
     const Json* growth = s.options.find("growth_beta");  // of queries with their positions
     const bool grows = growth && *growth->as<double>() > 0;
-    if (!s.row.streams || !s.causal() || turns || grows || s.options.find("scaling"))
+    const Json* chunk = s.options.find("chunk_size");
+    const bool chunks = chunk && *chunk->as<int64_t>() > 0;
+    if (!s.row.streams || !s.causal() || turns || grows || chunks || s.options.find("scaling"))
       return;  // chunks have places, too
     ++streamed;
     const auto every_other = [&](const Tensor& x, const Pass& pass) {
