@@ -63,6 +63,7 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
   for (const DecoderBlock& block : blocks) {
     if (block.ngrams.table.weight.defined()) h = h + block.ngrams(h, tokens, pass);
     h = block(h, pass, tokens);
+    if (block.scale.defined()) h = h * block.scale;
   }
   if (options.streams) h = options.mixes_streams ? streams.read(h).x : mean(unflatten(h, -1, {s, options.dim}), {-2});
   return norm(h);
@@ -110,6 +111,7 @@ DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOption
   }
   if (o.streams && !absent(mixer)) mixer_streams = streams_of(o, rng);
   if (o.streams && !absent(feed)) feed_streams = streams_of(o, rng);
+  if (block.scaled) scale = init_vector(1, 1, o.dtype);
   const auto norm = [&](const auto& branch, bool there) { return there && !absent(branch) ? norm_of(o) : Norm(); };
   mixer_norm = norm(mixer, block.mixer_norms.before), mixer_post_norm = norm(mixer, block.mixer_norms.after);
   feed_norm = norm(feed, block.feed_norms.before), feed_post_norm = norm(feed, block.feed_norms.after);

@@ -63,6 +63,7 @@ struct DecoderBlockOptions {
   DecoderNorms feed_norms = {};                                                // around the feed
   double mixer_factor = 1, beside_factor = 1, feed_factor = 1;                 // m, m', f
   bool parallel = false;  // the feed reads the h that the mixer reads: its own N(h), or without that norm the mixer's
+  bool scaled = false;    // behind the block h is multiplied by a learned number (Gemma 4)
   std::optional<NgramInjectionOptions> ngrams = {};  // added before the block; needs streams, whose sizes it takes
 };
 
@@ -106,6 +107,7 @@ struct DecoderBlock {
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
   DecoderMixer mixer, beside = std::monostate{};
   std::variant<std::monostate, Glu, Moe, Mlp> feed;
+  Tensor scale;  // [1], of DecoderBlockOptions::scaled; Decoder multiplies by it
 
   DecoderBlock() = default;
   /// A block of a model with options `o`.
@@ -114,7 +116,7 @@ struct DecoderBlock {
   /// options.token_table.
   Tensor operator()(const Tensor& x, const Pass& pass = {}, const Tensor& tokens = {}) const;
   SLUICE_PARTS(ngrams, mixer_streams, mixer_norm, mixer, beside, mixer_post_norm, feed_streams, feed_norm, feed,
-               feed_post_norm);
+               feed_post_norm, scale);
 };
 
 /// Embedding, positions, blocks, norm, head.

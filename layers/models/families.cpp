@@ -7,8 +7,8 @@ namespace sluice {
 std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> all;
   for (const auto& some : {detail::llama_families(), detail::gpt2_families(), detail::attention_families(),
-                           detail::latent_families(), detail::hybrid_families(), detail::mamba_families(),
-                           detail::parallel_families(), detail::compressed_families()})
+                           detail::gemma_families(), detail::latent_families(), detail::hybrid_families(),
+                           detail::mamba_families(), detail::parallel_families(), detail::compressed_families()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -83,7 +83,7 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
   rename("^head\\.", has("language_model.lm_head.") ? "language_model.lm_head." : "lm_head.");
   rename("^blocks\\.", body + "layers.");
   plan.ignore = {"rotary_emb\\.inv_freq$", "^(model\\.)?mtp[._]", "^(model\\.)?visual\\.",
-                 "^(model\\.)?(vision_tower|multi_modal_projector)\\.",
+                 "^(model\\.)?(vision_tower|vision_model|multi_modal_projector)\\.",
                  "\\.attn(ention)?\\.(masked_)?bias$"};  // the last are causal masks
   // Layers that predict later tokens (MTP) stand behind the last layer.
   const int64_t more = c.get<int64_t>("num_nextn_predict_layers", c.get<int64_t>("num_mtp_layers", 0));
@@ -295,7 +295,7 @@ void FamilyReader::experts(const std::vector<int64_t>& which, const MoeOptions& 
   rename_in(which, "mlp\\.shared_gate_proj\\.", "mlp." + shared + ".gate_proj.");
   rename_in(which, "mlp\\.shared_(up|down)\\.", "mlp." + shared + ".$2_proj.");
   if (has("experts.gate_up_proj")) {
-    const bool as_is = type == "qwen3_vl_moe_text";
+    const bool as_is = type == "qwen3_vl_moe_text" || type == "llama4_text";
     const PyTorchLayout layout = as_is ? PyTorchLayout::as_is : PyTorchLayout::transposed;
     const int64_t axis = as_is ? 2 : 1;
     rename("experts\\.gate_proj$", "experts.gate_up_proj", {.part = 0, .axis = axis, .layout = layout});

@@ -160,12 +160,13 @@ struct FamilyReader {
   void block_sparse_moe(const std::string& which = "\\.mlp\\.");
 };
 
-/// Llama and what is close to it; GPT-2 and others without RoPE; others whose mixer is softmax attention; those with
-/// latent attention, and GLM; those with the delta rule, lightning attention or short convolutions; those with Mamba or
-/// Mamba-2, and Granite 3; those whose feed stands beside the mixer; those that attend to rows of pools.
+/// Llama and what is close to it; GPT-2 and others without RoPE; others whose mixer is softmax attention; Gemma; those
+/// with latent attention, and GLM; those with the delta rule, lightning attention or short convolutions; those with
+/// Mamba or Mamba-2, and Granite 3; those whose feed stands beside the mixer; those that attend to rows of pools.
 std::span<const ModelFamily> llama_families();
 std::span<const ModelFamily> gpt2_families();
 std::span<const ModelFamily> attention_families();
+std::span<const ModelFamily> gemma_families();
 std::span<const ModelFamily> latent_families();
 std::span<const ModelFamily> hybrid_families();
 std::span<const ModelFamily> mamba_families();

@@ -204,45 +204,6 @@ void read_exaone(FamilyReader& r) {
   else r.dense(r.all());
 }
 
-/// Gemma 1 to 3 and VaultGemma: norms that hold w − 1, in Gemma 2 and 3 around both branches. All but Gemma 1 have
-/// windows; Gemma 2 and VaultGemma cap scores and logits, Gemma 3 has norms of each head's q and k.
-void read_gemma(FamilyReader& r) {
-  const ModelConfig& c = r.config;
-  const bool first = r.type == "gemma", third = r.type == "gemma3_text", second = !first && !third;
-  DecoderOptions& model = r.plan.options;
-  model.tied = c.get("tie_word_embeddings", true);
-  model.embedding_scale = std::sqrt(static_cast<double>(model.dim));
-  c.must_be("use_bidirectional_attention", false);
-  MultiHeadAttentionOptions o = r.attention();
-  if (!first) {
-    model.logit_cap = r.factor("final_logit_softcapping", second ? 30.0 : 0.0, 0.0);
-    o.scale = 1 / std::sqrt(c.at<double>("query_pre_attn_scalar"));
-    o.softcap = r.factor("attn_logit_softcapping", second ? 50.0 : 0.0, 0.0);
-    if (third && o.softcap != 0) c.refuse("attn_logit_softcapping", "transformers caps no scores of Gemma 3");
-    o.qk_norm = third;
-    if (second) c.must_be("sliding_window_pattern", int64_t{2});
-    const auto sliding = r.typed_or_turns("sliding_attention", "sliding_window_pattern", second ? 2 : 6);
-    r.mixers(o);
-    if (third) {
-      c.any_of<double>({"rope_theta", "rope_parameters.full_attention.rope_theta"});
-      r.two_ropes(o, sliding, c.get("rope_local_base_freq", 10000.0));
-    }
-    r.windows(sliding);
-    c.must_be("sliding_window_size", c.get<int64_t>("sliding_window", 0));
-    if (r.type != "vaultgemma") r.norms_behind(true, "post_attention_layernorm.", "post_feedforward_layernorm.");
-    r.rename("feed_norm\\.", "pre_feedforward_layernorm.");
-  } else {
-    r.mixers(o);
-    c.must_be("hidden_activation", std::string("gelu_pytorch_tanh"));
-  }
-  r.usual_names();
-  // Gemma 1's "gelu" means the approximation, too.
-  const bool named = first && c.get("hidden_act", std::string("gelu")) != "gelu";
-  r.dense(r.all(), named ? "hidden_act" : "hidden_activation", "gelu_pytorch_tanh");
-  c.ignore("cache_implementation hidden_act _sliding_window_pattern");
-  r.norms_less_one();
-}
-
 /// gpt-oss: sinks, biases everywhere, experts with a clamped gate, windows in every other layer.
 void read_gpt_oss(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -343,10 +304,6 @@ void read_laguna(FamilyReader& r) {
   r.experts(r.others_than(dense), moe, r.has("shared_experts.") ? "shared_experts" : "shared_expert");
 }
 
-/// Defaults of transformers' Gemma3TextConfig for fields that config.json of Gemma 3 (4B and larger) leaves out.
-constexpr const char* kGemma3 = R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
-  "head_dim": 256, "rms_norm_eps": 1e-06, "query_pre_attn_scalar": 256, "rope_theta": 1000000})";
-
 // Bases of RoPE where the file has none.
 constexpr const char* kHalfMillion = R"({"rope_theta": 500000})";
 constexpr const char* kMillion = R"({"rope_theta": 1000000})";
@@ -379,10 +336,6 @@ std::span<const ModelFamily> attention_families() {
       {"flex_olmo", read_olmo, kHalfMillion},
       {"exaone4", read_exaone},
       {"exaone_moe", read_exaone, R"({"routed_scaling_factor": 2.5})"},
-      {"gemma", read_gemma},
-      {"gemma2", read_gemma},
-      {"vaultgemma", read_gemma},
-      {"gemma3_text", read_gemma, kGemma3},
       {"gpt_oss", read_gpt_oss},
       {"afmoe", read_afmoe},
       {"laguna", read_laguna},

@@ -1,6 +1,8 @@
 // Llama, and families that differ from it by a few options of attention or by their feeds.
 #include <sluice/layers/models/families.h>
 
+#include <algorithm>
+
 namespace sluice::detail {
 
 namespace {
@@ -203,6 +205,61 @@ void read_ernie(FamilyReader& r) {
   r.experts(r.others_than(dense), moe, "shared_experts");
 }
 
+/// The layers of SmolLM3 and Llama 4 that have no RoPE.
+std::vector<int64_t> layers_without_rope(const FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const auto rotates = c.get("no_rope_layers", std::vector<int64_t>{});  // 0: no RoPE
+  const auto turn = c.get<int64_t>("no_rope_layer_interval", 4);
+  if (turn < 1) c.refuse("no_rope_layer_interval", "it must be positive");
+  if (!c.has("no_rope_layers") || (rotates.empty() && r.type == "llama4_text"))
+    return r.where([&](int64_t i) { return (i + 1) % turn == 0; });
+  if (std::ssize(rotates) < r.layers) c.refuse("no_rope_layers", str("need ", r.layers, " entries"));
+  return r.where([&](int64_t i) { return rotates[static_cast<std::size_t>(i)] == 0; });
+}
+
+/// Llama 4 (its text): chunks and RoPE of neighbouring channels in most layers, with norms without weights of each
+/// head's q and k behind it; elsewhere queries that grow with their position. SwiGLU, or experts with a shared one,
+/// which read what the router weighs.
+void read_llama4(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  MultiHeadAttentionOptions turns = r.attention(), stays = turns;
+  turns.heads.rope.pairing = RopePairing::interleaved;
+  turns.qk_norm = turns.qk_norm_late = c.get("use_qk_norm", true), turns.qk_norm_kind = NormKind::rms_plain;
+  stays.heads.use_rope = false;
+  const char* const tuning = "attn_temperature_tuning";  // in some files 4
+  if (c.is(tuning, int64_t{4}) || c.get(tuning, true))
+    stays.growth = {c.get("attn_scale", 0.1), c.get<int64_t>("floor_scale", 8192), 1};
+  c.ignore("attn_scale floor_scale");
+  if (stays.growth.length < 1) c.refuse("floor_scale", "it must be positive");
+  const std::vector<int64_t> without = layers_without_rope(r);
+  r.mixers(turns);
+  r.mixers(without, stays);
+  const char* const size = "attention_chunk_size";
+  const std::vector<int64_t> chunked = c.has("layer_types") ? r.typed("layer_types", "chunked_attention")
+                                                            : r.others_than(c.is_null(size) ? r.all() : without);
+  const auto chunk = c.get<int64_t>(size, 8192, 0);
+  if (chunk < 1 && !chunked.empty()) c.refuse(size, "it must be positive");
+  for (const int64_t layer : chunked) std::get<MultiHeadAttentionOptions>(r.block(layer).mixer).chunk_size = chunk;
+  r.usual_names();
+  const auto step = c.get<int64_t>("interleave_moe_layer_step", 1);
+  if (step < 1) c.refuse("interleave_moe_layer_step", "it must be positive");
+  std::vector<int64_t> sparse = r.where([&](int64_t i) { return (i + 1) % step == 0; });
+  if (c.has("moe_layers")) {
+    const auto given = c.at<std::vector<int64_t>>("moe_layers");
+    sparse = r.where([&](int64_t i) { return std::ranges::find(given, i) != given.end(); });
+  }
+  r.dense(r.others_than(sparse));
+  for (const int64_t layer : r.others_than(sparse))
+    std::get<GluOptions>(r.block(layer).feed).hidden = c.get<int64_t>("intermediate_size_mlp", 16384);
+  MoeOptions moe = r.moe({"num_local_experts"});
+  moe.router = MoeRouter::sigmoid, moe.norm_topk = false, moe.weigh_input = true;
+  moe.shared_hidden = moe.hidden, moe.shared_gate = false;
+  c.ignore("router_jitter_noise for_llm_compressor intermediate_size_mlp");
+  r.experts(sparse, moe);
+  r.rename("mlp\\.gate\\.weight", "mlp.router.weight");
+  r.rename("\\.mlp\\.", ".feed_forward.");
+}
+
 /// SmolLM3: Llama with blocks without RoPE between.
 void read_smollm3(FamilyReader& r) {
   const ModelConfig& c = r.config;
@@ -210,14 +267,8 @@ void read_smollm3(FamilyReader& r) {
   c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
   MultiHeadAttentionOptions o = r.attention();
   r.mixers(o);
-  std::vector<int64_t> rotates = c.get("no_rope_layers", std::vector<int64_t>{});  // 0: no RoPE
-  const auto turn = c.get<int64_t>("no_rope_layer_interval", 4);
-  if (turn < 1) c.refuse("no_rope_layer_interval", "it must be positive");
-  for (int64_t i = 0; i < r.layers && !c.has("no_rope_layers"); ++i) rotates.push_back((i + 1) % turn);
-  if (std::ssize(rotates) < r.layers) c.refuse("no_rope_layers", str("need ", r.layers, " entries"));
   o.heads.use_rope = false;
-  for (int64_t i = 0; i < r.layers; ++i)
-    if (rotates[static_cast<std::size_t>(i)] == 0) r.block(i).mixer = o;
+  r.mixers(layers_without_rope(r), o);
   const bool slides = c.get("use_sliding_window", false);
   std::vector<int64_t> sliding;
   if (slides || c.has("layer_types")) sliding = r.typed("layer_types", "sliding_attention");
@@ -245,6 +296,7 @@ std::span<const ModelFamily> llama_families() {
       {"hyperclovax", read_hyperclovax},
       {"jais2", read_llama, R"({"hidden_act": "relu2", "attention_bias": true, "mlp_bias": true})"},
       {"smollm3", read_smollm3},
+      {"llama4_text", read_llama4, R"({"rope_theta": 500000, "head_dim": 128, "num_experts_per_tok": 1})"},
       {"starcoder2", read_starcoder2, R"({"hidden_act": "gelu_pytorch_tanh"})"},
       {"nemotron", read_starcoder2, R"({"hidden_act": "relu2"})"},
       {"nanochat", read_nanochat, R"({"hidden_act": "relu2"})"},

@@ -52,7 +52,8 @@ void ModelConfig::add(const std::string& prefix, const Json& value) {
   const auto* const object = value.find("__float__") ? nullptr : value.as<Json::Object>();  // an infinity is a number
   if (object)
     for (const auto& [name, member] : *object) add(prefix.empty() ? name : prefix + "." + name, member);
-  else if (value.is_null()) nulls_.insert(prefix);
+  if (value.is_null() || (object && object->empty())) nulls_.insert(prefix);
+  else if (object) return;
   else if (!fields_.emplace(prefix, value).second)
     fail<IOError>(at_, ": the field \"", prefix, "\" stands there twice, once with a dot in its name");
 }

@@ -25,7 +25,7 @@ class ModelConfig {
 
   /// True if the field is there and is not null.
   bool has(const std::string& name) const { return find(name) != nullptr; }
-  /// True if the field is there and is null.
+  /// True if the field is there and is null, or an object without members.
   bool is_null(const std::string& name) const { return nulls_.contains(name); }
   /// True if the field is there and has this value.
   bool is(const std::string& name, const Json& value) const { return has(name) && *find(name) == value; }
@@ -72,7 +72,7 @@ class ModelConfig {
   std::string at_;
   bool nested_ = false;
   mutable std::map<std::string, Json> fields_;
-  std::set<std::string> nulls_;  // names of fields that are null
+  std::set<std::string> nulls_;  // names of fields that are null, or objects without members
   mutable std::set<std::string> read_;
 };
 

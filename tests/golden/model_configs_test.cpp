@@ -379,3 +379,20 @@ TEST_CASE("model configs: what MPT must not have is refused by name", "[models]"
   wide.config["expansion_ratio"] = 2;
   CHECK_THAT(wide.refusal(), Contains("\"expansion_ratio\" is 2; only 4"));
 }
+
+TEST_CASE("model configs: what Gemma 4 and Llama 4 must not have is refused by name", "[models]") {
+  for (const auto& [family, field] : {std::pair("gemma4", "hidden_size_per_layer_input"),
+                                      {"gemma4", "num_kv_shared_layers"},
+                                      {"gemma4", "enable_moe_block"},
+                                      {"gemma4", "use_bidirectional_attention"},
+                                      {"llama4", "attention_chunk_size"},
+                                      {"llama4", "floor_scale"}}) {
+    Changed m(family);
+    m.config[field] = -1;
+    CHECK_THAT(m.refusal(), Contains(str("\"", field, "\" is -1")));
+  }
+  Changed m("gemma4");  // as published
+  std::erase_if(std::get<Json::Object>(m.config.value), [](const auto& f) { return f.first == "per_layer_config"; });
+  m.config["global_head_dim"] = 8, m.config["num_global_key_value_heads"] = 1;
+  CHECK(m.refusal().empty());
+}

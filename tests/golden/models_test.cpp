@@ -45,7 +45,8 @@ const std::vector<std::string> kFamilies = {
     "granitemoe_swa", "mpt", "persimmon", "minicpm3", "gpt_bigcode",
     "ministral3", "mistral4", "deepseek_v4", "exaone", "mimo_v2_flash", "gpt_neox_japanese", "codegen", "cohere2_moe",
     "olmo", "opt", "biogpt", "bloom", "hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "apertus",
-    "hyperclovax", "flint", "internlm3", "openai_gpt", "opt_350m"};
+    "hyperclovax", "flint", "internlm3", "openai_gpt", "opt_350m", "llama4",
+    "gemma4"};
 // clang-format on
 
 std::string folder_of(const std::string& family) { return source_folder() + "/tests/golden/models/" + family; }

@@ -53,7 +53,7 @@ def drawn(name, r):
                 "bamba", "lfm2", "lfm2_moe", "falcon_h1", "seed_oss", "arcee", "starcoder2", "ernie4_5_moe", "helium",
                 "olmoe", "flex_olmo", "exaone", "exaone4", "exaone_moe", "gemma", "dots1", "solar_open", "iquestcoder",
                 "jais2", "cwm", "olmo", "nanochat", "apertus", "hunyuan_v1_dense", "hunyuan_v1_moe", "hyperclovax", "flint",
-                "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa", "internlm3"):
+                "sarvam_moe", "hy_v3", "granitemoeshared", "granite_swa", "granitemoe_swa", "internlm3", "llama4"):
         rope = pick(list(ROPE))
         f["rope_parameters"] = dict(ROPE[rope], rope_type=rope, rope_theta=pick([100.0, 10000.0, 500000.0]))
         if rope == "yarn":
@@ -195,6 +195,24 @@ def drawn(name, r):
         rotates = [pick([0, 1]) for _ in range(layers)]
         f.update(no_rope_layers=pick([None, rotates]), no_rope_layer_interval=pick([1, 2, 4]),
                  use_sliding_window=pick([True, False]), sliding_window=pick([3, 5]))
+    if name == "llama4":
+        f.update(interleave_moe_layer_step=pick([1, 2, 3]), attention_chunk_size=pick([None, 2, 3, 5, 64]),
+                 no_rope_layer_interval=pick([1, 2, 4]), intermediate_size_mlp=pick([8, 24]), floor_scale=pick([2, 5]),
+                 no_rope_layers=pick([None, [], any_layers([0, 1])]), use_qk_norm=pick([True, False]),
+                 moe_layers=pick([None, [i for i in range(layers) if pick([True, False])]]), attn_scale=pick([0.1, 0.4]),
+                 attn_temperature_tuning=pick([True, False]), attention_bias=pick([True, False]))
+        if f["attention_chunk_size"]:
+            f["layer_types"] = pick([None, any_layers(["chunked_attention", "full_attention"])])
+    if name == "gemma4":
+        share, tied = pick([0.25, 0.5, 1.0]), pick([True, False])
+        full = pick([dict(rope_type="proportional", rope_theta=100.0, partial_rotary_factor=share),
+                     dict(rope_type="default", rope_theta=100.0), dict(ROPE["yarn"], rope_type="yarn", rope_theta=100.0)])
+        f.update(global_head_dim=pick([4, 8, 12]), attention_k_eq_v=tied, final_logit_softcapping=pick([None, 3.0]),
+                 num_global_key_value_heads=pick([None, f["num_key_value_heads"], heads]),
+                 hidden_activation=pick(["gelu_pytorch_tanh", "gelu"]), attention_bias=pick([True, False]),
+                 layer_types=any_layers(["sliding_attention", "full_attention"])[1:] + ["full_attention"],
+                 use_bidirectional_attention=pick([None, "vision"]),
+                 rope_parameters=dict(full_attention=full, sliding_attention=dict(rope_type="default", rope_theta=1000.0)))
     if name in ("mistral", "mixtral"):
         f["sliding_window"] = pick([None, 3, 5])
     if name == "jais2":
