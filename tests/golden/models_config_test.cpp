@@ -251,7 +251,7 @@ TEST_CASE("models: more config.json as published models have it", "[models]") {
            {R"("model_type": "seed_oss", "attention_bias": true, "attention_out_bias": false, "head_dim": 8,
                "mlp_bias": false, "pad_token_id": 1, "residual_dropout": 0.1,
                "rope_scaling": {"rope_type": "default"})",
-            R"("default")", R"("dynamic")"},
+            R"("default")", R"("ntk")"},
            {R"("model_type": "starcoder2", "activation_function": "gelu", "attention_softmax_in_fp32": true,
                "embedding_dropout": 0.1, "layer_norm_epsilon": 1e-05, "mlp_type": "default", "norm_epsilon": 1e-05,
                "norm_type": "layer_norm", "residual_dropout": 0.1, "scale_attention_softmax_in_fp32": true,
