@@ -143,10 +143,10 @@ void MultiHeadAttention::set_chunks(Call& call, int64_t position, int64_t keys, 
   const TensorOptions number{i64, call.x.device()};
   const Tensor real = call.key_mask().defined() ? to(call.key_mask(), i64) : ones({call.x.dim(0), m}, number),
                before = call.running_sum(to(call.running_sum(real, 1) == 0.0, i64), 1);
-  if (m == 0) return;
+  if (m == 0 && keys > 0) return;  // a step of no tokens
+  const Tensor lead = narrow(before, 1, std::max<int64_t>(m - 1, 0), std::min<int64_t>(m, 1));
   const auto chunks = [&](int64_t n) {  // of the last n tokens
-    return floor_divide(arange(end - n, end, 1, number) - narrow(before, 1, m - 1, 1),
-                        static_cast<double>(options.chunk_size));
+    return floor_divide(arange(end - n, end, 1, number) - lead, static_cast<double>(options.chunk_size));
   };
   mask.query_segments = chunks(m), mask.key_segments = chunks(keys);
 }
