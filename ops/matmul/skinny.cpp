@@ -26,9 +26,11 @@ void skinny_matmul(Trans tb, int64_t n, int64_t m, int64_t k, const T* a, int64_
     });
     return;
   }
-  // b is cut along k and, where rows are long, into columns, so that a task reads long pieces of few rows. The partial
-  // sums of the same columns are added in the order of k.
-  const int64_t cols = std::min<int64_t>(m, 2048), col_tiles = ceil_div(m, cols);
+  // b is cut along k and, where rows are long, into columns, so that sums stay in L1. The partial sums of the same
+  // columns are added in the order of k.
+  const bool far = m * k > (int64_t{1} << 20) / int64_t{sizeof(B)};  // L2 holds less
+  const auto sums = far ? &skinny_sums<true, T, B> : &skinny_sums<false, T, B>;
+  const int64_t cols = std::min<int64_t>(m, 512), col_tiles = ceil_div(m, cols);
   const int64_t depth = std::max<int64_t>(4, kPiece / std::max<int64_t>(1, cols) / 4 * 4);
   const int64_t depths = std::max<int64_t>(1, ceil_div(k, depth));
   const Tensor memory = empty({(depths - 1) * n * m}, {.dtype = dtype_of<T>()});
@@ -39,8 +41,7 @@ void skinny_matmul(Trans tb, int64_t n, int64_t m, int64_t k, const T* a, int64_
       T* const to = l == 0 ? c : rest + (l / depth - 1) * n * m;
       const int64_t ld = l == 0 ? ldc : m;
       for (int64_t r = 0; r < n; ++r) std::fill_n(to + r * ld + col, count, T(0));
-      // Processors foresee the long rows.
-      skinny_sums(n, count, std::min(depth, k - l), a + l, lda, b + l * ldb + col, ldb, to + col, ld);
+      sums(n, count, std::min(depth, k - l), a + l, lda, b + l * ldb + col, ldb, to + col, ld);
     }
   });
   parallel_for(m, 1 << 12, [=](int64_t begin, int64_t end) {

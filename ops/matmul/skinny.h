@@ -112,29 +112,37 @@ void skinny_dots(int64_t n, int64_t m, int64_t k, T scale, const T* a, int64_t l
 /// skinny_sums() of R rows.
 template <int R, bool kFar, class T, class B>
 void sums_of_rows(int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb, T* c, int64_t ldc) {
-  constexpr int64_t kRows = 4;  // rows of b at a time: each sum is loaded and stored once for the four
-  const int64_t ahead = far_ahead<B>(kRows, ldb);
+  constexpr int kRows = 4;  // rows of b at a time: each sum is loaded and stored once for the four
+  constexpr int64_t kLine = 64 / sizeof(T);
+  const int64_t ahead = far_ahead<B>(32, ldb);
   int64_t l = 0;
-  for (; l + kRows <= k; l += kRows) {
-    const B *b0 = b + l * ldb, *b1 = b0 + ldb, *b2 = b1 + ldb, *b3 = b2 + ldb;
-    if constexpr (kFar)
-      for (const B* row : {b0, b1, b2, b3})
-        for (int64_t j = 0; j < m; j += 64 / sizeof(B)) __builtin_prefetch(row + ahead + j, 0, 2);
+  for (; l + kRows <= k; l += kRows, b += kRows * ldb) {
     T w[R][kRows];
     for (int r = 0; r < R; ++r) std::copy_n(a + r * lda + l, kRows, w[r]);
-    SLUICE_VECTORIZE
-    for (int64_t j = 0; j < m; ++j) {
-      const T y0 = T(b0[j]), y1 = T(b1[j]), y2 = T(b2[j]), y3 = T(b3[j]);
+    const auto add = [&](int64_t j, int64_t count) {
+      typename Line<T>::type y[kRows], sum;
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) c[r * ldc + j] += (w[r][0] * y0 + w[r][1] * y1) + (w[r][2] * y2 + w[r][3] * y3);
-    }
+      for (int i = 0; i < kRows; ++i) {
+        if constexpr (kFar) __builtin_prefetch(b + i * ldb + ahead + j, 0, 2);
+        read_line<T>(b + i * ldb + j, count, y[i]);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        T* const to = c + r * ldc + j;
+        read_line<T>(to, count, sum);
+        sum += (w[r][0] * y[0] + w[r][1] * y[1]) + (w[r][2] * y[2] + w[r][3] * y[3]);
+        std::memcpy(to, &sum, static_cast<std::size_t>(count) * sizeof(T));
+      }
+    };
+    int64_t j = 0;
+    for (; j + kLine <= m; j += kLine) add(j, kLine);
+    if (j < m) add(j, m - j);
   }
-  for (; l < k; ++l)
+  for (; l < k; ++l, b += ldb)
     for (int r = 0; r < R; ++r) {
       const T w = a[r * lda + l];
-      const B* from = b + l * ldb;
       T* __restrict__ to = c + r * ldc;
-      for (int64_t j = 0; j < m; ++j) to[j] += w * T(from[j]);
+      for (int64_t j = 0; j < m; ++j) to[j] += w * T(b[j]);
     }
 }
 
