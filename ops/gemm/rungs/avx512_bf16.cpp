@@ -96,31 +96,29 @@ template <int C, bool kRounds>
   return joined(joined(v[0], v[1]), joined(v[2], v[3]));
 }
 
-constexpr int kDotCols = 4;
-
-/// c [rows, cols] = a bᵀ: dots of at most R rows of a with at most kDotCols rows of b. Where rows are missing, the last
+/// c [rows, cols] = a bᵀ: dots of at most R rows of a with at most C rows of b. Where rows are missing, the last
 /// one is read in their place, and its dots are dropped. The rows of b `ahead` numbers later are fetched into L2: b
 /// often comes from memory, where prefetches into L1 gain nothing.
-template <int R>
+template <int R, int C>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void dots(int64_t rows, int64_t k,
                                                                                  const BFloat16* a, int64_t lda,
                                                                                  const BFloat16* b, int64_t ldb,
                                                                                  int64_t ahead, int64_t cols, float* c,
                                                                                  int64_t ldc) {
-  static_assert(R * kDotCols <= 16);
+  static_assert(R * C <= 16);
   __m512 sum[16];
 #pragma GCC unroll 16
   for (__m512& x : sum) x = _mm512_setzero_ps();
-  const BFloat16 *left[R], *right[kDotCols];
+  const BFloat16 *left[R], *right[C];
 #pragma GCC unroll 4
   for (int i = 0; i < R; ++i) left[i] = a + std::min<int64_t>(i, rows - 1) * lda;
 #pragma GCC unroll 4
-  for (int j = 0; j < kDotCols; ++j) right[j] = b + std::min<int64_t>(j, cols - 1) * ldb;
+  for (int j = 0; j < C; ++j) right[j] = b + std::min<int64_t>(j, cols - 1) * ldb;
   for (int64_t p = 0; p < k; p += 32) {
     const __mmask32 mask = lanes_of_32(k - p);
-    __m512bh y[kDotCols];
+    __m512bh y[C];
 #pragma GCC unroll 4
-    for (int j = 0; j < kDotCols; ++j) {
+    for (int j = 0; j < C; ++j) {
       __builtin_prefetch(right[j] + ahead + p, 0, 2);
       y[j] = (__m512bh)_mm512_maskz_loadu_epi16(mask, right[j] + p);
     }
@@ -128,15 +126,13 @@ template <int R>
     for (int i = 0; i < R; ++i) {
       const __m512bh x = (__m512bh)_mm512_maskz_loadu_epi16(mask, left[i] + p);
 #pragma GCC unroll 4
-      for (int j = 0; j < kDotCols; ++j) sum[kDotCols * i + j] = _mm512_dpbf16_ps(sum[kDotCols * i + j], x, y[j]);
+      for (int j = 0; j < C; ++j) sum[C * i + j] = _mm512_dpbf16_ps(sum[C * i + j], x, y[j]);
     }
   }
   float each[16];
   _mm512_storeu_ps(each, sums_of(sum));
-  for (int64_t i = 0; i < std::min<int64_t>(R, rows); ++i) std::copy_n(each + kDotCols * i, cols, c + i * ldc);
+  for (int64_t i = 0; i < std::min<int64_t>(R, rows); ++i) std::copy_n(each + C * i, cols, c + i * ldc);
 }
-
-constexpr int kAtOnce = 8;  // pairs of rows of b
 
 /// Goes on to the next row. Else g++ would compute the addresses of all rows first, and keep them in vector registers.
 template <class T> [[gnu::always_inline]] inline void go_on(T*& row, int64_t ld) {
@@ -144,10 +140,10 @@ template <class T> [[gnu::always_inline]] inline void go_on(T*& row, int64_t ld)
   asm("" : "+r"(row));
 }
 
-/// Adds left · b to at most 32 columns of c. whole: to 32, and b has 2 · kAtOnce rows.
-template <int R, bool whole>
+/// Adds left · b to at most 32 columns of c; b has at most P pairs of rows. whole: b has all these rows, c 32 columns.
+template <int R, int P, bool whole>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::always_inline]] inline void add_columns(
-    int64_t m, int64_t k, const int32_t (&left)[R][kAtOnce], const BFloat16* b, int64_t ldb, int64_t ahead, float* c,
+    int64_t m, int64_t k, const int32_t (&left)[R][P], const BFloat16* b, int64_t ldb, int64_t ahead, float* c,
     int64_t ldc) {
   const __m512i low = _mm512_load_si512(kLowPairs), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
   const __mmask32 mask = lanes_of_32(m);
@@ -168,13 +164,13 @@ template <int R, bool whole>
   };
   const int32_t* numbers = left[0];
 #pragma GCC unroll 8
-  for (int p = 0; p < kAtOnce; ++p) {
+  for (int p = 0; p < P; ++p) {
     const __m512i even = next_row(2 * p), odd = next_row(2 * p + 1);
     const __m512bh right[2] = {(__m512bh)_mm512_permutex2var_epi16(even, low, odd),
                                (__m512bh)_mm512_permutex2var_epi16(even, high, odd)};
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const __m512bh x = (__m512bh)_mm512_set1_epi32(numbers[i * kAtOnce]);
+      const __m512bh x = (__m512bh)_mm512_set1_epi32(numbers[i * P]);
       sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, right[0]);
       sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, right[1]);
     }
@@ -192,46 +188,55 @@ template <int R, bool whole>
   }
 }
 
-/// c [R, m] += a [R, k] · b, k at most 2 · kAtOnce: the rows of b are read beside one another, and interleaved in
+/// c [R, m] += a [R, k] · b, k at most 2 · P: the rows of b are read beside one another, and interleaved in
 /// registers. The rows of b `ahead` numbers later are fetched into L2.
-template <int R>
+template <int R, int P>
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void add_rows(int64_t m, int64_t k,
                                                                                      const BFloat16* a, int64_t lda,
                                                                                      const BFloat16* b, int64_t ldb,
                                                                                      int64_t ahead, float* c,
                                                                                      int64_t ldc) {
-  int32_t left[R][kAtOnce] = {};  // pairs of a's numbers
+  int32_t left[R][P] = {};  // pairs of a's numbers
   for (int i = 0; i < R; ++i)
-    if (k == 2 * kAtOnce) std::memcpy(left[i], a + i * lda, sizeof left[i]);
+    if (k == 2 * P) std::memcpy(left[i], a + i * lda, sizeof left[i]);
     else std::memcpy(left[i], a + i * lda, static_cast<std::size_t>(k) * sizeof(BFloat16));
   int64_t j = 0;
-  if (k == 2 * kAtOnce)
-    for (; j + 32 <= m; j += 32) add_columns<R, true>(32, k, left, b + j, ldb, ahead, c + j, ldc);
-  for (; j < m; j += 32) add_columns<R, false>(m - j, k, left, b + j, ldb, ahead, c + j, ldc);
+  if (k == 2 * P)
+    for (; j + 32 <= m; j += 32) add_columns<R, P, true>(32, k, left, b + j, ldb, ahead, c + j, ldc);
+  for (; j < m; j += 32) add_columns<R, P, false>(m - j, k, left, b + j, ldb, ahead, c + j, ldc);
 }
 
 }  // namespace
 
 void avx512_bf16_sums(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
                       float* c, int64_t ldc) {
-  static constexpr decltype(&add_rows<1>) add[] = {&add_rows<1>, &add_rows<2>, &add_rows<3>,
-                                                   &add_rows<4>, &add_rows<5>, &add_rows<6>};
-  constexpr int64_t kDepth = 64, kStep = 2 * kAtOnce;  // rows of b that stay in L2 for all rows of a; at a time
-  const Cut groups(n, std::size(add));
+  // The sums of many rows are loaded and stored for 16 rows of b, those of few for 8: then b comes faster.
+  static constexpr decltype(&add_rows<1, 4>) few[] = {&add_rows<1, 4>, &add_rows<2, 4>, &add_rows<3, 4>,
+                                                      &add_rows<4, 4>},
+                                             many[] = {&add_rows<1, 8>, &add_rows<2, 8>, &add_rows<3, 8>,
+                                                       &add_rows<4, 8>, &add_rows<5, 8>, &add_rows<6, 8>};
+  constexpr int64_t kDepth = 64;  // rows of b that stay in L2 for all rows of a
+  const Cut groups(n, std::size(many));
+  const bool tall = groups.length > int64_t{std::size(few)};
+  const auto* const add = tall ? &many[0] : &few[0];
+  const int64_t step = tall ? 16 : 8;
   for (int64_t top = 0; top < k; top += kDepth)
     for (int64_t i = 0; i < n; i += groups.length)
-      for (int64_t l = top; l < std::min(top + kDepth, k); l += kStep)
-        add[std::min(groups.length, n - i) - 1](m, std::min(kStep, k - l), a + i * lda + l, lda, b + l * ldb, ldb,
-                                                i == 0 ? 2 * kStep * ldb : 0, c + i * ldc, ldc);
+      for (int64_t l = top; l < std::min(top + kDepth, k); l += step)
+        add[std::min(groups.length, n - i) - 1](m, std::min(step, k - l), a + i * lda + l, lda, b + l * ldb, ldb,
+                                                i == 0 ? 32 * ldb : 0, c + i * ldc, ldc);
 }
 
 void avx512_bf16_dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
                       float* c, int64_t ldc) {
-  const int64_t ahead = std::max<int64_t>(kDotCols * ldb, 8192);
-  for (int64_t j = 0; j < m; j += kDotCols)
+  const int64_t cols = n > 1 ? 4 : 2;  // of one row, which waits for memory alone, b comes faster by two rows
+  for (int64_t j = 0; j < m; j += cols)
     for (int64_t i = 0; i < n; i += 4)
-      (n - i > 2 ? dots<4> : dots<2>)(n - i, k, a + i * lda, lda, b + j * ldb, ldb, i == 0 ? ahead : 0,
-                                      std::min<int64_t>(kDotCols, m - j), c + i * ldc + j, ldc);
+      (n == 1      ? dots<1, 2>
+       : n - i > 2 ? dots<4, 4>
+                   : dots<2, 4>)(n - i, k, a + i * lda, lda, b + j * ldb, ldb,
+                                 i == 0 ? std::max<int64_t>(cols * ldb, 8192) : 0, std::min(cols, m - j),
+                                 c + i * ldc + j, ldc);
 }
 
 /// 16 rows of a, over all k, stay in L1 while the columns of b that fit in L2 go past.
