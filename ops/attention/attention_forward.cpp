@@ -204,7 +204,7 @@ template <class T> struct Forward {
   }
 };
 
-/// A call of bf16 gets f32 copies of all but K and V, which are widened tile by tile, or read where they lie.
+/// A call of bf16 gets f32 copies of all but K and V, which are read or packed where they lie.
 void forward_in_f32(const AttentionCall& call, Tensor& out, Tensor& lse) {
   AttentionCall copied = call;
   copied.k = copied.v = Tensor();

@@ -20,8 +20,10 @@
 
 namespace sluice::detail {
 
-/// How many queries are few. With bf16, copies of K and V for a product of more would take longer than 8 queries.
-inline int64_t few_queries(Precision precision) { return precision == Precision::bf16 ? 8 : kSkinnyRows; }
+/// How many queries are few. In bf16 without tiles of bf16, packing K and V for a product takes longer than 8 queries.
+inline int64_t few_queries(Precision precision) {
+  return precision == Precision::bf16 && usual_packing(f32, precision) != Packing::tiles ? 8 : kSkinnyRows;
+}
 
 template <class T> struct ScoreTiles {
   struct Tile {

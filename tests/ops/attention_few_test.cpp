@@ -1,5 +1,5 @@
-// Few queries, as in a step of decoding, whose heads may be rows of one; and K and V of bf16, which are read where they
-// lie or are widened tile by tile.
+// Few queries, as in a step of decoding, whose heads may be rows of one; and K and V of bf16, which are read or packed
+// where they lie.
 #include <sluice/ops/attention/attention.h>
 
 #include "support/approx.h"
@@ -54,7 +54,7 @@ TEST_CASE("attention: few queries of bf16 are those of f32, rounded", "[attentio
         }
 }
 
-TEST_CASE("attention: keys of bf16 are widened tile by tile", "[attention][bf16]") {
+TEST_CASE("attention: keys and values of bf16 are packed as they lie", "[attention][bf16]") {
   Rng rng(8);
   for (const int64_t m : {10, 16, 63, 64, 129, 300})
     for (const auto& [n, d] : {std::pair<int64_t, int64_t>{300, 1}, {513, 33}, {600, 64}, {1029, 130}})
