@@ -24,7 +24,7 @@ enum class Isa {
 Isa isa();
 /// The instruction sets of this machine, the weakest first.
 std::span<const Isa> isas();
-/// The best instruction set of this machine.
+/// The best instruction set of this machine: the last of isas(), or the one before it where that is faster.
 Isa best_isa();
 /// For tests and comparisons. Throws ValueError if this machine lacks `isa`. Must not be called while another thread
 /// computes.

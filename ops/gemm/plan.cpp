@@ -22,12 +22,19 @@ bool few_uses(const GemmShape& p, Packing packing) {
   return packing == Packing::panels && p.n <= 1024;
 }
 
-/// True if b goes past few rows of bf16, which do not repay a packed copy of it. Dots with rows of a transposed b add
-/// up their lanes, which pays for long rows. Measured without AMX alone.
-bool passes(const GemmShape& p) {
-  if (p.isa != Isa::avx512_bf16 || p.batch > 1 || p.m == 1 || p.dtype != bf16 || !p.flush || !p.plain_rows)
+/// True if VDPBF16PS takes the numbers of b where they lie. Dots with rows of a transposed b add up their lanes, which
+/// pays for long rows. With AMX this was not measured.
+bool passes_in_pairs(const GemmShape& p) {
+  if (p.isa != Isa::avx512_bf16 || p.dtype != bf16 || !p.flush || !p.plain_rows || p.batch > 1 || p.m == 1)
     return false;
   return p.plain_b ? p.n < 48 && p.m >= 64 && p.m * p.k > 1 << 14 : p.n < 48 && p.n <= p.k / 16 && p.k >= 64;
+}
+/// True if b goes past few rows, which do not repay a packed copy of it. A small b of f32 or f64 is in cache, and is
+/// multiplied where it lies anyway.
+bool passes(const GemmShape& p, Packing packing) {
+  const bool serves = packing == Packing::panels || (packing == Packing::rounded && p.dtype == bf16);
+  return serves && p.isa != Isa::base && p.plain_rows && p.batch == 1 && p.n < 64 && p.m >= 64 &&
+         p.m * p.k >= (p.dtype == bf16 ? 1 << 14 : 1 << 19);
 }
 
 const char* means(const GemmShape& p, Packing packing) {
@@ -50,7 +57,7 @@ const char* means(const GemmShape& p, Packing packing) {
 
 Plan plan_gemm(const GemmShape& p) {
   const int64_t work = p.n * p.m * p.k;
-  if (passes(p)) return {Plan::passing, Packing::tiles, means(p, Packing::tiles)};
+  if (passes_in_pairs(p)) return {Plan::passing, Packing::tiles, means(p, Packing::tiles)};
   // A single product of few rows is memory-bound. Where f32 is rounded to bf16, only one row counts as few: rounding
   // would not make it faster. Rows of a large transposed b are read once for 8 rows of a, 4 at a time.
   const bool twice = !p.plain_b && p.m * p.k >= 1 << 20 && usual(p) != Packing::tiles;
@@ -58,6 +65,7 @@ Plan plan_gemm(const GemmShape& p) {
   const int64_t few = p.dtype == f32 && rounds(p) ? 1 : most;
   if (p.batch == 1 && p.n <= few && p.plain_rows) return {Plan::rows, Packing::plain, "few rows"};
   if (p.batch == 1 && p.m == 1 && p.plain_column) return {Plan::column, Packing::plain, "few rows"};
+  if (passes(p, usual(p))) return {Plan::passing, usual(p), means(p, usual(p))};
 
   // Packing for all threads pays with enough rows and columns. OpenBLAS packs by itself. bf16 is always packed.
   const bool wide = p.isa != Isa::base && p.n >= 112 && p.m >= 32 && work >= 1 << 21;

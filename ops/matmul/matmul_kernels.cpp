@@ -218,25 +218,42 @@ template <class T, class X> struct Matmul {
     }
   }
 
-  /// Few rows of bf16, past which b goes: it is read once, where it lies. A task has some columns of c.
+  /// Few rows, past which b goes. A task has some columns of c.
   void passing() const {
-#if defined(__x86_64__)
-    const bool dots = right.trans == Trans::yes;
-    const int64_t cols = std::clamp<int64_t>(round_up(ceil_div(m, 16), 64), dots ? 64 : 128, 512);
+    const int64_t least = right.trans == Trans::yes ? 64 : std::max<int64_t>(64, 256 / sizeof(X));
+    const int64_t cols = std::clamp<int64_t>(round_up(ceil_div(m, 16), 64), least, 512), ld = cols + 16;
+    const Tensor wide = kRounds && plan.packing != Packing::tiles
+                            ? to(alias(a, Layout({n, k}, {left.ld, 1}, a.layout().offset)), f32)
+                            : Tensor();
     parallel_for(ceil_div(m, cols), 1, [&](int64_t begin, int64_t end) {
-      const Tensor memory = empty({n, cols}, {.dtype = dtype_of<T>()});
+      const Tensor memory = empty({n, ld}, {.dtype = dtype_of<T>()});
       T* const sums = reinterpret_cast<T*>(memory.raw());
       for (int64_t col = begin * cols; col < std::min(end * cols, m); col += cols) {
         const int64_t count = std::min(cols, m - col);
+        const X* const from_b = pb + right.at(0, col);
         if constexpr (kRounds) {
-          if (!dots) std::fill_n(sums, n * count, T(0));
-          (dots ? detail::avx512_bf16_dots : detail::avx512_bf16_sums)(n, count, k, pa, left.ld, pb + right.at(0, col),
-                                                                       right.ld, sums, count);
-          if (bias) detail::add_bias(sums, n, count, count, bias + col);
-          detail::round_rows(sums, count, n, count, pc + col, m);
+          if (plan.packing == Packing::tiles) by_pairs(count, from_b, sums, ld);
+          else detail::pass_by(n, count, k, wide.data<T>(), k, right.trans, from_b, right.ld, sums, ld);
+        } else {
+          detail::pass_by(n, count, k, pa, left.ld, right.trans, from_b, right.ld, sums, ld);
         }
+        if (bias) detail::add_bias(sums, n, count, ld, bias + col);
+        if constexpr (kRounds) detail::round_rows(sums, ld, n, count, pc + col, m);
+        else
+          for (int64_t i = 0; i < n; ++i) std::copy_n(sums + i * ld, count, pc + i * m + col);
       }
     });
+  }
+  /// passing() of `count` columns by AVX-512 BF16.
+  void by_pairs([[maybe_unused]] int64_t count, [[maybe_unused]] const X* from_b, [[maybe_unused]] T* sums,
+                [[maybe_unused]] int64_t ld) const {
+#if defined(__x86_64__)
+    if constexpr (kRounds) {
+      const bool dots = right.trans == Trans::yes;
+      for (int64_t i = 0; !dots && i < n; ++i) std::fill_n(sums + i * ld, count, T(0));
+      (dots ? detail::avx512_bf16_dots : detail::avx512_bf16_sums)(n, count, k, pa, left.ld, from_b, right.ld, sums,
+                                                                   ld);
+    }
 #endif
   }
   /// A block of a product: rows [top, top + height) of a, columns [first, first + count) of b, and [l, l + rows) of k.

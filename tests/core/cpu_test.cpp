@@ -15,7 +15,8 @@ TEST_CASE("isa: what is set is used, and what is missing is refused", "[cpu]") {
   REQUIRE_FALSE(all.empty());
   CHECK(all.front() == Isa::base);
   CHECK(std::is_sorted(all.begin(), all.end()));
-  CHECK(all.back() == best_isa());
+  // On Intel's processors without AMX products of bf16 are faster in f32.
+  CHECK((best_isa() == all.back() || (all.back() == Isa::avx512_bf16 && best_isa() == Isa::avx512)));
 #if defined(__aarch64__)
   CHECK((best_isa() == Isa::neon || best_isa() == Isa::neon_bf16));
 #elif defined(__x86_64__)

@@ -51,6 +51,7 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::amx, bf16, kExact, 8, 1, 512, 512, "separate, plain: one row or column"},
       // enough rows, columns and work for all threads
       {Isa::avx2, f32, kExact, 1, 111, 512, 512, "separate, panels: AVX2"},
+      {Isa::avx2, f32, kExact, 1, 111, 1024, 512, "separate, panels: AVX2"},
       {Isa::avx2, f32, kExact, 1, 1024, 512, 512, "own, panels: AVX2"},
       {Isa::avx2, f32, kExact, 1, 1025, 512, 512, "shared, panels: AVX2"},
       {Isa::avx2, f32, kExact, 1, 4096, 31, 512, "separate, panels: AVX2"},
@@ -61,7 +62,7 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::base, f32, kRounded, 1, 1024, 1024, 1024, "separate, rounded: portable, bf16"},
       {Isa::base, bf16, kExact, 1, 128, 128, 128, "shared, rounded: portable, bf16"},
       {Isa::avx2, bf16, kExact, 1, 128, 128, 127, "separate, rounded: AVX2, bf16"},
-      {Isa::avx2, bf16, kExact, 1, 8, 512, 512, "shared, rounded: AVX2, bf16"},
+      {Isa::avx2, bf16, kExact, 1, 64, 512, 512, "shared, rounded: AVX2, bf16"},
       // few rows, which use what all threads packed too seldom
       {Isa::avx512_bf16, f32, kRounded, 1, 512, 512, 512, "own, tiles: AVX-512 BF16"},
       {Isa::avx512_bf16, f32, kRounded, 1, 513, 512, 512, "shared, tiles: AVX-512 BF16"},
@@ -76,7 +77,18 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
       {Isa::amx, f32, kRounded, 2, 512, 512, 1024, "shared, tiles: AMX, bf16"},
       {Isa::avx2, bf16, kExact, 2, 512, 512, 1023, "separate, rounded: AVX2, bf16"},
       {Isa::neon_bf16, bf16, kExact, 2, 512, 512, 1024, "shared, tiles: BFMMLA, bf16"},
-      // few rows of bf16, past which b goes
+      // few rows, past which b goes
+      {Isa::avx2, f32, kExact, 1, 5, 1023, 512, "separate, panels: AVX2"},
+      {Isa::avx2, f32, kExact, 1, 5, 1024, 512, "passing, panels: AVX2"},
+      {Isa::amx, f64, kExact, 1, 63, 1024, 512, "passing, panels: AVX-512"},
+      {Isa::neon, f32, kExact, 1, 64, 1024, 512, "separate, panels: NEON"},
+      {Isa::avx512, f32, kExact, 1, 5, 63, 65536, "separate, panels: AVX-512"},
+      {Isa::avx512, f32, kExact, 2, 5, 1024, 512, "separate, panels: AVX-512"},
+      {Isa::avx512, f32, kRounded, 1, 5, 1024, 512, "separate, rounded: AVX-512, bf16"},
+      {Isa::avx2, bf16, kExact, 1, 5, 128, 128, "passing, rounded: AVX2, bf16"},
+      {Isa::avx2, bf16, kExact, 1, 5, 128, 127, "separate, rounded: AVX2, bf16"},
+      {Isa::base, bf16, kExact, 1, 5, 128, 128, "separate, rounded: portable, bf16"},
+      {Isa::base, f32, kExact, 1, 5, 1024, 512, "separate, plain: OpenBLAS"},
       {Isa::avx512_bf16, bf16, kExact, 1, 1, 512, 512, "passing, tiles: AVX-512 BF16"},
       {Isa::avx512_bf16, bf16, kExact, 1, 4, 128, 128, "rows, plain: few rows"},
       {Isa::avx512_bf16, bf16, kExact, 1, 5, 128, 128, "separate, tiles: AVX-512 BF16"},

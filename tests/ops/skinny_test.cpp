@@ -76,6 +76,46 @@ TEST_CASE("few rows: cut across columns and across k", "[skinny]") {
   check<double>(Trans::no, 2, 4099, 70, true, r);
 }
 
+TEST_CASE("few rows, past which b goes: every remainder, against products of one row each", "[skinny][matmul]") {
+  for_each_isa([] {
+    Rand r(9);
+    for (const DType dtype : {f32, f64})
+      for (const int64_t n : {5, 6, 7, 13, 14, 15, 29, 47, 63})
+        for (const auto& [m, k] : {std::pair<int64_t, int64_t>{64, 8209}, {1025, 513}, {545, 1000}})
+          for (const int64_t gap : {0, 3}) {  // behind each row
+            const Tensor a = narrow(random_tensor({n, k + gap}, dtype, r), 1, 0, k),
+                         bias = random_tensor({m}, dtype, r);
+            const Tensor plain = narrow(random_tensor({k, m + gap}, dtype, r), 1, 0, m);
+            const Tensor turned = transpose(narrow(random_tensor({m, k + gap}, dtype, r), 1, 0, k), 0, 1);
+            for (const Tensor& b : {plain, turned}) {
+              const Tensor y = linear(a, b, bias), want = matmul(to(a, f64), to(b, f64)) + to(bias, f64);
+              const double bound = (dtype == f32 ? 0x1p-22 : 0x1p-51) * (10 + std::sqrt(double(k)));
+              INFO(n << " x " << m << " x " << k << ' ' << str(dtype) << (&b == &plain ? "" : " transposed"));
+              // f64 against the same f64 would prove nothing: rows one by one go another way.
+              const Tensor last = linear(narrow(a, 0, n - 1, 1), b, bias);
+              CHECK(max_abs_diff(to(y, f64), want) < bound * 4);
+              CHECK(max_abs_diff(narrow(y, 0, n - 1, 1), last) < bound * 4);
+            }
+          }
+  });
+}
+
+TEST_CASE("few rows, past which b from memory goes: the same bits for any number of threads",
+          "[skinny][matmul][bits]") {
+  Rand r(10);
+  const int before = num_threads();
+  for (const DType dtype : {f32, bf16}) {
+    const Tensor a = random_tensor({17, 2100}, dtype, r), b = random_tensor({2100, 2300}, dtype, r);
+    set_num_threads(1);
+    const Tensor y = matmul(a, b), turned = matmul(a, transpose(contiguous(transpose(b, 0, 1)), 0, 1));
+    set_num_threads(5);
+    CHECK(same_bits(y, matmul(a, b)));
+    CHECK(max_abs_diff(to(y, f64), matmul(to(a, f64), to(b, f64))) < (dtype == f32 ? 1e-4 : 0.3));
+    CHECK(max_abs_diff(to(turned, f64), to(y, f64)) < (dtype == f32 ? 1e-4 : 0.3));
+  }
+  set_num_threads(before);
+}
+
 TEST_CASE("matmul: batches of small matrices and of vectors, in every layout", "[gemm][matmul][bits]") {
   Rng rng(5);
   for_each_isa([&](Isa i) {

@@ -1,0 +1,96 @@
+// Products of few rows, past which the right operand goes.
+#include <sluice/ops/gemm/gemm.h>
+
+#include <sluice/core/kernel/vectorise.h>
+#include <sluice/ops/gemm/panels.h>
+
+#include <algorithm>
+#include <type_traits>
+
+namespace sluice::detail {
+
+namespace {
+
+/// c (+)= a · b for `cols` columns of b, which a tile has at most; a and c lie row by row.
+template <class T>
+void multiply_columns(const Micro<T>& u, int64_t n, int64_t cols, int64_t k, const T* a, int64_t lda, const T* b,
+                      int64_t ldb, bool add, T* c, int64_t ldc) {
+  const int64_t height = Cut(n, u.rows).length;
+  for (int64_t i = 0; i < n; i += height)
+    u.tile(static_cast<int>(std::min(height, n - i)),
+           {k, a + i * lda, lda, 1, b, ldb, c + i * ldc, ldc, cols, T(1), T(add), nullptr, a + i * lda});
+}
+
+template <class T, class B> void widen(const B* from, int64_t ld, int64_t rows, int64_t cols, T* to, int64_t ld_to) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; ++j) to[i * ld_to + j] = static_cast<T>(from[i * ld + j]);
+}
+
+/// Rows of b pass, kStep at a time: the sums are loaded and stored once for these.
+template <class T, class B>
+void pass_rows(const Micro<T>& u, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb,
+               T* c, int64_t ldc) {
+  constexpr bool kWidens = !std::is_same_v<T, B>;
+  constexpr int64_t kStep = 32, kLine = 64 / sizeof(B);
+  // What comes from memory is fetched ahead, which processors do not do over the end of a page of 4 KB. What is in a
+  // cache comes faster without it.
+  const bool far = k * ldb * int64_t{sizeof(B)} > int64_t{8} << 20;
+  const auto fetch = [=](const B* row, int64_t cols) {
+    for (int64_t j = 0; far && j < cols; j += kLine) __builtin_prefetch(row + kStep * ldb + j, 0, 2);
+  };
+  const int64_t wide = round_up(m, 16);
+  T* const widened = kWidens ? pack_memory<T>(1, kStep * wide) : nullptr;
+  for (int64_t l = 0; l < k; l += kStep, b += kStep * ldb) {
+    const int64_t rows = std::min(kStep, k - l);
+    if constexpr (kWidens) {
+      for (int64_t p = 0; p < rows; ++p) fetch(b + p * ldb, m);
+      vectorised([=] { widen(b, ldb, rows, m, widened, wide); });
+    }
+    for (int64_t col = 0; col < m; col += u.cols) {
+      const int64_t cols = std::min<int64_t>(u.cols, m - col);
+      if constexpr (kWidens) {
+        multiply_columns(u, n, cols, rows, a + l, lda, widened + col, wide, l > 0, c + col, ldc);
+      } else {
+        for (int64_t p = 0; p < rows; ++p) fetch(b + p * ldb + col, cols);
+        multiply_columns(u, n, cols, rows, a + l, lda, b + col, ldb, l > 0, c + col, ldc);
+      }
+    }
+  }
+}
+
+/// Columns of b, which lie as rows, pass as panels of kDepth numbers each.
+template <class T, class B>
+void pass_columns(const Micro<T>& u, int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, const B* b, int64_t ldb,
+                  T* c, int64_t ldc) {
+  constexpr int64_t kDeep = 256, kRow = kDeep + 16;
+  T* const panel = pack_memory<T>(1, kDeep * u.cols + 16 + u.cols * kRow);
+  T* const widened = panel + kDeep * u.cols + 16;
+  for (int64_t col = 0; col < m; col += u.cols)
+    for (int64_t l = 0; l < k; l += kDeep) {
+      const int64_t cols = std::min<int64_t>(u.cols, m - col), depth = std::min(kDeep, k - l);
+      const B* const from = b + col * ldb + l;
+      if constexpr (std::is_same_v<T, B>) {
+        u.transpose(from, ldb, cols, depth, panel, u.cols);
+      } else {
+        vectorised([=] { widen(from, ldb, cols, depth, widened, kRow); });
+        u.transpose(widened, kRow, cols, depth, panel, u.cols);
+      }
+      multiply_columns(u, n, cols, depth, a + l, lda, panel, u.cols, l > 0, c + col, ldc);
+    }
+}
+
+}  // namespace
+
+template <class T, class B>
+void pass_by(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, Trans tb, const B* b, int64_t ldb, T* c,
+             int64_t ldc) {
+  (tb == Trans::no ? pass_rows<T, B> : pass_columns<T, B>)(micro<T>(isa()), n, m, k, a, lda, b, ldb, c, ldc);
+}
+
+template void pass_by(int64_t, int64_t, int64_t, const float*, int64_t, Trans, const float*, int64_t, float*, int64_t);
+template void pass_by(int64_t, int64_t, int64_t, const float*, int64_t, Trans, const BFloat16*, int64_t, float*,
+                      int64_t);
+template void pass_by(int64_t, int64_t, int64_t, const double*, int64_t, Trans, const double*, int64_t, double*,
+                      int64_t);
+
+}  // namespace sluice::detail
