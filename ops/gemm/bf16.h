@@ -44,12 +44,9 @@ void bf16_multiply(const float* a, const float* b, const Block<float>& c);
 void amx_multiply(const float* a, const float* b, const Block<float>& c);
 void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& c);
 void bfmmla_multiply(const float* a, const float* b, const Block<float>& c);
-/// c [n, m] = a [n, k] · bᵀ, b [m, k], of operands as they lie, by AVX-512 BF16; n at most 8.
-void avx512_bf16_dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
-                      float* c, int64_t ldc);
-/// c [n, m] += a [n, k] · b [k, m], of operands as they lie, by AVX-512 BF16.
-void avx512_bf16_sums(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
-                      float* c, int64_t ldc);
+/// pass_by() of bf16 by AVX-512 BF16.
+void avx512_bf16_pass_by(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, Trans tb, const BFloat16* b,
+                         int64_t ldb, float* c, int64_t ldc);
 /// bf16_multiply() for an unpacked a: packs some of its rows at a time.
 void bf16_pack_and_multiply(Trans trans, const float* a, int64_t lda, const float* b, const Block<float>& c);
 

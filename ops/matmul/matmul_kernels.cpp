@@ -232,8 +232,12 @@ template <class T, class X> struct Matmul {
         const int64_t count = std::min(cols, m - col);
         const X* const from_b = pb + right.at(0, col);
         if constexpr (kRounds) {
-          if (plan.packing == Packing::tiles) by_pairs(count, from_b, sums, ld);
-          else detail::pass_by(n, count, k, wide.data<T>(), k, right.trans, from_b, right.ld, sums, ld);
+#if defined(__x86_64__)
+          if (plan.packing == Packing::tiles)
+            detail::avx512_bf16_pass_by(n, count, k, pa, left.ld, right.trans, from_b, right.ld, sums, ld);
+          else
+#endif
+            detail::pass_by(n, count, k, wide.data<T>(), k, right.trans, from_b, right.ld, sums, ld);
         } else {
           detail::pass_by(n, count, k, pa, left.ld, right.trans, from_b, right.ld, sums, ld);
         }
@@ -243,18 +247,6 @@ template <class T, class X> struct Matmul {
           for (int64_t i = 0; i < n; ++i) std::copy_n(sums + i * ld, count, pc + i * m + col);
       }
     });
-  }
-  /// passing() of `count` columns by AVX-512 BF16.
-  void by_pairs([[maybe_unused]] int64_t count, [[maybe_unused]] const X* from_b, [[maybe_unused]] T* sums,
-                [[maybe_unused]] int64_t ld) const {
-#if defined(__x86_64__)
-    if constexpr (kRounds) {
-      const bool dots = right.trans == Trans::yes;
-      for (int64_t i = 0; !dots && i < n; ++i) std::fill_n(sums + i * ld, count, T(0));
-      (dots ? detail::avx512_bf16_dots : detail::avx512_bf16_sums)(n, count, k, pa, left.ld, from_b, right.ld, sums,
-                                                                   ld);
-    }
-#endif
   }
   /// A block of a product: rows [top, top + height) of a, columns [first, first + count) of b, and [l, l + rows) of k.
   struct Part {

@@ -100,11 +100,11 @@ template <int C, bool kRounds>
 /// one is read in their place, and its dots are dropped. The rows of b `ahead` numbers later are fetched into L2: b
 /// often comes from memory, where prefetches into L1 gain nothing.
 template <int R, int C>
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void dots(int64_t rows, int64_t k,
-                                                                                 const BFloat16* a, int64_t lda,
-                                                                                 const BFloat16* b, int64_t ldb,
-                                                                                 int64_t ahead, int64_t cols, float* c,
-                                                                                 int64_t ldc) {
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void few_dots(int64_t rows, int64_t k,
+                                                                                     const BFloat16* a, int64_t lda,
+                                                                                     const BFloat16* b, int64_t ldb,
+                                                                                     int64_t ahead, int64_t cols,
+                                                                                     float* c, int64_t ldc) {
   static_assert(R * C <= 16);
   __m512 sum[16];
 #pragma GCC unroll 16
@@ -206,10 +206,9 @@ template <int R, int P>
   for (; j < m; j += 32) add_columns<R, P, false>(m - j, k, left, b + j, ldb, ahead, c + j, ldc);
 }
 
-}  // namespace
-
-void avx512_bf16_sums(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
-                      float* c, int64_t ldc) {
+/// c [n, m] += a [n, k] · b [k, m].
+void sums(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c,
+          int64_t ldc) {
   // The sums of many rows are loaded and stored for 16 rows of b, those of few for 8: then b comes faster.
   static constexpr decltype(&add_rows<1, 4>) few[] = {&add_rows<1, 4>, &add_rows<2, 4>, &add_rows<3, 4>,
                                                       &add_rows<4, 4>},
@@ -227,16 +226,26 @@ void avx512_bf16_sums(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_
                                                 i == 0 ? 32 * ldb : 0, c + i * ldc, ldc);
 }
 
-void avx512_bf16_dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
-                      float* c, int64_t ldc) {
+/// c [n, m] = a [n, k] · bᵀ, b [m, k].
+void dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c,
+          int64_t ldc) {
   const int64_t cols = n > 1 ? 4 : 2;  // of one row, which waits for memory alone, b comes faster by two rows
   for (int64_t j = 0; j < m; j += cols)
     for (int64_t i = 0; i < n; i += 4)
-      (n == 1      ? dots<1, 2>
-       : n - i > 2 ? dots<4, 4>
-                   : dots<2, 4>)(n - i, k, a + i * lda, lda, b + j * ldb, ldb,
-                                 i == 0 ? std::max<int64_t>(cols * ldb, 8192) : 0, std::min(cols, m - j),
-                                 c + i * ldc + j, ldc);
+      (n == 1      ? few_dots<1, 2>
+       : n - i > 2 ? few_dots<4, 4>
+                   : few_dots<2, 4>)(n - i, k, a + i * lda, lda, b + j * ldb, ldb,
+                                     i == 0 ? std::max<int64_t>(cols * ldb, 8192) : 0, std::min(cols, m - j),
+                                     c + i * ldc + j, ldc);
+}
+
+}  // namespace
+
+void avx512_bf16_pass_by(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, Trans tb, const BFloat16* b,
+                         int64_t ldb, float* c, int64_t ldc) {
+  if (tb == Trans::yes) return dots(n, m, k, a, lda, b, ldb, c, ldc);
+  for (int64_t i = 0; i < n; ++i) std::fill_n(c + i * ldc, m, 0.f);
+  sums(n, m, k, a, lda, b, ldb, c, ldc);
 }
 
 /// 16 rows of a, over all k, stay in L1 while the columns of b that fit in L2 go past.
