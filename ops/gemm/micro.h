@@ -22,9 +22,10 @@ template <class T> struct TileCall {
   T* c;
   int64_t ldc;
   int64_t cols;
-  T alpha, beta;   // beta 0: c is not read
-  const T* bias;   // if not null: c_j += bias[j] at the end
-  const T* ahead;  // prefetched into L2 from here on, one line for every second p
+  T alpha, beta;         // beta 0: c is not read
+  const T* bias;         // if not null: c_j += bias[j] at the end
+  const T* ahead;        // prefetched into L2 from here on, one line for every second p
+  bool goes_on = false;  // c holds the chains of the p before, which go on; with beta 0
 };
 
 /// The tiles of one instruction set.

@@ -17,7 +17,10 @@ namespace {
 template <class T, int R> void portable_tile(const TileCall<T>& t) {
   using V [[gnu::vector_size(16)]] = T;
   constexpr int W = 16 / sizeof(T), kCols = 2 * W;
-  V sum[R][2] = {};
+  T sums[R][kCols] = {};
+  for (int i = 0; t.goes_on && i < R; ++i) std::copy_n(t.c + i * t.ldc, t.cols, sums[i]);
+  V sum[R][2];
+  std::memcpy(sum, sums, sizeof sum);
   const T *a = t.a, *b = t.b;
   T padded[kCols] = {};
   for (int64_t p = 0; p < t.k; ++p, a += t.a_k, b += t.b_k) {
@@ -28,7 +31,6 @@ template <class T, int R> void portable_tile(const TileCall<T>& t) {
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) sum[i][0] += a[i * t.a_row] * right[0], sum[i][1] += a[i * t.a_row] * right[1];
   }
-  T sums[R][kCols];
   std::memcpy(sums, sum, sizeof sums);
   for (int i = 0; i < R; ++i)
     for (int64_t j = 0; j < t.cols; ++j) {
