@@ -44,7 +44,10 @@ void bf16_multiply(const float* a, const float* b, const Block<float>& c);
 void amx_multiply(const float* a, const float* b, const Block<float>& c);
 void avx512_bf16_multiply(const float* a, const float* b, const Block<float>& c);
 void bfmmla_multiply(const float* a, const float* b, const Block<float>& c);
-/// pass_by() of bf16 by AVX-512 BF16.
+/// c [n, m] = a [n, k] · bᵀ, b [m, k], of few rows of a, in AVX-512.
+void avx512_dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
+                 float* c, int64_t ldc);
+/// c [n, m] = a · b of few rows, as b lies, by AVX-512 BF16.
 void avx512_bf16_pass_by(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, Trans tb, const BFloat16* b,
                          int64_t ldb, float* c, int64_t ldc);
 /// bf16_multiply() for an unpacked a: packs some of its rows at a time.

@@ -30,10 +30,10 @@ template <class T>
 void gemm_chained(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
                   int64_t ldb, T beta, T* c, int64_t ldc, Precision precision = Precision::f32);
 
-/// c [n, m] = a [n, k] · b [k, m] of few rows, past which b goes: it is read once, where it lies. B is T, or BFloat16
-/// if T is float. Needs vectors: not for Isa::base.
-template <class T, class B>
-void pass_by(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, Trans tb, const B* b, int64_t ldb, T* c,
+/// c [n, m] = a [n, k] · b [k, m] of few rows, past which b goes, a part at a time. For f32 and f64 the bits are those
+/// of larger products. X is T, or BFloat16 if T is float. Not for Isa::base.
+template <class T, class X>
+void pass_by(int64_t n, int64_t m, int64_t k, const X* a, int64_t lda, Trans tb, const X* b, int64_t ldb, T* c,
              int64_t ldc);
 
 /// A place for results in bf16.

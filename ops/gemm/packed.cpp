@@ -61,7 +61,7 @@ const Micro<double> portable_f64{4, 4, &any_portable_tile<double>, &portable_tra
 
 template <class T> T* pack_memory(int which, int64_t numbers) {
   struct Packed;
-  return static_cast<T*>(thread_memory<Packed, 2>(which, static_cast<std::size_t>(numbers) * sizeof(T)));
+  return static_cast<T*>(thread_memory<Packed, 3>(which, static_cast<std::size_t>(numbers) * sizeof(T)));
 }
 
 /// Copies in pieces of constant length, which need no call of memcpy. Prefetches from + ahead, an access that

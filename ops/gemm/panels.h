@@ -63,7 +63,7 @@ template <class T> Left<T> in_place(Trans trans, const T* a, int64_t lda) {
 }
 
 /// Returns 64-byte aligned memory of this thread, which is kept for the next product. which: 0 for rows of a, 1 for
-/// panels of b.
+/// panels of b, 2 for widened rows of a.
 template <class T> T* pack_memory(int which, int64_t numbers);
 
 /// Calls f(first, rows, tiles) for some rows of a left operand at a time, with memory for their tiles of bf16: k

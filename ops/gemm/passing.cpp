@@ -1,7 +1,9 @@
 // Products of few rows, past which the right operand goes.
 #include <sluice/ops/gemm/gemm.h>
 
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/vectorise.h>
+#include <sluice/ops/gemm/bf16.h>
 #include <sluice/ops/gemm/panels.h>
 
 #include <algorithm>
@@ -81,11 +83,9 @@ void pass_columns(const Micro<T>& u, int64_t n, int64_t m, int64_t k, const T* a
     }
 }
 
-}  // namespace
-
 template <class T, class B>
-void pass_by(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, Trans tb, const B* b, int64_t ldb, T* c,
-             int64_t ldc) {
+void pass_blocks(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, Trans tb, const B* b, int64_t ldb, T* c,
+                 int64_t ldc) {
   const Micro<T>& u = micro<T>(isa());
   const bool plain = tb == Trans::no, far = k * ldb * int64_t{sizeof(B)} > int64_t{8} << 20;
   // Blocks of k are those of larger products, and so are the bits: each block is a chain, and their sums are added.
@@ -104,10 +104,30 @@ void pass_by(int64_t n, int64_t m, int64_t k, const T* a, int64_t lda, Trans tb,
   }
 }
 
+}  // namespace
+
+template <class T, class X>
+void pass_by(int64_t n, int64_t m, int64_t k, const X* a, int64_t lda, Trans tb, const X* b, int64_t ldb, T* c,
+             int64_t ldc) {
+  if constexpr (std::is_same_v<T, X>) {
+    pass_blocks(n, m, k, a, lda, tb, b, ldb, c, ldc);
+  } else {
+#if defined(__x86_64__)
+    const Isa in_use = isa();
+    if (in_use == Isa::avx512_bf16 && flush_denormals())
+      return avx512_bf16_pass_by(n, m, k, a, lda, tb, b, ldb, c, ldc);
+    if (in_use >= Isa::avx512 && tb == Trans::yes && dots_pay(n, k)) return avx512_dots(n, m, k, a, lda, b, ldb, c, ldc);
+#endif
+    T* const wide = pack_memory<T>(2, n * k);
+    widen(a, lda, n, k, wide, k);
+    pass_blocks(n, m, k, wide, k, tb, b, ldb, c, ldc);
+  }
+}
+
 template void pass_by(int64_t, int64_t, int64_t, const float*, int64_t, Trans, const float*, int64_t, float*, int64_t);
-template void pass_by(int64_t, int64_t, int64_t, const float*, int64_t, Trans, const BFloat16*, int64_t, float*,
-                      int64_t);
 template void pass_by(int64_t, int64_t, int64_t, const double*, int64_t, Trans, const double*, int64_t, double*,
+                      int64_t);
+template void pass_by(int64_t, int64_t, int64_t, const BFloat16*, int64_t, Trans, const BFloat16*, int64_t, float*,
                       int64_t);
 
 }  // namespace sluice::detail

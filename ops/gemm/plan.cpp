@@ -22,12 +22,13 @@ bool few_uses(const GemmShape& p, Packing packing) {
   return packing == Packing::panels && p.n <= 1024;
 }
 
-/// True if VDPBF16PS takes the numbers of b where they lie. Dots with rows of a transposed b add up their lanes, which
-/// pays for long rows. With AMX this was not measured.
+/// True if the numbers of b, of bf16, are multiplied as pairs, where they lie. Dots with rows of a transposed b add up
+/// their lanes, which pays for long rows. With AMX this was not measured.
 bool passes_in_pairs(const GemmShape& p) {
-  if (p.isa != Isa::avx512_bf16 || p.dtype != bf16 || !p.flush || !p.plain_rows || p.batch > 1 || p.m == 1)
-    return false;
-  return p.plain_b ? p.n < 48 && p.m >= 64 && p.m * p.k > 1 << 14 : p.n < 48 && p.n <= p.k / 16 && p.k >= 64;
+  if (p.dtype != bf16 || !p.plain_rows || p.batch > 1 || p.m == 1) return false;
+  if (p.isa == Isa::avx512_bf16 && p.flush)
+    return p.n < 48 && (p.plain_b ? p.m >= 64 && p.m * p.k > 1 << 14 : p.n <= p.k / 16 && p.k >= 64);
+  return (p.isa == Isa::avx512 || p.isa == Isa::avx512_bf16) && !p.plain_b && dots_pay(p.n, p.k);
 }
 /// True if b goes past few rows, which do not repay a packed copy of it. A small b of f32 or f64 is in cache, and is
 /// multiplied where it lies anyway.
@@ -57,7 +58,7 @@ const char* means(const GemmShape& p, Packing packing) {
 
 Plan plan_gemm(const GemmShape& p) {
   const int64_t work = p.n * p.m * p.k;
-  if (passes_in_pairs(p)) return {Plan::passing, Packing::tiles, means(p, Packing::tiles)};
+  if (passes_in_pairs(p)) return {Plan::passing, usual(p), means(p, usual(p))};
   // A single product of few rows is memory-bound. Where f32 is rounded to bf16, only one row counts as few: rounding
   // would not make it faster. Rows of a large transposed b are read once for 8 rows of a, 4 at a time.
   const bool twice = !p.plain_b && p.m * p.k >= 1 << 20 && usual(p) != Packing::tiles;

@@ -53,6 +53,9 @@ bool splits(const GemmShape& p);
 /// other operand. tile: rows or columns of a tile. numbers: size of the operand.
 inline bool copy_pays(int64_t size, int64_t tile, int64_t numbers) { return size > 4 * tile && numbers > 4096; }
 
+/// True if few rows of bf16, multiplied in f32, are faster as dots with the rows of a transposed b than as tiles.
+inline bool dots_pay(int64_t n, int64_t k) { return n <= 24 && n <= k / 16 && k >= 64; }
+
 /// Products of more rows go to gemm.
 inline constexpr int64_t kSkinnyRows = 4;
 

@@ -222,25 +222,12 @@ template <class T, class X> struct Matmul {
   void passing() const {
     const int64_t least = right.trans == Trans::yes ? 64 : std::max<int64_t>(64, 256 / sizeof(X));
     const int64_t cols = std::clamp<int64_t>(round_up(ceil_div(m, 16), 64), least, 512), ld = cols + 16;
-    const Tensor wide = kRounds && plan.packing != Packing::tiles
-                            ? to(alias(a, Layout({n, k}, {left.ld, 1}, a.layout().offset)), f32)
-                            : Tensor();
     parallel_for(ceil_div(m, cols), 1, [&](int64_t begin, int64_t end) {
       const Tensor memory = empty({n, ld}, {.dtype = dtype_of<T>()});
       T* const sums = reinterpret_cast<T*>(memory.raw());
       for (int64_t col = begin * cols; col < std::min(end * cols, m); col += cols) {
         const int64_t count = std::min(cols, m - col);
-        const X* const from_b = pb + right.at(0, col);
-        if constexpr (kRounds) {
-#if defined(__x86_64__)
-          if (plan.packing == Packing::tiles)
-            detail::avx512_bf16_pass_by(n, count, k, pa, left.ld, right.trans, from_b, right.ld, sums, ld);
-          else
-#endif
-            detail::pass_by(n, count, k, wide.data<T>(), k, right.trans, from_b, right.ld, sums, ld);
-        } else {
-          detail::pass_by(n, count, k, pa, left.ld, right.trans, from_b, right.ld, sums, ld);
-        }
+        detail::pass_by(n, count, k, pa, left.ld, right.trans, pb + right.at(0, col), right.ld, sums, ld);
         if (bias) detail::add_bias(sums, n, count, ld, bias + col);
         if constexpr (kRounds) detail::round_rows(sums, ld, n, count, pc + col, m);
         else

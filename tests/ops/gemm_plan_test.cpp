@@ -121,6 +121,9 @@ TEST_CASE("gemm: the way of a product, by size, numbers and instruction set", "[
         .n = n, .m = 512, .k = k, .dtype = bf16, .plain_rows = true, .isa = Isa::avx512_bf16, .flush = true};
     INFO(n << " rows, k " << k);
     CHECK((plan_gemm(s).way == Plan::passing) == passes);
+    GemmShape lesser = s;  // more rows go past panels
+    lesser.isa = Isa::avx512;
+    CHECK((plan_gemm(lesser).way == Plan::passing) == (passes || n > 4));
   }
   // A large transposed b is read once for eight rows, where no tiles of bf16 want it.
   for (const auto& [isa, dtype, n, k, few] : {std::tuple{Isa::avx512, f32, 8, 2048, true},

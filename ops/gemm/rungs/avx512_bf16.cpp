@@ -78,62 +78,13 @@ template <int C, bool kRounds>
   }
 }
 
-/// The sums of 16 vectors each, in their order: halves of two vectors at a time become one vector.
-[[gnu::target("avx512f"), gnu::always_inline]] inline __m512 sums_of(__m512 (&v)[16]) {
-  constexpr __mmask16 all = 0xffff;  // without a mask g++ 12 warns of its own intrinsics
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    const __m512 x = v[2 * i], y = v[2 * i + 1];
-    v[i] = _mm512_maskz_unpacklo_ps(all, x, y) + _mm512_maskz_unpackhi_ps(all, x, y);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512d x = (__m512d)v[2 * i], y = (__m512d)v[2 * i + 1];
-    v[i] = (__m512)_mm512_maskz_unpacklo_pd(0xff, x, y) + (__m512)_mm512_maskz_unpackhi_pd(0xff, x, y);
-  }
-  const auto joined = [](__m512 x, __m512 y) __attribute__((target("avx512f"), always_inline)) {
-    return _mm512_maskz_shuffle_f32x4(all, x, y, 0x88) + _mm512_maskz_shuffle_f32x4(all, x, y, 0xdd);
-  };
-  return joined(joined(v[0], v[1]), joined(v[2], v[3]));
+#define SLUICE_TARGET_DOTS gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")
+using Pairs = __m512bh;
+[[SLUICE_TARGET_DOTS, gnu::always_inline]] inline Pairs pairs_of(__m512i numbers) { return (__m512bh)numbers; }
+[[SLUICE_TARGET_DOTS, gnu::always_inline]] inline __m512 add_products(__m512 sum, Pairs x, Pairs y) {
+  return _mm512_dpbf16_ps(sum, x, y);
 }
-
-/// c [rows, cols] = a bᵀ: dots of at most R rows of a with at most C rows of b. Where rows are missing, the last
-/// one is read in their place, and its dots are dropped. The rows of b `ahead` numbers later are fetched into L2: b
-/// often comes from memory, where prefetches into L1 gain nothing.
-template <int R, int C>
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16"), gnu::noinline]] void few_dots(int64_t rows, int64_t k,
-                                                                                     const BFloat16* a, int64_t lda,
-                                                                                     const BFloat16* b, int64_t ldb,
-                                                                                     int64_t ahead, int64_t cols,
-                                                                                     float* c, int64_t ldc) {
-  static_assert(R * C <= 16);
-  __m512 sum[16];
-#pragma GCC unroll 16
-  for (__m512& x : sum) x = _mm512_setzero_ps();
-  const BFloat16 *left[R], *right[C];
-#pragma GCC unroll 4
-  for (int i = 0; i < R; ++i) left[i] = a + std::min<int64_t>(i, rows - 1) * lda;
-#pragma GCC unroll 4
-  for (int j = 0; j < C; ++j) right[j] = b + std::min<int64_t>(j, cols - 1) * ldb;
-  for (int64_t p = 0; p < k; p += 32) {
-    const __mmask32 mask = lanes_of_32(k - p);
-    __m512bh y[C];
-#pragma GCC unroll 4
-    for (int j = 0; j < C; ++j) {
-      __builtin_prefetch(right[j] + ahead + p, 0, 2);
-      y[j] = (__m512bh)_mm512_maskz_loadu_epi16(mask, right[j] + p);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < R; ++i) {
-      const __m512bh x = (__m512bh)_mm512_maskz_loadu_epi16(mask, left[i] + p);
-#pragma GCC unroll 4
-      for (int j = 0; j < C; ++j) sum[C * i + j] = _mm512_dpbf16_ps(sum[C * i + j], x, y[j]);
-    }
-  }
-  float each[16];
-  _mm512_storeu_ps(each, sums_of(sum));
-  for (int64_t i = 0; i < std::min<int64_t>(R, rows); ++i) std::copy_n(each + C * i, cols, c + i * ldc);
-}
+#include <sluice/ops/gemm/rungs/few_dots.inc>
 
 /// Goes on to the next row. Else g++ would compute the addresses of all rows first, and keep them in vector registers.
 template <class T> [[gnu::always_inline]] inline void go_on(T*& row, int64_t ld) {
@@ -225,19 +176,6 @@ void sums(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const
       for (int64_t l = top; l < std::min(top + kDepth, k); l += step)
         add[std::min(groups.length, n - i) - 1](m, std::min(step, k - l), a + i * lda + l, lda, b + l * ldb, ldb,
                                                 i == 0 ? 32 * ldb : 0, c + i * ldc, ldc);
-}
-
-/// c [n, m] = a [n, k] · bᵀ, b [m, k].
-void dots(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c,
-          int64_t ldc) {
-  const int64_t cols = n > 1 ? 4 : 2;  // of one row, which waits for memory alone, b comes faster by two rows
-  for (int64_t j = 0; j < m; j += cols)
-    for (int64_t i = 0; i < n; i += 4)
-      (n == 1      ? few_dots<1, 2>
-       : n - i > 2 ? few_dots<4, 4>
-                   : few_dots<2, 4>)(n - i, k, a + i * lda, lda, b + j * ldb, ldb,
-                                     i == 0 ? std::max<int64_t>(cols * ldb, 8192) : 0, std::min(cols, m - j),
-                                     c + i * ldc + j, ldc);
 }
 
 }  // namespace
