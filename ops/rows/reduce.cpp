@@ -76,8 +76,6 @@ Shape places_of(const Shape& dims, const Shape& order) {
 /// order_in_memory() of x; empty where this order is no gain, or would change the order of a sum.
 Shape useful_order(ReduceKind kind, const Tensor& x, const Shape& dims) {
   if (!as_on_cpu(x) || x.is_contiguous()) return {};
-  for (int d = 0; d < x.rank(); ++d)
-    if (x.shape()[d] > 1 && x.strides()[d] == 0) return {};
   const Shape order = detail::order_in_memory(x.layout());
   if (std::is_sorted(order.begin(), order.end())) return {};
   if (kind == ReduceKind::max || kind == ReduceKind::min) return order;
@@ -97,11 +95,30 @@ Shape places_first(const Tensor& x, DimRun run) {
     if (d < run.first || d > run.last) order.push_back(d);
   return order;
 }
+/// Each number of x once, without history: dims along which expand() repeats numbers are cut to size 1.
+Tensor without_repeats(const Tensor& x) {
+  Tensor y = x.detach();
+  for (int d = 0; d < x.rank() && x.numel() > 0; ++d)
+    if (x.strides()[d] == 0 && x.shape()[d] > 1) y = narrow(y, d, 0, 1);
+  return y;
+}
+/// to() of a tensor without history. The result repeats its numbers where x does.
+Tensor converted(const Tensor& x, DType dtype) { return expand(to(without_repeats(x), dtype), x.shape()); }
+
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
 /// are apart take one pass per run.
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
   if (dims.empty()) return kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach());  // a scalar; a new result
-  Tensor y = x.detach();
+  Tensor y = without_repeats(x);
+  if (y.numel() < x.numel()) {
+    const int64_t times = count_of(x.shape(), dims) / count_of(y.shape(), dims);  // how often a result has each number
+    const bool multiplied = times > 1 && (kind == ReduceKind::sum || kind == ReduceKind::norm);
+    y = reduce_values(kind, multiplied ? detail::widened(y) : y, dims, true);  // results are rounded once
+    if (multiplied && !is_float(x.dtype())) y = y * to(Tensor::from<int64_t>({times}), y.device());  // exact
+    else if (multiplied) y = y * (kind == ReduceKind::sum ? double(times) : std::sqrt(double(times)));
+    y = contiguous(expand(to(y, x.dtype()), with_dims_kept(x.shape(), dims)));
+    return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
+  }
   if (const Shape order = useful_order(kind, x, dims); order.rank() > 0) {
     Shape places, all;  // of the dims in `order`, sorted
     for (int d = 0; d < x.rank(); ++d) {
@@ -129,7 +146,7 @@ Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& di
   detail::check_defined(op, x);
   Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   if (count_of(x.shape(), dims) == 0) fail(op, ": nothing to choose from in x=", x, " over dims ", dims);
-  if (x.dtype() == boolean) return to(extreme(op, kind, to(x, i32), dims, keep_dims), boolean);
+  if (x.dtype() == boolean) return to(extreme(op, kind, converted(x, i32), dims, keep_dims), boolean);
   if (is_integer(x.dtype()) && x.device() != cpu && !dims.empty()) {  // one dim after the other, by position
     Tensor y = x;
     for (int64_t d : dims) y = gather(y, d, kind == ReduceKind::max ? argmax(y, d, keep) : argmin(y, d, keep));
@@ -162,6 +179,10 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
   ReduceShape s = ReduceShape::along(x.shape(), d);
   Shape shape = x.shape();
   shape[d] = 1;
+  if (const Tensor once = without_repeats(x); once.numel() < x.numel()) {
+    const Tensor y = contiguous(expand(arg_extreme(op, largest, once, d, true), shape));
+    return keep_dim ? y : squeeze(y, d);
+  }
   if (!keep_dim) shape.erase(d);
   Tensor y = empty(shape, {i64, x.device()}), from = x.detach();
   if (y.numel() == 0) return y;
@@ -179,7 +200,7 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
 Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   detail::check_defined("sum", x);
   Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
-  if (is_integer(x.dtype()) || x.dtype() == boolean) return reduce_values(ReduceKind::sum, to(x, i64), dims, keep_dims);
+  if (!is_float(x.dtype())) return reduce_values(ReduceKind::sum, converted(x, i64), dims, keep_dims);
   detail::check_float("sum", x);
   // Backward: g, stretched back.
   return record("sum", reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {},
@@ -189,7 +210,7 @@ Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
   detail::check_defined("mean", x);
   const int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
-  if (x.dtype() == i64) return to(mean(to(x, f64), dims, keep_dims), f32);  // a sum of i64 could wrap
+  if (x.dtype() == i64) return to(mean(converted(x, f64), dims, keep_dims), f32);  // a sum of i64 could wrap
   if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) / static_cast<double>(n), f32);
   const Tensor total = sum(detail::widened(x), dims, keep_dims);
   // Of nothing it is 0 + NaN and not 0/0, of which the gradient of the gradient would be NaN, too.
@@ -275,7 +296,7 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   if (x.dtype() == bf16 && (x.requires_grad() || !as_on_cpu(x))) return detail::in_f32(norm, x, dims_in, keep_dims);
   Shape dims = wrap_dims("norm", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
   Tensor y;
-  if (x.dtype() != f64 || (as_on_cpu(x) && runs_of(dims).size() < 2)) {
+  if (x.dtype() != f64 || as_on_cpu(x)) {
     y = reduce_values(ReduceKind::norm, x, dims, keep_dims);
   } else {
     NoGrad guard;
@@ -336,7 +357,8 @@ Tensor any(const Tensor& x, const Shape& dims, bool keep_dims) {
 Tensor all(const Tensor& x, const Shape& dims, bool keep_dims) {
   detail::check_defined("all", x);
   if (x.dtype() != boolean) fail<DTypeError>("all: needs bool — got ", x.dtype(), " of shape ", x);
-  return sum(logical_not(x), wrap_dims("all", dims, x.rank()), keep_dims) == 0.0;
+  const Tensor otherwise = expand(logical_not(without_repeats(x)), x.shape());
+  return sum(otherwise, wrap_dims("all", dims, x.rank()), keep_dims) == 0.0;
 }
 
 }  // namespace sluice
