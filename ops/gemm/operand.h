@@ -31,4 +31,9 @@ inline std::optional<Operand> operand(const Tensor& x) {
   return std::nullopt;
 }
 
+/// True if a CPU cannot multiply matrices [n, k] · [k, m]: BLAS counts rows and columns by int.
+inline bool beyond_blas(Device device, int64_t n, int64_t k, int64_t m) {
+  return device == cpu && k > 0 && std::max({n, k, m}) > INT_MAX;
+}
+
 }  // namespace sluice::detail

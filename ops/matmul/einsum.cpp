@@ -9,6 +9,7 @@
 
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/gemm/operand.h>
 
 #include <algorithm>
 #include <array>
@@ -199,9 +200,11 @@ class Equation {
       return {reshape(left, left_shape) * reshape(right, right_shape), result};
     }
     if (left_shape.rank() + 2 > kMaxRank) left_shape = right_shape = Shape{left_shape.numel()};
-    const int64_t summed = sizes(k).numel();
-    left_shape.push_back(sizes(n).numel()), left_shape.push_back(summed);
-    right_shape.push_back(summed), right_shape.push_back(sizes(m).numel());
+    const int64_t rows = sizes(n).numel(), summed = sizes(k).numel(), cols = sizes(m).numel();
+    if (sizes(result).numel() > 0 && detail::beyond_blas(a.x.device(), rows, summed, cols))
+      wrong("a product of matrices [", rows, ",", summed, "] and [", summed, ",", cols, "] exceeds 2^31");
+    left_shape.push_back(rows), left_shape.push_back(summed);
+    right_shape.push_back(summed), right_shape.push_back(cols);
     return {reshape(matmul(reshape(left, left_shape), reshape(right, right_shape)), sizes(result)), result};
   }
 

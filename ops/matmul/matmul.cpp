@@ -5,11 +5,11 @@
 #include <sluice/core/node.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/gemm/operand.h>
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/kernels.h>
 
 #include <algorithm>
-#include <climits>
 
 namespace sluice {
 
@@ -20,11 +20,6 @@ Tensor as_rows(const Tensor& x) {
   int64_t rows = 1;
   for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.shape()[d];
   return reshape(x, {rows, x.dim(-1)});
-}
-
-/// True if a CPU cannot multiply a by a matrix to get c: BLAS counts rows and columns by int.
-bool too_large(const Tensor& a, const Tensor& c) {
-  return c.device() == cpu && a.dim(-1) > 0 && std::max({c.dim(-2), c.dim(-1), a.dim(-1)}) > INT_MAX;
 }
 
 struct MatMul final : Op<"matmul"> {
@@ -54,7 +49,8 @@ Tensor product_of_rows(const char* op, const Tensor& x, const Tensor& weight, co
     const PrecisionScope scope(precision_of(y.dtype()));
     const Tensor rows = as_rows(x.detach());
     Tensor out = alias(y, Layout({rows.dim(0), weight.dim(1)}));
-    if (too_large(rows, out)) fail(op, ": a dimension exceeds 2^31 — got ", x, " and ", weight);
+    if (detail::beyond_blas(x.device(), rows.dim(0), rows.dim(1), out.dim(1)))
+      fail(op, ": a dimension exceeds 2^31 — got ", x, " and ", weight);
     kernel::matmul(rows, weight.detach(), bias.defined() ? bias.detach() : Tensor(), out);
   }
   return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
@@ -92,7 +88,8 @@ Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
   const Tensor a = stretched(a_in), b = stretched(b_in);
   const PrecisionScope scope(precision_of(c.dtype()));
   if (c.numel() > 0) {
-    if (too_large(a, c)) fail("matmul: a dimension exceeds 2^31 — got a=", a_in, ", b=", b_in);
+    if (detail::beyond_blas(c.device(), c.dim(-2), a.dim(-1), c.dim(-1)))
+      fail("matmul: a dimension exceeds 2^31 — got a=", a_in, ", b=", b_in);
     kernel::matmul(a, b, Tensor(), c);
   }
   return record<MatMul>(std::move(c), {a_in, b_in}, {a_in, b_in});
