@@ -244,8 +244,10 @@ std::string TokenStream::push(int64_t id) {
   const TokenDecoder& decoder = tables_->decoder;
   std::string token;
   if (const auto it = tables_->added.find(id); it != tables_->added.end()) {
-    if (options_.skip_special && it->second.special) return {};
     token = it->second.text;
+    const auto spelt = tables_->added_ids.find(token);  // none if the token is another when normalized
+    if (options_.skip_special && spelt != tables_->added_ids.end() && tables_->added.at(spelt->second).special)
+      return {};
   } else if (const auto of_model = tables_->tokens.find(id); of_model != tables_->tokens.end()) {
     token = of_model->second;
   } else {

@@ -25,7 +25,7 @@ struct EncodeOptions {
 };
 /// What Tokenizer::decode() leaves out.
 struct DecodeOptions {
-  bool skip_special = false;  // leaves out special tokens
+  bool skip_special = false;  // leaves out special tokens; not those that are spelt otherwise when normalized
 };
 
 /// A tokenizer as its file describes it. Copies share their tables; any number of threads may use one.

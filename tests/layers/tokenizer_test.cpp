@@ -216,8 +216,9 @@ TEST_CASE("tokenizer: added tokens of which one begins another, or is another wh
   Json file = whole(case_named("qwen2"));
   file["normalizer"] = Json::Object{{"type", "Replace"}, {"pattern", Json::Object{{"String", "Q"}}}, {"content", "q"}};
   file["post_processor"] = Json();
-  file["added_tokens"] = Json::List{token(5000, "<q>", true, false), token(5001, "<q", false, false),
-                                    token(5002, "<qq>", false, true), token(5003, "<Qq>", false, true)};
+  file["added_tokens"] =
+      Json::List{token(5000, "<q>", true, false), token(5001, "<q", false, false), token(5002, "<qq>", false, true),
+                 token(5003, "<Qq>", false, true), token(5004, "<QQ!>", true, true)};
   const Tokenizer tokenizer = load_text(to_text(file));
   CHECK(tokenizer.encode("<q><q") == Ids{5000, 5001});
   // A special token that is spelt in a text stays text, with what begins it, as in the package tokenizers.
@@ -225,6 +226,9 @@ TEST_CASE("tokenizer: added tokens of which one begins another, or is another wh
   CHECK(std::ranges::none_of(text, [](int64_t id) { return id >= 5000; }));
   CHECK(tokenizer.decode(text) == "<q>");
   CHECK(tokenizer.encode("<Qq>") == Ids{5002});  // the first of two that are the same now
+  // As in the package tokenizers, a special token is left out by its spelling in the file.
+  CHECK(tokenizer.decode({5000, 5004, 5001}) == "<q><qq!><q");
+  CHECK(tokenizer.decode({5000, 5004, 5001}, {.skip_special = true}) == "<qq!><q");
 }
 
 TEST_CASE("tokenizer: a long word takes n log n", "[tokenizer]") {
