@@ -119,7 +119,8 @@ struct FamilyReader {
   double rotary_dim_share() const {
     return config.has("rotary_dim") ? config.at<double>("rotary_dim") / config.at<double>("head_dim") : 1;
   }
-  /// config.get() for a factor of scores or logits. IOError if the field is there and is not a positive normal f32.
+  /// config.get() for a factor or a limit of scores, logits or activations. IOError if the field is there and is not a
+  /// positive normal f32.
   double factor(const std::string& name, double otherwise, double if_null) const {
     const double x = config.get(name, otherwise, if_null);
     if (config.has(name) && !(x >= 0x1p-126 && x <= 0x1p127)) config.refuse(name, "it must be positive, within f32");

@@ -304,7 +304,7 @@ void read_glm5_next(FamilyReader& r) {
   r.usual_names();
   kimi_names(r, d.heads * d.key_dim);
   r.deepseek_feeds(r.dense_layers(3));
-  const double limit = c.get("swiglu_limit", 10.0);
+  const double limit = r.factor("swiglu_limit", 10.0, 10.0);
   for (DecoderBlockOptions& block : r.plan.options.blocks) {
     if (MoeOptions* moe = std::get_if<MoeOptions>(&block.feed))
       moe->activation = MoeActivation::swiglu_limited, moe->swiglu_limit = limit;

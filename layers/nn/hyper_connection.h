@@ -46,7 +46,7 @@ struct HyperConnectionOptions {
     f.required("dim", o.dim, at_least(1), "width of a stream");
     f("streams", o.streams, at_least(1), "s");
     f("kind", o.kind, "how streams are read and mixed");
-    f("iterations", o.iterations, at_least(1), "of doubly_stochastic: divisions by the sums of columns");
+    f("iterations", o.iterations, between(1, 100000), "of doubly_stochastic: divisions by the sums of columns");
     f("eps", o.eps, at_least(0), "added to pre, M and its sums");
     f("norm_eps", o.norm_eps, at_least(0), "of the norm");
     f("rank", o.rank, at_least(0), "of gated: the width between its maps; 0: dim/4");

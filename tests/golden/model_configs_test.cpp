@@ -247,7 +247,7 @@ TEST_CASE("model_config: names with dots, escaped quotes and numbers beyond a si
 TEST_CASE("model configs: of Mamba and Jamba as published, and what is refused", "[models]") {
   const auto refused = [](const char* family, const char* field, const Json& value) {
     Changed m(family);
-    m.config[field] = value;
+    (m.config.find("text_config") ? m.config["text_config"] : m.config)[field] = value;
     return m.refusal();
   };
   Changed published("mamba");  // fields that the files of 2024 have, and two that they lack
@@ -275,7 +275,9 @@ TEST_CASE("model configs: of Mamba and Jamba as published, and what is refused",
         std::tuple("jamba", "expert_layer_offset", Json(2), "below the period"),
         std::tuple("jamba", "mamba_expand", Json(0), "it must be at least 1"),
         std::tuple("jamba", "sliding_window", Json(4), "no model has one"),
-        std::tuple("jamba", "mamba_inner_layernorms", Json(false), "only true is known")}) {
+        std::tuple("jamba", "mamba_inner_layernorms", Json(false), "only true is known"),
+        std::tuple("deepseek_v4", "hc_sinkhorn_iters", Json(1'000'000), "iterations must be in [1, 100000]"),
+        std::tuple("glm5_next", "swiglu_limit", Json(0.0), "it must be positive")}) {
     INFO(family << " " << field);
     CHECK_THAT(refused(family, field, value), Contains(why));
   }
