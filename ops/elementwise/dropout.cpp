@@ -29,7 +29,7 @@ void dropout_cpu(const Tensor& x, Tensor& y, DropoutSpec s) {
 }
 
 Tensor apply(const Tensor& x, DropoutSpec s) {
-  Tensor y = empty(x.shape(), x.options());
+  Tensor y = empty(x.shape(), x.options(), "dropout");
   kernel::dropout(contiguous(x.detach()), y, s);
   return record("dropout", std::move(y), {x}, {}, [s](const Tensor& g) { return apply(g, s); });
 }

@@ -71,7 +71,7 @@ Tensor select_slices(const char* op, const Tensor& x, int dim, const Tensor& ind
 Tensor triangle(const char* op, bool upper, const Tensor& x, int64_t k) {
   detail::check_defined(op, x);
   if (x.rank() < 2) fail(op, ": needs a matrix in the last two dims — got x=", x);
-  Tensor y = empty_like(x);
+  Tensor y = empty(x.shape(), x.options(), op);
   detail::copy_elements(x, y);
   kernel::zero_triangle(y, upper, k);
   return record(op, std::move(y), {x}, {}, [upper, k](const Tensor& g) { return upper ? triu(g, k) : tril(g, k); });
@@ -92,7 +92,7 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index_in) {
   const int d = dim_of("gather", dim, x);
   Tensor index = checked_index("gather", index_in);
   check_fits("gather", x, d, index);
-  Tensor y = empty(index.shape(), x.options());
+  Tensor y = empty(index.shape(), x.options(), "gather");
   kernel::gather(x.detach(), d, index, y);
   return record("gather", std::move(y), {x}, {index}, [from = x.shape(), d](const Node& node, const Tensor& g) {
     return added(Places::elements, zeros(from, g.options()), {}, d, node.saved(0), g);

@@ -210,7 +210,7 @@ Tensor order(const Tensor& x, int dim, int64_t k, bool descending) {
   const Tensor rows = contiguous(transpose(x.detach(), dim, -1));
   Shape shape = rows.shape();
   shape[shape.rank() - 1] = k;
-  Tensor index = empty(shape, {i64, x.device()});
+  Tensor index = empty(shape, {i64, x.device()}, "argsort");
   if (index.numel() > 0) kernel::argsort(rows, index, descending);
   return contiguous(transpose(index, dim, -1));
 }

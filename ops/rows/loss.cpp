@@ -253,11 +253,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   }
   const int64_t classes = logits.dim(-1), n = targets.numel();
   const TensorOptions wide = detail::widened(logits.options());  // of the losses
-  Tensor flat_targets = empty({n}, {i64, targets.device()}), share = empty({}, wide);
+  Tensor flat_targets = empty({n}, {i64, targets.device()}, "cross_entropy"), share = empty({}, wide);
   kernel::cross_entropy_targets(contiguous(reshape(to(targets, i64), {n}).detach()), o.ignore_index, classes,
                                 flat_targets, share);
   Tensor x = reshape(logits, {n, classes});
-  Tensor loss = empty({n}, wide);
+  Tensor loss = empty({n}, wide, "cross_entropy");
   if (n > 0) kernel::cross_entropy(contiguous(x.detach()), flat_targets, loss, o.label_smoothing);
   loss = record<CrossEntropy>(loss, {x, flat_targets}, {x, flat_targets}, o.label_smoothing);
   if (o.reduction == Reduction::none) return to(reshape(loss, targets.shape()), logits.dtype());

@@ -155,7 +155,8 @@ Tensor normalise(const char* op, const Tensor& x, const Tensor& w, const Tensor&
   }
   if (b.defined() && !w.defined())
     return to(normalise(op, detail::widened(x), w, {}, spec) + detail::widened(b), x.dtype());
-  Tensor y = empty(x.shape(), x.options()), stats = empty({x.numel() / x.dim(-1), 2}, detail::widened(x.options()));
+  Tensor y = empty(x.shape(), x.options(), op),
+         stats = empty({x.numel() / x.dim(-1), 2}, detail::widened(x.options()), op);
   {
     NoGrad guard;
     if (x.numel() > 0)

@@ -184,7 +184,7 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
     return keep_dim ? y : squeeze(y, d);
   }
   if (!keep_dim) shape.erase(d);
-  Tensor y = empty(shape, {i64, x.device()}), from = x.detach();
+  Tensor y = empty(shape, {i64, x.device()}, op), from = x.detach();
   if (y.numel() == 0) return y;
   // Short rows are searched side by side, and few columns as rows.
   if (as_on_cpu(x) && s.inner == 1 && s.n < 4 * kFew && s.outer >= kFew)
@@ -257,7 +257,7 @@ namespace {
 Tensor logsumexp_values(const Tensor& x) {
   const int64_t outer = x.dim(0), n = x.dim(1), inner = x.dim(2);
   if (n == 0) return full({outer, inner}, -std::numeric_limits<double>::infinity(), x.options());
-  Tensor y = empty({outer, inner}, x.options());
+  Tensor y = empty({outer, inner}, x.options(), "logsumexp");
   if (x.numel() == 0) return y;
   // On the CPU few columns, and bf16, which must be widened, are faster as rows.
   if (x.device() == cpu && inner > 1 && (inner < 16 || x.dtype() == bf16))
@@ -324,7 +324,7 @@ Tensor products(const Tensor& x) {
     }
     return y;
   }
-  Tensor y = empty({x.dim(0), 1, x.dim(2)}, x.options());
+  Tensor y = empty({x.dim(0), 1, x.dim(2)}, x.options(), "prod");
   if (x.numel() > 0) kernel::prod(contiguous(x.detach()), y, {x.dim(0), x.dim(1), x.dim(2)});
   else fill_(y, 1);
   // Backward: dx_j = g · Π_{i≠j} x_i, without division.

@@ -109,7 +109,7 @@ Angles make_angles(const Tensor& positions, const RopeOptions& o, int64_t dim, D
   const DType dtype = wanted == bf16 ? f32 : wanted;
   const TensorOptions options{grows ? f64 : dtype, device};
   // The large tensors first: if memory is short, the error is about them.
-  Angles a{empty({positions.numel(), dim / 2}, options), empty({positions.numel(), dim / 2}, options)};
+  Angles a{empty({positions.numel(), dim / 2}, options, "rope"), empty({positions.numel(), dim / 2}, options, "rope")};
   const Tensor frequencies =
       kept_numbers(o.frequencies.empty() ? rope_frequencies(dim, o.base) : o.frequencies, device);
   kernel::rope_angles(positions, o.offset, frequencies, a.cos, a.sin);
@@ -182,8 +182,8 @@ void rope_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, 
 /// has the same order. So splitting heads before and merging them behind copies nothing, forward or backward.
 Tensor rotate(const Tensor& x, const Angles& angles, RopePairing pairing, bool inverse) {
   const bool by_position = x.rank() == 4 && !x.is_contiguous() && transpose(x.detach(), 1, 2).is_contiguous();
-  Tensor y = by_position ? transpose(empty(transpose(x.detach(), 1, 2).shape(), x.options()), 1, 2)
-                         : empty(x.shape(), x.options());
+  Tensor y = by_position ? transpose(empty(transpose(x.detach(), 1, 2).shape(), x.options(), "rope"), 1, 2)
+                         : empty(x.shape(), x.options(), "rope");
   const auto rows = [&](const Tensor& t) {
     return by_position ? transpose(t, 1, 2)
                        : reshape(t, {t.numel() / (t.dim(-2) * t.dim(-1)), t.dim(-2), 1, t.dim(-1)});

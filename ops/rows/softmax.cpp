@@ -35,7 +35,7 @@ Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
   const bool narrow = x.dtype() == bf16 && x.device() == cpu;
   const bool rows = s.inner < 16 || narrow || transpose(x.detach(), d, -1).is_contiguous();
   if (d != last && rows) return transpose(softmax_along(op, transpose(x, d, -1), -1, log), d, -1);
-  Tensor y = empty(x.shape(), x.options());
+  Tensor y = empty(x.shape(), x.options(), op);
   if (x.numel() > 0 && d == last) kernel::softmax(contiguous(x.detach()), y, log);
   if (x.numel() > 0 && d != last) kernel::softmax_columns(contiguous(x.detach()), y, s, log);
   return record(op, y, {x}, {y}, [log, d, s](const Node& node, const Tensor& g) {

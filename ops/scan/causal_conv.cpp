@@ -316,7 +316,7 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   if (!here || !serves(kernel::causal_conv, x, weight))
     return activate(activation, here ? composed(x, weight, bias, before) : causal_conv1d(x, weight, bias, before));
   const auto plain = [](const Tensor& t) { return t.defined() ? contiguous(t.detach()) : t; };
-  Tensor y = empty(x.shape(), x.options());
+  Tensor y = empty(x.shape(), x.options(), op);
   if (y.numel() > 0) kernel::causal_conv(plain(x), plain(weight), plain(bias), plain(before), silu, y);
   const Tensor of_p = silu ? bias : Tensor();  // the gradient makes p again only for SiLU
   return record<CausalConv>(y, {x, weight, bias, before}, {x, weight, of_p, before}, silu);

@@ -74,7 +74,7 @@ Tensor cumsum(const Tensor& x_in, int64_t dim, CumsumOptions options) {
   const int d = wrap_dim("cumsum", dim, x_in.rank());
   if (x_in.rank() == 0) return squeeze(cumsum(unsqueeze(x_in, 0), 0, options), 0);
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
-  Tensor y = empty_like(x);
+  Tensor y = empty(x.shape(), x.options(), "cumsum");
   if (y.numel() > 0) kernel::cumsum(contiguous(x.detach()), y, d, options);
   return record("cumsum", std::move(y), {x}, {}, [d, options](const Tensor& g) {
     return cumsum(g, d, {.exclusive = options.exclusive, .reverse = !options.reverse});
@@ -87,7 +87,7 @@ Tensor cumprod(const Tensor& x_in, int64_t dim) {
   if (x_in.rank() == 0) return squeeze(cumprod(unsqueeze(x_in, 0), 0), 0);
   const Tensor x = x_in.dtype() == boolean ? to(x_in, i64) : x_in;
   if (!is_float(x.dtype()) && x.device() != cpu) return detail::composed_cumprod(clone(x), d);
-  Tensor y = empty_like(x);
+  Tensor y = empty(x.shape(), x.options(), "cumprod");
   if (y.numel() > 0) kernel::cumprod(contiguous(x.detach()), y, d);
   return record("cumprod", std::move(y), {x}, {x},
                 [d](const Node& node, const Tensor& g) { return detail::cumprod_vjp(node.saved(0), g, d); });

@@ -190,7 +190,7 @@ Tensor one_hot(const Tensor& x, int64_t classes, TensorOptions options) {
 Tensor to(const Tensor& x, DType dtype) {
   detail::check_defined("to", x);
   if (x.dtype() == dtype) return x;
-  Tensor y = empty(x.shape(), {dtype, x.device()});
+  Tensor y = empty(x.shape(), {dtype, x.device()}, "to");
   detail::copy_elements(x, y);
   if (!is_float(dtype)) return y;  // nothing differentiable comes out
   return record("to", std::move(y), {x}, {}, [from = x.dtype()](const Tensor& g) { return to(g, from); });
@@ -200,7 +200,7 @@ Tensor to(const Tensor& x, Device device) {
   detail::check_defined("to", x);
   if (x.device() == device) return x;
   check_values("to", x, device);
-  Tensor y = empty(x.shape(), {x.dtype(), device});
+  Tensor y = empty(x.shape(), {x.dtype(), device}, "to");
   detail::copy_elements(x, y);
   if (!is_float(x.dtype())) return y;
   return record("to", std::move(y), {x}, {}, [from = x.device()](const Tensor& g) { return to(g, from); });
@@ -208,7 +208,7 @@ Tensor to(const Tensor& x, Device device) {
 
 Tensor clone(const Tensor& x) {
   detail::check_defined("clone", x);
-  Tensor y = empty_like(x);
+  Tensor y = empty(x.shape(), x.options(), "clone");
   detail::copy_elements(x, y);
   return record("clone", std::move(y), {x}, {}, [](const Tensor& g) { return g; });
 }

@@ -97,7 +97,7 @@ TEST_CASE("allocator: what no machine has is a MemoryError", "[allocator]") {
   CHECK(memory_stats().live == before);
   // The error says for which tensor, and for which op where the op has said its name.
   const Tensor vast = expand(Tensor(1.f), {int64_t{1} << 42});
-  CHECK_THROWS_WITH(clone(vast), StartsWith("allocate: ") && EndsWith(" — for f32[4398046511104]"));
+  CHECK_THROWS_WITH(clone(vast), StartsWith("clone: allocate: ") && EndsWith(" — for f32[4398046511104]"));
   CHECK_THROWS_WITH(cat({vast, vast}), StartsWith("cat: allocate: ") && EndsWith(" — for f32[8796093022208]"));
 }
 

@@ -3,6 +3,10 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/node.h>
+#include <sluice/core/number/random.h>
+#include <sluice/ops/elementwise/dropout.h>
+#include <sluice/ops/scan/causal_conv.h>
+#include <sluice/ops/scan/scan.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/shape/create.h>
@@ -26,7 +30,20 @@ using namespace sluice;
 // clang-format off
 TEST_CASE("errors name the op the user called", "[ops]") {
   const Tensor x = ones({2, 3}), flags = ones({2, 3}, {boolean}), i = arange(4), two = ones({2});
+  const int64_t n = 1 << 21;
+  const Tensor vast = expand(ones({1, 1}), {n, n});  // a copy has 16 TiB
+  Rng rng(1);
   const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"clone", [&] { clone(vast); }},
+      {"to", [&] { to(vast, bf16); }},
+      {"softmax", [&] { softmax(vast); }},
+      {"log_softmax", [&] { log_softmax(vast); }},
+      {"layer_norm", [&] { layer_norm(vast); }},
+      {"cumsum", [&] { cumsum(vast, 0); }},
+      {"cumprod", [&] { cumprod(vast, 0); }},
+      {"tril", [&] { tril(vast); }},
+      {"dropout", [&] { dropout(vast, 0.5, rng); }},
+      {"causal_conv1d", [&] { causal_conv1d(vast, ones({1, n})); }},
       {"glu", [&] { glu(x, two); }},
       {"reglu", [&] { reglu(x, two); }},
       {"geglu", [&] { geglu(x, two); }},
