@@ -62,8 +62,15 @@ constexpr int64_t kFew = 16;  // numbers that fill no register
 
 /// True if x is reduced as the CPU does it: also on meta, where cost() counts.
 bool as_on_cpu(const Tensor& x) { return x.device() == cpu || x.device() == meta; }
-/// x, made contiguous where the kernel would not find long runs in place.
+/// True if x has a dim along which numbers are repeated, as by expand().
+bool repeats(const Tensor& x) {
+  for (int d = 0; d < x.rank(); ++d)
+    if (x.strides()[d] == 0 && x.shape()[d] > 1) return true;
+  return false;
+}
+/// x, made contiguous where the kernel would not find long runs in place, unless numbers would be repeated in memory.
 Tensor readable(const Tensor& x, const ReduceShape& s) {
+  if (as_on_cpu(x) && repeats(x)) return x;
   if (!as_on_cpu(x) || (s.inner == 1 ? s.n : s.inner) < 192) return contiguous(x);
   return detail::StridedRange(x.layout()).run(0).count > 0 ? x : contiguous(x);
 }
@@ -95,24 +102,30 @@ Shape places_first(const Tensor& x, DimRun run) {
     if (d < run.first || d > run.last) order.push_back(d);
   return order;
 }
-/// Each number of x once, without history: dims along which expand() repeats numbers are cut to size 1.
-Tensor without_repeats(const Tensor& x) {
+/// x without history, and without its repeats along all dims but those of `except`, which get size 1.
+Tensor without_repeats(const Tensor& x, const Shape& except = {}) {
   Tensor y = x.detach();
   for (int d = 0; d < x.rank() && x.numel() > 0; ++d)
-    if (x.strides()[d] == 0 && x.shape()[d] > 1) y = narrow(y, d, 0, 1);
+    if (x.strides()[d] == 0 && x.shape()[d] > 1 && std::find(except.begin(), except.end(), d) == except.end())
+      y = narrow(y, d, 0, 1);
   return y;
 }
 /// to() of a tensor without history. The result repeats its numbers where x does.
 Tensor converted(const Tensor& x, DType dtype) { return expand(to(without_repeats(x), dtype), x.shape()); }
 
+constexpr int64_t kVast =
+    int64_t{1} << 32;  // floats that are repeated beyond this are multiplied, not added one by one
+
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
 /// are apart take one pass per run.
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
   if (dims.empty()) return kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach());  // a scalar; a new result
-  Tensor y = without_repeats(x);
+  const bool adds = kind == ReduceKind::sum || kind == ReduceKind::norm;
+  // The number of floats in a sum, which decides its order and its bits, stays, as long as a copy of x is thinkable.
+  Tensor y = without_repeats(x, adds && is_float(x.dtype()) && x.numel() <= kVast ? dims : Shape{});
   if (y.numel() < x.numel()) {
     const int64_t times = count_of(x.shape(), dims) / count_of(y.shape(), dims);  // how often a result has each number
-    const bool multiplied = times > 1 && (kind == ReduceKind::sum || kind == ReduceKind::norm);
+    const bool multiplied = adds && times > 1;
     y = reduce_values(kind, multiplied ? detail::widened(y) : y, dims, true);  // results are rounded once
     if (multiplied && !is_float(x.dtype())) y = y * to(Tensor::from<int64_t>({times}), y.device());  // exact
     else if (multiplied) y = y * (kind == ReduceKind::sum ? double(times) : std::sqrt(double(times)));
