@@ -9,7 +9,8 @@ void add_nn_rows(RowList& rows) {
                 {R"({"bias": false, "hidden": 5, "activation": "silu", "dropout": 0.3})", R"({"xielu": true})"});
   rows.add<Glu>("glu", {}, R"({"dim": 4})",
                 {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
-                 R"({"kind": "geglu_tanh", "gate_scale": -0.7})", R"({"limit": 0.4, "hidden": 5})"});
+                 R"({"kind": "geglu_tanh", "gate_scale": -0.7})", R"({"limit": 0.4, "hidden": 5})",
+                 R"({"kind": "geglu_tanh", "sparsity": 0.6, "hidden": 5})"});
   rows.add<Moe>(
       "moe", {}, R"({"dim": 4, "experts": 3})",
       {R"({"hidden": 5, "top_k": 1, "norm_topk": false, "scale": 2, "shared_hidden": 3})",
@@ -25,7 +26,9 @@ void add_nn_rows(RowList& rows) {
            "shared_gate": false})",
        R"({"router": "sigmoid", "norm_topk": false, "weigh_input": true, "shared_hidden": 3, "shared_gate": false})",
        R"({"router": "sqrt_softplus", "experts": 5, "router_bias": true, "scale": 1.5})",
-       R"({"activation": "relu2", "latent": 2, "hidden": 5, "shared_hidden": 3, "expert_bias": true})"});
+       R"({"activation": "relu2", "latent": 2, "hidden": 5, "shared_hidden": 3, "expert_bias": true})",
+       R"({"activation": "geglu_tanh", "norms": true, "norm_eps": 0.01, "expert_factor": true, "hidden": 5,
+           "shared_hidden": 3})"});
   rows.add<Norm>(
       "norm", {}, R"({"dim": 4})",
       {R"({"kind": "none"})", R"({"kind": "rms"})", R"({"kind": "rms_plain"})", R"({"kind": "scale"})",

@@ -3,8 +3,10 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/reduce.h>
 
 #include <cmath>
+#include <numbers>
 
 namespace sluice {
 
@@ -71,6 +73,16 @@ Glu::Glu(GluOptions o, Rng& rng) : options(o) {
   out = Linear({o.hidden, o.dim, o.bias, o.init, o.dtype}, rng);
 }
 
+/// Φ⁻¹(p), by bisection: Φ is monotonous.
+static double normal_quantile(double p) {
+  double low = -40, high = 40;
+  for (int i = 0; i < 200; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle * std::numbers::sqrt2 / 2) / 2 < p ? low : high) = middle;
+  }
+  return high;
+}
+
 Tensor Glu::operator()(const Tensor& x, const Pass& pass) const {
   ModuleScope scope(this, type);
   check_input("glu", x, options.dim);
@@ -78,6 +90,8 @@ Tensor Glu::operator()(const Tensor& x, const Pass& pass) const {
   if (options.gate_scale != 1) g = g * options.gate_scale;
   Tensor v = value(x);
   if (const double l = options.limit; l > 0) v = clamp(v, -l, l), g = clamp(g, {}, l);
+  if (options.sparsity > 0)
+    g = relu(g - (mean(g, {-1}, keep) + sqrt(var(g, {-1}, keep, 0)) * normal_quantile(options.sparsity)));
   return out(Dropout{options.dropout}(apply_glu(options.kind, v, g), pass.rng));
 }
 

@@ -66,6 +66,9 @@ struct GluOptions {
   GluKind kind = GluKind::swiglu;
   double gate_scale = 1;  // of X·Wg (Falcon-H1)
   double limit = 0;       // l > 0: |X·Wv| <= l and the gate's map <= l before `kind` (DeepSeek-V4, GLM-5.3)
+  /// p > 0: of a token's gates only about the largest 1 − p are not 0: g ← relu(g − μ − Φ⁻¹(p)·σ), where μ and σ are
+  /// the mean and deviation of its g (Gemma 3n).
+  double sparsity = 0;
   bool bias = false;
   double dropout = 0;
   Init init = Init::lecun();
@@ -77,6 +80,8 @@ struct GluOptions {
     f("kind", o.kind, "the gate");
     f("gate_scale", o.gate_scale, any_number(), "factor of the gate's map");
     f("limit", o.limit, at_least(0), "l > 0: |v| <= l and g <= l, where v and g are what the gate reads");
+    f("sparsity", o.sparsity, probability(),
+      "p > 0: g becomes relu(g - m - z s) of its mean m and deviation s; z = Phi^-1(p)");
     f("bias", o.bias, "biases of all three maps");
     f.training("dropout", o.dropout, probability(), "on the gated values");
     describe_parameters(o, f);

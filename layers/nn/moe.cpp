@@ -6,6 +6,8 @@
 #include <sluice/ops/index/sort.h>
 #include <sluice/ops/rows/softmax.h>
 
+#include <cmath>
+
 namespace sluice {
 
 namespace {
@@ -48,6 +50,7 @@ bool gated(const MoeOptions& o) { return o.activation != MoeActivation::relu2; }
 Tensor activated(const Tensor& u, const Tensor& g, const MoeOptions& o) {
   if (!gated(o)) return relu2(u);
   if (o.activation == MoeActivation::swiglu) return swiglu(u, g);
+  if (o.activation == MoeActivation::geglu_tanh) return geglu_tanh(u, g);
   const Tensor low = clamp(g, {}, o.swiglu_limit), near = clamp(u, -o.swiglu_limit, o.swiglu_limit);
   if (o.activation == MoeActivation::swiglu_limited) return swiglu(near, low);
   return glu((near + 1) * low, low * o.swiglu_alpha);
@@ -93,7 +96,10 @@ Moe::Moe(MoeOptions given, Rng& rng) : options(given) {
     fail<ValueError>("moe: top_k=", o.top_k, " is more than the ", o.top_groups * members,
                      " experts of top_groups=", o.top_groups, " groups");
   if (o.hidden == 0) o.hidden = o.dim;
+  if (o.norms)
+    for (Norm* one : {&norm, &router_norm}) *one = Norm({o.dim, NormKind::rms, o.norm_eps, o.dtype});
   router = Linear({o.dim, o.experts, o.logit_bias, o.init, o.dtype}, rng);
+  if (o.expert_factor) expert_factor = init_vector(o.experts, 1, o.dtype);
   if (o.router_bias) router_bias = zeros({o.experts}, detail::initial(exact(o.dtype)));
   if (o.token_table > 0) token_experts = initial_experts(o);
   const auto drawn = [&](int64_t in, int64_t out) {
@@ -117,7 +123,8 @@ Moe::Routing Moe::route(const Tensor& x, const Tensor& numbers) const {
     fail<ValueError>("moe: token_table=", options.token_table, numbers.defined() ? " and" : " but no",
                      " numbers of tokens given");
   Routing r;  // in f32 for bf16: rounded scores would tie
-  const Tensor logits = linear(detail::widened(x), detail::widened(router.weight),
+  const Tensor seen = options.norms ? router_norm(x) * (1 / std::sqrt(static_cast<double>(options.dim))) : x;
+  const Tensor logits = linear(detail::widened(seen), detail::widened(router.weight),
                                router.bias.defined() ? detail::widened(router.bias) : Tensor());
   switch (options.router) {
     case MoeRouter::softmax: r.scores = softmax(logits, -1); break;
@@ -135,6 +142,9 @@ Moe::Routing Moe::route(const Tensor& x, const Tensor& numbers) const {
   r.weights = gather(r.scores, 1, r.chosen);
   if (options.norm_topk) r.weights = r.weights / (sum(r.weights, {-1}, keep) + options.norm_topk_eps);
   if (options.scale != 1) r.weights = r.weights * options.scale;
+  if (expert_factor.defined())
+    r.weights =
+        r.weights * reshape(index_select(detail::widened(expert_factor), 0, flatten(r.chosen)), r.chosen.shape());
   return r;
 }
 
@@ -145,11 +155,11 @@ Tensor Moe::by_tokens(const Tensor& given, const Tensor& numbers) const {
   const MoeOptions& o = options;
   detail::check_made("moe", o.dim);
   if (given.rank() < 1 || given.dim(-1) != o.dim) fail("moe: got x=", given, "; need [..., ", o.dim, "]");
-  const Tensor x = reshape(given, {given.numel() / o.dim, o.dim});
+  const Tensor rows_given = reshape(given, {given.numel() / o.dim, o.dim}), x = norm(rows_given);
   const int64_t tokens = x.dim(0);
   if (numbers.defined() && (numbers.dtype() != i64 || numbers.numel() != tokens))
     fail("moe: tokens=", numbers, " do not fit x=", given, "; need an i64 for each row");
-  const Routing r = route(x, numbers.defined() ? flatten(numbers) : numbers);
+  const Routing r = route(rows_given, numbers.defined() ? flatten(numbers) : numbers);
   // Rows of one expert after those of the other, each expert's in the order of tokens.
   const Tensor choices = contiguous(flatten(r.chosen)), order = argsort(choices),
                rows = index_select(repeat_interleave(arange(tokens, {i64, x.device()}), o.top_k, 0), 0, order),

@@ -11,10 +11,12 @@
 // and GLM-5.3 clamp g and u alike, in the shared expert, too, and keep u ⊙ silu(g). Nemotron 3 has no gate. Its experts
 // may read a latent z = x·W_down, and W_up maps their sum back: y = (c·Σ w_i·relu²(z·Wu_i)·Wd_i)·W_up. In the first
 // layers of DeepSeek-V4 a table says T for each number of a token; s gives the weights alone. The experts of Llama 4
-// read w_i·x, and their outputs are added as they are.
+// read w_i·x, and their outputs are added as they are. Those of Gemma 4 gate with gelu and read RMS(x), while the
+// router reads RMS'(x)/√dim, and w_i also has a factor that each expert learns.
 #pragma once
 
 #include <sluice/layers/nn/linear.h>
+#include <sluice/layers/nn/norm.h>
 
 namespace sluice {
 
@@ -26,8 +28,9 @@ enum class MoeActivation {
   swiglu_oai,      // (u + 1) ⊙ g ⊙ σ(α·g) with g <= l and |u| <= l (gpt-oss)
   relu2,           // relu(u)², without Wg (Nemotron 3)
   swiglu_limited,  // u ⊙ silu(g) with g <= l and |u| <= l (DeepSeek-V4, GLM-5.3)
+  geglu_tanh,      // u ⊙ gelu_tanh(g) (Gemma 4)
 };
-constexpr const char* choices(MoeActivation) { return "swiglu swiglu_oai relu2 swiglu_limited"; }
+constexpr const char* choices(MoeActivation) { return "swiglu swiglu_oai relu2 swiglu_limited geglu_tanh"; }
 
 struct MoeOptions {
   using Layer = struct Moe;
@@ -41,6 +44,9 @@ struct MoeOptions {
   double scale = 1;              // c
   bool router_bias = false;      // b [experts], not trained by gradients
   bool logit_bias = false;       // a bias of x·Wr, trained
+  bool expert_factor = false;    // w_i times a learned number of expert i
+  bool norms = false;            // experts read RMSNorm(x), the router RMSNorm'(x)/√dim; each has its own weights
+  double norm_eps = 1e-6;        // of these norms
   int64_t token_table = 0;       // > 0: T follows from a token's number, which is less; see by_tokens()
   int64_t groups = 1;            // groups of experts/groups neighbouring experts
   int64_t top_groups = 1;        // groups from which a token's experts come
@@ -66,6 +72,9 @@ struct MoeOptions {
     f("scale", o.scale, any_number(), "factor of the chosen experts' sum");
     f("router_bias", o.router_bias, "a bias that only the choice sees, not trained by gradients");
     f("logit_bias", o.logit_bias, "a trained bias of the router's logits");
+    f("expert_factor", o.expert_factor, "an expert's weight also times a number that it learns");
+    f("norms", o.norms, "experts read RMSNorm(x), the router RMSNorm(x)/sqrt(dim) with other weights");
+    f("norm_eps", o.norm_eps, at_least(0), "of these norms");
     f("token_table", o.token_table, at_least(0), "> 0: a table says a token's experts by its number, which is less");
     f("groups", o.groups, at_least(1), "number of groups of experts");
     f("top_groups", o.top_groups, at_least(1), "the best groups, from which a token's experts come");
@@ -73,7 +82,7 @@ struct MoeOptions {
     f("weigh_input", o.weigh_input, "an expert's weight multiplies what it reads, not what it writes");
     f("expert_bias", o.expert_bias, "biases of the experts' maps");
     f("activation", o.activation,
-      "u silu(g); with g <= l, |u| <= l the same or (u + 1) g sigmoid(alpha g); or relu(u)^2, no g");
+      "u silu(g); with g <= l, |u| <= l the same or (u + 1) g sigmoid(alpha g); relu(u)^2, no g; or u gelu_tanh(g)");
     f("swiglu_limit", o.swiglu_limit, at_least(0), "l of swiglu_oai and swiglu_limited");
     f("swiglu_alpha", o.swiglu_alpha, any_number(), "alpha of swiglu_oai");
     f("shared_hidden", o.shared_hidden, at_least(0), "width of an expert for all tokens; 0: none");
@@ -96,9 +105,11 @@ struct Moe {
   static constexpr const char* type = "Moe";
   static constexpr bool keeps_f32(std::string_view part) { return part == "router_bias"; }
   MoeOptions options{};
-  Linear router;         // Wr
-  Tensor router_bias;    // of dtype exact(dtype)
-  Tensor token_experts;  // i64 [token_table, top_k], not trained; initially experts in turn
+  Norm norm, router_norm;  // of what the experts and the router read, with options.norms
+  Linear router;           // Wr
+  Tensor expert_factor;    // [experts], initially 1
+  Tensor router_bias;      // of dtype exact(dtype)
+  Tensor token_experts;    // i64 [token_table, top_k], not trained; initially experts in turn
   Linear latent_down, latent_up;
   ExpertMaps gate, up, down;
   Linear shared_gate_proj, shared_up, shared_down, shared_gate;
@@ -121,8 +132,8 @@ struct Moe {
   /// [tokens]. ShapeError for another shape.
   Routing route(const Tensor& x, const Tensor& numbers = {}) const;
 
-  SLUICE_PARTS(router, router_bias, token_experts, latent_down, gate, up, down, latent_up, shared_gate_proj, shared_up,
-               shared_down, shared_gate);
+  SLUICE_PARTS(norm, router_norm, router, expert_factor, router_bias, token_experts, latent_down, gate, up, down,
+               latent_up, shared_gate_proj, shared_up, shared_down, shared_gate);
 };
 
 /// The formula of moe_balance_loss().

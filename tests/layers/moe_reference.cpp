@@ -31,6 +31,7 @@ Matrix mapped(const LayerFacts& l, const std::string& name, std::size_t e, const
 Matrix hidden_layer(const LayerFacts& l, Matrix up, const Matrix& gate) {
   if (l.text("activation") == "relu2") return activated(up, "relu2");
   if (l.text("activation") == "swiglu") return product(activated(gate, "silu"), up);
+  if (l.text("activation") == "geglu_tanh") return product(activated(gate, "gelu_tanh"), up);
   const double limit = l.real("swiglu_limit"), alpha = l.real("swiglu_alpha");
   for (std::size_t j = 0; j < up[0].size(); ++j) {
     const double g = gate[0][j] < limit ? gate[0][j] : limit, u = std::clamp(up[0][j], -limit, limit);
@@ -61,9 +62,16 @@ std::vector<bool> allowed(const LayerFacts& l, const std::vector<double>& worth)
 Matrix moe(const LayerFacts& l, const LayerSequence& s) {
   const std::size_t experts = l.size("experts"), k = l.size("top_k"), dim = s.x.empty() ? 0 : s.x[0].size();
   const std::vector<double> bias = l.values("router_bias");
+  const auto normed = [&](const char* name, const std::vector<double>& x) {
+    return l.yes("norms") ? norm_of(l, name, "rms", l.real("norm_eps"), {x})[0] : x;
+  };
+  const std::vector<double> factor = l.values("expert_factor");
   Matrix y;
-  for (const auto& row : s.x) {
-    std::vector<double> score = dense(l, "router", {row})[0];
+  for (const auto& given : s.x) {
+    const std::vector<double> row = normed("norm", given);
+    std::vector<double> seen = normed("router_norm", given);
+    for (double& v : seen) v /= l.yes("norms") ? std::sqrt(static_cast<double>(dim)) : 1;
+    std::vector<double> score = dense(l, "router", {seen})[0];
     if (l.text("router") == "softmax") {
       double total = 0;
       for (double& v : score) v = std::exp(v), total += v;
@@ -86,7 +94,8 @@ Matrix moe(const LayerFacts& l, const LayerSequence& s) {
     std::vector<double> sum(read[0].size(), 0.0);
     for (std::size_t i = 0; i < k; ++i) {
       const std::size_t e = best[i];
-      const double weight = l.real("scale") * (l.yes("norm_topk") ? score[e] / total : score[e]);
+      const double weight =
+          l.real("scale") * (l.yes("norm_topk") ? score[e] / total : score[e]) * (factor.empty() ? 1 : factor[e]);
       const bool first = l.yes("weigh_input");
       Matrix taken = read;
       for (double& v : taken[0]) v *= first ? weight : 1;

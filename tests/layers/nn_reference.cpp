@@ -6,8 +6,8 @@
 
 namespace sluice::testing {
 
-static Matrix scaled_glu(const LayerFacts& l, const std::string& kind, const Matrix& x, double gate_scale,
-                         double limit) {
+static Matrix scaled_glu(const LayerFacts& l, const std::string& kind, const Matrix& x, double gate_scale, double limit,
+                         double sparsity = 0) {
   const auto gate = [](const std::string& k) -> const char* {
     if (k == "glu") return "sigmoid";
     if (k == "reglu") return "relu";
@@ -20,6 +20,17 @@ static Matrix scaled_glu(const LayerFacts& l, const std::string& kind, const Mat
     for (double& v : row) v = std::clamp(v, -limit, limit);
   for (auto& row : map)
     for (double& g : row) g = std::min(g * gate_scale, limit);
+  for (auto& row : map) {
+    if (sparsity == 0) break;
+    const double n = static_cast<double>(row.size());
+    const double mean = std::accumulate(row.begin(), row.end(), 0.0) / n;
+    double spread = 0;
+    for (const double g : row) spread += (g - mean) * (g - mean) / n;
+    double z = 0;  // Φ⁻¹(sparsity), by Newton's method
+    for (int i = 0; i < 50; ++i)
+      z -= (0.5 + std::erf(z / std::sqrt(2)) / 2 - sparsity) * std::sqrt(6.283185307179586) * std::exp(z * z / 2);
+    for (double& g : row) g = std::max(0.0, g - mean - z * std::sqrt(spread));
+  }
   return dense(l, "out",
                product(activated(value, kind == "silu_glu" ? "silu" : "identity"), activated(map, gate(kind))));
 }
@@ -163,7 +174,7 @@ const bool registered[] = {
     register_reference("glu",
                        [](const LayerFacts& l, const LayerSequence& s) {
                          return scaled_glu(l, l.text("kind"), s.x, l.real("gate_scale"),
-                                           l.real("limit") > 0 ? l.real("limit") : INFINITY);
+                                           l.real("limit") > 0 ? l.real("limit") : INFINITY, l.real("sparsity"));
                        }),
     register_reference("norm", norm),
     register_reference("short_convolution",
