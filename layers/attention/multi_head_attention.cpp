@@ -175,7 +175,8 @@ const AttentionGate* MultiHeadAttention::gate_of_attention(const Tensor& q) cons
 
 // -- the whole pass ---------------------------------------------------------------------------------------
 
-MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call, const ChooseKeys& choose) const {
+MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call, const ChooseKeys& choose,
+                                                         AttendedKeys* shared) const {
   const Pass& pass = call.pass();
   Prepared p;
   p.from.x = norm(call.x), p.from.q = mapped(heads.q, p.from.x);
@@ -196,13 +197,21 @@ MultiHeadAttention::Prepared MultiHeadAttention::prepare(Call& call, const Choos
     int64_t window = Call::rows_seen(options.window, options.dilation, options.global);
     if (options.chunk_size > 0 && options.global.empty())
       window = window > 0 ? std::min(window, options.chunk_size) : options.chunk_size;
-    p.q = queries(p.from, position), p.k = keys(call, p.from.x, position), p.v = values(call, p.from.x);
+    const bool others = shared && shared->k.defined();
+    if (!others && !heads.k.weight.defined()) fail<ValueError>(preset_.name, ": has no Wk; need the keys of a layer");
+    p.q = queries(p.from, position);
+    p.k = others ? shared->k : keys(call, p.from.x, position), p.v = others ? shared->v : values(call, p.from.x);
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(options.heads.head_dim)));
     if (options.forget.gate != ForgetGate::none) detail::add_forget_columns(call, forget, p.from.x, scale, p.q, p.k);
-    const std::vector<Tensor> rows = call.rows({p.k, p.v}, window);
-    p.k = rows[0], p.v = rows[1];
+    if (!others) {
+      const std::vector<Tensor> rows = call.rows({p.k, p.v}, window);
+      p.k = rows[0], p.v = rows[1];
+    }
+    AttentionMask mask = call.mask();
+    if (others) mask.keys = shared->real;
+    else if (shared) *shared = {p.k, p.v, mask.keys};
     const auto [m, n] = call.extent(p.k);
-    p.attention = attention_options(m, n, call.mask());
+    p.attention = attention_options(m, n, std::move(mask));
     p.attention.scale = scale;  // the width of q may have grown
     if (options.chunk_size > 0) set_chunks(call, position, p.k.dim(2), p.attention.mask);
     std::vector<int64_t>& global = p.attention.mask.global;
@@ -241,13 +250,21 @@ GlobalRows MultiHeadAttention::global_rows(const Prepared& p) const {
   return g;
 }
 
-Tensor MultiHeadAttention::attend(const Tensor& x, const Pass& pass, const ChooseKeys& choose) const {
+Tensor MultiHeadAttention::operator()(const Tensor& x, const Pass& pass, AttendedKeys& shared) const {
+  if (cross() || options.forget.gate != ForgetGate::none || options.separate_global_projections)
+    fail<ValueError>(preset_.name,
+                     ": layers with cross attention, a forget gate or separate_global_projections share no keys");
+  return attend(x, pass, {}, &shared);
+}
+
+Tensor MultiHeadAttention::attend(const Tensor& x, const Pass& pass, const ChooseKeys& choose,
+                                  AttendedKeys* shared) const {
   const HeadsOptions& h = options.heads;
   if (options.separate_global_projections)
     detail::not_cut(preset_.name, "separate projections make the rows of global positions from all tokens");
   Call call(this, preset_.type, preset_.name, x, h.dim, pass);
   call.check_causal(!options.separate_global_projections, "separate global projections cannot be streamed");
-  Prepared p = prepare(call, choose);
+  Prepared p = prepare(call, choose, shared);
   p.attention.dropout = h.attention_dropout;
   const GlobalRows rows = global_rows(p);
   Tensor y;

@@ -148,6 +148,13 @@ namespace detail {
 MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o);
 }  // namespace detail
 
+/// What the queries of a layer of self attention see: K and V of the tokens so far, normed and turned, [batch,
+/// kv_heads, keys, ·]. Another layer may read them in place of its own (Gemma 3n, Gemma 4).
+struct AttendedKeys {
+  Tensor k, v;
+  Tensor real = {};  // bool [batch, keys]: which of them are no padding; undefined: all
+};
+
 struct MultiHeadAttention {
   static constexpr const char* type = "MultiHeadAttention";
   static constexpr bool keeps_f32(std::string_view part) { return part == "forget"; }
@@ -179,6 +186,11 @@ struct MultiHeadAttention {
   /// position outside [0, n), and in a stream unless the layer is causal or cross attention, and with separate global
   /// projections.
   Tensor operator()(const Tensor& x, const Pass& pass = {}) const { return attend(x, pass, {}); }
+  /// The same. An empty `keys` becomes what the queries see; one that is not is what they see, and a stream keeps
+  /// nothing for this layer. Throws ValueError for cross attention, a forget gate and separate global projections.
+  Tensor operator()(const Tensor& x, const Pass& pass, AttendedKeys& keys) const;
+  /// Removes Wk, Wv and their norms: a call then needs `keys`.
+  void without_keys() { heads.k = heads.v = k_shift = v_shift = Linear(), k_norm = v_norm = Norm(); }
   /// The attention map of the same call, before dropout: [batch, heads, n, keys]. Throws ValueError in a stream.
   Tensor map(const Tensor& x, const Pass& pass = {}) const;
 
@@ -198,8 +210,8 @@ struct MultiHeadAttention {
   MultiHeadAttention(Preset preset, MultiHeadAttentionOptions o, Rng& rng);
   /// Changes the mask of self attention, for a layer that chooses keys. rows() has been called.
   using ChooseKeys = std::function<void(Call& call, AttentionMask& mask)>;
-  /// The call of a layer that chooses keys.
-  Tensor attend(const Tensor& x, const Pass& pass, const ChooseKeys& choose) const;
+  /// The call of a layer that chooses keys, or that shares them.
+  Tensor attend(const Tensor& x, const Pass& pass, const ChooseKeys& choose, AttendedKeys* shared = nullptr) const;
 
  private:
   struct Sources {
@@ -213,7 +225,7 @@ struct MultiHeadAttention {
     AttentionOptions attention;
   };
   bool cross() const { return options.heads.context_dim > 0; }
-  Prepared prepare(Call& call, const ChooseKeys& choose = {}) const;
+  Prepared prepare(Call& call, const ChooseKeys& choose = {}, AttendedKeys* shared = nullptr) const;
   Tensor gated(GatePosition position, const Tensor& y, const Sources& from, bool after_qk_norm = false) const;
   /// Rows of k or v, one for each token; `shift`, a map of `source`, mixes each with the row of the token before.
   Tensor shifted(Call& call, const Linear& shift, const Tensor& source, const Tensor& rows) const;
