@@ -28,7 +28,7 @@ struct Settings {
   std::string model, prompt, dtype, device = "cpu";
   int64_t tokens = 256, sequences = 1, random = 0, top_k = 0, seed = 1;
   double temperature = 0.7, top_p = 0.95;
-  bool plain = false, smoke = false;
+  bool plain = false, long_texts = false, smoke = false;
 
   static void describe(auto& o, auto& f) {
     f("model", o.model, "folder of the model");
@@ -42,6 +42,7 @@ struct Settings {
     f("dtype", o.dtype, "bf16, f32 or f64; default: as in the files");
     f("device", o.device, "cpu, or cuda where there is a GPU");
     f("plain", o.plain, "the prompt alone, without turns of a conversation");
+    f("long", o.long_texts, "texts longer than a model with two RoPEs was first trained on (Phi-3.5, Phi-4-mini)");
     f("seed", o.seed, at_least(0), "of the draws");
     f("smoke", o.smoke, "a tiny random model, which comes with the examples, says three tokens");
   }
@@ -191,7 +192,7 @@ int run(int argc, char** argv) {
   if (s.model.empty()) throw std::runtime_error("chat: --model FOLDER is needed; see --help");
   if (s.sequences > 1 && s.prompt.empty() && s.random == 0)
     throw std::runtime_error("chat: --sequences above 1 needs --prompt: a conversation goes on from one answer");
-  ModelFilesOptions files;
+  ModelFilesOptions files{.long_texts = s.long_texts};
   if (!s.dtype.empty()) files.dtype = from_name<DType>(s.dtype);
   auto start = std::chrono::steady_clock::now();
   Decoder model = load_model_files(s.model, files);

@@ -3,6 +3,10 @@
 #include <sluice/layers/attention/transformer_block.h>
 #include <sluice/ops/basic.h>
 
+#include <map>
+#include <numbers>
+#include <tuple>
+
 namespace sluice {
 
 static Norm norm_of(const DecoderOptions& o) {
@@ -14,6 +18,28 @@ static HyperConnection streams_of(const DecoderOptions& o, Rng& rng) {
   HyperConnectionOptions of_model = *o.streams;
   of_model.dim = o.dim, of_model.dtype = o.dtype;
   return HyperConnection(of_model, rng);
+}
+
+static bool absent(const auto& branch) { return std::holds_alternative<std::monostate>(branch); }
+
+/// Removes what makes keys in block i if another block makes them. ValueError unless that block's attention, with keys
+/// of its own, stands before it and has the same keys.
+static void share_keys(const DecoderOptions& o, std::size_t i, DecoderBlock& block) {
+  const int64_t of = o.blocks[i].keys_of;
+  if (of < 0) return;
+  const auto attention = [&](std::size_t at) {
+    return absent(o.blocks[at].beside) ? std::get_if<MultiHeadAttentionOptions>(&o.blocks[at].mixer) : nullptr;
+  };
+  const auto key_facts = [](const MultiHeadAttentionOptions& a) {
+    return std::tuple(a.heads.kv_heads, a.heads.head_dim, a.heads.value_dim, a.window, a.dilation, a.global,
+                      a.chunk_size);
+  };
+  const auto from = static_cast<std::size_t>(of);
+  if (from >= i || o.blocks[from].keys_of >= 0 || !attention(from) || !attention(i) ||
+      key_facts(*attention(from)) != key_facts(*attention(i)))
+    fail<ValueError>("decoder: block ", i, " has keys_of=", of,
+                     "; need an earlier block with attention of the same key heads and window, and keys of its own");
+  std::get<MultiHeadAttention>(block.mixer).without_keys();
 }
 
 Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
@@ -32,7 +58,20 @@ Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   }
   if (o.embedding_norm) embedding_norm = norm_of(o);
   if (o.positions > 0) positions = Embedding({.count = o.positions, .dim = o.dim, .dtype = o.dtype}, rng);
+  if (o.per_layer) {
+    if (o.streams) fail<ValueError>("decoder: residual streams take no per-layer embedding");
+    PerLayerEmbeddingOptions& p = *options.per_layer;
+    p.dim = o.dim, p.blocks = std::ssize(o.blocks), p.norm_eps = o.norm_eps, p.dtype = o.dtype;
+    per_layer = PerLayerEmbedding(p, rng);
+  }
+  if (o.alt_up) {
+    if (o.streams || !o.per_layer) fail<ValueError>("decoder: alt_up needs per_layer, and takes no residual streams");
+    AltUpOptions& a = *options.alt_up;
+    a.dim = o.dim, a.norm_eps = o.norm_eps, a.dtype = o.dtype;
+    alt_up = AltUpStreams(a, rng);
+  }
   for (const DecoderBlockOptions& block : o.blocks) blocks.emplace_back(block, o, rng);
+  for (std::size_t i = 0; i < blocks.size(); ++i) share_keys(o, i, blocks[i]);
   if (o.streams && o.mixes_streams) streams = streams_of(o, rng), streams.read_only();
   if (!o.post_norm) norm = norm_of(o);
   if (!o.tied) head = Linear({.in = width, .out = o.vocabulary, .bias = o.head_bias, .dtype = o.dtype}, rng);
@@ -60,11 +99,22 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
   }
   const int64_t s = options.streams ? options.streams->streams : 1;
   if (options.streams) h = repeat(h, s, -1);
-  for (const DecoderBlock& block : blocks) {
+  const Tensor embedded = options.per_layer ? per_layer(tokens, h) : Tensor();
+  if (options.alt_up) h = alt_up.enter(h);
+  std::map<int64_t, AttendedKeys> keys;  // of the blocks that others read
+  for (const DecoderBlockOptions& block : options.blocks)
+    if (block.keys_of >= 0) keys[block.keys_of] = {};
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const DecoderBlock& block = blocks[i];
     if (block.ngrams.table.weight.defined()) h = h + block.ngrams(h, tokens, pass);
-    h = block(h, pass, tokens);
-    if (block.scale.defined()) h = h * block.scale;
+    const int64_t number = static_cast<int64_t>(i), of = options.blocks[i].keys_of;
+    const auto shared = keys.find(of >= 0 ? of : number);
+    h = block(h, pass,
+              {.tokens = tokens,
+               .embedded = embedded.defined() ? select(embedded, 2, number) : embedded,
+               .keys = shared == keys.end() ? nullptr : &shared->second});
   }
+  if (options.alt_up) h = alt_up.leave(h);
   if (options.streams) h = options.mixes_streams ? streams.read(h).x : mean(unflatten(h, -1, {s, options.dim}), {-2});
   return norm(h);
 }
@@ -76,8 +126,6 @@ Tensor Decoder::logits(const Tensor& of) const {
   const double t = options.logit_cap;
   return t > 0 ? t * tanh(s / t) : s;
 }
-
-static bool absent(const auto& branch) { return std::holds_alternative<std::monostate>(branch); }
 
 DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng)
     : residual_scale(o.residual_scale), mixer_factor(block.mixer_factor), beside_factor(block.beside_factor),
@@ -111,26 +159,54 @@ DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOption
   }
   if (o.streams && !absent(mixer)) mixer_streams = streams_of(o, rng);
   if (o.streams && !absent(feed)) feed_streams = streams_of(o, rng);
+  if (o.per_layer) per_layer = PerLayerGate(*o.per_layer, rng);
+  if (o.alt_up) {
+    if (absent(mixer) || post_norm || o.residual_scale != 1)
+      fail<ValueError>("decoder: alt_up needs a mixer in each block, and takes no post_norm or residual_scale");
+    alt_up = AltUp(*o.alt_up, rng), laurel = Laurel(*o.alt_up, rng);
+  }
   if (block.scaled) scale = init_vector(1, 1, o.dtype);
+  if (block.experts) {
+    if (absent(feed) || o.streams || post_norm || parallel)
+      fail<ValueError>("decoder: experts beside a feed need one, and take no streams, post_norm or `parallel`");
+    make(experts, *block.experts);
+    feed_own_norm = norm_of(o), experts_norm = norm_of(o);
+  }
   const auto norm = [&](const auto& branch, bool there) { return there && !absent(branch) ? norm_of(o) : Norm(); };
   mixer_norm = norm(mixer, block.mixer_norms.before), mixer_post_norm = norm(mixer, block.mixer_norms.after);
   feed_norm = norm(feed, block.feed_norms.before), feed_post_norm = norm(feed, block.feed_norms.after);
 }
 
-/// What a branch makes of u. A Moe whose experts follow from the tokens reads these.
-static Tensor call(const auto& layer, const Tensor& u, const Pass& pass, const Tensor& tokens) {
-  if constexpr (std::is_same_v<std::decay_t<decltype(layer)>, Moe>)
-    if (layer.token_experts.defined()) return layer.by_tokens(u, tokens);
+/// What a branch makes of u. A Moe whose experts follow from the tokens reads these; attention may share its keys.
+static Tensor call(const auto& layer, const Tensor& u, const Pass& pass, const DecoderBlockInputs& inputs) {
+  using Layer = std::decay_t<decltype(layer)>;
+  if constexpr (std::is_same_v<Layer, Moe>)
+    if (layer.token_experts.defined()) return layer.by_tokens(u, inputs.tokens);
+  if constexpr (std::is_same_v<Layer, MultiHeadAttention>)
+    if (inputs.keys) return layer(u, pass, *inputs.keys);
   return layer(u, pass);
 }
 
-Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass, const Tensor& tokens) const {
+Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass, const DecoderBlockInputs& inputs) const {
   ModuleScope scope(this, type);
+  if (alt_up.router.weight.defined()) {
+    const Tensor predicted = alt_up.predicted(x),
+                 h = alt_up.corrected(predicted, branches(select(predicted, -2, 0), pass, inputs)),
+                 first = narrow(h, -2, 0, 1), others = narrow(h, -2, 1, h.dim(-2) - 1),
+                 read = alt_up.scale.defined() ? first * alt_up.scale : first;
+    return cat({first, others + per_layer(read, unsqueeze(inputs.embedded, -2))}, -2);
+  }
+  Tensor h = branches(x, pass, inputs);
+  if (per_layer.in.weight.defined()) h = h + per_layer(h, inputs.embedded);
+  return scale.defined() ? h * scale : h;
+}
+
+Tensor DecoderBlock::branches(const Tensor& x, const Pass& pass, const DecoderBlockInputs& inputs) const {
   const auto of = [&](const auto& branch, const Tensor& u, double factor) {
     return std::visit(
         [&](const auto& layer) -> Tensor {
           if constexpr (std::is_same_v<std::decay_t<decltype(layer)>, std::monostate>) return {};
-          else return factor == 1 ? call(layer, u, pass, tokens) : call(layer, u, pass, tokens) * factor;
+          else return factor == 1 ? call(layer, u, pass, inputs) : call(layer, u, pass, inputs) * factor;
         },
         branch);
   };
@@ -155,10 +231,13 @@ Tensor DecoderBlock::operator()(const Tensor& x, const Pass& pass, const Tensor&
     return absent(feed) ? h : feed_norm(sum(h, h, 0, of(feed, h, feed_factor), feed_post_norm));
   }
   if (!absent(mixer)) u = mixer_norm(h), h = sum(h, u, mixer_carried, mixed(u), mixer_post_norm);
+  if (laurel.down.weight.defined()) h = (h + laurel(u)) * (1 / std::numbers::sqrt2);
   if (absent(feed)) return h;
   const bool shared = feed_norm.options.kind == NormKind::none;  // with the mixer
   if (!parallel || !shared) u = feed_norm(parallel ? x : h);
-  return sum(h, u, feed_carried, of(feed, u, feed_factor), feed_post_norm);
+  Tensor fed = of(feed, u, feed_factor);
+  if (experts.options.dim > 0) fed = feed_own_norm(fed) + experts_norm(experts(h));
+  return sum(h, u, feed_carried, fed, feed_post_norm);
 }
 
 }  // namespace sluice

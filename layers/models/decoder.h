@@ -4,7 +4,8 @@
 //   h ← h + r·N'(m·mixer(N(h)) + m'·beside(N(h)))            for each block; what stands beside the mixer, either
 //   h ← h + r·N'(f·feed(N(h)))                               branch, and each norm N, N' may be absent; the branch may
 //                                                            be added to α·N(h) instead of h; the feed may read what
-//                                                            the mixer reads
+//                                                            the mixer reads; N''(feed(N(h))) + N''(experts(h)) may
+//                                                            stand in its place
 //   logits = cap(a·N(h)·W)                                   W = Eᵀ if tied; cap(s) = t·tanh(s/t)
 //
 // Of the first transformers (GPT-1, OPT 350M) a block is h ← N(h + mixer(h)), h ← N(h + feed(h)), and the last norm is
@@ -12,7 +13,10 @@
 //
 // With residual streams (layers/nn/hyper_connection.h) h stands for several of them: a branch reads a mixture, and what
 // it makes is added to each with a weight. Their mean, or a learned mixture, is what the last norm reads. Before a
-// block n-grams of the tokens may be added to the streams (ngram_injection.h).
+// block n-grams of the tokens may be added to the streams (ngram_injection.h); behind each, an embedding of the token
+// that belongs to the block (per_layer_embedding.h). A block's attention may read the keys of a block before it. Other
+// streams than these are those of Gemma 3n (alt_up.h): a block reads the first; u + RMS(u·L·R) of the mixer's input u
+// is added behind the mixer, and the sum divided by √2.
 //
 //   Decoder model = load_model_files("Qwen3-0.6B");      // layers/models/load_model_files.h
 //   Tensor text = generate(model, prompt, {.tokens = 100}, rng);
@@ -27,7 +31,9 @@
 #include <sluice/layers/linear_attention/lightning_attention.h>
 #include <sluice/layers/linear_attention/mamba.h>
 #include <sluice/layers/linear_attention/mamba2.h>
+#include <sluice/layers/models/alt_up.h>
 #include <sluice/layers/models/ngram_injection.h>
+#include <sluice/layers/models/per_layer_embedding.h>
 #include <sluice/layers/nn/gated_short_convolution.h>
 #include <sluice/layers/nn/hyper_connection.h>
 #include <sluice/layers/nn/mlp.h>
@@ -59,9 +65,11 @@ struct DecoderBlockOptions {
   DecoderMixerOptions mixer;                                                   // the token mixer
   DecoderMixerOptions beside = std::monostate{};                               // reads what the mixer reads (Falcon-H1)
   std::variant<std::monostate, GluOptions, MoeOptions, MlpOptions> feed = {};  // monostate: none
-  DecoderNorms mixer_norms = {};                                               // around the mixer and what is beside it
-  DecoderNorms feed_norms = {};                                                // around the feed
-  double mixer_factor = 1, beside_factor = 1, feed_factor = 1;                 // m, m', f
+  std::optional<MoeOptions> experts = {};  // beside the feed; they read h itself, and N'' stands behind both (Gemma 4)
+  int64_t keys_of = -1;           // the block before this one whose keys and values its attention reads; −1: its own
+  DecoderNorms mixer_norms = {};  // around the mixer and what is beside it
+  DecoderNorms feed_norms = {};   // around the feed
+  double mixer_factor = 1, beside_factor = 1, feed_factor = 1;  // m, m', f
   bool parallel = false;  // the feed reads the h that the mixer reads: its own N(h), or without that norm the mixer's
   bool scaled = false;    // behind the block h is multiplied by a learned number (Gemma 4)
   std::optional<NgramInjectionOptions> ngrams = {};  // added before the block; needs streams, whose sizes it takes
@@ -85,13 +93,22 @@ struct DecoderOptions {
   bool counts_real = false;                 // positions count the real tokens (OPT); needs position_offset >= 1
   double residual_scale = 1;                // r
   std::optional<HyperConnectionOptions> streams =
-      {};                      // their dim and dtype are set by the decoder; r must be 1, and α 0
-  bool mixes_streams = false;  // a learned mixture of the streams ends the model, not their mean
-  bool tied = false;           // the head is the embedding
-  bool head_bias = false;      // of a head that is not tied
-  double logit_scale = 1;      // a
-  double logit_cap = 0;        // t; 0: none
-  DType dtype = f32;           // of the embedding, the norms and the head; mixers and feeds have their own
+      {};  // their dim and dtype are set by the decoder; r must be 1, and α 0
+  std::optional<PerLayerEmbeddingOptions> per_layer = {};  // an embedding for each block; not with streams
+  std::optional<AltUpOptions> alt_up = {};  // streams of Gemma 3n; needs per_layer, whose sums go to all but the first
+  bool mixes_streams = false;               // a learned mixture of the streams ends the model, not their mean
+  bool tied = false;                        // the head is the embedding
+  bool head_bias = false;                   // of a head that is not tied
+  double logit_scale = 1;                   // a
+  double logit_cap = 0;                     // t; 0: none
+  DType dtype = f32;                        // of the embedding, the norms and the head; mixers and feeds have their own
+};
+
+/// What a block reads beside the h of the block before it.
+struct DecoderBlockInputs {
+  Tensor tokens = {};            // i64 [batch, n]: read by a Moe with options.token_table
+  Tensor embedded = {};          // p of this block [batch, n, width], with DecoderOptions::per_layer
+  AttendedKeys* keys = nullptr;  // see MultiHeadAttention
 };
 
 /// One block: h + r·N'(m·mixer(N(h)) + m'·beside(N(h))), or α·N(h) + …; then, or beside that, the same with the feed.
@@ -105,18 +122,25 @@ struct DecoderBlock {
   NgramInjection ngrams;                                        // may be absent; Decoder calls it
   HyperConnection mixer_streams, feed_streams;                  // absent without streams
   Norm mixer_norm, mixer_post_norm, feed_norm, feed_post_norm;
+  Norm feed_own_norm, experts_norm;  // N'' of the feed and of the experts beside it
   DecoderMixer mixer, beside = std::monostate{};
   std::variant<std::monostate, Glu, Moe, Mlp> feed;
-  Tensor scale;  // [1], of DecoderBlockOptions::scaled; Decoder multiplies by it
+  Moe experts;   // beside the feed; may be absent
+  AltUp alt_up;  // may be absent, as `laurel`
+  Laurel laurel;
+  PerLayerGate per_layer;  // may be absent
+  Tensor scale;            // [1], of DecoderBlockOptions::scaled
 
   DecoderBlock() = default;
   /// A block of a model with options `o`.
   DecoderBlock(const DecoderBlockOptions& block, const DecoderOptions& o, Rng& rng);
-  /// x [batch, n, dim], or streams·dim → the same shape. `tokens` i64 [batch, n]: read by a Moe with
-  /// options.token_table.
-  Tensor operator()(const Tensor& x, const Pass& pass = {}, const Tensor& tokens = {}) const;
-  SLUICE_PARTS(ngrams, mixer_streams, mixer_norm, mixer, beside, mixer_post_norm, feed_streams, feed_norm, feed,
-               feed_post_norm, scale);
+  /// x [batch, n, dim], or streams·dim → the same shape.
+  Tensor operator()(const Tensor& x, const Pass& pass = {}, const DecoderBlockInputs& inputs = {}) const;
+  SLUICE_PARTS(ngrams, alt_up, mixer_streams, mixer_norm, mixer, beside, mixer_post_norm, laurel, feed_streams,
+               feed_norm, feed, feed_own_norm, experts, experts_norm, feed_post_norm, per_layer, scale);
+
+ private:
+  Tensor branches(const Tensor& x, const Pass& pass, const DecoderBlockInputs& inputs) const;
 };
 
 /// Embedding, positions, blocks, norm, head.
@@ -127,6 +151,8 @@ struct Decoder {
   Embedding embedding, positions;  // the second may be absent
   Linear project_in, project_out;  // of an embedding of another width: embedding_dim → dim, and back
   Norm embedding_norm;             // may be absent
+  PerLayerEmbedding per_layer;     // may be absent
+  AltUpStreams alt_up;             // may be absent
   std::vector<DecoderBlock> blocks;
   HyperConnection streams;  // reads those behind the last block, with mixes_streams
   Norm norm;
@@ -143,7 +169,8 @@ struct Decoder {
   Tensor hidden(const Tensor& tokens, const Pass& pass = {}) const;
   /// h [..., dim] → logits [..., vocabulary]. A long prompt needs those of its last row only.
   Tensor logits(const Tensor& h) const;
-  SLUICE_PARTS(embedding, project_in, embedding_norm, positions, blocks, streams, norm, project_out, head);
+  SLUICE_PARTS(embedding, project_in, embedding_norm, positions, per_layer, alt_up, blocks, streams, norm, project_out,
+               head);
 };
 
 }  // namespace sluice

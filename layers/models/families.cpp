@@ -29,14 +29,14 @@ static void check_quantisation(const ModelConfig& c) {
   c.ignore("quantization_config");
 }
 
-ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char*)>& has) {
+ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char*)>& has, bool long_texts) {
   const std::string type = config.at<std::string>("model_type");
   std::vector<std::string> types;
   for (const ModelFamily& family : model_families()) {
     if (type == family.model_type) {
       config.rename(family.names), config.assume(family.defaults);
       check_quantisation(config);
-      ModelPlan plan;
+      ModelPlan plan{.long_texts = long_texts};
       detail::FamilyReader reader(config, has, plan);
       family.read(reader);
       return plan;
@@ -220,7 +220,8 @@ void FamilyReader::dense(const std::vector<int64_t>& which, const std::string& f
   const std::string act = config.get(field, otherwise);
   GluOptions o{.dim = plan.options.dim, .bias = config.get("mlp_bias", false)};
   if (which.empty()) return;
-  o.hidden = config.any_of<int64_t>({"intermediate_size", "block_ff_dim"});
+  const char* const hidden = "intermediate_size";
+  o.hidden = config.is_list(hidden) ? one_for_all(hidden, 0) : config.any_of<int64_t>({hidden, "block_ff_dim"});
   if (act == "gelu_pytorch_tanh") o.kind = GluKind::geglu_tanh;
   else if (act == "gelu") o.kind = GluKind::geglu;
   else if (act != "silu" && act != "swish") config.refuse(field, "known: silu, gelu, gelu_pytorch_tanh");

@@ -21,6 +21,7 @@ struct ModelPlan {
   DecoderOptions options{};
   PyTorchRules rules = {};               // from our names to those of the files
   std::vector<std::string> ignore = {};  // names of tensors that belong to no part of the decoder
+  bool long_texts = false;               // see ModelFilesOptions
 };
 
 /// One kind of config.json.
@@ -34,8 +35,8 @@ struct ModelFamily {
 std::vector<ModelFamily> model_families();
 /// The plan of the model with this config.json. `has` says whether the name of a tensor in the files contains a text:
 /// published files of one family differ. IOError for an unknown family, naming the known ones, and for a field that the
-/// family cannot follow.
-ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char*)>& has);
+/// family cannot follow. `long_texts` is that of ModelFilesOptions.
+ModelPlan plan_of(const ModelConfig& config, const std::function<bool(const char*)>& has, bool long_texts = false);
 
 namespace detail {
 

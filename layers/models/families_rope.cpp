@@ -82,15 +82,20 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
     if (mscale != 0 && all != 0) o.factor = (1 + mscale * growth) / (1 + all * growth);
     o.factor = c.get(at + "attention_factor", o.factor);
   } else if (kind == "longrope") {
-    const auto factors = c.at<std::vector<double>>(at + "short_factor");
-    if (std::ssize(factors) != dim / 2 || std::ranges::any_of(factors, [](double f) { return !(f > 0); }))
-      c.refuse(at + "short_factor", str("need ", dim / 2, " positive numbers"));
+    const auto factors_of = [&](const std::string& field) {
+      const auto factors = c.at<std::vector<double>>(at + field);
+      if (std::ssize(factors) != dim / 2 || std::ranges::any_of(factors, [](double f) { return !(f > 0); }))
+        c.refuse(at + field, str("need ", dim / 2, " positive numbers"));
+      return factors;
+    };
+    const std::vector<double> of_short = factors_of("short_factor"), of_long = factors_of("long_factor"),
+                              &factors = plan.long_texts ? of_long : of_short;
     o.frequencies = rope_frequencies(dim, o.base);
     for (std::size_t i = 0; i < factors.size(); ++i) o.frequencies[i] /= factors[i];
     const char* const outside = "original_max_position_embeddings";
     const int64_t trained = c.has(outside) ? c.at<int64_t>(outside) : trained_length();
     c.must_be(at + outside, trained);
-    if (c.at<std::vector<double>>(at + "long_factor") != factors) limit_texts(outside, trained);
+    if (of_long != factors) limit_texts(outside, trained);
     const double length = static_cast<double>(trained);
     const double longer = c.get(at + "factor", c.get("max_position_embeddings", length) / length);
     o.factor = c.get(at + "attention_factor", longer <= 1 ? 1 : std::sqrt(1 + std::log(longer) / std::log(length)));

@@ -78,11 +78,13 @@ bool has_own_head(const char* op, const std::string& folder, const Checkpoint& f
          std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.numel() * size_of(a.dtype()))) != 0;
 }
 
-ModelPlan plan_of(const char* op, const std::string& folder, const ModelConfig& config, const Checkpoint& files) {
-  ModelPlan plan = sluice::plan_of(config, [&](const char* text) {
+ModelPlan plan_of(const char* op, const std::string& folder, const ModelConfig& config, const Checkpoint& files,
+                  bool long_texts = false) {
+  const auto has = [&](const char* text) {
     return std::ranges::any_of(files.shards,
                                [&](const auto& entry) { return entry.first.find(text) != std::string::npos; });
-  });
+  };
+  ModelPlan plan = sluice::plan_of(config, has, long_texts);
   if (plan.options.tied && has_own_head(op, folder, files)) plan.options.tied = false;
   return plan;
 }
@@ -103,6 +105,7 @@ void set_dtype(DecoderOptions& o, DType dtype) {
     };
     std::visit(set, block.mixer), std::visit(set, block.beside), std::visit(set, block.feed);
     if (block.ngrams) block.ngrams->dtype = dtype;
+    if (block.experts) block.experts->dtype = dtype;
   }
 }
 
@@ -180,7 +183,7 @@ Decoder load_model_files(const std::string& folder, const ModelFilesOptions& opt
   ModelPlan plan;
   Decoder model;
   try {
-    plan = plan_of(op, folder, config, files);
+    plan = plan_of(op, folder, config, files, options.long_texts);
     config.check_read(options.ignore);
     set_dtype(plan.options, options.dtype.value_or(files.dtype));
     model = shapes_of(plan.options);

@@ -17,6 +17,10 @@ struct ModelFilesOptions {
   std::optional<DType> dtype = std::nullopt;  // default: that of the files' matrices; f32 for F16
   bool map = true;                            // matrices are the files' own memory where they can be; false to train
   std::vector<std::string> ignore = {};       // fields of config.json that change nothing
+  /// Of models with a RoPE for short texts and one for long ones (LongRoPE: Phi-3.5, Phi-4-mini): the model has the one
+  /// for texts longer than it was first trained on, for all texts, as llama.cpp and vLLM decide by the room for a text.
+  /// Transformers decides anew for each call. Without it, longer texts are refused.
+  bool long_texts = false;
 };
 
 /// Builds the model that config.json describes and reads its weights from model.safetensors, or from the files of

@@ -1,9 +1,8 @@
 // Configurations that differ from a family's tiny model in some fields: refused where they cannot be followed. What
 // config.json may hold.
+#include "golden/changed_model.h"
 #include "support/approx.h"
 #include "support/catch.h"
-#include "support/folders.h"
-#include "support/temp_folder.h"
 
 #include <sluice/core/text/file.h>
 #include <sluice/core/text/safetensors.h>
@@ -13,42 +12,6 @@
 
 using namespace sluice;
 using namespace sluice::testing;
-
-namespace {
-
-/// A family's tiny model with `change` made to its configuration and weights.
-struct Changed {
-  TempFolder folder;
-  Json config;
-  SafeTensors file;
-
-  explicit Changed(const std::string& family) {
-    const std::string from = source_folder() + "/tests/golden/models/" + family;
-    config = parse_json(read_file(from + "/config.json")), file = load_safetensors(from + "/model.safetensors");
-  }
-  Decoder load() {
-    folder.put("config.json", to_text(config));
-    save_safetensors(folder / "model.safetensors", file);
-    return load_model_files(folder / "");
-  }
-  DecoderOptions options() const {
-    const ModelConfig read(to_text(config), "config.json");
-    return plan_of(read, [](const char*) { return false; }).options;
-  }
-  DecoderMixerOptions mixer(std::size_t block) const { return options().blocks[block].mixer; }
-  void without_rope() {
-    std::erase_if(std::get<Json::Object>(config.value),
-                  [](const auto& field) { return field.first.starts_with("rope_"); });
-  }
-  std::string refusal() {
-    try {
-      load();
-    } catch (const IOError& e) { return e.what(); }
-    return "";
-  }
-};
-
-}  // namespace
 
 TEST_CASE("model configs: layer_types says which layers slide, whatever max_window_layers is", "[models]") {
   Changed m("qwen3");
@@ -353,7 +316,7 @@ TEST_CASE("model configs: each layer of Granite Swash has a base of RoPE", "[mod
   CHECK_THAT(m.refusal(), Contains("need 5 entries"));
 }
 
-TEST_CASE("model configs: longrope has short texts alone, unless it is the same for long ones", "[models]") {
+TEST_CASE("model configs: longrope is for short texts or for long ones, unless it is the same for both", "[models]") {
   Changed m("minicpm3");
   std::erase_if(std::get<Json::Object>(m.config.value), [](const auto& f) { return f.first == "v_head_dim"; });
   const auto o = std::get<MlaOptions>(m.mixer(0));
@@ -364,6 +327,9 @@ TEST_CASE("model configs: longrope has short texts alone, unless it is the same 
   CHECK(m.options().longest == 0);
   m.config["rope_parameters"]["long_factor"] = Json::List{1.1, 2.6};
   CHECK(m.options().longest == 16);
+  const DecoderOptions long_ones = m.options(true);
+  CHECK(long_ones.longest == 0);
+  CHECK(std::get<MlaOptions>(long_ones.blocks[0].mixer).rope.frequencies[1] == Approx(std::pow(1000.0, -0.5) / 2.6));
   m.config["rope_parameters"]["long_factor"] = m.config["rope_parameters"]["short_factor"] = Json::List{1.1};
   CHECK_THAT(m.refusal(), Contains("short_factor\" is") && Contains("need 2 positive numbers"));
 }
@@ -393,6 +359,11 @@ TEST_CASE("model configs: what Gemma 4 and Llama 4 must not have is refused by n
     m.config[field] = -1;
     CHECK_THAT(m.refusal(), Contains(str("\"", field, "\" is -1")));
   }
+  Changed zeros("gemma4");  // as transformers writes it where some number has two digits
+  const Json own = zeros.config["per_layer_config"]["2"];
+  zeros.config["per_layer_config"] = Json::Object{{"02", own}};
+  CHECK(std::get<MultiHeadAttentionOptions>(zeros.mixer(2)).heads.head_dim == 8);
+  CHECK(zeros.refusal().empty());
   Changed m("gemma4");  // as published
   std::erase_if(std::get<Json::Object>(m.config.value), [](const auto& f) { return f.first == "per_layer_config"; });
   m.config["global_head_dim"] = 8, m.config["num_global_key_value_heads"] = 1;

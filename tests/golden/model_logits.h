@@ -23,11 +23,11 @@ inline double worst(const Tensor& got, const Tensor& want, const Tensor& mask) {
 }
 
 /// A model's logits of a padded batch, and of that and a text in pieces of these sizes in turn, are those beside it.
-inline void check_logits(const std::string& folder, const std::vector<int64_t>& pieces) {
+inline void check_logits(const std::string& folder, const std::vector<int64_t>& pieces, bool long_texts = false) {
   const SafeTensors want = load_safetensors(folder + "/expected.safetensors");
   const auto& given = want.tensors;
   NoGrad guard;
-  const Decoder model = load_model_files(folder, {.dtype = f64});
+  const Decoder model = load_model_files(folder, {.dtype = f64, .long_texts = long_texts});
   const Tensor &padded = given.at("tokens"), &mask = given.at("mask"), &text = given.at("stream");
   CHECK(worst(model(padded, {.key_mask = mask}), given.at("logits"), mask) <= 1e-9);
   const auto in_pieces = [&](const Tensor& tokens, const Tensor& real) {

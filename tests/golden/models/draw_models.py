@@ -203,7 +203,7 @@ def drawn(name, r):
                  attn_temperature_tuning=pick([True, False]), attention_bias=pick([True, False]))
         if f["attention_chunk_size"]:
             f["layer_types"] = pick([None, any_layers(["chunked_attention", "full_attention"])])
-    if name == "gemma4":
+    if name.startswith("gemma4"):
         share, tied = pick([0.25, 0.5, 1.0]), pick([True, False])
         full = pick([dict(rope_type="proportional", rope_theta=100.0, partial_rotary_factor=share),
                      dict(rope_type="default", rope_theta=100.0), dict(ROPE["yarn"], rope_type="yarn", rope_theta=100.0)])
@@ -213,6 +213,22 @@ def drawn(name, r):
                  layer_types=any_layers(["sliding_attention", "full_attention"])[1:] + ["full_attention"],
                  use_bidirectional_attention=pick([None, "vision"]),
                  rope_parameters=dict(full_attention=full, sliding_attention=dict(rope_type="default", rope_theta=1000.0)))
+    if name == "gemma4_moe":
+        f.update(top_k_experts=pick([1, 2, 3]), moe_intermediate_size=pick([5, 8]), hidden_activation="gelu_pytorch_tanh")
+    if name in ("gemma4_small", "gemma3n"):  # of each kind of layer one has keys of its own
+        kinds = ["sliding_attention", "full_attention"]
+        own, others = pick([kinds, kinds[::-1], kinds + kinds[:1]]), any_layers(kinds)[:2] + ["full_attention"]
+        f.update(layer_types=own + others, num_hidden_layers=len(own + others), num_kv_shared_layers=len(others),
+                 hidden_size_per_layer_input=pick([3, 6]), vocab_size_per_layer_input=pick([53, 60]))
+    if name == "gemma4_small":
+        f["use_double_wide_mlp"] = pick([True, False])
+    if name == "gemma3n":
+        rope = lambda kind: dict(ROPE[kind], rope_type=kind, rope_theta=pick([100.0, 10000.0, 500000.0]))
+        f.update(hidden_size=heads * pick([4, 6]), final_logit_softcapping=pick([3.0, 30.0]), laurel_rank=pick([3, 5]),
+                 altup_num_inputs=pick([1, 2, 4]), altup_correct_scale=pick([True, False]),
+                 activation_sparsity_pattern=[pick([0.0, 0.3, 0.95]) for _ in f["layer_types"]],
+                 hidden_activation=pick(["gelu_pytorch_tanh", "gelu"]), attention_bias=pick([True, False]),
+                 rope_parameters=dict(full_attention=rope(pick(list(ROPE))), sliding_attention=rope("default")))
     if name in ("mistral", "mixtral"):
         f["sliding_window"] = pick([None, 3, 5])
     if name == "jais2":
@@ -299,15 +315,15 @@ def drawn(name, r):
                  layer_types=pick([None, [pick(["linear_attention", "full_attention"]) for _ in range(layers)]]),
                  short_conv_kernel_size=pick([3, 4]), kda_safe_gate=pick([True, False]),
                  kda_lower_bound=pick([-5.0, -1.0]), tie_word_embeddings=False)
-    if name == "phi3":
+    if name in ("phi3", "phi3_long"):
         wide, share = pick([4, 8]), pick([0.5, 1.0])
         f.update(hidden_size=heads * wide, head_dim=wide, sliding_window=pick([None, 3, 5]))
         f["rope_parameters"] = dict(rope_theta=pick([100.0, 10000.0]), rope_type="default", partial_rotary_factor=share)
-        if pick([True, False]):
+        if name == "phi3_long" or pick([True, False]):
             factors = lambda: [pick([1.0, 1.3, 4.0]) for _ in range(int(wide * share) // 2)]
             f["rope_parameters"].update(rope_type="longrope", short_factor=factors(), long_factor=factors(),
                                         **pick([{}, dict(attention_factor=1.2), dict(factor=3.0)]))
-            f["original_max_position_embeddings"] = pick([24, 64])
+            f["original_max_position_embeddings"] = pick([5, 8] if name == "phi3_long" else [24, 64])
     if name == "internlm3":
         f["attention_bias"] = f["mlp_bias"]
         f["hidden_size"] = heads * pick([4, 6])
