@@ -83,7 +83,7 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
   rename("^head\\.", has("language_model.lm_head.") ? "language_model.lm_head." : "lm_head.");
   rename("^blocks\\.", body + "layers.");
   plan.ignore = {"rotary_emb\\.inv_freq$", "^(model\\.)?mtp[._]", "^(model\\.)?visual\\.",
-                 "^(model\\.)?(vision_tower|vision_model|multi_modal_projector)\\.",
+                 "^(model\\.)?(vision_tower|vision_model|multi_modal_projector|mm_projector)\\.",
                  "\\.attn(ention)?\\.(masked_)?bias$"};  // the last are causal masks
   // Layers that predict later tokens (MTP) stand behind the last layer.
   const int64_t more = c.get<int64_t>("num_nextn_predict_layers", c.get<int64_t>("num_mtp_layers", 0));

@@ -74,17 +74,17 @@ void read_minicpm3(FamilyReader& r) {
   r.dense(r.all());
 }
 
-/// GLM-4.5 to 4.7, Solar Open, dots.llm1, Sarvam-30B and Hy3: softmax attention, in GLM with RoPE on half of a head's
-/// channels, and DeepSeek-V3's experts.
+/// GLM-4.5 to 4.7 and 4.5V, Solar Open, dots.llm1, Sarvam-30B and Hy3: softmax attention, in GLM with RoPE on half of a
+/// head's channels, and DeepSeek-V3's experts.
 void read_glm4_moe(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  const bool glm = r.type == "glm4_moe", dots = r.type == "dots1", hy = r.type == "hy_v3",
-             sarvam = r.type == "sarvam_moe";
-  if (glm || sarvam) r.rotary_share = glm ? 0.5 : 1;
+  const bool images = r.type == "glm4v_moe_text", glm = r.type == "glm4_moe" || images, dots = r.type == "dots1",
+             hy = r.type == "hy_v3", sarvam = r.type == "sarvam_moe";
+  if (glm || sarvam) r.rotary_share = glm && !images ? 0.5 : 1;
   MultiHeadAttentionOptions o = r.attention();
   if (!dots && !hy) o.heads.out_bias = false;
   o.qk_norm = dots || hy || c.get("use_qk_norm", sarvam);
-  if (r.type == "solar_open") c.must_be("use_qk_norm", false);
+  if (r.type == "solar_open" || images) c.must_be("use_qk_norm", false);
   r.mixers(o);
   if (dots) {
     const auto first = c.get<int64_t>("max_window_layers", 62);
@@ -334,6 +334,7 @@ std::span<const ModelFamily> latent_families() {
       {"youtu", read_deepseek},
       {"minicpm3", read_minicpm3},
       {"glm4_moe", read_glm4_moe},
+      {"glm4v_moe_text", read_glm4_moe, R"({"attention_bias": true})"},
       {"mimo_v2_flash", read_mimo, R"({"routed_scaling_factor": 1.0, "rope_theta": 5000000})",
        R"({"layernorm_epsilon": "rms_norm_eps"})"},
       {"solar_open", read_glm4_moe, R"({"routed_scaling_factor": 1.0, "rope_theta": 1000000})"},

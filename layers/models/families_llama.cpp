@@ -157,14 +157,18 @@ void read_phi3(FamilyReader& r) {
   r.parts("mlp", "gate_up_proj", {"gate_proj", "up_proj"});
 }
 
-/// GLM-4 of 2024, and of 2025 with norms around both branches: RoPE of neighbouring channels, on half of a head's, and
-/// gate and value in one map.
+/// GLM-4 of 2024, and of 2025 with norms around both branches, as in GLM-4.1V, whose q, k and v have biases: RoPE of
+/// neighbouring channels, on half of a head's, and gate and value in one map.
 void read_glm(FamilyReader& r) {
-  r.rotary_share = 0.5;
+  const bool images = r.type == "glm4v_text";
+  r.rotary_share = images ? 1 : 0.5;
+  if (images) r.config.must_be("attention_bias", true);
   MultiHeadAttentionOptions o = r.attention();
   o.heads.rope.pairing = RopePairing::interleaved, o.heads.out_bias = false;
+  if (images && o.heads.head_dim * o.heads.heads != o.heads.dim)
+    r.config.refuse("head_dim", "only hidden_size/num_attention_heads is known");
   r.mixers(o);
-  if (r.type == "glm4") r.norms_behind(true, "post_self_attn_layernorm.", "post_mlp_layernorm.");
+  if (r.type != "glm") r.norms_behind(true, "post_self_attn_layernorm.", "post_mlp_layernorm.");
   r.usual_names();
   r.dense(r.all());
   r.parts("mlp", "gate_up_proj", {"gate_proj", "up_proj"});
@@ -305,6 +309,7 @@ std::span<const ModelFamily> llama_families() {
       {"phi3", read_phi3, R"({"original_max_position_embeddings": 4096})"},
       {"glm", read_glm, R"({"attention_bias": true})"},
       {"glm4", read_glm, R"({"attention_bias": true})"},
+      {"glm4v_text", read_glm, R"({"attention_bias": true})"},
       {"ernie4_5", read_ernie},
       {"ernie4_5_moe", read_ernie},
       {"helium", read_ernie},

@@ -369,3 +369,18 @@ TEST_CASE("model configs: what Gemma 4 and Llama 4 must not have is refused by n
   m.config["global_head_dim"] = 8, m.config["num_global_key_value_heads"] = 1;
   CHECK(m.refusal().empty());
 }
+
+TEST_CASE("model configs: RoPE of GLM-4.1V as published, and what it must not have", "[models]") {
+  Changed m("glm4v");
+  Json& text = m.config["text_config"];
+  std::erase_if(std::get<Json::Object>(text.value), [](const auto& f) { return f.first == "rope_parameters"; });
+  text["rope_scaling"] = Json::Object{{"type", "default"}, {"mrope_section", Json::List{1, 1, 0}}};
+  text["rope_theta"] = 1000.0, text["partial_rotary_factor"] = 0.5;
+  const auto o = std::get<MultiHeadAttentionOptions>(m.mixer(0)).heads;
+  CHECK(o.rope.base == 1000);
+  CHECK(o.rope.rot_dim == 4);  // of 8
+  CHECK(o.qkv_bias);
+  CHECK(m.refusal().empty());
+  text["head_dim"] = 4;
+  CHECK_THAT(m.refusal(), Contains("\"head_dim\" is 4; only hidden_size/num_attention_heads"));
+}

@@ -60,9 +60,10 @@ TEST_CASE("models: the text of models for text and images", "[golden][models]") 
       {.made = "qwen2", .type = "qwen2_5_vl", .text_type = "qwen2_5_vl_text", .body = inner},
       {.made = "qwen2", .type = "qwen2_vl"},
       {.made = "qwen2", .type = "qwen2_5_vl"},
-      {.made = "mistral",
-       .type = "mistral3",
-       .text_type = "mistral",
+      {.made = "mistral", .type = "mistral3", .text_type = "mistral", .body = outer, .head = "language_model.lm_head."},
+      {.made = "deepseek_v3",
+       .type = "kimi_k25",
+       .text_type = "kimi_k2",
        .body = outer,
        .head = "language_model.lm_head."}};
   for (const Case& c : cases) {
@@ -84,7 +85,7 @@ TEST_CASE("models: the text of models for text and images", "[golden][models]") 
     }
     if (c.together) join_experts(file, c.body, c.as_is);
     for (const char* other : {"model.visual.patch.weight", "visual.patch.weight", "vision_tower.patch.weight",
-                              "multi_modal_projector.norm.weight", "mtp.fc.weight"})
+                              "multi_modal_projector.norm.weight", "mm_projector.proj.0.weight", "mtp.fc.weight"})
       file.tensors[other] = zeros({2, 2});
     save_safetensors(folder / "model.safetensors", file);
     const auto want = load_safetensors(made + "/expected.safetensors").tensors;

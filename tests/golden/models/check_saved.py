@@ -16,7 +16,8 @@ import transformers
 
 def logits(folder, tokens):
     """And the names that the files lack, or have beside those of the model."""
-    vision = transformers.AutoConfig.from_pretrained(folder).model_type == "glm5_next"  # no class for its text alone
+    kind = transformers.AutoConfig.from_pretrained(folder).model_type
+    vision = kind in ("glm5_next", "glm4v", "glm4v_moe")  # no class for their text alone
     any_model = transformers.AutoModelForImageTextToText if vision else transformers.AutoModelForCausalLM
     model, names = any_model.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)

@@ -301,7 +301,12 @@ def drawn(name, r):
         f.update(rope_parameters=dict(full_attention=rope(pick(list(ROPE))), sliding_attention=rope(pick(list(ROPE)))),
                  layer_types=pick([None, any_layers(["sliding_attention", "full_attention"])]),
                  mlp_layer_types=pick([None, any_layers(["dense", "sparse"])]), norm_topk_prob=pick([True, False]))
-    if name in ("glm4_moe", "sarvam_moe"):
+    if name == "glm4v":
+        wide, share = pick([4, 8]), pick([0.5, 1.0])
+        f.update(hidden_size=heads * wide, rope_parameters=dict(
+            rope_theta=pick([100.0, 10000.0]), rope_type="default", partial_rotary_factor=share,
+            mrope_section=[int(wide * share) // 2, 0, 0]))
+    if name in ("glm4_moe", "sarvam_moe", "glm4v_moe"):
         groups = pick([1, 2])
         f.update(n_group=groups, topk_group=r.randint(1, groups), first_k_dense_replace=r.randint(0, layers),
                  num_experts_per_tok=pick([1, 2]), routed_scaling_factor=pick([1.0, 2.5]),
@@ -309,6 +314,9 @@ def drawn(name, r):
                  attention_bias=pick([True, False]), norm_topk_prob=pick([True, False]))
         share = {4: pick([0.5, 1.0]), 8: pick([0.25, 0.5, 1.0]), 10: 1.0}[head_dim]
         f["rope_parameters"]["partial_rotary_factor"] = share
+        if name == "glm4v_moe":
+            del f["use_qk_norm"]
+            f["rope_parameters"]["mrope_section"] = [int(head_dim * share) // 2, 0, 0]
     if name == "bailing_hybrid":  # what it has written transformers reads again if head_dim is qk_rope_head_dim
         f.update(num_local_experts=f["num_local_experts"] // 2 * 2, q_lora_rank=pick([None, 8]),
                  head_dim=pick([f["qk_rope_head_dim"], 5]), layer_group_size=pick([1, 2, 3]),

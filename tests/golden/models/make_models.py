@@ -253,6 +253,11 @@ FAMILIES = {
                                   rope_parameters=dict(rope, partial_rotary_factor=0.5))),
     "glm": ("Glm", dict(intermediate_size=24, head_dim=8, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
     "glm4": ("Glm4", dict(intermediate_size=24, head_dim=8, rope_parameters=dict(rope, partial_rotary_factor=0.5))),
+    "glm4v": ("Glm4v", dict(intermediate_size=24, hidden_size=32, rope_parameters=dict(
+        rope, partial_rotary_factor=0.5, mrope_section=[1, 1, 0]))),
+    "glm4v_moe": ("Glm4vMoe", dict(intermediate_size=24, moe_intermediate_size=8, n_routed_experts=6, head_dim=8,
+                                   num_experts_per_tok=2, n_shared_experts=1, n_group=3, topk_group=2,
+                                   rope_parameters=dict(rope, partial_rotary_factor=0.5, mrope_section=[1, 1, 0]))),
     "ernie4_5_moe": ("Ernie4_5_Moe", dict(intermediate_size=24, moe_intermediate_size=8, moe_num_experts=5, moe_k=2,
                                           moe_num_shared_experts=1, rope_parameters=rope)),
     "helium": ("Helium", dict(intermediate_size=24, head_dim=4, rope_parameters=rope)),
@@ -342,15 +347,18 @@ def make(kind, fields, folder, seed):
     """Writes a random model of transformers' class `kind` and what it computes to `folder`; returns its largest logit."""
     torch.manual_seed(seed)
     config = getattr(transformers, kind + "Config")
-    if kind == "Glm5Next":  # there is no class for its text alone
-        vision = dict(depth=1, hidden_size=8, num_heads=2, intermediate_size=8, out_hidden_size=16,
-                      projection_intermediate_size=8, patch_size=2, image_size=4)
+    with_images = kind in ("Glm5Next", "Glm4v", "Glm4vMoe")  # there is no class for their text alone
+    if with_images:
+        vision = dict(depth=1, hidden_size=8, num_heads=2, intermediate_size=8, out_hidden_size=fields["hidden_size"],
+                      patch_size=2, image_size=4)
+        if kind == "Glm5Next":
+            vision["projection_intermediate_size"] = 8
         config = config(text_config=copy.deepcopy(fields), vision_config=vision)
     else:
         config = config(**copy.deepcopy(fields))  # which changes rope_parameters
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
-    if kind == "Glm5Next":
+    if with_images:
         model = transformers.AutoModelForImageTextToText.from_config(config)
     elif kind == "Mistral4":  # which no automatic class knows
         model = transformers.Mistral4ForCausalLM(config)
