@@ -161,8 +161,8 @@ DecoderBlock::DecoderBlock(const DecoderBlockOptions& block, const DecoderOption
   if (o.streams && !absent(feed)) feed_streams = streams_of(o, rng);
   if (o.per_layer) per_layer = PerLayerGate(*o.per_layer, rng);
   if (o.alt_up) {
-    if (absent(mixer) || post_norm || o.residual_scale != 1)
-      fail<ValueError>("decoder: alt_up needs a mixer in each block, and takes no post_norm or residual_scale");
+    if (absent(mixer) || post_norm || block.scaled || o.residual_scale != 1)
+      fail<ValueError>("decoder: alt_up needs a mixer in each block, and takes no post_norm, `scaled`, residual_scale");
     alt_up = AltUp(*o.alt_up, rng), laurel = Laurel(*o.alt_up, rng);
   }
   if (block.scaled) scale = init_vector(1, 1, o.dtype);

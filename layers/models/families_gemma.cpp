@@ -1,4 +1,4 @@
-// Gemma 1 to 4 and VaultGemma.
+// Gemma 1 to 4, Gemma 3n and VaultGemma.
 #include <sluice/layers/models/families.h>
 
 #include <algorithm>

@@ -156,7 +156,9 @@ TEST_CASE("Decoder: what does not go with per-layer embeddings, AltUp and expert
   refusal([&](DecoderOptions& d) { d.per_layer = embedding, d.alt_up = AltUpOptions{.streams = 0}; },
           "alt_up: streams must be at least 1");
   refusal([&](DecoderOptions& d) { d.per_layer = embedding, d.alt_up = AltUpOptions{}, d.residual_scale = 2; },
-          "takes no post_norm or residual_scale");
+          "takes no post_norm, `scaled`, residual_scale");
+  refusal([&](DecoderOptions& d) { d.per_layer = embedding, d.alt_up = AltUpOptions{}, d.blocks[0].scaled = true; },
+          "takes no post_norm, `scaled`, residual_scale");
   refusal([&](DecoderOptions& d) { d.blocks[0].experts = MoeOptions{.dim = 8}, d.blocks[0].parallel = true; },
           "experts beside a feed need one, and take no streams");
   refusal([&](DecoderOptions& d) { d.blocks[0].experts = MoeOptions{.dim = 6}; }, "Moe has dim=6");
