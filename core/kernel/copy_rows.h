@@ -39,15 +39,29 @@ template <std::size_t bytes, class T>
 void copy_dense_rows(const T* from, int64_t next_f, T* to, int64_t next_t, int64_t rows) {
   for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * next_t, from + r * next_f, bytes);
 }
+/// Copies rows of `bytes` bytes in pieces, the last of which may overlap the one before. Not inlined, so that the other
+/// loops of copy_rows() are.
+template <int64_t piece, class T>
+[[gnu::noinline]] void copy_rows_in_pieces(const T* from, int64_t next_f, T* to, int64_t next_t, int64_t rows,
+                                           int64_t bytes) {
+  for (int64_t r = 0; r < rows; ++r, from += next_f, to += next_t) {
+    const auto* f = reinterpret_cast<const std::byte*>(from);
+    auto* t = reinterpret_cast<std::byte*>(to);
+    for (int64_t at = 0; at + piece < bytes; at += piece) std::memcpy(t + at, f + at, piece);
+    std::memcpy(t + bytes - piece, f + bytes - piece, piece);
+  }
+}
 /// Copies rows of n elements, f apart in the source and t in the target.
 template <class T>
 void copy_rows(const T* from, int64_t next_f, int64_t f, T* to, int64_t next_t, int64_t t, int64_t rows, int64_t n) {
-  if (f == 1 && t == 1) {  // rows of heads or channels: a call per row would take longer than the copy
+  if (f == 1 && t == 1) {  // rows of heads, channels or pictures: a call per row would take longer than the copy
     const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
     if (bytes == 32) return copy_dense_rows<32>(from, next_f, to, next_t, rows);
     if (bytes == 64) return copy_dense_rows<64>(from, next_f, to, next_t, rows);
     if (bytes == 128) return copy_dense_rows<128>(from, next_f, to, next_t, rows);
     if (bytes == 256) return copy_dense_rows<256>(from, next_f, to, next_t, rows);
+    if (bytes > 64 && bytes <= 512) return copy_rows_in_pieces<64>(from, next_f, to, next_t, rows, bytes);
+    if (bytes > 16 && bytes < 64) return copy_rows_in_pieces<16>(from, next_f, to, next_t, rows, bytes);
     for (int64_t r = 0; r < rows; ++r) copy_bytes(from + r * next_f, to + r * next_t, bytes);
     return;
   }
