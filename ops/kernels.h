@@ -60,6 +60,10 @@ extern Kernel<void(const Tensor& index, Tensor& y)> one_hot;
 extern Kernel<void(Tensor& y)> causal_mask;
 /// x += factor · y, y of any layout and of the shape of x.
 extern Kernel<void(Tensor& x, const Tensor& y, double factor)> add_to;
+/// y [..., length, ...] = windows [..., count, ..., size] of dim, `step` apart, added up: y_p is 0 plus the entries at
+/// p in the order of their places in the windows. The dims between dim and the last are one run of memory. f32, f64,
+/// i64, i32; bf16 with y in f32. On the CPU alone.
+extern Kernel<void(const Tensor& windows, Tensor& y, int dim, int64_t step)> fold;
 /// Zeroes the part of each matrix of y [..., n, m] that triu (upper) or tril drops.
 extern Kernel<void(Tensor& y, bool upper, int64_t k)> zero_triangle;
 

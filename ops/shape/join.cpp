@@ -5,6 +5,7 @@
 #include <sluice/core/kernel/strided.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/kernels.h>
 
 #include <algorithm>
 #include <cmath>
@@ -172,6 +173,13 @@ Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
   return record("roll", std::move(y), {x}, {}, [k, dim](const Tensor& g) { return roll(g, -k, dim); });
 }
 
+/// True if the dims [first, end) lie in row-major order without gaps.
+static bool is_one_run(const Layout& layout, int first, int end) {
+  Layout some;
+  for (int d = first; d < end; ++d) some.shape.push_back(layout.shape[d]), some.strides.push_back(layout.strides[d]);
+  return some.is_contiguous();
+}
+
 Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
   detail::check_defined("fold", {{"windows", windows}});
   int rank = windows.rank() - 1;
@@ -195,6 +203,9 @@ Tensor fold(const Tensor& windows, int64_t dim, int64_t length, int64_t step) {
     places.strides.push_back(places.strides[d]), places.strides[d] *= step;
     Tensor target = alias(y, places);
     detail::copy_elements(windows, target);
+  } else if (windows.numel() > 0 && is_one_run(windows.layout(), d + 1, rank) &&
+             kernel::fold.installed(windows.device())) {
+    kernel::fold(windows.detach(), y, d, step);
   } else if (windows.numel() > 0) {
     NoGrad guard;
     Shape order = Shape::filled(rank, 0);  // order of the dims of `whole`: windows with their entries along dim d + 1
