@@ -5,10 +5,12 @@
 #include <sluice/core/kernel/copy_rows.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/strided.h>
+#include <sluice/core/kernel/transpose.h>
 #include <sluice/ops/shape/create.h>
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -279,6 +281,47 @@ void add_numbers(const ReduceShape& s, int64_t size, const int64_t* at, const T*
   });
 }
 
+/// The same for kSide positions before dim at a time, whose numbers are transposed, so that they are added side by
+/// side.
+constexpr int64_t kSide = 16;
+template <class Sum, class T>
+void add_numbers_beside(const ReduceShape& s, int64_t size, const int64_t* at, const T* in, T* y) {
+  using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+  constexpr int64_t kWidth = 64, side = 16 / sizeof(T);
+  std::vector<int64_t> named(at, at + s.n);
+  std::sort(named.begin(), named.end());
+  named.erase(std::unique(named.begin(), named.end()), named.end());
+  parallel_for(s.outer / kSide, per_task(kSide * (s.n + size)), [&, size, at, in, y](int64_t begin, int64_t end) {
+    std::vector<Sum> sum(static_cast<std::size_t>(size * kSide));
+    Sum* const sums = sum.data();
+    alignas(64) T numbers[kWidth * kSide];
+    for (int64_t o = begin * kSide; o < end * kSide; o += kSide) {
+      const T* from = in + o * s.n;
+      T* to = y + o * size;
+      for (const int64_t i : named)
+        for (int64_t r = 0; r < kSide; ++r) sums[i * kSide + r] = detail::convert<Sum>(to[r * size + i]);
+      for (int64_t first = 0; first < s.n; first += kWidth) {
+        const int64_t w = std::min(kWidth, s.n - first), squares = w / side * side;
+        for (int64_t r = 0; r < kSide; r += side)
+          for (int64_t c = 0; c < squares; c += side)
+            detail::transpose_registers(reinterpret_cast<const Bits*>(from + r * s.n + first + c), s.n,
+                                        reinterpret_cast<Bits*>(numbers + c * kSide + r), kSide);
+        for (int64_t c = squares; c < w; ++c)
+          for (int64_t r = 0; r < kSide; ++r) numbers[c * kSide + r] = from[r * s.n + first + c];
+        for (int64_t c = 0; c < w; ++c) {
+          Sum* const target = sums + at[first + c] * kSide;
+          const T* const some = numbers + c * kSide;
+          for (int64_t r = 0; r < kSide; ++r) target[r] = detail::sum_of(target[r], detail::convert<Sum>(some[r]));
+        }
+      }
+      for (const int64_t i : named)  // places that no index names keep their bits
+        for (int64_t r = 0; r < kSide; ++r) to[r * size + i] = detail::convert<T>(sums[i * kSide + r]);
+    }
+  });
+  const int64_t done = s.outer / kSide * kSide;
+  add_numbers<Sum>({s.outer - done, s.n, 1}, size, at, in + done * s.n, y + done * size);
+}
+
 /// Sums of floats are accumulated in f64.
 void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   const int64_t size = y.shape()[dim], *at = index.data<int64_t>();
@@ -287,7 +330,10 @@ void index_add_cpu(Tensor& y, int dim, const Tensor& index, const Tensor& src) {
   const ReduceShape s = ReduceShape::along(src.shape(), dim);
   const auto add = [&]<class T, class Sum>() {
     const bool numbers = s.inner == 1 && size <= 4 * s.n;
-    const auto run = ascends(at, s.n) ? add_each<Sum, T> : numbers ? add_numbers<Sum, T> : add_groups<Sum, T>;
+    const auto run = ascends(at, s.n)                      ? add_each<Sum, T>
+                     : !numbers                            ? add_groups<Sum, T>
+                     : s.outer >= kSide && s.n >= 4 * size ? add_numbers_beside<Sum, T>
+                                                           : add_numbers<Sum, T>;
     run(s, size, at, src.data<T>(), y.mutable_data<T>());
   };
   if (y.dtype() == bf16) add.operator()<BFloat16, double>();
