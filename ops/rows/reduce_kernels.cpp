@@ -6,6 +6,8 @@
 #include <sluice/core/kernel/strided.h>
 #include <sluice/core/kernel/transpose.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/rows/extremes.h>
+#include <sluice/ops/rows/fold_rows.h>
 #include <sluice/ops/rows/reduce_ops.h>
 #include <sluice/ops/rows/rows.h>
 
@@ -19,11 +21,7 @@ namespace {
 
 using namespace detail::reduction;
 
-constexpr int kLanes = 64;
-/// Lanes of a reduction whose order does not matter. 64 numbers of 8 bytes would take all registers of AVX2.
-template <class T> constexpr int lanes_in_registers = sizeof(T) == 8 ? kLanes / 2 : kLanes;
-constexpr int64_t kFew = 16;      // rows of fewer numbers are reduced side by side, and fewer columns in lanes
-constexpr int64_t kBlock = 1024;  // f32 partial sums are at most this long; their totals are f64
+constexpr int64_t kFew = 16;  // rows of fewer numbers are reduced side by side, and fewer columns in lanes
 
 /// Input of a reduction, of any layout. operator() returns n numbers from `at` on: in place, or in thread-local memory.
 template <class T> struct Source {
@@ -58,33 +56,6 @@ template <class T> struct Source {
     detail::read_tile(*walk, reinterpret_cast<const std::byte*>(x), dtype, at, n, to);
   }
 };
-
-/// extreme_of_run() in one pass, which pays for long runs only.
-template <class Op, class T> [[gnu::noinline]] T extreme_of_long_run(const T* x, int64_t n) {
-  constexpr int lanes = lanes_in_registers<T>;
-  const auto better = [](T a, T y) { return Op::better(a, y); };
-  T best[lanes], unknown[lanes] = {};  // NaN, or 0
-  std::fill_n(best, lanes, Op::template start<T>());
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    for (int k = 0; k < lanes; ++k) {
-      const T y = x[i + k];
-      best[k] = better(best[k], y), unknown[k] = y != y ? y : unknown[k];
-    }
-  for (int64_t k = i; k < n; ++k) unknown[k - i] = x[k] != x[k] ? x[k] : unknown[k - i];
-  const T any = detail::row_sum(unknown, lanes);
-  const auto rest = [x](int64_t k) { return x[k]; };
-  return any != any ? any : detail::halves_joined<lanes, true>(best, i, n, rest, better);
-}
-/// The extreme of the numbers; NaN if one is NaN. NaN is looked for apart: a chain of Op::apply() would wait longer.
-template <class Op, class T> T extreme_of_run(const T* x, int64_t n) {
-  if (std::is_floating_point_v<T> && n >= 8 * kLanes) return extreme_of_long_run<Op>(x, n);
-  const T best = detail::row_joined<T, lanes_in_registers<T>>(x, n, Op::template start<T>(),
-                                                              [](T a, T y) { return Op::better(a, y); });
-  int unknown = 0;
-  for (int64_t i = 0; i < n; ++i) unknown |= x[i] != x[i];
-  return unknown ? std::numeric_limits<T>::quiet_NaN() : best;
-}
 
 /// Reduces n numbers from `at` on, in blocks.
 template <class Op, class T> Total<Op, T> reduce_run(Source<T> x, int64_t at, int64_t n) {
@@ -202,8 +173,13 @@ template <class Op, class T> void reduce_columns(Source<T> x, T* y, ReduceShape 
 template <class T> [[gnu::noinline]] void turn(const T* x, int64_t rows, int64_t n, T* to) {
   detail::vectorised([=] { detail::transpose_rows(x, rows, n, to); });
 }
-/// Rows of fewer numbers are reduced as columns. Sums of 16 and more are as fast in lanes.
-template <class Op> constexpr int64_t kShortRow = is_extreme<Op> ? kLanes : kFew;
+/// y [m] = the results of reductions of one block each.
+template <class Op, class T> void write_results(const Part<Op, T>* part, int64_t m, T* y) {
+  const auto start = Op::template start<Total<Op, T>>();
+  for (int64_t r = 0; r < m; ++r) y[r] = result<T, Op>(Op::apply(start, static_cast<Total<Op, T>>(part[r])));
+}
+/// Rows of fewer numbers are reduced as columns, longer ones are folded first.
+template <class Op> constexpr int64_t kShortRow = is_extreme<Op> ? kLanes : 2 * kFew;
 /// Reduces short rows, x [outer, n], as columns of a transposed copy, some rows at a time.
 template <class Op, class T> void reduce_short_rows(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t numbers = 256 * kFew;
@@ -215,8 +191,34 @@ template <class Op, class T> void reduce_short_rows(Source<T> x, T* y, ReduceSha
       const int64_t m = std::min(most, s.outer - first);
       turn(x(first * s.n, m * s.n), m, s.n, columns);
       reduce_rows<Op, T>(columns, m, s.n, m, part);
-      for (int64_t r = 0; r < m; ++r)
-        y[first + r] = result<T, Op>(Op::apply(Op::template start<Total<Op, T>>(), static_cast<Total<Op, T>>(part[r])));
+      write_results<Op>(part, m, y + first);
+    }
+  });
+}
+/// Squares of f64 are rounded, or not, as the compiler joins them: they keep one loop.
+template <class Op, class T>
+constexpr bool kFolds =
+    std::is_same_v<Op, NormOp> ? std::is_same_v<T, float> : std::is_floating_point_v<T> && !std::is_same_v<Op, ProdOp>;
+/// Reduces rows of kShortRow<Op> to kBlock numbers as columns of folded rows.
+template <class Op, class T> void reduce_folded_rows(Source<T> x, T* y, ReduceShape s) {
+  using P = Part<Op, T>;
+  constexpr int64_t most = 4 * kFew;  // rows at a time
+  const int64_t count = folded_count<Op>(s.n), width = ceil_div(count, 4) * 4;
+  parallel_for(ceil_div(s.outer, most), ceil_div(1 << 15, most * s.n), [&](int64_t begin, int64_t end) {
+    alignas(64) P folded[most * 2 * kFoldLanes], columns[most * 2 * kFoldLanes], part[most * kFoldLanes];
+    for (int64_t first = begin * most; first < std::min(end * most, s.outer); first += most) {
+      const int64_t m = std::min(most, s.outer - first);
+      const auto fold = [&](const auto* from, int64_t step) {
+        if (s.n < kLanes || std::is_same_v<Op, NormOp>) fold_rows<Op, kFoldLanes>(from, step, m, s.n, folded, width);
+        else fold_rows<Op, kLanes>(from, step, m, s.n, folded, width);
+      };
+      int64_t at = first * s.n, step = s.n;
+      if (!x.rows_in_place(s.n, at, step)) fold(x(at, m * s.n), s.n);
+      else if (x.dtype == bf16) fold(reinterpret_cast<const BFloat16*>(x.x) + at, step);
+      else fold(x.x + at, step);
+      turn(folded, m, width, columns);
+      reduce_rows<Join<Op>, P>(columns, m, count, m, part);
+      write_results<Op>(part, m, y + first);
     }
   });
 }
@@ -225,7 +227,10 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t piece = 1 << 15;
   if (s.inner > 1) return reduce_columns<Op>(x, y, s);
   if (s.n < kShortRow<Op> && s.outer >= kFew) return reduce_short_rows<Op>(x, y, s);
-  if (s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
+  if constexpr (kFolds<Op, T>)
+    if (s.n <= kBlock && s.outer >= kFew && (is_extreme<Op> || s.n < 2 * kLanes || x.dtype == bf16))
+      return reduce_folded_rows<Op>(x, y, s);  // long sums of f32 are as fast row by row
+  if (s.outer == 1 && s.n > 2 * piece) {       // one long sum: pieces in parallel
     const int64_t pieces = ceil_div(s.n, piece);
     Tensor memory = empty({pieces}, {dtype_of<Total<Op, T>>()}, "reduce");  // a MemoryError if x is vast
     auto* const part = memory.mutable_data<Total<Op, T>>();
@@ -289,106 +294,9 @@ void prod_cpu(const Tensor& x, Tensor& y, ReduceShape s) {
   dispatch_float("prod", x.dtype(), [&]<class T>() { reduce<ProdOp, T>({x.data<T>()}, y.mutable_data<T>(), s); });
 }
 
-/// True if a comes before b: NaN before numbers, then the larger (or smaller) number. False if they are equal.
-template <bool largest, class T> bool before(T a, T b) { return ((largest ? a > b : a < b) | (a != a)) & (b == b); }
-template <class T> T pick(bool first, T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) return math::select(first, a, b);
-  else return first ? a : b;
-}
-
-/// Place of the first best of n numbers: the best of each block, then its place in the best block.
-template <bool largest, class T> int64_t best_of_run(const T* p, int64_t n) {
-  if (n < kLanes) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; ++i) best = before<largest>(p[i], p[best]) ? i : best;
-    return best;
-  }
-  int64_t at = 0;
-  T best = p[0];
-  for (int64_t b = 0; b < n && best == best; b += kBlock) {
-    const T of_block = extreme_of_run<ExtremeOp<largest>>(p + b, std::min(kBlock, n - b));
-    if (before<largest>(of_block, best)) best = of_block, at = b;
-  }
-  if (best != best) {
-    while (p[at] == p[at]) ++at;
-    return at;
-  }
-  for (; at + kLanes <= n; at += kLanes) {
-    int found = 0;
-    for (int k = 0; k < kLanes; ++k) found += p[at + k] == best;
-    if (found > 0) break;
-  }
-  while (p[at] != best) ++at;
-  return at;
-}
-
-/// Places of the first best of each of m columns, at most kLanes, of x [n, inner].
-template <bool largest, class T>
-void best_of_columns(const T* x, int64_t n, int64_t inner, int64_t m, int64_t first, int64_t* out) {
-  using Place = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;  // as wide as T, for the vectoriser
-  T best[kLanes];
-  Place place[kLanes] = {};
-  std::copy_n(x, m, best);
-  for (int64_t r = 1; r < n; ++r) {
-    const T* row = x + r * inner;
-    for (int64_t k = 0; k < m; ++k) {
-      const bool better = before<largest>(row[k], best[k]);
-      best[k] = pick(better, row[k], best[k]);
-      place[k] = better ? static_cast<Place>(r) : place[k];
-    }
-  }
-  for (int64_t k = 0; k < m; ++k) out[k] = first + place[k];
-}
-
-/// Finds the places in pieces of x, in parallel, and then the best of these.
-template <bool largest, class T> void arg_extreme(const T* x, int64_t* out, ReduceShape s) {
-  constexpr int64_t task = 1 << 15;
-  const int64_t strip = std::min<int64_t>(s.inner, kLanes), strips = ceil_div(s.inner, strip);
-  const int64_t length = s.n * strip > 2 * task ? task / strip : s.n, pieces = ceil_div(s.n, length);
-  if (s.inner == 1 && pieces == 1)
-    return parallel_for(s.outer, ceil_div(task, s.n), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = best_of_run<largest>(x + i * s.n, s.n);
-    });
-  std::vector<int64_t> part(static_cast<std::size_t>(pieces > 1 ? s.outer * pieces * s.inner : 0));
-  int64_t* places = pieces > 1 ? part.data() : out;  // [outer, pieces, inner]
-  parallel_for(s.outer * pieces * strips, ceil_div(task, length * strip), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t block = i / strips, column = i % strips * strip, first = block % pieces * length;
-      const int64_t n = std::min(length, s.n - first);
-      const T* from = x + (block / pieces * s.n + first) * s.inner + column;
-      int64_t* to = places + block * s.inner + column;
-      if (s.inner == 1) *to = first + best_of_run<largest>(from, n);
-      else best_of_columns<largest>(from, n, s.inner, std::min(strip, s.inner - column), first, to);
-    }
-  });
-  for (int64_t i = 0; pieces > 1 && i < s.outer * s.inner; ++i) {
-    const int64_t o = i / s.inner, column = i % s.inner;
-    const T* from = x + o * s.n * s.inner + column;
-    int64_t best = places[o * pieces * s.inner + column];
-    for (int64_t piece = 1; piece < pieces; ++piece) {
-      const int64_t other = places[(o * pieces + piece) * s.inner + column];
-      if (before<largest>(from[other * s.inner], from[best * s.inner])) best = other;
-    }
-    out[i] = best;
-  }
-}
-
-void arg_extreme_cpu(bool largest, const Tensor& x, Tensor& index, ReduceShape s) {
-  int64_t* out = index.mutable_data<int64_t>();
-  dispatch_all(x.dtype(), [&]<class T>() {
-    if constexpr (!std::is_same_v<T, BFloat16>) {  // bf16 comes widened (core/kernel/kernel.h)
-      using Number = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
-      const auto* in = reinterpret_cast<const Number*>(x.data<T>());
-      if (largest) arg_extreme<true>(in, out, s);
-      else arg_extreme<false>(in, out, s);
-    }
-  });
-}
-
 }  // namespace
 
 constinit decltype(kernel::reduce) kernel::reduce{"reduce", &reduce_cpu, Bf16::native};
 constinit decltype(kernel::prod) kernel::prod{"prod", &prod_cpu};
-constinit decltype(kernel::arg_extreme) kernel::arg_extreme{"arg_extreme", &arg_extreme_cpu};
 
 }  // namespace sluice
