@@ -35,9 +35,11 @@ template <class T, class Total, class Term> void column_totals(ReduceShape s, in
 }
 /// As column_totals(), but each sum has the bits of row_total().
 template <class T, class Total, class Term> void row_totals(ReduceShape s, int64_t m, Total* total, Term term) {
-  constexpr int64_t lanes = kRowLanes;
-  T lane[lanes][kColumns] = {};
-  int64_t r = 0;
+  int64_t lanes = kRowLanes, r = 0;
+  while (lanes > s.n) lanes /= 2;  // lanes without a term would add zeros
+  lanes = lanes < 4 ? 1 : lanes;
+  T lane[kRowLanes][kColumns];
+  for (int64_t i = 0; i < lanes; ++i) std::fill_n(lane[i], m, T(0));
   const auto add = [&](int64_t count) {
     for (int64_t i = 0; i < count; ++i)
       for (int64_t k = 0; k < m; ++k) lane[i][k] += term((r + i) * s.inner + k, k);
@@ -72,14 +74,28 @@ void column_exp_totals(const T* __restrict__ p, ReduceShape s, int64_t m, T* shi
   else add_up([](T v) { return math::exp_low(v); });
 }
 
-/// Calls f(columns, row, m) for blocks of m rows of x, copied as columns [n, m], in parallel.
+/// Copies m rows of n numbers, from `row` on, to be columns [n, m].
+template <class T> void rows_to_columns(const Tensor& x, int64_t row, int64_t n, int64_t m, T* columns) {
+  copy_strided(x.raw() + row * n * size_of(x.dtype()), {{n, m}, {1, n}, 0}, x.dtype(),
+               reinterpret_cast<std::byte*>(columns), Layout({n, m}), dtype_of<T>());
+}
+/// The other way.
+template <class T> void columns_to_rows(const T* columns, Tensor& y, int64_t row, int64_t n, int64_t m) {
+  copy_strided(reinterpret_cast<const std::byte*>(columns), Layout({n, m}), dtype_of<T>(),
+               y.raw() + row * n * size_of(y.dtype()), {{n, m}, {1, n}, 0}, y.dtype());
+}
+/// Calls f(row, m) for blocks of m rows of n numbers, in parallel.
+template <class F> void for_each_short_block(int64_t rows, int64_t n, F f) {
+  for_each_row(ceil_div(rows, kColumns), n * kColumns, [=](int64_t i) {
+    const int64_t row = i * kColumns;
+    f(row, std::min(kColumns, rows - row));
+  });
+}
+/// The same with f(columns, row, m), where the rows of x were copied to be columns [n, m].
 template <class T, class F> void for_each_short_block(const Tensor& x, int64_t n, F f) {
-  const int64_t rows = x.numel() / n;
-  for_each_row(ceil_div(rows, kColumns), n * kColumns, [=, from = x.raw(), dtype = x.dtype()](int64_t i) {
-    const int64_t row = i * kColumns, m = std::min(kColumns, rows - row);
+  for_each_short_block(x.numel() / n, n, [&x, n, f](int64_t row, int64_t m) {
     T columns[kShort<T> * kColumns];
-    copy_strided(from + row * n * size_of(dtype), {{n, m}, {1, n}, 0}, dtype, reinterpret_cast<std::byte*>(columns),
-                 Layout({n, m}), dtype_of<T>());
+    rows_to_columns(x, row, n, m, columns);
     f(columns, row, m);
   });
 }

@@ -8,6 +8,7 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
 #include <sluice/ops/elementwise/map.h>
+#include <sluice/ops/rows/column_exp.h>
 #include <sluice/ops/rows/rows.h>
 #include <sluice/ops/rows/softmax.h>
 
@@ -31,17 +32,42 @@ void cross_entropy_targets_cpu(const Tensor& targets, int64_t ignore_index, int6
   kernel::fill(share, 1.0 / static_cast<double>(std::max<int64_t>(1, counted)));
 }
 
+/// The target's part of the loss, from its logit and from the sum of all logits, less the shift.
+template <class T> T smoothed(T target, T sum, int64_t classes, double smoothing) {
+  if (!(smoothing > 0)) return target;
+  return (smoothing < 1 ? T(1 - smoothing) * target : T(0)) + T(smoothing) * sum / T(classes);  // 0·∞ is NaN
+}
 /// Σ e^(x_i − shift) of a row, and its target's part of the loss.
 template <class T> T exp_total_of_row(const T* p, int64_t classes, int64_t of, double smoothing, T& target) {
   T shift;
   const T total = detail::row_exp_total(p, classes, detail::row_max(p, classes), shift, [](int64_t, T e) { return e; });
   const T by = shift;  // subtracted from all logits: log Σ + shift would lose the digits of log Σ
-  target = p[of] - by;
-  if (smoothing > 0) {
-    const T sum = detail::row_total<T>(classes, [=](int64_t i) { return p[i] - by; });
-    target = (smoothing < 1 ? T(1 - smoothing) * target : T(0)) + T(smoothing) * sum / T(classes);  // 0·∞ is NaN
-  }
+  const T sum = smoothing > 0 ? detail::row_total<T>(classes, [=](int64_t i) { return p[i] - by; }) : T(0);
+  target = smoothed(p[of] - by, sum, classes, smoothing);
   return total;
+}
+
+/// Log Σ less the target's part. The total is 0 where all logits are −∞. The target has probability 0 there, and −∞ + ∞
+/// would be NaN.
+template <class T> void write_losses(const T* total, const T* target, int64_t m, T* out) {
+  for (int64_t k = 0; k < m; ++k)
+    out[k] = total[k] == T(0) ? std::numeric_limits<T>::infinity() : math::log(total[k]) - target[k];
+}
+/// cross_entropy_cpu() of short rows, which are copied to be columns, with the same bits.
+template <class T> void cross_entropy_short_rows(const Tensor& x, const int64_t* targets, T* out, double smoothing) {
+  const int64_t classes = x.dim(1);
+  detail::for_each_short_block<T>(x, classes, [=](const T* columns, int64_t row, int64_t m) {
+    const ReduceShape s{1, classes, m};
+    T shift[detail::kColumns], total[detail::kColumns], target[detail::kColumns], sum[detail::kColumns] = {};
+    detail::column_exp_totals<true>(columns, s, m, shift, total, [](int64_t, T e) { return e; });
+    if (smoothing > 0) detail::row_totals<T>(s, m, sum, [&](int64_t i, int64_t k) { return columns[i] - shift[k]; });
+    for (int64_t k = 0; k < m; ++k) {
+      const int64_t of = targets[row + k];
+      if (of < 0) total[k] = 1, target[k] = 0;
+      else target[k] = smoothed(columns[of * m + k] - shift[k], sum[k], classes, smoothing);
+    }
+    write_losses(total, target, m, out + row);
+  });
 }
 
 /// Loss of each row of x [n, C]; rows whose target is negative are ignored and give 0.
@@ -53,6 +79,7 @@ void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, dou
   detail::dispatch_rows("cross_entropy", x.dtype(), [&]<class T>() {
     const detail::RowsIn<T> in(x, classes, 0);
     T* out = loss.mutable_data<T>();
+    if (detail::are_short_rows<T>(rows, classes)) return cross_entropy_short_rows<T>(x, t, out, smoothing);
     detail::for_each_row(ceil_div(rows, block), block * classes, [&](int64_t i) {
       const int64_t first = i * block, n = std::min(block, rows - first);
       T total[most], target[most];
@@ -61,10 +88,33 @@ void cross_entropy_cpu(const Tensor& x, const Tensor& targets, Tensor& loss, dou
         total[k] = 1, target[k] = 0;
         if (of >= 0) total[k] = exp_total_of_row(in[first + k], classes, of, smoothing, target[k]);
       }
-      // The total is 0 where all logits are −∞. The target has probability 0 there, and −∞ + ∞ would be NaN.
-      for (int64_t k = 0; k < n; ++k)
-        out[first + k] = total[k] == T(0) ? std::numeric_limits<T>::infinity() : math::log(total[k]) - target[k];
+      write_losses(total, target, n, out + first);
     });
+  });
+}
+
+/// cross_entropy_backward_cpu() of short rows, which are copied to be columns, with the same bits.
+template <class T>
+void cross_entropy_backward_short_rows(const Tensor& x, const int64_t* targets, const T* g, Tensor& dx,
+                                       double smoothing) {
+  const int64_t classes = x.dim(1);
+  detail::for_each_short_block<T>(x, classes, [=, &dx](const T* columns, int64_t row, int64_t m) {
+    T q[detail::kShort<T> * detail::kColumns];
+    T shift[detail::kColumns], total[detail::kColumns], uniform[detail::kColumns];
+    detail::column_exp_totals<true>(columns, {1, classes, m}, m, shift, total,
+                                    [&q](int64_t i, T e) { return q[i] = e; });
+    for (int64_t k = 0; k < m; ++k) {
+      total[k] = total[k] == T(0) ? T(0) : g[row + k] / total[k];
+      uniform[k] = g[row + k] * T(smoothing / static_cast<double>(classes));
+    }
+    for (int64_t i = 0; i < classes; ++i)
+      for (int64_t k = 0; k < m; ++k) q[i * m + k] = q[i * m + k] * total[k] - uniform[k];
+    for (int64_t k = 0; k < m; ++k) {
+      const int64_t of = targets[row + k];
+      if (of >= 0) q[of * m + k] -= g[row + k] * T(1 - smoothing);
+      for (int64_t i = 0; of < 0 && i < classes; ++i) q[i * m + k] = 0;
+    }
+    detail::columns_to_rows(q, dx, row, classes, m);
   });
 }
 
@@ -76,6 +126,8 @@ void cross_entropy_backward_cpu(const Tensor& x, const Tensor& targets, const Te
     const detail::RowsIn<T> in(x, classes, 0);
     const detail::RowsOut<T> out(dx, classes, 1);
     const T* pg = g.data<T>();
+    if (detail::are_short_rows<T>(x.dim(0), classes))
+      return cross_entropy_backward_short_rows<T>(x, t, pg, dx, smoothing);
     detail::for_each_row(x.dim(0), classes, [&](int64_t r) {
       T* __restrict__ q = out[r];
       if (t[r] < 0) {

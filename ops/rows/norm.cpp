@@ -7,6 +7,7 @@
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
+#include <sluice/ops/rows/column_exp.h>
 #include <sluice/ops/rows/rows.h>
 
 #include <algorithm>
@@ -16,6 +17,33 @@
 namespace sluice {
 
 namespace {
+
+/// norm_cpu() of short rows, which are copied to be columns.
+template <class T> void norm_short_rows(const Tensor& x, const T* w, const T* b, Tensor& y, T* stats, NormSpec spec) {
+  const int64_t n = x.dim(-1);
+  detail::for_each_short_block<T>(x, n, [=, &y](const T* __restrict__ p, int64_t row, int64_t m) {
+    const ReduceShape s{1, n, m};
+    T mean[detail::kColumns] = {}, total[detail::kColumns], r[detail::kColumns];
+    T out[detail::kShort<T> * detail::kColumns];
+    // The mean is taken relative to the first number, because r makes an ulp of a row of equal numbers large. The
+    // second pass recovers what the first one lost: beside a much larger first number that is most of the other
+    // numbers' mean.
+    if (spec.centred) std::copy_n(p, m, mean);
+    for (int pass = 0; spec.centred && pass < 2; ++pass) {
+      detail::row_totals<T>(s, m, total, [&](int64_t i, int64_t k) { return p[i] - mean[k]; });
+      for (int64_t k = 0; k < m; ++k) mean[k] += total[k] / T(n);
+    }
+    detail::row_totals<T>(s, m, total, [&](int64_t i, int64_t k) { return (p[i] - mean[k]) * (p[i] - mean[k]); });
+    for (int64_t k = 0; k < m; ++k) r[k] = T(1) / math::sqrt(total[k] / T(n) + T(spec.eps));
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t k = 0; k < m; ++k) {
+        const T unit = (p[i * m + k] - mean[k]) * r[k];
+        out[i * m + k] = b ? unit * w[i] + b[i] : w ? unit * w[i] : unit;
+      }
+    for (int64_t k = 0; k < m; ++k) stats[2 * (row + k)] = mean[k], stats[2 * (row + k) + 1] = r[k];
+    detail::columns_to_rows(out, y, row, n, m);
+  });
+}
 
 /// y, and stats [rows, 2]: mean (0 unless centred) and r of each row, kept for the backward pass.
 void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tensor& stats, NormSpec spec) {
@@ -27,26 +55,37 @@ void norm_cpu(const Tensor& x, const Tensor& w, const Tensor& b, Tensor& y, Tens
     const T* pw = w.defined() ? weight.data<T>() : nullptr;
     const T* pb = b.defined() ? bias.data<T>() : nullptr;
     T* ps = stats.mutable_data<T>();
-    detail::for_each_row(x.numel() / n, n, [&](int64_t row) {
-      const T* __restrict__ p = in[row];
-      T* __restrict__ q = out[row];
-      // The mean is taken relative to the first number, because r makes an ulp of a row of equal numbers large. The
-      // second sum recovers what the first one lost: beside a much larger first number that is most of the other
-      // numbers' mean.
-      const auto mean_from = [=](T at) {
-        return at + detail::row_total<T>(n, [=](int64_t i) { return p[i] - at; }) / T(n);
-      };
-      const T mean = spec.centred ? mean_from(mean_from(p[0])) : T(0);
-      const T ss = detail::row_total<T>(n, [=](int64_t i) { return (p[i] - mean) * (p[i] - mean); });
-      const T r = T(1) / std::sqrt(ss / T(n) + T(spec.eps));
-      if (pb)
-        for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i] + pb[i];
-      else if (pw)
-        for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r * pw[i];
-      else
-        for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - mean) * r;
-      out.done(row);
-      ps[2 * row] = mean, ps[2 * row + 1] = r;
+    // Where less is computed, as in the backward pass, only shorter rows repay the copies.
+    if ((spec.centred || n < 32) && detail::are_short_rows<T>(x.numel() / n, n))
+      return norm_short_rows<T>(x, pw, pb, y, ps, spec);
+    detail::for_each_rows(x.numel() / n, n, [&](int64_t row, int64_t m) {
+      const T* const from = in.part(row * n, m * n);
+      T* const to = out.rows(row, m);
+      T mean[detail::kTogether] = {}, r[detail::kTogether];
+      for (int64_t k = 0; spec.centred && k < m; ++k) mean[k] = from[k * n];
+      for (int pass = 0; spec.centred && pass < 2; ++pass)
+        for (int64_t k = 0; k < m; ++k) {
+          const T *p = from + k * n, at = mean[k];
+          mean[k] = at + detail::row_total<T>(n, [=](int64_t i) { return p[i] - at; }) / T(n);
+        }
+      for (int64_t k = 0; k < m; ++k) {
+        const T *p = from + k * n, at = mean[k];
+        const T ss = detail::row_total<T>(n, [=](int64_t i) { return (p[i] - at) * (p[i] - at); });
+        r[k] = T(1) / std::sqrt(ss / T(n) + T(spec.eps));
+      }
+      for (int64_t k = 0; k < m; ++k) {
+        const T* __restrict__ p = from + k * n;
+        T* __restrict__ q = to + k * n;
+        const T at = mean[k], by = r[k];
+        if (pb)
+          for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - at) * by * pw[i] + pb[i];
+        else if (pw)
+          for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - at) * by * pw[i];
+        else
+          for (int64_t i = 0; i < n; ++i) q[i] = (p[i] - at) * by;
+        ps[2 * (row + k)] = at, ps[2 * (row + k) + 1] = by;
+      }
+      out.done(row, m);
     });
   });
 }
@@ -59,14 +98,44 @@ void norm_backward_row(const T* __restrict__ p, T* __restrict__ o, int64_t n, T 
   for (int64_t i = 0; i < n; ++i) o[i] = r * (h(i) - hm - (p[i] - mean) * r * hx);
 }
 
+/// norm_backward_cpu() of short rows, which are copied to be columns. What the rows of block b add to dw and db stands
+/// at part[b·sums·n].
+template <class T>
+void norm_backward_short_rows(const Tensor& x, const T* w, const Tensor& g, const T* stats, Tensor& dx, T* part,
+                              int64_t sums, bool weighs, NormSpec spec) {
+  const int64_t n = x.dim(-1);
+  detail::for_each_short_block<T>(x, n, [=, &g, &dx](const T* p, int64_t row, int64_t m) {
+    const ReduceShape s{1, n, m};
+    T q[detail::kShort<T> * detail::kColumns], out[detail::kShort<T> * detail::kColumns];
+    T mean[detail::kColumns], r[detail::kColumns], hx[detail::kColumns], hm[detail::kColumns] = {};
+    detail::rows_to_columns(g, row, n, m, q);
+    for (int64_t k = 0; k < m; ++k) mean[k] = stats[2 * (row + k)], r[k] = stats[2 * (row + k) + 1];
+    T* to = part + row / detail::kColumns * sums * n;
+    const auto add_up = [&](auto term) {
+      for (int64_t i = 0; i < n; ++i) *to++ = detail::row_total<T>(m, [=](int64_t k) { return term(i * m + k, k); });
+    };
+    if (weighs) add_up([&](int64_t i, int64_t k) { return q[i] * ((p[i] - mean[k]) * r[k]); });
+    if (sums > weighs) add_up([&](int64_t i, int64_t) { return q[i]; });
+    const auto fill = [&](auto h) {
+      detail::row_totals<T>(s, m, hx, [&](int64_t i, int64_t k) { return h(i, k) * (p[i] - mean[k]); });
+      if (spec.centred) detail::row_totals<T>(s, m, hm, h);
+      for (int64_t k = 0; k < m; ++k) hx[k] = hx[k] * r[k] / T(n), hm[k] /= T(n);
+      for (int64_t line = 0; line < n * m; line += m)
+        for (int64_t k = 0; k < m; ++k) {
+          const int64_t i = line + k;
+          out[i] = r[k] * (h(i, k) - hm[k] - (p[i] - mean[k]) * r[k] * hx[k]);
+        }
+    };
+    if (w) fill([&](int64_t i, int64_t k) { return q[i] * w[(i - k) / m]; });
+    else fill([&](int64_t i, int64_t) { return q[i]; });
+    detail::columns_to_rows(out, dx, row, n, m);
+  });
+}
+
 /// dx, and dw and db when defined. Rows are cut into fixed slabs with one partial dw, db each.
 void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const Tensor& stats, Tensor& dx, Tensor& dw,
                        Tensor& db, NormSpec spec) {
   const int64_t n = x.dim(-1), rows = x.numel() / n;
-  // Sums in T are at most kBlock rows long; their totals are f64.
-  constexpr int64_t kBlock = 512;
-  const int64_t slab = std::clamp(ceil_div(rows, 64), std::clamp((1 << 16) / n, int64_t{1}, kBlock), kBlock);
-  const int64_t slabs = ceil_div(rows, slab);
   const int64_t sums = dw.defined() + db.defined();  // of each slab: dw, then db
   const Tensor weight = detail::widened(w);
   detail::dispatch_rows("norm", x.dtype(), [&]<class T>() {
@@ -74,26 +143,35 @@ void norm_backward_cpu(const Tensor& x, const Tensor& w, const Tensor& g, const 
     const detail::RowsOut<T> out(dx, n, 2);
     const T* ps = stats.data<T>();
     const T* pw = w.defined() ? weight.data<T>() : nullptr;
+    // Sums in T are at most kBlock rows long; their totals are f64.
+    constexpr int64_t kBlock = 512;
+    const bool short_rows = n < 24 && detail::are_short_rows<T>(rows, n);
+    const int64_t slab = short_rows
+                             ? detail::kColumns
+                             : std::clamp(ceil_div(rows, 64), std::clamp((1 << 16) / n, int64_t{1}, kBlock), kBlock);
+    const int64_t slabs = ceil_div(rows, slab);
     std::vector<T> part(static_cast<std::size_t>(sums * slabs * n));
-    parallel_for(slabs, ceil_div(1 << 16, slab * n), [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s) {
-        T* const here = part.data() + sums * s * n;
-        T* __restrict__ sw = dw.defined() ? here : nullptr, * __restrict__ sb =
-                                                                db.defined() ? here + (sums - 1) * n : nullptr;
-        for (int64_t row = s * slab; row < std::min(rows, (s + 1) * slab); ++row) {
-          const T* __restrict__ p = in[row];
-          const T* __restrict__ q = pg[row];
-          const T mean = ps[2 * row], r = ps[2 * row + 1];
-          if (pw) norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i] * pw[i]; });
-          else norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i]; });
-          out.done(row);
-          if (sw)
-            for (int64_t i = 0; i < n; ++i) sw[i] += q[i] * ((p[i] - mean) * r);
-          if (sb)
-            for (int64_t i = 0; i < n; ++i) sb[i] += q[i];
+    if (short_rows) norm_backward_short_rows(x, pw, g, ps, dx, part.data(), sums, dw.defined(), spec);
+    else
+      parallel_for(slabs, ceil_div(1 << 16, slab * n), [&](int64_t begin, int64_t end) {
+        for (int64_t s = begin; s < end; ++s) {
+          T* const here = part.data() + sums * s * n;
+          T* __restrict__ sw = dw.defined() ? here : nullptr, * __restrict__ sb =
+                                                                  db.defined() ? here + (sums - 1) * n : nullptr;
+          for (int64_t row = s * slab; row < std::min(rows, (s + 1) * slab); ++row) {
+            const T* __restrict__ p = in[row];
+            const T* __restrict__ q = pg[row];
+            const T mean = ps[2 * row], r = ps[2 * row + 1];
+            if (pw) norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i] * pw[i]; });
+            else norm_backward_row(p, out[row], n, mean, r, spec.centred, [=](int64_t i) { return q[i]; });
+            out.done(row);
+            if (sw)
+              for (int64_t i = 0; i < n; ++i) sw[i] += q[i] * ((p[i] - mean) * r);
+            if (sb)
+              for (int64_t i = 0; i < n; ++i) sb[i] += q[i];
+          }
         }
-      }
-    });
+      });
     auto gather = [&](Tensor& to, int64_t offset) {
       if (!to.defined()) return;
       const detail::RowsOut<T> result(to, n, 2);

@@ -26,6 +26,14 @@ template <class F> void for_each_row(int64_t rows, int64_t width, F f) {
   });
 }
 
+inline constexpr int64_t kTogether = 16;
+/// f(row, m) for blocks of m rows, at most kTogether and, of long rows, fewer. f takes each of its steps for all m rows
+/// before the next one: a sum of a row, and what needs it, are chains in which a processor waits.
+template <class F> void for_each_rows(int64_t rows, int64_t width, F f) {
+  const int64_t most = std::clamp<int64_t>(4096 / std::max<int64_t>(1, width), 1, kTogether);
+  for_each_row(ceil_div(rows, most), most * width, [=](int64_t i) { f(i * most, std::min(most, rows - i * most)); });
+}
+
 /// Joins all lanes and, with `rest`, the terms i … n − 1, fewer than lanes. Joins lanes by halves, and after each half
 /// of 4 or more as many terms, if there are so many; at last up to three terms. Inlined, so that the lanes stay in
 /// registers. Each half has an array of its own: where lanes were joined in place, g++ 12.2 added eight f64 wrongly in
@@ -144,17 +152,19 @@ template <class T> class RowsIn {
 template <class T> class RowsOut {
  public:
   RowsOut(Tensor& y, int64_t n, int which) : at_(y.raw()), n_(n), which_(which), narrow_(y.dtype() == bf16) {}
-  T* operator[](int64_t row) const {
+  T* operator[](int64_t row) const { return rows(row, 1); }
+  /// m rows from `row` on, one after the other.
+  T* rows(int64_t row, [[maybe_unused]] int64_t m) const {
     if constexpr (std::is_same_v<T, float>)
-      if (narrow_) return row_memory(which_, n_);
+      if (narrow_) return row_memory(which_, m * n_);
     return reinterpret_cast<T*>(at_) + row * n_;
   }
-  void done(int64_t row) const {
+  void done(int64_t row, [[maybe_unused]] int64_t m = 1) const {
     if constexpr (std::is_same_v<T, float>)
       if (narrow_) {
-        const float* __restrict__ from = row_memory(which_, n_);
+        const float* __restrict__ from = row_memory(which_, m * n_);
         auto* to = reinterpret_cast<BFloat16*>(at_) + row * n_;
-        for (int64_t i = 0; i < n_; ++i) to[i] = BFloat16(from[i]);
+        for (int64_t i = 0; i < m * n_; ++i) to[i] = BFloat16(from[i]);
       }
   }
 

@@ -31,9 +31,10 @@ Tensor softmax_along(const char* op, const Tensor& x, int64_t dim, bool log) {
   const int d = wrap_dim(op, dim, x.rank()), last = x.rank() - 1;
   if (x.rank() == 0) return squeeze(softmax_along(op, unsqueeze(x, 0), 0, log), 0);
   const ReduceShape s = ReduceShape::along(x.shape(), d);
-  // Few columns, numbers that must be widened, and a transposed x, whose columns lie as rows, are faster as rows.
-  const bool narrow = x.dtype() == bf16 && x.device() == cpu;
-  const bool rows = s.inner < 16 || narrow || transpose(x.detach(), d, -1).is_contiguous();
+  // Few columns, long ones of numbers that must be widened, and a transposed x, whose columns lie as rows, are faster
+  // as rows.
+  const bool long_bf16 = x.dtype() == bf16 && x.device() == cpu && s.n > 1024;
+  const bool rows = s.inner < 16 || long_bf16 || transpose(x.detach(), d, -1).is_contiguous();
   if (d != last && rows) return transpose(softmax_along(op, transpose(x, d, -1), -1, log), d, -1);
   Tensor y = empty(x.shape(), x.options(), op);
   if (x.numel() > 0 && d == last) kernel::softmax(contiguous(x.detach()), y, log);
