@@ -4,6 +4,8 @@
 #include <sluice/core/kernel/strided.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/elementwise/formulas_of_layers.h>
+#include <sluice/ops/elementwise/map.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
@@ -242,6 +244,7 @@ Tensor argmin(const Tensor& x, int64_t dim, bool keep_dim) { return arg_extreme(
 namespace {
 struct Centred {
   Tensor x;        // less its mean, in f32 for bf16
+  Tensor rest;     // the mean of that: the rounding error of the mean, beside a large one more than the entries differ
   double freedom;  // number of entries less the correction
 };
 Centred centred(const char* op, const Tensor& x_in, const Shape& dims, double correction) {
@@ -250,19 +253,18 @@ Centred centred(const char* op, const Tensor& x_in, const Shape& dims, double co
   const int64_t n = count_of(x.shape(), wrap_dims(op, dims, x.rank()));
   if (!std::isfinite(correction)) fail<ValueError>(op, ": correction must be finite — got ", correction);
   const Tensor c = x - mean(x, dims, keep);
-  // The mean of c is the rounding error of the mean of x, which beside a large mean is more than the entries differ.
-  return {c - mean(c.detach(), dims, keep), std::max(0.0, static_cast<double>(n) - correction)};
+  return {c, mean(c.detach(), dims, keep), std::max(0.0, static_cast<double>(n) - correction)};
 }
 }  // namespace
 
 Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
   const Centred c = centred("var", x, dims, correction);
-  return to(sum(square(c.x), dims, keep_dims) / c.freedom, x.dtype());
+  return to(sum(map(formula::SquaredError{}, c.x, c.rest), dims, keep_dims) / c.freedom, x.dtype());
 }
 // By norm(), whose slope at 0 is 0: equal numbers have a gradient, which √var does not give them.
 Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
   const Centred c = centred("std_dev", x, dims, correction);
-  return to(norm(c.x, dims, keep_dims) / std::sqrt(c.freedom), x.dtype());
+  return to(norm(c.x - c.rest, dims, keep_dims) / std::sqrt(c.freedom), x.dtype());
 }
 
 namespace {
