@@ -2,6 +2,7 @@
 #include <sluice/ops/kernels.h>
 
 #include <sluice/core/number/math.h>
+#include <sluice/core/kernel/cpu.h>
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/strided.h>
 #include <sluice/core/kernel/transpose.h>
@@ -227,10 +228,12 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t piece = 1 << 15;
   if (s.inner > 1) return reduce_columns<Op>(x, y, s);
   if (s.n < kShortRow<Op> && s.outer >= kFew) return reduce_short_rows<Op>(x, y, s);
-  if constexpr (kFolds<Op, T>)
-    if (s.n <= kBlock && s.outer >= kFew && (is_extreme<Op> || s.n < 2 * kLanes || x.dtype == bf16))
-      return reduce_folded_rows<Op>(x, y, s);  // long sums of f32 are as fast row by row
-  if (s.outer == 1 && s.n > 2 * piece) {       // one long sum: pieces in parallel
+  if constexpr (kFolds<Op, T>) {
+    // Long sums of f32 are as fast row by row. Without AVX-512 g++ compares the vectors of extremes number by number.
+    const bool pays = is_extreme<Op> ? isa() >= Isa::avx512 : s.n < 2 * kLanes || x.dtype == bf16;
+    if (pays && s.n <= kBlock && s.outer >= kFew) return reduce_folded_rows<Op>(x, y, s);
+  }
+  if (s.outer == 1 && s.n > 2 * piece) {  // one long sum: pieces in parallel
     const int64_t pieces = ceil_div(s.n, piece);
     Tensor memory = empty({pieces}, {dtype_of<Total<Op, T>>()}, "reduce");  // a MemoryError if x is vast
     auto* const part = memory.mutable_data<Total<Op, T>>();
