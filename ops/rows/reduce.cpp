@@ -115,8 +115,8 @@ Tensor without_repeats(const Tensor& x, const Shape& except = {}) {
 /// to() of a tensor without history. The result repeats its numbers where x does.
 Tensor converted(const Tensor& x, DType dtype) { return expand(to(without_repeats(x), dtype), x.shape()); }
 
-constexpr int64_t kVast =
-    int64_t{1} << 32;  // floats that are repeated beyond this are multiplied, not added one by one
+/// Floats that are repeated beyond this number are multiplied, not added one by one.
+constexpr int64_t kVast = int64_t{1} << 32;
 
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
 /// are apart take one pass per run.
