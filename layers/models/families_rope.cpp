@@ -97,7 +97,9 @@ RopeOptions FamilyReader::rope(int64_t head_dim, const std::string& under) const
     c.must_be(at + outside, trained);
     if (of_long != factors) limit_texts(outside, trained);
     const double length = static_cast<double>(trained);
-    const double longer = c.get(at + "factor", c.get("max_position_embeddings", length) / length);
+    const bool given = c.has(at + "attention_factor") || c.has(at + "factor");
+    const double most = given ? length : c.at<double>("max_position_embeddings");  // families differ in its default
+    const double longer = c.get(at + "factor", most / length);
     o.factor = c.get(at + "attention_factor", longer <= 1 ? 1 : std::sqrt(1 + std::log(longer) / std::log(length)));
   } else {
     c.refuse(at + (c.has(at + "rope_type") ? "rope_type" : "type"),

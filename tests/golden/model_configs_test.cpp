@@ -65,7 +65,6 @@ TEST_CASE("model configs: fields that this library cannot follow are refused by 
   Changed gemma("gemma2");
   gemma.config["final_logit_softcapping"] = -3.0;
   CHECK_THAT(gemma.refusal(), Contains("final_logit_softcapping"));
-
   Changed oss("gpt_oss");
   for (const char* name : {"rope_parameters", "rope_scaling"})
     if (oss.config.find(name)) oss.config[name] = Json();
@@ -240,6 +239,7 @@ TEST_CASE("model configs: of Mamba and Jamba as published, and what is refused",
         std::tuple("jamba", "sliding_window", Json(4), "no model has one"),
         std::tuple("jamba", "mamba_inner_layernorms", Json(false), "only true is known"),
         std::tuple("deepseek_v4", "hc_sinkhorn_iters", Json(1'000'000), "iterations must be in [1, 100000]"),
+        std::tuple("phi3", "max_position_embeddings", Json(), "\"max_position_embeddings\" is missing"),
         std::tuple("glm5_next", "swiglu_limit", Json(0.0), "it must be positive")}) {
     INFO(family << " " << field);
     CHECK_THAT(refused(family, field, value), Contains(why));
