@@ -151,7 +151,7 @@ MultiHeadAttentionOptions checked(const char* layer, MultiHeadAttentionOptions o
 /// What the queries of a layer of self attention see: K and V of the tokens so far, normed and turned, [batch,
 /// kv_heads, keys, ·]. Another layer may read them in place of its own (Gemma 3n, Gemma 4).
 struct AttendedKeys {
-  Tensor k, v;
+  Tensor k, v;       // K and V
   Tensor real = {};  // bool [batch, keys]: which of them are no padding; undefined: all
 };
 

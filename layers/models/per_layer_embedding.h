@@ -41,7 +41,7 @@ struct PerLayerEmbedding {
 /// W_in, W_out and RMS' of one block.
 struct PerLayerGate {
   static constexpr const char* type = "PerLayerGate";
-  Act activation = Act::gelu_tanh;
+  Act activation = Act::gelu_tanh;  // φ
   Linear in, out;
   Norm norm;
 

@@ -4,6 +4,7 @@
 #include "support/catch.h"
 #include "support/naive_attention.h"
 
+#include <sluice/autograd/engine.h>
 #include <sluice/layers/models/decoder.h>
 #include <sluice/ops/basic.h>
 
