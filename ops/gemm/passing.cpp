@@ -1,4 +1,6 @@
-// Products of few rows, past which the right operand goes.
+// Products of few rows, past which the right operand goes: pass_by(), at the end. A packed copy of all of b would take
+// longer than the product, and columns of a b in memory lie on as many pages as they have numbers. A part of b is in L1
+// or L2 while all rows of a meet it.
 #include <sluice/ops/gemm/gemm.h>
 
 #include <sluice/core/kernel/parallel.h>
