@@ -118,7 +118,7 @@ void pass_by(int64_t n, int64_t m, int64_t k, const X* a, int64_t lda, Trans tb,
     const Isa in_use = isa();
     if (in_use == Isa::avx512_bf16 && flush_denormals())
       return avx512_bf16_pass_by(n, m, k, a, lda, tb, b, ldb, c, ldc);
-    if (in_use >= Isa::avx512 && tb == Trans::yes && dots_pay(n, k))
+    if (in_use >= Isa::avx512 && tb == Trans::yes && dots_pay(n, k, 24))
       return avx512_dots(n, m, k, a, lda, b, ldb, c, ldc);
 #endif
     T* const wide = pack_memory<T>(2, n * k);

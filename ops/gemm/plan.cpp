@@ -22,13 +22,12 @@ bool few_uses(const GemmShape& p, Packing packing) {
   return packing == Packing::panels && p.n <= 1024;
 }
 
-/// True if the numbers of b, of bf16, are multiplied as pairs, where they lie. Dots with rows of a transposed b add up
-/// their lanes, which pays for long rows. With AMX this was not measured.
+/// True if the numbers of b, of bf16, are multiplied as pairs, where they lie. With AMX this was not measured.
 bool passes_in_pairs(const GemmShape& p) {
   if (p.dtype != bf16 || !p.plain_rows || p.batch > 1 || p.m == 1) return false;
   if (p.isa == Isa::avx512_bf16 && p.flush)
-    return p.n < 48 && (p.plain_b ? p.m >= 64 && p.m * p.k > 1 << 14 : p.n <= p.k / 16 && p.k >= 64);
-  return (p.isa == Isa::avx512 || p.isa == Isa::avx512_bf16) && !p.plain_b && dots_pay(p.n, p.k);
+    return p.plain_b ? p.n < 48 && p.m >= 64 && p.m * p.k > 1 << 14 : dots_pay(p.n, p.k, 47);
+  return (p.isa == Isa::avx512 || p.isa == Isa::avx512_bf16) && !p.plain_b && dots_pay(p.n, p.k, 24);
 }
 /// True if b goes past few rows, which do not repay a packed copy of it. A small b of f32 or f64 is in cache, and is
 /// multiplied where it lies anyway.

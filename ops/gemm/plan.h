@@ -53,8 +53,9 @@ bool splits(const GemmShape& p);
 /// other operand. tile: rows or columns of a tile. numbers: size of the operand.
 inline bool copy_pays(int64_t size, int64_t tile, int64_t numbers) { return size > 4 * tile && numbers > 4096; }
 
-/// True if few rows of bf16, multiplied in f32, are faster as dots with the rows of a transposed b than as tiles.
-inline bool dots_pay(int64_t n, int64_t k) { return n <= 24 && n <= k / 16 && k >= 64; }
+/// True if n rows of bf16, at most `most`, are faster as dots with the rows of a transposed b than as tiles. Dots add
+/// up their lanes, which pays for long rows. most: 24 for multiply-adds of f32, 47 for VDPBF16PS.
+inline bool dots_pay(int64_t n, int64_t k, int64_t most) { return n <= most && n <= k / 16 && k >= 64; }
 
 /// Products of more rows go to gemm.
 inline constexpr int64_t kSkinnyRows = 4;

@@ -281,6 +281,7 @@ TEST_CASE("matmul: a dim beyond 2^31 is refused before operands are copied", "[o
   CHECK_THROWS_WITH(matmul(vast({1, n}), vast({n, 1})), StartsWith("matmul: a dimension exceeds 2^31 — got a=[1,"));
   CHECK_THROWS_WITH(matmul(vast({2, 1, n}), vast({n, 1})), StartsWith("matmul: a dimension exceeds 2^31 — got [2,1,"));
   CHECK_THROWS_WITH(linear(vast({2, n}), vast({n, 3})), StartsWith("linear: a dimension exceeds 2^31 — got [2,"));
-  CHECK_THROWS_WITH(einsum("abk,km->abm", {vast({1, 2, n}), vast({n, 3})}), StartsWith("einsum: a product of matrices [2,"));
+  CHECK_THROWS_WITH(einsum("abk,km->abm", {vast({1, 2, n}), vast({n, 3})}),
+                    StartsWith("einsum: a product of matrices [2,"));
   CHECK(memory_stats().peak - before < 1 << 16);
 }

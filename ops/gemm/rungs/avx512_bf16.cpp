@@ -1,9 +1,8 @@
 // Rung 5 on x86-64 without AMX: AVX-512 BF16 (AMD from Zen 4 on). VDPBF16PS multiplies 16 pairs of bf16 by 16 pairs and
 // adds to 16 sums in f32, twice the multiply-adds of a vector of f32. Intel's cores begin one every second cycle, so
-// there f32 is faster (best_isa()). Tiles are those of AMX (amx.cpp). A
-// row of a's tile has 16 pairs, of which one is broadcast; a row of b's tile has a pair for each of 16 columns. 8 rows
-// of 2 vectors of sums are 16 chains, enough for two instructions of 5 or 6 cycles in flight. A pair of k takes 10
-// loads for 16 instructions.
+// there f32 is faster (best_isa()). Tiles are those of AMX (amx.cpp). A row of a's tile has 16 pairs, of which one is
+// broadcast; a row of b's tile has a pair for each of 16 columns. 8 rows of 2 vectors of sums are 16 chains, enough for
+// two instructions of 5 or 6 cycles in flight. A pair of k takes 10 loads for 16 instructions.
 #include <sluice/ops/gemm/bf16.h>
 
 #if defined(__x86_64__)
