@@ -28,6 +28,7 @@ template <class T, int R> void portable_tile(const TileCall<T>& t) {
     if (part) std::copy_n(b, t.cols, padded);
     V right[2];
     std::memcpy(right, part ? padded : b, sizeof right);
+    if (t.panel) std::memcpy(t.panel + p * kCols, right, sizeof right);
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) sum[i][0] += a[i * t.a_row] * right[0], sum[i][1] += a[i * t.a_row] * right[1];
   }
@@ -133,16 +134,30 @@ struct RowBlocks {
   RowBlocks(int64_t n, int64_t most) : height(Cut(n, most).length), rows(kRows / most * height) {}
 };
 
+/// How many rows meet a panel before the next panel does.
+template <class T> int64_t rows_at_a_time(const Micro<T>& micro, int64_t n, int64_t m, int64_t k) {
+  const RowBlocks blocks(n, micro.rows);
+  // While k is short, c is most of the traffic: tiles then go along its rows, which they write in the order of memory.
+  return k <= 32 && m >= 8 * micro.cols ? blocks.height : blocks.rows;
+}
+
+/// Packs the panel of b that begins at `col`. A whole panel of a b that is not transposed is left to the tile, which
+/// copies what it multiplies.
+template <class T> void pack_panel(const Micro<T>& micro, const Source<T>& from, int64_t col, TileCall<T>& t) {
+  T* const to = from.to + (t.b - from.to);  // t.b is where the panel goes
+  if (from.trans == Trans::yes) micro.transpose(from.b + col * from.ld, from.ld, t.cols, t.k, to, micro.cols);
+  else if (t.cols < micro.cols) pack_panels(micro, from.trans, from.b + col, from.ld, t.k, t.cols, to);
+  else t.panel = to, t.b = from.b + col, t.b_k = from.ld;
+}
+
 }  // namespace
 
 template <class T> void multiply_block(const Micro<T>& micro, const Left<T>& a, const Right<T>& b, const Block<T>& to) {
   const auto [n, m, k, alpha, beta, c, ldc, bias, rounded] = to;
-  const RowBlocks blocks(n, micro.rows);
-  const int64_t height = blocks.height, row = a.grouped ? k : a.row;
+  const int64_t height = RowBlocks(n, micro.rows).height, row = a.grouped ? k : a.row;
   // Each tile prefetches one of `parts` parts of a panel.
   const int64_t parts = std::max<int64_t>(1, 2 * micro.cols * int64_t{sizeof(T)} / 64);
-  // While k is short, c is most of the traffic: tiles then go along its rows, which they write in the order of memory.
-  const int64_t block = k <= 32 && m >= 8 * micro.cols ? height : blocks.rows;
+  const int64_t block = rows_at_a_time(micro, n, m, k);
   for (int64_t first = 0; first < n; first += block) {
     const int64_t rows = std::min(block, n - first);
     for (int64_t col = 0; col < m; col += micro.cols) {
@@ -159,11 +174,15 @@ template <class T> void multiply_block(const Micro<T>& micro, const Left<T>& a, 
                     beta,
                     bias ? bias + col : nullptr,
                     nullptr};
+      if (first == 0 && b.source) pack_panel(micro, *b.source, col, t);
       // The next panel is prefetched: it may be far away, and its first tile would wait for it.
       const T* const next = col + micro.cols < m ? t.b + b.panel : b.data;
       for (int64_t i = 0; i < rows; i += height) {
-        t.ahead = next + (b.packed ? std::min(i / height, parts - 1) * (k * micro.cols / parts) : 0);
+        t.ahead = t.panel    ? t.b + micro.cols
+                  : b.packed ? next + std::min(i / height, parts - 1) * (k * micro.cols / parts)
+                             : next;
         micro.tile(static_cast<int>(std::min(height, rows - i)), t);
+        if (t.panel) t.b = t.panel, t.b_k = b.step, t.panel = nullptr;  // this tile has packed it
         t.a += height * row, t.c += height * ldc;
       }
     }
@@ -181,7 +200,9 @@ void copy_and_multiply(const Micro<T>& micro, Trans trans, const T* a, int64_t l
     group_rows(micro, trans, a + first * (trans == Trans::no ? lda : 1), lda, rows, height, k, memory);
     if constexpr (sizeof(T) == 4)
       if (round) round_to_bf16(memory, round_up(rows, height) * k);
-    multiply_block<T>(micro, {memory, 0, 0, true}, b, to.rows(first, rows));
+    Right<T> right = b;
+    if (first > 0) right.source = nullptr;  // packed by now
+    multiply_block<T>(micro, {memory, 0, 0, true}, right, to.rows(first, rows));
   }
 }
 
@@ -189,20 +210,24 @@ template <class T> void gemm_packed(const Micro<T>& micro, const Product<T>& p, 
   if (p.k == 0) return gemm_naive(p);
   pack_b = pack_b || p.tb == Trans::yes;
   const Cut depth(p.k, kDepth);
-  const int64_t width = pack_b ? kWidth / int64_t{sizeof(T)} / micro.cols * micro.cols : p.m;
-  T* const memory = pack_b ? pack_memory<T>(1, std::min(width, p.m + micro.cols) * depth.length) : nullptr;
+  // Few rows meet a panel before the next one is packed: one place in L1 or L2 then serves all panels. The columns of a
+  // transposed b are read one panel after the other, along all of k.
+  const bool few = RowBlocks(p.n, micro.rows).rows >= p.n, along = few && p.tb == Trans::yes;
+  const int64_t fitting = kWidth / int64_t{sizeof(T)} / micro.cols * micro.cols;
+  const int64_t width = along ? micro.cols : few || !pack_b ? p.m : fitting;
   for (int64_t col = 0; col < p.m; col += width)
     for (int64_t l = 0; l < p.k; l += depth.length) {
       const int64_t cols = std::min(width, p.m - col), k = std::min(depth.length, p.k - l);
       Right<T> right{p.b + l * p.ldb + col, micro.cols, p.ldb, false};
+      Source<T> source{p.tb, p.tb == Trans::no ? right.data : p.b + col * p.ldb + l, p.ldb, nullptr};
       if (pack_b) {
-        right = {memory, micro.cols * k, micro.cols, true};
-        pack_panels(micro, p.tb, p.tb == Trans::no ? p.b + l * p.ldb + col : p.b + col * p.ldb + l, p.ldb, k, cols,
-                    memory);
+        const bool once = rows_at_a_time(micro, p.n, cols, k) >= p.n;
+        source.to = pack_memory<T>(1, (once ? micro.cols : round_up(cols, micro.cols)) * k + 64 / int64_t{sizeof(T)});
+        right = {source.to, once ? 0 : micro.cols * k, micro.cols, true, &source};
       }
       const T* left = p.ta == Trans::no ? p.a + l : p.a + l * p.lda;
       const Block<T> to{p.n, cols, k, p.alpha, l == 0 ? p.beta : T(1), p.c + col, p.ldc};
-      if (pack_a) copy_and_multiply(micro, p.ta, left, p.lda, false, right, to);
+      if (pack_a && !along) copy_and_multiply(micro, p.ta, left, p.lda, false, right, to);
       else multiply_block(micro, in_place(p.ta, left, p.lda), right, to);
     }
 }

@@ -33,12 +33,21 @@ template <class T> struct Left {
   bool grouped = false;
 };
 
+/// Where a right operand lies that is packed panel by panel, each just before rows first meet it.
+template <class T> struct Source {
+  Trans trans;
+  const T* b;
+  int64_t ld;
+  T* to;  // the panels
+};
+
 /// Panels of the right operand in one block of k: packed, or in place.
 template <class T> struct Right {
   const T* data;
-  int64_t panel;  // from one panel to the next
+  int64_t panel;  // from one panel to the next; 0: each takes the place of the one before
   int64_t step;   // from one p to the next
   bool packed;
+  const Source<T>* source = nullptr;  // if not null, data is yet to be packed from there
 };
 
 /// Copies k rows of `cols` columns, panel after panel, the last one padded with zeros.

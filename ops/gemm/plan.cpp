@@ -29,12 +29,10 @@ bool passes_in_pairs(const GemmShape& p) {
     return p.plain_b ? p.n < 48 && p.m >= 64 && p.m * p.k > 1 << 14 : dots_pay(p.n, p.k, 47);
   return (p.isa == Isa::avx512 || p.isa == Isa::avx512_bf16) && !p.plain_b && dots_pay(p.n, p.k, 24);
 }
-/// True if b goes past few rows, which do not repay a packed copy of it. A small b of f32 or f64 is in cache, and is
-/// multiplied where it lies anyway.
-bool passes(const GemmShape& p, Packing packing) {
-  const bool serves = packing == Packing::panels || (packing == Packing::rounded && p.dtype == bf16);
-  return serves && p.isa != Isa::base && p.plain_rows && p.batch == 1 && p.n < 64 && p.m >= 64 &&
-         p.m * p.k >= (p.dtype == bf16 ? 1 << 14 : 1 << 19);
+/// True if b of bf16 goes past few rows, which do not repay a widened copy of it.
+bool passes(const GemmShape& p) {
+  return p.dtype == bf16 && usual(p) == Packing::rounded && p.isa != Isa::base && p.plain_rows && p.batch == 1 &&
+         p.n < 64 && p.m >= 64 && p.m * p.k >= 1 << 14;
 }
 
 const char* means(const GemmShape& p, Packing packing) {
@@ -65,7 +63,7 @@ Plan plan_gemm(const GemmShape& p) {
   const int64_t few = p.dtype == f32 && rounds(p) ? 1 : most;
   if (p.batch == 1 && p.n <= few && p.plain_rows) return {Plan::rows, Packing::plain, "few rows"};
   if (p.batch == 1 && p.m == 1 && p.plain_column) return {Plan::column, Packing::plain, "few rows"};
-  if (passes(p, usual(p))) return {Plan::passing, usual(p), means(p, usual(p))};
+  if (passes(p)) return {Plan::passing, usual(p), means(p, usual(p))};
 
   // Packing for all threads pays with enough rows and columns. OpenBLAS packs by itself. bf16 is always packed.
   const bool wide = p.isa != Isa::base && p.n >= 112 && p.m >= 32 && work >= 1 << 21;

@@ -30,9 +30,9 @@ struct GemmShape {
 struct Plan {
   /// rows: few rows, as in a decoding step; memory-bound. column: one column, as one row of the transposed product.
   /// separate: each task has a tile of c, and packs its own operands where packing pays. own: the same, of a large
-  /// product of few rows. passing: b goes past few rows, a part at a time that stays in cache (gemm/passing.cpp, for
-  /// VDPBF16PS gemm/rungs/avx512_bf16.cpp). shared: all threads pack the operands of one matrix, a part at a time, and
-  /// share it.
+  /// product of few rows. passing: b, of bf16, goes past few rows, a part at a time that stays in cache
+  /// (gemm/passing.cpp, for VDPBF16PS gemm/rungs/avx512_bf16.cpp). shared: all threads pack the operands of one matrix,
+  /// a part at a time, and share it.
   enum Way : uint8_t { rows, column, separate, own, passing, shared };
   Way way;
   Packing packing;

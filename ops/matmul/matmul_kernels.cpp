@@ -220,20 +220,20 @@ template <class T, class X> struct Matmul {
 
   /// Few rows, past which b goes. A task has some columns of c.
   void passing() const {
-    const int64_t least = right.trans == Trans::yes ? 64 : std::max<int64_t>(64, 256 / sizeof(X));
-    const int64_t cols = std::clamp<int64_t>(round_up(ceil_div(m, 16), 64), least, 512), ld = cols + 16;
-    parallel_for(ceil_div(m, cols), 1, [&](int64_t begin, int64_t end) {
-      const Tensor memory = empty({n, ld}, {.dtype = dtype_of<T>()});
-      T* const sums = reinterpret_cast<T*>(memory.raw());
-      for (int64_t col = begin * cols; col < std::min(end * cols, m); col += cols) {
-        const int64_t count = std::min(cols, m - col);
-        detail::pass_by(n, count, k, pa, left.ld, right.trans, pb + right.at(0, col), right.ld, sums, ld);
-        if (bias) detail::add_bias(sums, n, count, ld, bias + col);
-        if constexpr (kRounds) detail::round_rows(sums, ld, n, count, pc + col, m);
-        else
-          for (int64_t i = 0; i < n; ++i) std::copy_n(sums + i * ld, count, pc + i * m + col);
-      }
-    });
+    if constexpr (kRounds) {
+      const int64_t least = right.trans == Trans::yes ? 64 : 128;
+      const int64_t cols = std::clamp<int64_t>(round_up(ceil_div(m, 16), 64), least, 512), ld = cols + 16;
+      parallel_for(ceil_div(m, cols), 1, [&](int64_t begin, int64_t end) {
+        const Tensor memory = empty({n, ld});
+        T* const sums = reinterpret_cast<T*>(memory.raw());
+        for (int64_t col = begin * cols; col < std::min(end * cols, m); col += cols) {
+          const int64_t count = std::min(cols, m - col);
+          detail::pass_by(n, count, k, pa, left.ld, right.trans, pb + right.at(0, col), right.ld, sums, ld);
+          if (bias) detail::add_bias(sums, n, count, ld, bias + col);
+          detail::round_rows(sums, ld, n, count, pc + col, m);
+        }
+      });
+    }
   }
   /// A block of a product: rows [top, top + height) of a, columns [first, first + count) of b, and [l, l + rows) of k.
   struct Part {

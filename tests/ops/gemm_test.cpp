@@ -75,6 +75,9 @@ std::vector<Sizes> edge_sizes() {
     for (int64_t m : {1, 2, 3, 4})
       for (int64_t k : {1, 2, 3}) sizes.push_back({n, m, k});
   sizes.insert(sizes.end(), {{0, 3, 4}, {3, 0, 4}, {0, 0, 0}, {3, 3, 0}, {90, 70, 530}, {61, 1030, 20}, {400, 33, 7}});
+  // b is copied by the tile that first meets it, and fetched 16 rows ahead
+  for (int64_t k : {15, 16, 17, 32, 33, 511, 512, 513, 1025}) sizes.push_back({29, 67, k});
+  sizes.insert(sizes.end(), {{6, 400, 600}, {13, 300, 1000}, {64, 64, 33}, {79, 257, 40}, {84, 96, 32}});
   return sizes;
 }
 
@@ -113,6 +116,26 @@ TEST_CASE("gemm: every rung, instruction set, order and size", "[gemm]") {
   for_each_isa([](Isa i) {
     CHECK(wrong<float>(i) == 0);
     CHECK(wrong<double>(i) == 0);
+  });
+}
+
+TEST_CASE("gemm: few rows, and a last block of k that is short", "[gemm]") {
+  for_each_isa([](Isa i) {
+    if (i == Isa::base) return;
+    constexpr int64_t n = 20, m = 300, k = 512 * 512 + 1;  // 512 blocks of 512, and one of 1
+    std::vector<float> a(static_cast<std::size_t>(n * k)), b(m), c(n * m);
+    for (std::size_t at = 0; at < a.size(); ++at) a[at] = at % 7 == 0 ? 1 : 0;
+    for (std::size_t j = 0; j < b.size(); ++j) b[j] = static_cast<float>(j % 5);
+    gemm_packed(micro<float>(i),
+                Product<float>{Trans::no, Trans::no, n, m, k, 1, a.data(), k, b.data(), 0, 0, c.data(), m}, true, true);
+    int wrong = 0;
+    for (int64_t row = 0; row < n; ++row) {
+      float count = 0;
+      for (int64_t l = 0; l < k; ++l) count += a[static_cast<std::size_t>(row * k + l)];
+      for (int64_t j = 0; j < m; ++j) wrong += c[static_cast<std::size_t>(row * m + j)] != count * float(j % 5);
+    }
+    INFO(isa_name(i));
+    CHECK(wrong == 0);
   });
 }
 
