@@ -111,8 +111,7 @@ Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& w) { return map(fm::
 Tensor lerp(const Tensor& a, const Tensor& b, double w) {
   detail::check_defined("lerp", {{"a", a}, {"b", b}});
   if (is_integer(a.dtype())) detail::check_float("lerp", a);
-  if (a.dtype() == bf16 && b.dtype() == bf16)  // which would round w, 0.999 to 1
-    return to(lerp(detail::widened(a), detail::widened(b), w), bf16);
+  if (is_float(a.dtype()) || is_float(b.dtype())) return map(fm::LerpBy{w}, a, b);
   return lerp(a, b, like(a, w));
 }
 

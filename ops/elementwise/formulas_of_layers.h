@@ -53,6 +53,13 @@ struct Lerp {
     return select(w < 0.5, a + w * way, b - (1.0 - w) * way);
   }
 };
+/// Lerp with one weight for all.
+struct LerpBy {
+  static constexpr const char* name = "lerp";
+  static constexpr bool affine = true;
+  double w;
+  template <class T> SLUICE_FN T operator()(const T& a, const T& b) const { return Lerp{}(a, b, like(a, w)); }
+};
 /// γ ⊙ z + β, the scale-offset heads of GAU.
 struct ScaleOffset {
   static constexpr const char* name = "scale_offset";
@@ -207,7 +214,7 @@ struct AddGated {
 template <std::size_t N, class... F> struct Formulas {};  // of N operands
 using Arithmetic1 = Formulas<1, Neg, Scale, AddScalar, SubFrom, DivBy, DivInto, Reciprocal, PowScalar, PowHalf,
                              PowMinusHalf, Square, Cube, Clamp>;
-using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, FloorDivide, Maximum, Minimum, MaskedFill>;
+using Arithmetic2 = Formulas<2, Add, Sub, Mul, Div, Pow, Remainder, FloorDivide, Maximum, Minimum, MaskedFill, LerpBy>;
 using Arithmetic3 = Formulas<3, Where, Lerp, ScaleOffset>;
 using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmoid, Softplus, Erf, NormalCdf, Sin, Cos,
                              Abs, Sign, Floor, Ceil, Round, Trunc>;

@@ -87,6 +87,7 @@ TEST_CASE("conventions: a weight of lerp is not rounded to bf16", "[ops][bf16]")
   const Tensor a = full({1}, 1000, {bf16}), b = zeros({1}, {bf16});
   CHECK(lerp(a, b, 0.999).item() == to(full({1}, 1000 * 0.001, {f32}), bf16).item());
   CHECK(lerp(a, b, 0.999).dtype() == bf16);
+  CHECK(lerp(a, b, 0.5).item() == 500);
   CHECK_THROWS_WITH(lerp(ones({1}, {i64}), ones({1}, {i64}), 0.5),
                     "lerp: needs f32, f64 or bf16 — got i64 of shape [1]");
 }

@@ -190,6 +190,8 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check2("NsGlu", fm::NsGlu{}, any, any);
   check2("SiluGlu", fm::SiluGlu{}, any, any);
   check3("Lerp", fm::Lerp{}, any, any, {0, 1});
+  check2("LerpBy", fm::LerpBy{0.25}, any, any);
+  check2("LerpBy", fm::LerpBy{0.75}, any, any);
   check3("ScaleOffset", fm::ScaleOffset{}, any, any, any);
   check2("AbsoluteError", fm::AbsoluteError{}, {1, 2}, {-1, 0.5});
   check2("AbsoluteError", fm::AbsoluteError{}, {-1, 0.5}, {1, 2});
