@@ -79,16 +79,18 @@ void one_hot_cpu(const Tensor& index, Tensor& y) {
   });
 }
 
+/// The sums may lie over x.
 template <class T> void add_scaled(const void* factor, const T* const* in, T* const* out, int64_t n) {
   const T f = static_cast<T>(*static_cast<const double*>(factor));
-  const T* y = in[0];
-  T* x = out[0];
-  for (int64_t i = 0; i < n; ++i) x[i] += f * y[i];
+  const T *x = in[0], *y = in[1];
+  T* sums = out[0];
+  SLUICE_VECTORIZE
+  for (int64_t i = 0; i < n; ++i) sums[i] = x[i] + f * y[i];
 }
 void add_to_cpu(Tensor& x, const Tensor& y, double factor) {
-  const Tensor* operand = &y;
-  detail::run_map(detail::plan_map("add_", &operand, 1, false), {{add_scaled<float>}, {add_scaled<double>}}, &factor,
-                  &x, 1);
+  const Tensor* both[] = {&x, &y};
+  detail::run_map(detail::plan_map("add_", both, 2, false), {{add_scaled<float>}, {add_scaled<double>}}, &factor, &x,
+                  1);
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ constinit decltype(kernel::fill) kernel::fill{"fill", &fill_cpu, Bf16::native};
 constinit decltype(kernel::ramp) kernel::ramp{"arange", &ramp_cpu, Bf16::native};
 constinit decltype(kernel::eye) kernel::eye{"eye", &eye_cpu, Bf16::native};
 constinit decltype(kernel::one_hot) kernel::one_hot{"one_hot", &one_hot_cpu, Bf16::native};
-constinit decltype(kernel::add_to) kernel::add_to{"add_", &add_to_cpu, Bf16::updated};
+constinit decltype(kernel::add_to) kernel::add_to{"add_", &add_to_cpu, Bf16::native};
 
 Tensor detail::filled(const char* op, const Shape& shape, double value, TensorOptions options) {
   Tensor x = empty(shape, options, op);

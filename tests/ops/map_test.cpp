@@ -125,6 +125,10 @@ TEST_CASE("add_, scale_, fill_: rows that are apart are written as their copies,
       CHECK(testing::same_bits(clone(narrow(base, -1, 0, 2)), clone(narrow(all, -1, 0, 2))));
       CHECK(testing::same_bits(clone(narrow(base, -1, width + 2, 1)), clone(narrow(all, -1, width + 2, 1))));
     };
+    const DType wide = detail::widened(dtype);
+    Tensor sum = clone(before);
+    add_(sum, y, 2);  // 2·y is exact
+    CHECK(testing::same_bits(sum, to(to(before, wide) + to(y, wide) * 2, dtype)));
     for (double factor : {1.0, 0x1.01p-3}) {
       check([&](Tensor& x) { add_(x, y, factor); });
       check([&](Tensor& x) { add_(x, expand(narrow(y, -1, 0, 1), y.shape()), factor); });
