@@ -169,6 +169,17 @@ class Equation {
     return permute(t.x, dims);
   }
 
+  /// t with the dims of `order`; those that it lacks have size 1.
+  static Tensor stretched(const Term& t, const Labels& order) {
+    Labels own;
+    for (char c : order)
+      if (has(t.labels, c)) own += c;
+    Tensor x = ordered(t, own);
+    for (std::size_t d = 0; d < order.size(); ++d)
+      if (!has(own, order[d])) x = unsqueeze(x, static_cast<int64_t>(d));
+    return x;
+  }
+
   Shape sizes(const Labels& s) const {
     Shape shape;
     for (char c : s) shape.push_back(size_[static_cast<std::size_t>(c)]);
@@ -188,17 +199,16 @@ class Equation {
       if (!has(a.labels, c)) m += c;
     for (char c : a.x.numel() >= b.x.numel() ? a.labels : b.labels)  // so that the larger one stays a view
       if (has(a.labels, c) && has(b.labels, c) && !has(batch, c)) k += c;
-    const Labels result = batch + n + m;
+    Labels result = batch + n + m;
     if (result.size() > kMaxRank) wrong("an intermediate result needs more than ", kMaxRank, " dims");
     checked_numel("einsum", sizes(result));
+    if (k.empty()) {  // an outer or elementwise product, whose dims may come in any order: in that of the result
+      std::stable_sort(result.begin(), result.end(), [&](char c, char d) { return output_.find(c) < output_.find(d); });
+      return {stretched(a, result) * stretched(b, result), result};
+    }
 
     const Tensor left = ordered(a, batch + n + k), right = ordered(b, batch + k + m);
     Shape left_shape = sizes(batch), right_shape = left_shape;
-    if (k.empty()) {  // an outer or elementwise product
-      for (int64_t s : sizes(n)) left_shape.push_back(s), right_shape.push_back(1);
-      for (int64_t s : sizes(m)) left_shape.push_back(1), right_shape.push_back(s);
-      return {reshape(left, left_shape) * reshape(right, right_shape), result};
-    }
     if (left_shape.rank() + 2 > kMaxRank) left_shape = right_shape = Shape{left_shape.numel()};
     const int64_t rows = sizes(n).numel(), summed = sizes(k).numel(), cols = sizes(m).numel();
     if (sizes(result).numel() > 0 && detail::beyond_blas(a.x.device(), rows, summed, cols))

@@ -104,6 +104,10 @@ TEST_CASE("einsum: shapes, implicit results and white space", "[einsum]") {
   check_equal(einsum("  i j , j k -> i k ", {a, b}), naive("ij,jk->ik", {a, b}));
   check_equal(einsum("aZ", {a}), naive("aZ->Za", {a}));  // capitals first
   CHECK_FALSE(einsum("ij->ij", {a}).shares_storage(a));
+  // Products without a sum lie in memory as the result is written.
+  CHECK(einsum("ij,j->ij", {a, select(a, 0, 0)}).is_contiguous());
+  CHECK(einsum("j,ij->ij", {select(a, 0, 0), a}).is_contiguous());
+  CHECK(einsum("ij,i->ji", {a, select(a, 1, 0)}).is_contiguous());
 }
 
 TEST_CASE("einsum: the ellipsis broadcasts", "[einsum]") {
