@@ -70,10 +70,10 @@ extern Kernel<void(Tensor& y, bool upper, int64_t k)> zero_triangle;
 // -- comparing, reducing, ordering -----------------------------------------------------------------------
 /// y = a ⋛ b: operands of any layout and dtype, y bool of their broadcast shape.
 extern Kernel<void(Compare kind, const Tensor& a, const Tensor& b, Tensor& y)> compare;
-/// y [outer, inner] from x [outer, n, inner]. norm is √Σx². sum also of i64; on the CPU max and min also of i64 and
-/// i32; norm of f64 on the CPU alone.
+/// y [outer, inner] from x [outer, n, inner]. norm is √Σx². sum also of i64. On the CPU alone: max and min of i64 and
+/// i32, norm of f64, and a y of f32 from an x of bf16.
 extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
-/// y [outer, inner], products of x [outer, n, inner].
+/// y [outer, inner], products of x [outer, n, inner]; on the CPU also of i64.
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> prod;
 /// y [outer, inner] = log Σ e^x of x [outer, n, inner]; on the CPU bf16 only with inner = 1.
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> logsumexp;

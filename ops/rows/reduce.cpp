@@ -119,19 +119,21 @@ Tensor converted(const Tensor& x, DType dtype) { return expand(to(without_repeat
 constexpr int64_t kVast = int64_t{1} << 32;
 
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
-/// are apart take one pass per run.
-Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep) {
-  if (dims.empty()) return kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach());  // a scalar; a new result
+/// are apart take one pass per run. The result has x's dtype, or, if `wide`, is f32 for bf16: not rounded.
+Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep, bool wide = false) {
+  const DType dtype = wide ? detail::widened(x.dtype()) : x.dtype();
+  if (dims.empty())  // a scalar; a new result
+    return to(kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach()), dtype);
   const bool adds = kind == ReduceKind::sum || kind == ReduceKind::norm;
   // The number of floats in a sum, which decides its order and its bits, stays, as long as a copy of x is thinkable.
   Tensor y = without_repeats(x, adds && is_float(x.dtype()) && x.numel() <= kVast ? dims : Shape{});
   if (y.numel() < x.numel()) {
     const int64_t times = count_of(x.shape(), dims) / count_of(y.shape(), dims);  // how often a result has each number
     const bool multiplied = adds && times > 1;
-    y = reduce_values(kind, multiplied ? detail::widened(y) : y, dims, true);  // results are rounded once
+    y = reduce_values(kind, multiplied ? detail::widened(y) : y, dims, true, wide);  // results are rounded once
     if (multiplied && !is_float(x.dtype())) y = y * to(Tensor::from<int64_t>({times}), y.device());  // exact
     else if (multiplied) y = y * (kind == ReduceKind::sum ? double(times) : std::sqrt(double(times)));
-    y = contiguous(expand(to(y, x.dtype()), with_dims_kept(x.shape(), dims)));
+    y = contiguous(expand(to(y, dtype), with_dims_kept(x.shape(), dims)));
     return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
   }
   if (const Shape order = useful_order(kind, x, dims); order.rank() > 0) {
@@ -140,20 +142,21 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
       all.push_back(d);
       if (std::find(dims.begin(), dims.end(), order[d]) != dims.end()) places.push_back(d);
     }
-    y = contiguous(permute(reduce_values(kind, permute(y, order), places, true), places_of(all, order)));
+    y = contiguous(permute(reduce_values(kind, permute(y, order), places, true, wide), places_of(all, order)));
     return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
   }
   const auto runs = runs_of(dims);
-  if (x.dtype() == bf16 && runs.size() > 1) y = to(y, f32);  // results are rounded once
+  const bool later = x.dtype() == bf16 && (wide || runs.size() > 1);  // results are rounded once, if at all
+  if (later && !as_on_cpu(x)) y = to(y, f32);
   for (const DimRun run : runs) {
-    Tensor out = empty(run.kept(y.shape()), y.options());
+    Tensor out = empty(run.kept(y.shape()), later ? detail::widened(y.options()) : y.options());
     ReduceShape s = run.of(y.shape());
     if (const Shape order = places_first(y, run); order.rank() > 0) y = permute(y, order), s = {1, s.n, s.outer};
     if (y.numel() > 0) kernel::reduce(kind, readable(y, s), out, s);
     else fill_(out, kind == ReduceKind::max || kind == ReduceKind::min ? std::numeric_limits<double>::quiet_NaN() : 0);
     y = out;
   }
-  y = to(y, x.dtype());
+  y = to(y, dtype);
   return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
 }
 
@@ -227,6 +230,14 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
   const int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
   if (x.dtype() == i64) return to(mean(converted(x, f64), dims, keep_dims), f32);  // a sum of i64 could wrap
   if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) / static_cast<double>(n), f32);
+  const auto divided = [n](const Tensor& total) { return total / static_cast<double>(n); };
+  if (x.dtype() == bf16 && n > 0) {  // from sums of f32, rounded once
+    const Shape sorted = wrap_dims("mean", dims, x.rank()), kept = with_dims_kept(x.shape(), sorted);
+    return record("mean", to(divided(reduce_values(ReduceKind::sum, x, sorted, keep_dims, true)), bf16), {x}, {},
+                  [=, from = x.shape()](const Tensor& g) {
+                    return expand(reshape(to(divided(detail::widened(g)), bf16), kept), from);
+                  });
+  }
   const Tensor total = sum(detail::widened(x), dims, keep_dims);
   // Of nothing it is 0 + NaN and not 0/0, of which the gradient of the gradient would be NaN, too.
   return to(n > 0 ? total / static_cast<double>(n) : total + std::numeric_limits<double>::quiet_NaN(), x.dtype());
@@ -330,7 +341,7 @@ Tensor norm(const Tensor& x, const Shape& dims_in, bool keep_dims) {
 namespace {
 /// Products along the middle of x [outer, n, inner].
 Tensor products(const Tensor& x) {
-  if (x.dtype() == i64 && x.numel() > 0) {  // in ops: a device may have no kernel of integers
+  if (x.dtype() == i64 && !as_on_cpu(x) && x.numel() > 0) {  // in ops: a device may have no kernel of integers
     Tensor y = clone(x);
     for (int64_t n = y.dim(1); n > 1; n = y.dim(1)) {  // one half times the other
       const int64_t half = (n + 1) / 2;

@@ -273,33 +273,38 @@ void scale_norms(Source<double> x, double* y, ReduceShape s) {
   });
 }
 
-void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
+/// f(source of x, address of y). bf16 is a source of f32, whose results are rounded, or stay f32 in a y of f32.
+template <class F> void reduced(const Tensor& x, Tensor& y, F f) {
   const detail::StridedRange walk(x.layout());
-  const auto reduced = [&]<class T>(Tensor& to) {
-    const auto* at = reinterpret_cast<const T*>(x.raw());
+  const auto as = [&]<class T>(Tensor& to) {
     const bool in_place = walk.contiguous && x.dtype() != bf16;
-    const Source<T> from{at, in_place ? nullptr : &walk, x.dtype()};
-    reduce_as<T>(kind, from, to.mutable_data<T>(), s);
-    if constexpr (std::is_same_v<T, double>)
-      if (kind == ReduceKind::norm) scale_norms(from, to.mutable_data<T>(), s);
+    f(Source<T>{reinterpret_cast<const T*>(x.raw()), in_place ? nullptr : &walk, x.dtype()}, to.mutable_data<T>());
   };
-  if (x.dtype() == i64) return reduced.operator()<int64_t>(y);
-  if (x.dtype() == i32) return reduced.operator()<int32_t>(y);
-  if (x.dtype() == bf16) {
+  if (x.dtype() == i64) return as.template operator()<int64_t>(y);
+  if (x.dtype() == i32) return as.template operator()<int32_t>(y);
+  if (x.dtype() == bf16 && y.dtype() == bf16) {
     Tensor wide = empty(y.shape());
-    reduced.operator()<float>(wide);
+    as.template operator()<float>(wide);
     return detail::copy_elements(wide, y);
   }
-  dispatch_float("reduce", x.dtype(), [&]<class T>() { reduced.template operator()<T>(y); });
+  dispatch_float("reduce", y.dtype(), [&]<class T>() { as.template operator()<T>(y); });
+}
+
+void reduce_cpu(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
+  reduced(x, y, [=]<class T>(Source<T> from, T* to) {
+    reduce_as<T>(kind, from, to, s);
+    if constexpr (std::is_same_v<T, double>)
+      if (kind == ReduceKind::norm) scale_norms(from, to, s);
+  });
 }
 
 void prod_cpu(const Tensor& x, Tensor& y, ReduceShape s) {
-  dispatch_float("prod", x.dtype(), [&]<class T>() { reduce<ProdOp, T>({x.data<T>()}, y.mutable_data<T>(), s); });
+  reduced(x, y, [=]<class T>(Source<T> from, T* to) { reduce<ProdOp, T>(from, to, s); });
 }
 
 }  // namespace
 
 constinit decltype(kernel::reduce) kernel::reduce{"reduce", &reduce_cpu, Bf16::native};
-constinit decltype(kernel::prod) kernel::prod{"prod", &prod_cpu};
+constinit decltype(kernel::prod) kernel::prod{"prod", &prod_cpu, Bf16::native};
 
 }  // namespace sluice

@@ -32,7 +32,7 @@ struct NormOp : SumOp {};
 /// Products are computed in f64: products of some of the factors may leave the range of f32 where the whole does not.
 struct ProdOp {
   template <class T> static constexpr T start() { return T(1); }
-  template <class T> static T apply(T a, T b) { return a * b; }
+  template <class T> static T apply(T a, T b) { return detail::product_of(a, b); }
 };
 
 template <class Op> constexpr bool takes_part_in_f64 = std::is_same_v<Op, NormOp> || std::is_same_v<Op, ProdOp>;

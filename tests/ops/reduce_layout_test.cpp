@@ -59,6 +59,45 @@ TEST_CASE("reduce: columns have the bits of rows, beyond every block", "[reduce]
       }
 }
 
+TEST_CASE("prod: of integers as a loop that wraps around, of bf16 that of f32, rounded once", "[reduce][bf16]") {
+  Rng rng(2);
+  for (int64_t n : {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 1023, 1024, 1025, 2100})
+    for (int64_t m : {1, 2, 15, 16, 17, 65}) {
+      INFO(n << "x" << m);
+      const Tensor odd = randint(-50, 50, {n, m}, rng) * 2 + 1;  // whose products never become 0
+      const std::vector<int64_t> all = odd.to_vector<int64_t>();
+      std::vector<uint64_t> expected(static_cast<std::size_t>(m), 1);
+      for (std::size_t i = 0; i < all.size(); ++i)
+        expected[i % static_cast<std::size_t>(m)] *= static_cast<uint64_t>(all[i]);
+      const std::vector<int64_t> columns = prod(odd, {0}).to_vector<int64_t>();
+      CHECK(std::equal(columns.begin(), columns.end(), expected.begin(),
+                       [](int64_t a, uint64_t b) { return static_cast<uint64_t>(a) == b; }));
+      CHECK(same_bits(prod(contiguous(transpose(odd, 0, 1)), {1}), prod(odd, {0})));
+      const Tensor x = to(uniform({m, n}, 0.9, 1.1, rng), bf16);
+      for (int64_t d : {0, 1}) CHECK(same_bits(prod(x, {d}), to(prod(to(x, f32), {d}), bf16)));
+    }
+}
+
+TEST_CASE("mean: of bf16 it is that of f32, rounded once, and so is its gradient", "[reduce][bf16]") {
+  Rng rng(3);
+  for (int64_t n : {1, 3, 33, 130, 1025}) {
+    const Tensor x = to(normal({4, 3, n}, 1, 1, rng), bf16);
+    const Tensor repeated = expand(narrow(x, 2, 0, 1), {4, 3, n});
+    for (const Tensor& from : {x, transpose(x, 0, 1), transpose(x, 1, 2), repeated})
+      for (const Shape& dims : {Shape{}, Shape{0}, Shape{1}, Shape{2}, Shape{0, 2}, Shape{0, 1}})
+        for (bool kept : {false, true}) {
+          INFO(n << " " << str(from, " over ", dims));
+          Tensor leaf = from.detach().requires_grad_(), wide = to(from, f32).requires_grad_();
+          const Tensor y = mean(leaf, dims, kept), expected = mean(wide, dims, kept);
+          CHECK(same_bits(y.detach(), to(expected.detach(), bf16)));
+          const Tensor g = to(normal(y.shape(), 0, 1, rng), bf16);
+          const Tensor dx = grad({y}, {leaf}, {.grad_outputs = {g}})[0];
+          CHECK(same_bits(contiguous(dx),
+                          to(contiguous(grad({expected}, {wide}, {.grad_outputs = {to(g, f32)}})[0]), bf16)));
+        }
+  }
+}
+
 TEST_CASE("reduce: few rows of many columns have the bits of rows", "[reduce]") {
   Rng rng(6);
   for (DType t : {f32, f64, bf16, i64, i32})
