@@ -243,20 +243,21 @@ Tensor counted_targets(const Tensor& targets, const CrossEntropyOptions& o) {
 /// −Σ_c q_c w_c log_p_c of rows whose sizes were checked; the mean is over Σ w of their targets.
 Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, const CrossEntropyOptions& o) {
   const int64_t classes = log_p_in.dim(-1), n = targets.numel();
-  const Tensor log_p = reshape(detail::widened(log_p_in), {n, classes}), t = reshape(to(targets, i64), {n});
+  // Without smoothing only the targets' numbers are read, and widened.
+  const Tensor log_p = reshape(o.label_smoothing > 0 ? detail::widened(log_p_in) : log_p_in, {n, classes});
+  const Tensor t = reshape(to(targets, i64), {n});
   const Tensor counted = counted_targets(t, o);
   const Tensor safe = where(counted, t, 0);
   for (const Tensor& worst : n > 0 && t.device() != meta ? std::vector{min(safe), max(safe)} : std::vector<Tensor>())
     if (worst.item<int64_t>() < 0 || worst.item<int64_t>() >= std::max<int64_t>(classes, 1))
       fail<ValueError>(op, ": target ", worst.item<int64_t>(), " is outside [0, ", classes, ")");
   if (classes == 0 && n > 0) fail(op, ": needs a class — got ", log_p_in);
-  const auto of_target = [&](const Tensor& rows) { return squeeze(gather(rows, 1, unsqueeze(safe, 1)), 1); };
   const Tensor weight = o.weight.defined() ? detail::widened(o.weight.detach()) : Tensor();
   const auto times = [](const Tensor& x, const Tensor& w) {  // a class of weight 0 counts nothing, even with −∞
     return w.defined() ? masked_fill(x * w, w == 0.0, 0) : x;
   };
   const Tensor of_targets = weight.defined() ? index_select(weight, 0, safe) : weight;
-  Tensor loss = neg(times(of_target(log_p), of_targets));
+  Tensor loss = neg(times(detail::widened(squeeze(gather(log_p, 1, unsqueeze(safe, 1)), 1)), of_targets));
   if (o.label_smoothing > 0) {
     const Tensor even = sum(times(log_p, weight), 1) * (o.label_smoothing / static_cast<double>(classes));
     loss = o.label_smoothing < 1 ? loss * (1 - o.label_smoothing) - even : neg(even);  // ∞·0 is NaN
@@ -265,7 +266,7 @@ Tensor nll_of(const char* op, const Tensor& log_p_in, const Tensor& targets, con
   if (o.reduction == Reduction::none) return to(reshape(loss, targets.shape()), log_p_in.dtype());
   const Tensor total = sum(loss);
   if (o.reduction == Reduction::sum) return to(total, log_p_in.dtype());
-  const Tensor count = sum(weight.defined() ? where(counted, of_targets, 0) : to(counted, log_p.dtype()));
+  const Tensor count = sum(weight.defined() ? where(counted, of_targets, 0) : to(counted, loss.dtype()));
   return to(total / masked_fill(count, count == 0.0, 1), log_p_in.dtype());
 }
 
