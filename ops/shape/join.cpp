@@ -2,6 +2,7 @@
 #include <sluice/ops/shape/join.h>
 
 #include <sluice/core/node.h>
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/core/kernel/strided.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
@@ -95,6 +96,7 @@ std::vector<Tensor> unbind(const Tensor& x, int64_t dim) {
   return entries;
 }
 
+constexpr int64_t kJoined = 1 << 16;  // numbers of a result that each thread writes at a time
 /// xs joined along dim `d`, counted from the front; `dim` is how the caller counted it.
 static Tensor joined(const char* op, const std::vector<Tensor>& xs, int d, int64_t dim) {
   Shape shape = xs[0].shape();
@@ -111,11 +113,18 @@ static Tensor joined(const char* op, const std::vector<Tensor>& xs, int d, int64
     shape[d] = checked_add(op, shape[d], sizes.back());
   }
   Tensor y = empty(shape, xs[0].options(), op);
-  int64_t start = 0;
-  for (const Tensor& x : xs) {
-    Tensor piece = alias(y, y.layout().narrowed(d, start, x.shape()[d]));
-    detail::copy_elements(x, piece);
-    start += x.shape()[d];
+  // Some rows of all xs at a time, so that their lines, and new pages, are still in cache when the next x adds to them.
+  const bool at_once = d == 0 || y.numel() <= kJoined || y.device() != cpu;
+  const int64_t most = at_once ? shape[0] : ceil_div(kJoined * num_threads(), y.numel() / shape[0]);
+  for (int64_t row = 0, start = 0, rows; row < shape[0]; row += rows, start = 0) {
+    rows = std::min(most, shape[0] - row);
+    const auto part = [&](const Tensor& x) { return at_once ? x : alias(x, x.layout().narrowed(0, row, rows)); };
+    const Tensor to = part(y);
+    for (const Tensor& x : xs) {
+      Tensor piece = alias(to, to.layout().narrowed(d, start, x.shape()[d]));
+      detail::copy_elements(part(x), piece);
+      start += x.shape()[d];
+    }
   }
   std::vector<TensorRef> inputs(xs.begin(), xs.end());
   auto slices = [d, sizes = std::move(sizes)](const Node& node, const Tensor& g) {
