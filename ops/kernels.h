@@ -71,7 +71,7 @@ extern Kernel<void(Tensor& y, bool upper, int64_t k)> zero_triangle;
 /// y = a ⋛ b: operands of any layout and dtype, y bool of their broadcast shape.
 extern Kernel<void(Compare kind, const Tensor& a, const Tensor& b, Tensor& y)> compare;
 /// y [outer, inner] from x [outer, n, inner]. norm is √Σx². sum also of i64. On the CPU alone: max and min of i64 and
-/// i32, norm of f64, and a y of f32 from an x of bf16.
+/// i32, norm of f64, a y of f32 from an x of bf16, and sums in i64 of i32 and bool.
 extern Kernel<void(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape shape)> reduce;
 /// y [outer, inner], products of x [outer, n, inner]; on the CPU also of i64.
 extern Kernel<void(const Tensor& x, Tensor& y, ReduceShape shape)> prod;

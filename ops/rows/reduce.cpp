@@ -119,9 +119,10 @@ Tensor converted(const Tensor& x, DType dtype) { return expand(to(without_repeat
 constexpr int64_t kVast = int64_t{1} << 32;
 
 /// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
-/// are apart take one pass per run. The result has x's dtype, or, if `wide`, is f32 for bf16: not rounded.
+/// are apart take one pass per run. The result has x's dtype, or, if `wide`, is f32 for bf16: not rounded; and
+/// i64 for integers and bool.
 Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep, bool wide = false) {
-  const DType dtype = wide ? detail::widened(x.dtype()) : x.dtype();
+  const DType dtype = !wide ? x.dtype() : is_float(x.dtype()) ? detail::widened(x.dtype()) : i64;
   if (dims.empty())  // a scalar; a new result
     return to(kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach()), dtype);
   const bool adds = kind == ReduceKind::sum || kind == ReduceKind::norm;
@@ -146,10 +147,10 @@ Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool k
     return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
   }
   const auto runs = runs_of(dims);
-  const bool later = x.dtype() == bf16 && (wide || runs.size() > 1);  // results are rounded once, if at all
-  if (later && !as_on_cpu(x)) y = to(y, f32);
+  const DType within = runs.size() > 1 ? detail::widened(dtype) : dtype;  // results are rounded once, if at all
+  if (!as_on_cpu(x)) y = to(y, within);
   for (const DimRun run : runs) {
-    Tensor out = empty(run.kept(y.shape()), later ? detail::widened(y.options()) : y.options());
+    Tensor out = empty(run.kept(y.shape()), {within, y.device()});
     ReduceShape s = run.of(y.shape());
     if (const Shape order = places_first(y, run); order.rank() > 0) y = permute(y, order), s = {1, s.n, s.outer};
     if (y.numel() > 0) kernel::reduce(kind, readable(y, s), out, s);
@@ -218,7 +219,7 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
 Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   detail::check_defined("sum", x);
   Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
-  if (!is_float(x.dtype())) return reduce_values(ReduceKind::sum, converted(x, i64), dims, keep_dims);
+  if (!is_float(x.dtype())) return reduce_values(ReduceKind::sum, x, dims, keep_dims, true);
   detail::check_float("sum", x);
   // Backward: g, stretched back.
   return record("sum", reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {},

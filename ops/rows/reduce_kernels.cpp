@@ -27,11 +27,12 @@ constexpr int64_t kFew = 16;  // rows of fewer numbers are reduced side by side,
 /// Input of a reduction, of any layout. operator() returns n numbers from `at` on: in place, or in thread-local memory.
 template <class T> struct Source {
   const T* x;
-  const detail::StridedRange* walk = nullptr;  // of bf16, too; null: x is contiguous
-  DType dtype = f32;
+  const detail::StridedRange* walk = nullptr;  // of other dtypes, too; null: x is contiguous
+  DType dtype = f32;                           // where there is a walk
+  bool converts() const { return walk && dtype != dtype_of<T>(); }
   const T* operator()(int64_t at, int64_t n) const {
     if (!walk) return x + at;
-    if (dtype != bf16)
+    if (!converts())
       if (const detail::StridedRange::Run run = walk->run(at); run.count >= n) return x + run.offset;
     T* to = reinterpret_cast<T*>(detail::row_memory(0, n * static_cast<int64_t>(sizeof(T) / sizeof(float))));
     read(at, n, to);
@@ -40,6 +41,7 @@ template <class T> struct Source {
   /// True if rows of `inner` numbers can be read where they lie, in bf16, too. Sets `step` to their distance, and makes
   /// `at` an offset in memory.
   bool rows_in_place(int64_t inner, int64_t& at, int64_t& step) const {
+    if (converts() && dtype != bf16) return false;
     if (!walk || walk->contiguous) return true;
     if (walk->rank != 2 || walk->shape[1] != inner || walk->strides[1] != 1) return false;
     step = walk->strides[0], at = at / inner * step + at % inner;
@@ -243,8 +245,16 @@ template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
     y[0] = result<T, Op>(reduce_run<Join<Op>>(Source<Total<Op, T>>{part}, 0, pieces));
     return;
   }
+  const auto reduce_each = [y, n = s.n](Source<T> from, int64_t at, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i, at += n) y[i] = result<T, Op>(reduce_run<Op>(from, at, n));
+  };
+  const int64_t together = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, s.n));  // rows to convert
   parallel_for(s.outer, std::max<int64_t>(1, piece / std::max<int64_t>(1, s.n)), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) y[i] = result<T, Op>(reduce_run<Op>(x, i * s.n, s.n));
+    if (!x.converts() || together == 1) return reduce_each(x, begin * s.n, begin, end);
+    for (int64_t i = begin, m; i < end; i += m) {
+      m = std::min(together, end - i);
+      reduce_each({x(i * s.n, m * s.n)}, 0, i, i + m);
+    }
   });
 }
 
@@ -273,16 +283,16 @@ void scale_norms(Source<double> x, double* y, ReduceShape s) {
   });
 }
 
-/// f(source of x, address of y). bf16 is a source of f32, whose results are rounded, or stay f32 in a y of f32.
+/// f(source of x, address of y), both of y's dtype; x may have another, and results for a y of bf16 are f32 first.
 template <class F> void reduced(const Tensor& x, Tensor& y, F f) {
   const detail::StridedRange walk(x.layout());
   const auto as = [&]<class T>(Tensor& to) {
-    const bool in_place = walk.contiguous && x.dtype() != bf16;
+    const bool in_place = walk.contiguous && x.dtype() == dtype_of<T>();
     f(Source<T>{reinterpret_cast<const T*>(x.raw()), in_place ? nullptr : &walk, x.dtype()}, to.mutable_data<T>());
   };
-  if (x.dtype() == i64) return as.template operator()<int64_t>(y);
-  if (x.dtype() == i32) return as.template operator()<int32_t>(y);
-  if (x.dtype() == bf16 && y.dtype() == bf16) {
+  if (y.dtype() == i64) return as.template operator()<int64_t>(y);
+  if (y.dtype() == i32) return as.template operator()<int32_t>(y);
+  if (y.dtype() == bf16) {
     Tensor wide = empty(y.shape());
     as.template operator()<float>(wide);
     return detail::copy_elements(wide, y);

@@ -78,6 +78,21 @@ TEST_CASE("prod: of integers as a loop that wraps around, of bf16 that of f32, r
     }
 }
 
+TEST_CASE("sum: of i32 and bool it is that of i64, in every layout", "[reduce]") {
+  Rng rng(4);
+  for (int64_t n : {1, 15, 16, 17, 33, 64, 130, 600, 1023, 1025, 2100})
+    for (int64_t m : {1, 3, 16, 65}) {
+      const Tensor numbers = to(randint(-2000000000, 2000000000, {m, 2, n + 3}, rng), i32);
+      for (const Tensor& all : {numbers, numbers > 0.0})
+        for (const Tensor& x :
+             {all, narrow(all, 2, 1, n), transpose(all, 0, 2), expand(narrow(all, 2, 0, 1), {m, 2, n})})
+          for (const Shape& dims : {Shape{}, Shape{0}, Shape{1}, Shape{2}, Shape{0, 2}}) {
+            INFO(str(x, " over ", dims));
+            CHECK(same_bits(sum(x, dims), sum(to(contiguous(x), i64), dims)));
+          }
+    }
+}
+
 TEST_CASE("mean: of bf16 it is that of f32, rounded once, and so is its gradient", "[reduce][bf16]") {
   Rng rng(3);
   for (int64_t n : {1, 3, 33, 130, 1025}) {
