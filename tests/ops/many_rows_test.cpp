@@ -174,3 +174,26 @@ TEST_CASE("fold: dims beyond every block, against a loop", "[view]") {
         }
       }
 }
+
+TEST_CASE("cat, stack: more than is written at a time, with a rest, against a loop", "[view]") {
+  Rng rng(7);
+  for (int64_t rows : {1, 2, 301, 1025}) {
+    const Tensor wide = normal({rows, 3, 200}, 0, 1, rng), narrow_rows = normal({rows, 3, 7}, 0, 1, rng);
+    const Tensor turned = transpose(normal({3, rows, 155}, 0, 1, rng), 0, 1);
+    INFO(rows);
+    const Tensor y = cat({wide, narrow_rows, turned}, 2);
+    const std::vector<float> all = y.to_vector<float>();
+    const std::vector<float> parts[] = {wide.to_vector<float>(), narrow_rows.to_vector<float>(),
+                                        contiguous(turned).to_vector<float>()};
+    const int64_t sizes[] = {200, 7, 155};
+    bool same = y.shape() == Shape{rows, 3, 362};
+    for (std::size_t i = 0, at = 0; same && i < static_cast<std::size_t>(rows * 3); ++i)
+      for (std::size_t k = 0; k < 3; ++k)
+        for (std::size_t j = 0, n = static_cast<std::size_t>(sizes[k]); j < n; ++j)
+          same = same && all[at++] == parts[k][i * n + j];
+    CHECK(same);
+    const Tensor pair = stack({wide, wide + 1.0}, 1);
+    CHECK(same_bits(contiguous(select(pair, 1, 0)), wide));
+    CHECK(same_bits(contiguous(select(pair, 1, 1)), wide + 1.0));
+  }
+}
