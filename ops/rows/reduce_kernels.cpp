@@ -181,8 +181,12 @@ template <class Op, class T> void write_results(const Part<Op, T>* part, int64_t
   const auto start = Op::template start<Total<Op, T>>();
   for (int64_t r = 0; r < m; ++r) y[r] = result<T, Op>(Op::apply(start, static_cast<Total<Op, T>>(part[r])));
 }
-/// Rows of fewer numbers are reduced as columns, longer ones are folded first.
-template <class Op> constexpr int64_t kShortRow = is_extreme<Op> ? kLanes : 2 * kFew;
+/// Rows of fewer numbers are reduced as columns, longer ones of floats are folded first. Of i64 fewer columns fit in a
+/// register.
+template <class Op, class T>
+constexpr int64_t kShortRow = std::is_same_v<T, int64_t> ? kFew
+                              : is_extreme<Op>           ? kLanes
+                                                         : 2 * kFew;
 /// Reduces short rows, x [outer, n], as columns of a transposed copy, some rows at a time.
 template <class Op, class T> void reduce_short_rows(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t numbers = 256 * kFew;
@@ -202,7 +206,7 @@ template <class Op, class T> void reduce_short_rows(Source<T> x, T* y, ReduceSha
 template <class Op, class T>
 constexpr bool kFolds =
     std::is_same_v<Op, NormOp> ? std::is_same_v<T, float> : std::is_floating_point_v<T> && !std::is_same_v<Op, ProdOp>;
-/// Reduces rows of kShortRow<Op> to kBlock numbers as columns of folded rows.
+/// Reduces rows of kShortRow<Op, T> to kBlock numbers as columns of folded rows.
 template <class Op, class T> void reduce_folded_rows(Source<T> x, T* y, ReduceShape s) {
   using P = Part<Op, T>;
   constexpr int64_t most = 4 * kFew;  // rows at a time
@@ -229,7 +233,7 @@ template <class Op, class T> void reduce_folded_rows(Source<T> x, T* y, ReduceSh
 template <class Op, class T> void reduce(Source<T> x, T* y, ReduceShape s) {
   constexpr int64_t piece = 1 << 15;
   if (s.inner > 1) return reduce_columns<Op>(x, y, s);
-  if (s.n < kShortRow<Op> && s.outer >= kFew) return reduce_short_rows<Op>(x, y, s);
+  if (s.n < kShortRow<Op, T> && s.outer >= kFew) return reduce_short_rows<Op>(x, y, s);
   if constexpr (kFolds<Op, T>) {
     // Long sums of f32 are as fast row by row. Without AVX-512 g++ compares the vectors of extremes number by number.
     const bool pays = is_extreme<Op> ? isa() >= Isa::avx512 : s.n < 2 * kLanes || x.dtype == bf16;
