@@ -165,7 +165,8 @@ template <class T, class X> struct Matmul {
     if constexpr (!kRounds)
       if (plan.packing == Packing::panels && n * m * k <= kFew) return few();
     // The bits of OpenBLAS's results depend on the tiling. So it tiles for 8 threads, whatever their number.
-    const Tiling t = plan.way == Plan::own ? Tiling::own(n, m, 32, ceil_div(num_threads(), batch))
+    const int64_t most_cols = plan.packing == Packing::panels ? 512 : 256;
+    const Tiling t = plan.way == Plan::own ? Tiling::own(n, m, most_cols, 32, ceil_div(num_threads(), batch))
                      : kRounds             ? Tiling::pieces(n, m, 2 * kRounded, 1)
                                            : Tiling(batch, n, m, k, kGroup, 32, isa() == Isa::base ? 8 : num_threads());
     const bool vectors = plan.packing == Packing::plain && (kRounds || (isa() != Isa::base && !short_dots()));

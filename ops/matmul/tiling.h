@@ -51,16 +51,16 @@ struct Tiling {
     return t;
   }
 
-  /// For a product of few rows, whose tasks pack their own operands: tiles of at most 512 by 256, in which packing
-  /// takes little time. While there are not two tasks per thread, rows are fewer, down to 128, then columns, down to
-  /// 128, and then rows again, down to 56.
-  static Tiling own(int64_t n, int64_t m, int64_t columns, int threads) {
+  /// For a product of few rows, whose tasks pack their own operands: tiles of at most 512 by `most_cols`, in which
+  /// packing takes little time. While there are not two tasks per thread, rows are fewer, down to 128, then columns,
+  /// down to 128, and then rows again, down to 56.
+  static Tiling own(int64_t n, int64_t m, int64_t most_cols, int64_t columns, int threads) {
     const int64_t wanted = 2 * threads;
     const auto more = [wanted](int64_t pieces, int64_t others, int64_t size, int64_t least) {
       return std::max(pieces, std::min(ceil_div(wanted, others), size / least));
     };
     Tiling t;
-    t.col_tiles = ceil_div(m, 256);
+    t.col_tiles = ceil_div(m, most_cols);
     t.row_tiles = more(ceil_div(n, 512), t.col_tiles, n, 128);
     t.col_tiles = more(t.col_tiles, t.row_tiles, m, 128);
     t.row_tiles = more(t.row_tiles, t.col_tiles, n, 56);
