@@ -129,15 +129,17 @@ struct Attention final : Op<"attention"> {
     const Shape rows{q.dim(0), q.dim(1), q.dim(2)};
     const int64_t m = q.dim(2), n = k.dim(2);
     detail::AttentionGradients grads;
-    if (needs(input::q)) grads.dq = detail::empty_heads(q.shape(), q.options());
-    if (needs(input::k)) grads.dk = detail::empty_heads(k.shape(), k.options());
-    if (needs(input::v)) grads.dv = detail::empty_heads(v.shape(), v.options());
-    if (needs(input::bias)) grads.bias = zeros({q.dim(0), q.dim(1), m, n}, q.options());
+    if (needs(input::q)) grads.dq = detail::empty_heads(q.shape(), q.options(), op_name());
+    if (needs(input::k)) grads.dk = detail::empty_heads(k.shape(), k.options(), op_name());
+    if (needs(input::v)) grads.dv = detail::empty_heads(v.shape(), v.options(), op_name());
+    if (needs(input::bias)) grads.bias = detail::filled(op_name(), {q.dim(0), q.dim(1), m, n}, 0, q.options());
     if (needs(input::relative_bias))
-      grads.relative = zeros({q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)},
-                             detail::widened(q.options()));
-    if (logits.defined()) grads.delta = empty(rows, {f32, q.device()});
-    if (logits.defined() && needs(input::logits)) grads.gate = detail::empty_heads(logits.shape(), logits.options());
+      grads.relative =
+          detail::filled(op_name(), {q.dim(0), q.dim(1), detail::attention_splits(k), std::max<int64_t>(0, n + m - 1)},
+                         0, detail::widened(q.options()));
+    if (logits.defined()) grads.delta = empty(rows, {f32, q.device()}, op_name());
+    if (logits.defined() && needs(input::logits))
+      grads.gate = detail::empty_heads(logits.shape(), logits.options(), op_name());
     return grads;
   }
 
@@ -245,8 +247,8 @@ Tensor attend(const char* op, const Tensor& q_in, const Tensor& k_in, const Tens
   for (Tensor* x : {&o.bias, &o.relative_bias, &o.sink, &o.row_scale})
     if (x->defined() && x->rank() > 0 && x->strides()[x->rank() - 1] != 1) *x = contiguous(*x);
   const bool softmax = o.weighting == Weighting::softmax;
-  Tensor out = detail::empty_heads({q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, q.options());
-  Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, detail::widened(q.options())) : Tensor();
+  Tensor out = detail::empty_heads({q.dim(0), q.dim(1), q.dim(2), v.dim(3)}, q.options(), op);
+  Tensor lse = softmax ? empty({q.dim(0), q.dim(1), q.dim(2)}, detail::widened(q.options()), op) : Tensor();
   if (out.numel() > 0 || (softmax && lse.numel() > 0)) {
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), rv = detail::readable_rows(v);
     const PrecisionScope scope(detail::precision_of(o, q.dtype()));

@@ -7,8 +7,8 @@
 
 namespace sluice::detail {
 
-Tensor empty_heads(const Shape& shape, TensorOptions options) {
-  Tensor x = empty({shape[0], shape[2], shape[1], shape[3]}, options);
+Tensor empty_heads(const Shape& shape, TensorOptions options, const char* op) {
+  Tensor x = empty({shape[0], shape[2], shape[1], shape[3]}, options, op);
   Layout l = x.layout();
   std::swap(l.shape[1], l.shape[2]), std::swap(l.strides[1], l.strides[2]);
   return alias(x, l);

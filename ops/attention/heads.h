@@ -15,8 +15,8 @@
 namespace sluice::detail {
 
 /// Uninitialised memory [batch, rows, heads, width] viewed as `shape` = [batch, heads, rows, width]: merging heads
-/// afterwards is a view.
-Tensor empty_heads(const Shape& shape, TensorOptions options);
+/// afterwards is a view. Throws as empty() does, naming `op`.
+Tensor empty_heads(const Shape& shape, TensorOptions options, const char* op = "empty");
 /// Returns x, or a copy if its rows are not contiguous or overlap: kernels and BLAS cannot read such rows. No history.
 Tensor readable_rows(const Tensor& x);
 

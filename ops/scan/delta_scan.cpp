@@ -149,11 +149,12 @@ struct DeltaScan final : Op<"delta_scan"> {
     if (!dout.defined()) dout = zeros(w.shape(), w.options());
     const Tensor rq = detail::readable_rows(q), rk = detail::readable_rows(k), re = detail::readable_rows(e),
                  rw = detail::readable_rows(w), rg = detail::readable_rows(dout);
-    Tensor dq = detail::empty_heads(q.shape(), q.options()), dk = detail::empty_heads(k.shape(), k.options()),
-           de = detail::empty_heads(e.shape(), e.options()), dw = detail::empty_heads(w.shape(), w.options()),
-           dg = g.defined() ? empty(g.shape(), g.options()) : Tensor(),
+    const auto like = [](const Tensor& x) { return detail::empty_heads(x.shape(), x.options(), op_name()); };
+    Tensor dq = like(q), dk = like(k), de = like(e), dw = like(w),
+           dg = g.defined() ? empty(g.shape(), g.options(), op_name()) : Tensor(),
            carried =  // dL/dS, from last to first
-           dstate.defined() ? clone(dstate) : zeros({w.dim(0), w.dim(1), k.dim(3), w.dim(3)}, states.options());
+           dstate.defined() ? clone(dstate)
+                            : detail::filled(op_name(), {w.dim(0), w.dim(1), k.dim(3), w.dim(3)}, 0, states.options());
     kernel::delta_scan_backward(rq, rk, re, rw, g.defined() ? contiguous(g) : g, states, rg, chunk, dq, dk, de, dw, dg,
                                 carried);
     return {dq, dk, de, dw, dg, needs(5) ? carried : Tensor()};
@@ -190,12 +191,12 @@ DeltaScanResult scanned(const char* op, const Tensor& q, const Tensor& k, const 
   if (given.defined() && given.shape() != shape) fail(op, ": initial=", given, " is no state; need ", shape);
   const Tensor initial = detail::widened(given);
   const int64_t n = k.dim(2), chunks = n == 0 ? 0 : (n - 1) / o.chunk + 1;
-  Tensor out = detail::empty_heads(write.shape(), write.options()), states;
-  Tensor state = initial.defined() ? clone(initial.detach()) : zeros(shape, wide);
+  Tensor out = detail::empty_heads(write.shape(), write.options(), op), states;
+  Tensor state = initial.defined() ? clone(initial.detach()) : detail::filled(op, shape, 0, wide);
   if (out.numel() > 0 && k.numel() > 0) {
     const TensorRef inputs[] = {q, k, erase, write, g, initial};
     if (grad_enabled() && detail::any_requires_grad(inputs))
-      states = empty({shape[0], shape[1], chunks, shape[2], shape[3]}, wide);
+      states = empty({shape[0], shape[1], chunks, shape[2], shape[3]}, wide, op);
     const PrecisionScope scope(precision_of(k.dtype()));
     kernel::delta_scan(detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(erase),
                        detail::readable_rows(write), g.defined() ? contiguous(g.detach()) : g, o.chunk, out, state,
@@ -232,8 +233,9 @@ Tensor delta_values(const Tensor& k, const Tensor& erase, const Tensor& write, c
                     const DeltaScanOptions& o) {
   const Tensor g = checked_decay("delta_values", k, erase, write, log_decay, o);
   if (erase.shape() != k.shape()) fail("delta_values: got k=", k, ", erase=", erase, "; need one shape");
-  Tensor u = detail::empty_heads(write.shape(), write.options()), none,
-         state = zeros({k.dim(0), k.dim(1), k.dim(3), write.dim(3)}, detail::widened(k.options()));
+  Tensor u = detail::empty_heads(write.shape(), write.options(), "delta_values"), none,
+         state = detail::filled("delta_values", {k.dim(0), k.dim(1), k.dim(3), write.dim(3)}, 0,
+                                detail::widened(k.options()));
   if (u.numel() > 0 && k.numel() > 0)
     kernel::delta_scan(Tensor(), detail::readable_rows(k), detail::readable_rows(erase), detail::readable_rows(write),
                        g.defined() ? contiguous(g.detach()) : g, o.chunk, u, state, none);

@@ -104,11 +104,11 @@ struct LinearScan final : Op<"linear_scan"> {
     const auto result = [rounded](int64_t heads, const Tensor& like) {
       const Shape shape{like.dim(0), heads, like.dim(2), like.dim(3)};
       const bool summed = heads > like.dim(1) && !rounded;  // by gather_heads()
-      return detail::empty_heads(shape, summed ? detail::widened(like.options()) : like.options());
+      return detail::empty_heads(shape, summed ? detail::widened(like.options()) : like.options(), op_name());
     };
     Tensor dq = result(groups * parts, q), dk = result(groups * parts, k), dv = result(v.dim(1), v), dg;
     const Tensor steps = g.defined() ? contiguous(rounded ? detail::widened(g) : g) : g;
-    if (needs(3)) dg = empty(steps.shape(), steps.options());
+    if (needs(3)) dg = empty(steps.shape(), steps.options(), op_name());
     const Tensor rows[] = {detail::readable_rows(q), detail::readable_rows(k), detail::readable_rows(v),
                            detail::readable_rows(in_order(gy))};
     if (rounded) kernel::linear_scan_bf16_backward(rows[0], rows[1], rows[2], steps, rows[3], dq, dk, dv, dg);
@@ -126,8 +126,9 @@ struct LinearScan final : Op<"linear_scan"> {
   void by_chunks(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& x, const Tensor& g, Tensor& y,
                  Tensor& z, Tensor& dg) const {
     const Tensor steps = contiguous(g);
-    y = detail::empty_heads(c.shape(), c.options()), z = detail::empty_heads(c.shape(), c.options());
-    dg = empty(g.shape(), g.options());
+    y = detail::empty_heads(c.shape(), c.options(), op_name());
+    z = detail::empty_heads(c.shape(), c.options(), op_name());
+    dg = empty(g.shape(), g.options(), op_name());
     kernel::linear_scan_decay_backward(detail::readable_rows(a), detail::readable_rows(b), detail::readable_rows(c),
                                        detail::readable_rows(x), steps, o, y, z, dg);
   }
@@ -185,7 +186,7 @@ Tensor linear_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, cons
       !kernel::linear_scan_backward.installed(v.device()) && !kernel::linear_scan_bf16_backward.installed(v.device());
   const Tensor q = spread ? detail::spread_heads(q_in, v.dim(1)) : q_in,
                k = spread ? detail::spread_heads(k_in, v.dim(1)) : k_in;
-  Tensor y = detail::empty_heads(v.shape(), v.options());
+  Tensor y = detail::empty_heads(v.shape(), v.options(), "linear_scan");
   if (y.numel() > 0) {
     const Tensor decay = g.defined() ? contiguous(g.detach()) : g;
     const PrecisionScope scope(precision_of(q.dtype()));

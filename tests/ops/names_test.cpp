@@ -6,6 +6,8 @@
 #include <sluice/core/number/random.h>
 #include <sluice/ops/elementwise/dropout.h>
 #include <sluice/ops/scan/causal_conv.h>
+#include <sluice/ops/scan/delta_scan.h>
+#include <sluice/ops/scan/linear_scan.h>
 #include <sluice/ops/scan/scan.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/attention/attention.h>
@@ -32,6 +34,7 @@ TEST_CASE("errors name the op the user called", "[ops]") {
   const Tensor x = ones({2, 3}), flags = ones({2, 3}, {boolean}), i = arange(4), two = ones({2});
   const int64_t n = 1 << 21;
   const Tensor vast = expand(ones({1, 1}), {n, n});  // a copy has 16 TiB
+  const Tensor q = ones({1, 1, 64, 1}), keys = q, values = expand(ones({1, 1, 1, 1}), {1, 1, 64, int64_t{1} << 41});
   Rng rng(1);
   const std::vector<std::pair<const char*, std::function<void()>>> calls = {
       {"clone", [&] { clone(vast); }},
@@ -85,6 +88,10 @@ TEST_CASE("errors name the op the user called", "[ops]") {
       {"bce_with_logits", [&] { bce_with_logits(flags, flags); }},
       {"kl_div", [&] { kl_div(flags, flags); }},
       {"activate", [&] { activate(static_cast<Act>(99), x); }},
+      {"attention", [&] { attention(q, keys, values); }},
+      {"attention_with_lse", [&] { attention_with_lse(q, keys, values); }},
+      {"linear_scan", [&] { linear_scan(keys, keys, values, {}); }},
+      {"delta_scan", [&] { delta_scan(keys, keys, keys, values); }},
   };
   for (std::size_t k = 0; k < calls.size(); ++k) {
     INFO("call " << k << ", " << calls[k].first);
