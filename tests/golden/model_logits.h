@@ -3,6 +3,7 @@
 
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/folders.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/text/safetensors.h>
@@ -11,10 +12,19 @@
 #include <sluice/ops/basic.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 namespace sluice::testing {
+
+/// The folders of the tiny models, one of each family.
+inline std::vector<std::string> model_folders() {
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(source_folder() + "/tests/golden/models"))
+    if (entry.is_directory()) out.push_back(entry.path());
+  return out;
+}
 
 /// max |got − want| at real tokens.
 inline double worst(const Tensor& got, const Tensor& want, const Tensor& mask) {

@@ -1,7 +1,7 @@
 // Models written back to the files that transformers reads.
+#include "golden/model_logits.h"
 #include "support/approx.h"
 #include "support/catch.h"
-#include "support/folders.h"
 #include "support/temp_folder.h"
 
 #include <sluice/autograd/engine.h>
@@ -21,13 +21,6 @@ using namespace sluice;
 using namespace sluice::testing;
 
 namespace {
-
-std::vector<std::string> model_folders() {
-  std::vector<std::string> out;
-  for (const auto& entry : std::filesystem::directory_iterator(source_folder() + "/tests/golden/models"))
-    if (entry.is_directory()) out.push_back(entry.path());
-  return out;
-}
 
 void write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
