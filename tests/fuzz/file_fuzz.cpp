@@ -1,6 +1,7 @@
 // Damaged files of every format that the library reads. An error is a sluice::Error with the path in it and changes
 // nothing; a file that is accepted gives the same twice, and the whole file still gives what it always gave.
 #include "fuzz/kinds.h"
+#include "support/folders.h"
 #include "support/small_run.h"
 #include "support/temp_folder.h"
 
@@ -11,6 +12,7 @@
 #include <sluice/layers/data/idx.h>
 #include <sluice/layers/data/npy.h>
 #include <sluice/layers/data/text.h>
+#include <sluice/layers/port/tokenizer.h>
 #include <sluice/layers/table.h>
 #include <sluice/layers/train/log.h>
 #include <sluice/ops/shape/create.h>
@@ -119,6 +121,12 @@ std::vector<Format>& formats(const TempFolder& folder) {
     auto read_tensor = [=](const std::string& p) { return shape_and_bytes(read_idx(p, f64)); };
     write_npy(path, normal({3, 4}, 0, 1, rng));
     add_written("npy", [=](const std::string& p) { return shape_and_bytes(read_npy(p)); });
+    v.push_back(
+        {"tokenizer", read_file(source_folder() + "/examples/data/chat/tokenizer.json"), [](const std::string& p) {
+           const Tokenizer words = Tokenizer::from_file(p);
+           const std::vector<int64_t> ids = words.encode("the gate opens, \xc3\xa9\n 12 <s>");
+           return str(words.size(), " ", detail::joined(ids), " ", words.decode(ids));
+         }});
     auto read_prose = [](const std::string& p) { return read_text(p); };
     auto read_table = [](const std::string& p) { return text_of(read_csv(p)); };
     v.push_back({"idx", idx, read_tensor}), v.push_back({"idx.gz", gzipped(idx), read_tensor});
