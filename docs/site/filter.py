@@ -11,13 +11,24 @@
 Lines keep their numbers, so that warnings name the right ones.
 """
 
+import os
+import pathlib
 import re
 import sys
 
 sys.dont_write_bytecode = True
 from headers import constants, enums, expanded, said_in, scopes
 
-path = sys.argv[1]
+# filter.py FOLDER HEADER...: each is written below FOLDER by a process of its own, which has what headers.py knows already.
+folder = pathlib.Path(sys.argv[1])
+enums(), constants()
+for path in sys.argv[2:]:
+    if os.fork() == 0:
+        break
+    if os.wait()[1]:
+        sys.exit(f"filter.py: {path} failed")
+else:
+    sys.exit()
 text = expanded(open(path, encoding="utf-8").read())
 text = re.sub(r"\b(class|struct) \[\[nodiscard\]\] ", r"\1 ", text)  # else constructors are not known
 lines = text.split("\n")
@@ -262,4 +273,6 @@ for i, line in enumerate(lines):
     if code.rstrip().endswith("{") and not stripped.startswith(("struct", "class", "enum", "namespace")):
         open_line = False
     out.append(prefix + line)
-sys.stdout.write("\n".join(out).replace("et al. ", "et al.\\ "))  # no end of a sentence
+target = folder / path
+target.parent.mkdir(parents=True, exist_ok=True)
+target.write_text("\n".join(out).replace("et al. ", "et al.\\ "), encoding="utf-8")  # no end of a sentence
