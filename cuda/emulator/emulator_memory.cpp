@@ -134,12 +134,10 @@ void note_operand(std::size_t offset) {
   const uint32_t time = w.open.time;
   LastRead& last_read = w.last_read;
   Atom* const atoms = b.atoms.data();
-  const Atom* checked = nullptr;
   for (std::size_t i = offset / kAtom; i < (offset + 16) / kAtom; ++i) {
     Atom& a = atoms[i];
     if (a.time < b.began) bad("wgmma reads byte ", i * kAtom, " of shared memory, which nobody has written");
-    if (!checked || !a.written_with(*checked)) {
-      checked = &a;
+    if (!a.written_with(w.known)) {
       for (int lane = 0; lane < 32; ++lane) {
         const Thread& t = *b.threads[static_cast<std::size_t>(warp * 32 + lane)];
         const int me = actor_of_thread(t.number);
@@ -150,6 +148,7 @@ void note_operand(std::size_t offset) {
           bad("wgmma reads byte ", i * kAtom, " of shared memory, which ", name_of(a.writer),
               " has written, with no proxy fence between");
       }
+      w.known = a;
     }
     add_read(b, a, last_read, actor_of_products(warp), time);
   }
