@@ -76,8 +76,7 @@ McTfm::McTfm(McTfmOptions o, Rng& rng) : options(o) {
   if (o.use_rope) detail::check_rope("mc_tfm", o.rope, "dim/heads", o.dim / o.heads);
   detail::check_mixed_chunk("mc_tfm", MixedChunkOptions::of(o));
   attention_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype}), glu_norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
-  qkv = Linear({o.dim, 3 * o.dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
-  detail::init_fused(qkv, {o.dim, o.dim, o.dim}, o.init, rng);
+  qkv = detail::fused_linear(o.dim, {o.dim, o.dim, o.dim}, o.linear_bias, o.init, o.dtype, rng);
   out = Linear({o.dim, o.dim, o.linear_bias, o.init, o.dtype}, rng);
   const TensorOptions made = detail::initial(o.dtype);
   gamma = ones({2, o.dim}, made).requires_grad_(), beta = zeros({2, o.dim}, made).requires_grad_();

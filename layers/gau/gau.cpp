@@ -7,6 +7,8 @@
 #include <sluice/ops/elementwise/map.h>
 #include <sluice/parallel/sequence.h>
 
+#include <numeric>
+
 namespace sluice {
 
 static GauOptions checked(GauOptions o) {
@@ -22,12 +24,14 @@ static GauOptions checked(GauOptions o) {
   return o;
 }
 
-void detail::init_fused(Linear& map, const std::vector<int64_t>& widths, Init init, Rng& rng) {
+Linear detail::fused_linear(int64_t in, const std::vector<int64_t>& widths, bool bias, Init init, DType dtype,
+                            Rng& rng) {
+  Linear map({in, std::reduce(widths.begin(), widths.end()), bias, {InitKind::zeros}, dtype}, rng);
   NoGrad guard;
   std::vector<Tensor> each;
-  for (const int64_t width : widths)
-    each.push_back(init_weight(map.weight.dim(0), width, init, rng, map.weight.dtype()));
+  for (const int64_t width : widths) each.push_back(init_weight(in, width, init, rng, dtype));
   copy_(map.weight, cat(each, 1));
+  return map;
 }
 
 Tensor detail::scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i) {

@@ -109,9 +109,8 @@ struct GauOptions {
 GauOptions gau_alpha_options(int64_t dim, int64_t layers, double dropout = 0.1);
 
 namespace detail {
-/// Initialises a map that is several maps of these widths side by side. Each has its own fan-out: only their product
-/// with x is fused.
-void init_fused(Linear& map, const std::vector<int64_t>& widths, Init init, Rng& rng);
+/// Maps of these widths side by side, for one product with x. Each is drawn as if it stood alone.
+Linear fused_linear(int64_t in, const std::vector<int64_t>& widths, bool bias, Init init, DType dtype, Rng& rng);
 /// γ ⊙ z + β with row i of gamma and beta [rows, s].
 Tensor scale_offset(const Tensor& z, const Tensor& gamma, const Tensor& beta, int64_t i);
 /// The additive bias by distance of a layer with a GauBias (Gau, Flash), for m queries and n keys aligned at the end:
@@ -131,9 +130,8 @@ Tensor relative_bias(const auto& layer, int64_t m, int64_t n, int64_t width) {
 void draw_gau(auto& layer, int64_t rows, int64_t length, int64_t width, Rng& rng) {
   const auto& o = layer.options;
   layer.norm = Norm({o.dim, o.norm, o.norm_eps, o.dtype});
-  layer.in = Linear({o.dim, 2 * o.expansion + o.key_dim, o.linear_bias, {InitKind::zeros}, o.dtype}, rng);
   layer.out = Linear({o.expansion, o.dim, o.linear_bias, o.init, o.dtype}, rng);
-  init_fused(layer.in, {o.expansion, o.expansion, o.key_dim}, o.init, rng);
+  layer.in = fused_linear(o.dim, {o.expansion, o.expansion, o.key_dim}, o.linear_bias, o.init, o.dtype, rng);
   const auto trained = [&](const Shape& shape, double mean) {
     return full(shape, mean, initial(o.dtype)).requires_grad_();
   };
