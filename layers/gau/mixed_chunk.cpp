@@ -24,14 +24,14 @@ void detail::check_mixed_chunk(const char* op, const MixedChunkOptions& o) {
 
 namespace {
 
-/// Operands, of rank 4 after checked().
+/// Operands, of rank 4 after checked_operands().
 struct Operands {
   Tensor q_quad, k_quad, q_lin, k_lin, v;
 };
 
 /// Checks the operands and returns them with rank 4. relative_bias must cover `longest` tokens of a chunk.
-Operands checked(const char* op, const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias,
-                 int64_t longest) {
+Operands checked_operands(const char* op, const Operands& x, const MixedChunkOptions& o, const Tensor& relative_bias,
+                          int64_t longest) {
   const int rank = x.v.rank();
   auto four = [rank](const Tensor& t) { return rank == 3 ? unsqueeze(t, 1) : t; };
   bool fits = rank == 3 || rank == 4;
@@ -320,7 +320,7 @@ Tensor mixed_chunk_attention(const Tensor& q_quad, const Tensor& k_quad, const T
                              const Tensor& key_mask, const Tensor& segments, Rng* rng) {
   const char* op = "mixed_chunk_attention";
   const int64_t n = v.rank() < 3 ? 0 : sequence_piece(v.dim(-2)).total;
-  const Operands x = checked(op, {q_quad, k_quad, q_lin, k_lin, v}, o, relative_bias, std::min(n, o.chunk));
+  const Operands x = checked_operands(op, {q_quad, k_quad, q_lin, k_lin, v}, o, relative_bias, std::min(n, o.chunk));
   detail::check_rows(op, "key_mask", key_mask, boolean, "v", v);
   detail::check_rows(op, "segments", segments, i64, "v", v);
   if (n == 0) return v;
@@ -336,7 +336,8 @@ Tensor detail::mixed_chunk_attention(Call& call, const Tensor& q_quad, const Ten
     return sluice::mixed_chunk_attention(q_quad, k_quad, q_lin, k_lin, v, o, relative_bias, call.key_mask(),
                                          call.segments(), call.rng());
   call.check_causal(o.causal);
-  const Operands x = checked("mixed_chunk_attention", {q_quad, k_quad, q_lin, k_lin, v}, o, relative_bias, o.chunk);
+  const Operands x =
+      checked_operands("mixed_chunk_attention", {q_quad, k_quad, q_lin, k_lin, v}, o, relative_bias, o.chunk);
   const Tensor y = next_tokens(call, x, o, relative_bias);
   return v.rank() == 3 ? squeeze(y, 1) : y;
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kOptimizer = "optimizer.", kConfig = "config.";
 
-template <class T> T number(const SafeTensors& file, const std::string& at, const std::string& key) {
+template <class T> T metadata_number(const SafeTensors& file, const std::string& at, const std::string& key) {
   auto it = file.metadata.find(key);
   if (it == file.metadata.end()) fail<IOError>(at, ": metadata \"", key, "\" is missing");
   T value{};
@@ -29,8 +29,8 @@ TrainingState state_of(const SafeTensors& file, const std::string& at) {
   if (file.format() != detail::kCheckpointFormat)
     fail<IOError>(at, " is not a Sluice checkpoint; load() reads weights that save() wrote");
   TrainingState state;
-  state.step = number<int64_t>(file, at, "step");
-  state.position = file.metadata.contains("position") ? number<int64_t>(file, at, "position") : state.step;
+  state.step = metadata_number<int64_t>(file, at, "step");
+  state.position = file.metadata.contains("position") ? metadata_number<int64_t>(file, at, "position") : state.step;
   if (state.step < 0 || state.position < 0) fail<IOError>(at, ": negative step or position");
   for (const auto& [key, value] : file.metadata)
     if (key.starts_with(kConfig)) state.config[key.substr(kConfig.size())] = value;
@@ -72,7 +72,8 @@ static TrainingState load_here(const Members& model, const std::string& path, Op
   // Older files do not say it. Entries alone do not tell: RMSprop and Adam both have m and v.
   if (const auto of = file.metadata.find("optimizer"); of != file.metadata.end() && of->second != optimizer.name())
     fail<IOError>(at, " holds the state of ", of->second, ", not of ", optimizer.name());
-  const auto seed = number<uint64_t>(file, at, "rng.seed"), offset = number<uint64_t>(file, at, "rng.offset");
+  const auto seed = metadata_number<uint64_t>(file, at, "rng.seed"),
+             offset = metadata_number<uint64_t>(file, at, "rng.offset");
   std::map<std::string, Tensor> weights;
   for (auto& [name, x] : file.tensors) {
     if (name.starts_with(detail::kCheckpointModel)) weights[name.substr(detail::kCheckpointModel.size())] = x;

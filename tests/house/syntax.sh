@@ -2,8 +2,9 @@
 # Every source of a configured build — library, tests, examples — read by another compiler, without a warning:
 #   syntax.sh library|programs|all BUILD COMPILER [FLAG ...]
 # All standard headers are visible everywhere. A call that argument-dependent look-up can send to std is found here, and not
-# by the next standard library, whose headers include others. The project's headers are read once for all sources: the
-# programs see all of them, the library those of core. Builds and tests/house/headers.sh see what a source forgets.
+# by the next standard library, whose headers include others. The project's headers are read once for all sources:
+# programs and layers see all of them, the rooms below those of core. Builds and tests/house/headers.sh see what a source
+# forgets.
 set -euo pipefail
 part=$1 build=$2 compiler=$3
 shift 3
@@ -50,7 +51,7 @@ library=() programs=()  # tests/main.cpp asks more of Catch2 than the others
 for file in "${files[@]}"; do
   case ${file#"$here/"} in
     tests/main.cpp) library+=("$file") ;;
-    tests/* | examples/* | */tests/snippets/*) programs+=("$file") ;;
+    tests/* | examples/* | layers/* | */tests/snippets/*) programs+=("$file") ;;
     *) library+=("$file") ;;
   esac
 done
