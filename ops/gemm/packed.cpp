@@ -212,7 +212,7 @@ template <class T> void gemm_packed(const Micro<T>& micro, const Product<T>& p, 
   const Cut depth(p.k, kDepth);
   // Few rows meet a panel before the next one is packed: one place in L1 or L2 then serves all panels. The columns of a
   // transposed b are read one panel after the other, along all of k.
-  const bool few = RowBlocks(p.n, micro.rows).rows >= p.n, along = few && p.tb == Trans::yes;
+  const bool few = rows_at_a_time(micro, p.n, p.m, depth.length) >= p.n, along = few && p.tb == Trans::yes;
   const int64_t fitting = kWidth / int64_t{sizeof(T)} / micro.cols * micro.cols;
   const int64_t width = along ? micro.cols : few || !pack_b ? p.m : fitting;
   for (int64_t col = 0; col < p.m; col += width)
