@@ -14,10 +14,10 @@ command -v mpirun >/dev/null || { echo 'skipped: no mpirun'; exit 77; }
 die() { printf '%s\n' "$*"; cat "$work"/*.log; exit 1; }
 
 # A save each ten steps, and so many steps that none is at its end when the signal comes: MPI_Finalize waits without a limit
-# for a rank that is stopped. Each job costs the test as much as the first, so none lasts much longer than that needs.
-steps=200
+# for a rank that is stopped.
+steps=600
 run() { # ranks folder [option of mpirun.sh ...]
-  timeout $((100 * slow)) bash "$launch" "$1" "${@:3}" "$program" --smoke --steps "$steps" --evals $((steps / 10)) --out "$work/$2" >"$work/$2.log" 2>&1
+  timeout $((100 * slow)) bash "$launch" "$1" "${@:3}" "$program" --smoke --steps "$steps" --evals 60 --out "$work/$2" >"$work/$2.log" 2>&1
 }
 figures() { cut -d, -f1,3,4,5 "$work/$1/log.csv"; } # without the seconds
 ranks_of() { # the processes that write to a folder
@@ -43,7 +43,7 @@ begun=$(date +%s%3N)
 run 3 whole || die 'the job that nobody disturbed failed'
 took=$(($(date +%s%3N) - begun)) # ms
 if ((took < 5000)); then # a fast machine: such a job ends before it is disturbed
-  steps=$((steps * 7000 / took / 10 * 10))
+  steps=$((600 * 10000 / took / 60 * 60))
   rm -rf "$work/whole"
   run 3 whole || die 'the longer job that nobody disturbed failed'
 fi
