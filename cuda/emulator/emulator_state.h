@@ -108,7 +108,7 @@ struct Warp {
   int registers = 0;       // of each thread
   std::size_t issued = 0;  // instructions of its warpgroup
   LastRead last_read;      // of its products
-  Atom known;  // written like atoms that its products may read: clocks only grow, so all lanes know it since
+  Atom known;              // the last write that all lanes were found to know; clocks only grow, so they still do
 };
 
 /// What all four warps of a warpgroup must do in the same order.

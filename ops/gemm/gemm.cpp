@@ -51,7 +51,8 @@ template <class T> void product(const Product<T>& p, Precision precision, bool m
   if constexpr (sizeof(T) == 4)
     if (packing != Packing::panels) return rounded_product(p, packing);
   const Micro<T>& u = micro<T>(shape.isa);
-  // The first tile that meets a panel of b copies it, and fetches ahead what is far away.
+  // The first tile that meets a panel of b copies it, and fetches ahead. Rows of one tile alone have no use for the
+  // copy: fetching pays for them if b is beyond L2.
   const bool far = p.k * p.ldb > (1 << 20) / int64_t{sizeof(T)};
   gemm_packed(u, p, copy_pays(p.m, u.cols, p.n * p.k), p.m * p.k > 4096 && (p.n > u.rows || far));
 }

@@ -30,8 +30,8 @@ template <class T>
 void gemm_chained(Trans ta, Trans tb, int64_t n, int64_t m, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
                   int64_t ldb, T beta, T* c, int64_t ldc, Precision precision = Precision::f32);
 
-/// c [n, m] = a [n, k] · b [k, m] of few rows of bf16, in f32. A panel of b at a time is widened, or multiplied where
-/// it lies. Not for Isa::base.
+/// c [n, m] = a [n, k] · b [k, m] of few rows of bf16, in f32. b goes past, a part at a time that stays in cache. Not
+/// for Isa::base.
 void pass_by(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, Trans tb, const BFloat16* b, int64_t ldb,
              float* c, int64_t ldc);
 

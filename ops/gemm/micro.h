@@ -26,8 +26,8 @@ template <class T> struct TileCall {
   const T* bias;         // if not null: c_j += bias[j] at the end
   const T* ahead;        // prefetched into L2 from here on, one line for every second p
   bool goes_on = false;  // c holds the chains of the p before, which go on; with beta 0
-  T* panel = nullptr;    // if not null: b_p is copied to panel[p · cols], for cols of the largest tile; b lies far
-                         // away, and is prefetched, from p = k on at ahead[(p - k) · b_k]
+  T* panel = nullptr;  // if not null, which only a tile of all columns takes: b_p is copied to panel[p · cols]. b may
+                       // lie far away, and is prefetched, from p = k on at ahead[(p − k) · b_k]
 };
 
 /// The tiles of one instruction set.

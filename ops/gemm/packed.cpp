@@ -221,6 +221,7 @@ template <class T> void gemm_packed(const Micro<T>& micro, const Product<T>& p, 
       Right<T> right{p.b + l * p.ldb + col, micro.cols, p.ldb, false};
       Source<T> source{p.tb, p.tb == Trans::no ? right.data : p.b + col * p.ldb + l, p.ldb, nullptr};
       if (pack_b) {
+        // The last block of k may be so short that few rows come some at a time.
         const bool once = rows_at_a_time(micro, p.n, cols, k) >= p.n;
         source.to = pack_memory<T>(1, (once ? micro.cols : round_up(cols, micro.cols)) * k + 64 / int64_t{sizeof(T)});
         right = {source.to, once ? 0 : micro.cols * k, micro.cols, true, &source};

@@ -219,7 +219,7 @@ template <class T, class X> struct Matmul {
     }
   }
 
-  /// Few rows, past which b goes. A task has some columns of c.
+  /// Few rows of bf16, past which b goes. A task has some columns of c.
   void passing() const {
     if constexpr (kRounds) {
       const int64_t least = right.trans == Trans::yes ? 64 : 128;
