@@ -1,5 +1,7 @@
 #include <sluice/core/layout.h>
 
+#include <cstdlib>
+
 namespace sluice {
 
 std::optional<Layout> Layout::reshaped(const Shape& to) const {
@@ -40,6 +42,23 @@ Layout Layout::box(const Shape& starts, const Shape& sizes, const Shape& steps) 
   Layout l = *this;
   for (int d = 0; d < rank(); ++d) l = l.narrowed(d, starts[d], sizes[d], steps[d]);
   return l;
+}
+
+Shape Layout::order_in_memory() const {
+  Shape order;
+  const auto step = [&](int64_t d) { return std::abs(strides[static_cast<int>(d)]); };
+  for (int d = 0; d < rank(); ++d) {
+    int at = order.rank();
+    while (at > 0 && step(order[at - 1]) < step(d)) --at;
+    order.insert(at, d);
+  }
+  return order;
+}
+
+int64_t Layout::step_to(int64_t i, int first, int last) const {
+  int64_t at = 0;
+  for (int d = last - 1; d >= first; i /= shape[d], --d) at += i % shape[d] * strides[d];
+  return at;
 }
 
 Layout Layout::expanded(const Shape& to) const {

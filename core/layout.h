@@ -41,6 +41,10 @@ struct Layout {
   Layout narrowed(int d, int64_t start, int64_t size, int64_t step = 1) const;
   /// The same elements in shape `to`; nothing if strides cannot express it.
   std::optional<Layout> reshaped(const Shape& to) const;
+  /// The dims from the largest step to the smallest; of equal steps the earlier dim is first.
+  Shape order_in_memory() const;
+  /// Distance of position i of the row-major box of dims [first, last) from its first element.
+  int64_t step_to(int64_t i, int first, int last) const;
   /// Broadcast to `to`: new and size-1 dims get stride 0. The caller must have checked that the shape broadcasts.
   Layout expanded(const Shape& to) const;
 };

@@ -35,7 +35,7 @@ Tensor Node::saved(std::size_t i) const {
   if (released_)
     fail<AutogradError>(name(),
                         ": the graph was already freed by an earlier backward pass; "
-                        "keep it with {.retain_graph = true} in that pass");
+                        "keep it with {.retain_graph = true} in that pass, or detach() what an earlier step computed");
   const Saved& s = saved_[i];
   if (!s.impl) return {};
   if (s.impl->storage->version() != s.version)

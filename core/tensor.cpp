@@ -157,7 +157,8 @@ void append_text(std::string& s, const Tensor& x) {
 namespace detail {
 
 void fail_undefined(const char* op, std::string_view operand) {
-  fail<ValueError>(op, ": ", operand, " is undefined (default-constructed or moved from)");
+  fail<ValueError>(op, ": ", operand,
+                   " is undefined (default-constructed, moved from, or a grad() that backward() has not filled)");
 }
 void check_defined(const char* op, const std::vector<Tensor>& operands) {
   for (std::size_t i = 0; i < operands.size(); ++i)

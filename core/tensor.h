@@ -51,10 +51,10 @@ class Tensor {
   Tensor() = default;
   Tensor(const Tensor&) = default;
   Tensor(Tensor&&) = default;
-  /// Lets this handle be another tensor's. Not for x[i] = y, which would change the handle that x[i] returns and then
-  /// drop it: write Tensor row = x[i]; copy_(row, y).
+  /// Lets this handle be another tensor's.
   Tensor& operator=(const Tensor&) & = default;
   Tensor& operator=(Tensor&&) & = default;
+  void operator=(const Tensor&) && = delete;  // x[i] = y would write nothing: Tensor row = x[i]; copy_(row, y)
   /// A handle of `impl`, for the library's own use.
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
   /// A scalar, and nested lists: Tensor({1, 2, 3}), Tensor({{1, 2}, {3, 4}}). f32.
@@ -177,7 +177,10 @@ class Tensor {
 
   /// The implementation object, for the library's own use. Throws ValueError if undefined.
   TensorImpl& impl() const {
-    if (!impl_) fail<ValueError>("tensor: this Tensor is undefined (default-constructed or moved from)");
+    if (!impl_)
+      fail<ValueError>(
+          "tensor: this Tensor is undefined (default-constructed, moved from, or a grad() that "
+          "backward() has not filled)");
     return *impl_;
   }
   const Ref<TensorImpl>& ref() const { return impl_; }

@@ -74,6 +74,7 @@
 #include <sluice/layers/nn/init.h>
 #include <sluice/layers/nn/kv_cache.h>
 #include <sluice/layers/nn/pass.h>
+#include <sluice/layers/nn/stream_check.h>
 #include <sluice/layers/nn/module.h>
 #include <sluice/layers/port/pytorch.h>
 #include <sluice/layers/port/tokenizer.h>

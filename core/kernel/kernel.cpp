@@ -15,14 +15,13 @@ void fail_no_bf16(const char* op, Device device) {
 
 namespace {
 
-/// The dims of x in the order of its memory, the farthest apart first; as they are if rows are not contiguous, or if
-/// elements stand for several.
+/// The dims of x in the order of its memory. In their own order if the last stride is not 1, or one is 0 (a broadcast).
 Shape memory_order(const Layout& x) {
-  Shape order = x.shape;
-  std::iota(order.begin(), order.end(), 0);
   if (x.rank() > 0 && x.strides[x.rank() - 1] == 1 &&
       std::find(x.strides.begin(), x.strides.end(), 0) == x.strides.end())
-    std::sort(order.begin(), order.end() - 1, [&](int64_t a, int64_t b) { return x.strides[a] > x.strides[b]; });
+    return x.order_in_memory();
+  Shape order = x.shape;
+  std::iota(order.begin(), order.end(), 0);
   return order;
 }
 /// x with its dims in another order.

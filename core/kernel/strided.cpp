@@ -135,16 +135,10 @@ struct Move {
   int64_t shape[kMaxRank], from[kMaxRank], to[kMaxRank];  // strides in elements
 
   Move(const Layout& source, const Layout& target) {
-    int order[kMaxRank], n = 0;
-    for (int d = 0; d < source.rank(); ++d) {
-      if (source.shape[d] == 1) continue;
-      int at = n++;
-      const auto step = [&](int dim) { return std::abs(target.strides[dim]); };
-      for (; at > 0 && step(order[at - 1]) < step(d); --at) order[at] = order[at - 1];
-      order[at] = d;
-    }
-    for (int i = 0; i < n; ++i) {
-      const int64_t size = source.shape[order[i]], f = source.strides[order[i]], t = target.strides[order[i]];
+    for (const int64_t d : target.order_in_memory()) {
+      const int i = static_cast<int>(d);
+      const int64_t size = source.shape[i], f = source.strides[i], t = target.strides[i];
+      if (size == 1) continue;
       if (rank > 0 && from[rank - 1] == f * size && to[rank - 1] == t * size) {
         shape[rank - 1] *= size, from[rank - 1] = f, to[rank - 1] = t;
       } else {

@@ -57,8 +57,21 @@ int64_t memory_left() {
   int64_t left = std::numeric_limits<int64_t>::max();
   if (const int64_t kb = number_in("/proc/meminfo", "MemAvailable:"); kb >= 0)
     left = 1024 * (kb + std::max<int64_t>(0, number_in("/proc/meminfo", "SwapFree:")));
-  for (const char* container : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"})
-    if (const int64_t most = number_in(container, ""); most >= 0) left = std::min(left, most);
+  struct Container {
+    const char *most, *used, *details;
+  };
+  for (const auto& [most, used, details] :
+       {Container{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"},
+        Container{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+                  "/sys/fs/cgroup/memory/memory.stat"}}) {
+    const int64_t limit = number_in(most, "");
+    if (limit < 0) continue;
+    // Pages of files count as used, but the system drops them when it needs memory.
+    int64_t in_use = std::max<int64_t>(0, number_in(used, ""));
+    for (const char* files : {"\ninactive_file ", "\nactive_file "})
+      in_use -= std::max<int64_t>(0, number_in(details, files));
+    left = std::min(left, limit - std::clamp<int64_t>(in_use, 0, limit));
+  }
   return left;
 }
 

@@ -23,8 +23,8 @@ struct Pages {
 };
 /// The pages of this system.
 const Pages& system_pages();
-/// Bytes that the system has for a program: available memory and swap, at most the container's limit. What is in use
-/// within the container is not subtracted from the limit. On Linux; elsewhere INT64_MAX.
+/// Bytes that the system has for a program: available memory and swap, at most what the container's limit leaves. On
+/// Linux; elsewhere INT64_MAX.
 int64_t memory_left();
 /// False for a request of 1 GB or more that exceeds memory_left(), so that it fails now and not when its pages are
 /// written.

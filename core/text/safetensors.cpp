@@ -142,6 +142,8 @@ class Reading {
     uint64_t length;
     file_.read(&length, 8);
     std::string start(reinterpret_cast<const char*>(&length), 8);  // "<!DOCTYP", "version " of Git LFS
+    check(length <= kMaxHeader || !(start.starts_with("PK") || start.starts_with("\x80\x02")),
+          "is a pickle, not safetensors; in Python: safetensors.torch.save_file(model.state_dict(), path)");
     std::replace_if(
         start.begin(), start.end(), [](char c) { return c < ' ' || c > '~'; }, '.');
     check(length <= kMaxHeader, "the header claims ", length, " bytes; the limit is ", kMaxHeader,

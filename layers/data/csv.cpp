@@ -154,7 +154,7 @@ template <class T> Tensor numbers(const Csv& csv, const std::vector<int64_t>& pl
       const bool read = parse(cell, *to);
       const auto value = static_cast<double>(*to++);
       if (!read || (std::isfinite(value) && (value > high || value < low)))
-        bad(cited(cell), " is no number of type ", dtype);
+        bad(cited(cell), " is not a number of type ", dtype, "; classes() reads words");
     }
   return sluice::to(x, dtype);
 }

@@ -74,10 +74,9 @@ FamilyReader::FamilyReader(const ModelConfig& c, const std::function<bool(const 
       "mtp_num_hidden_layers mtp_use_dedicated_embeddings transformers.js_config unsloth_fixed num_logits_to_keep "
       "use_mamba_kernels vision_config image_token_id video_token_id vision_start_token_id vision_end_token_id "
       "vision_token_id");
-  // In a model for text and images the names of the text's weights have a longer prefix.
-  const std::string body = has("model.language_model.")   ? "model.language_model."
-                           : has("language_model.model.") ? "language_model.model."
-                                                          : "model.";
+  body = has("model.language_model.")   ? "model.language_model."
+         : has("language_model.model.") ? "language_model.model."
+                                        : "model.";
   rename("^embedding\\.", body + "embed_tokens.");
   rename("^norm\\.", body + "norm.");
   rename("^head\\.", has("language_model.lm_head.") ? "language_model.lm_head." : "lm_head.");
@@ -261,7 +260,7 @@ void FamilyReader::dense_or_sparse(bool norm_topk) {
   };
   dense(where([&](int64_t layer) { return !sparse(layer); }));
   if (!any) return;
-  MoeOptions o = moe({"num_experts", "num_local_experts"});
+  MoeOptions o = moe();
   o.norm_topk = c.get("norm_topk_prob", norm_topk);
   o.shared_hidden = c.get<int64_t>("shared_expert_intermediate_size", 0);
   experts(where(sparse), o);

@@ -55,6 +55,8 @@ struct FamilyReader {
   ModelPlan& plan;
   const std::string type;  // model_type
   int64_t layers = 0;
+  std::string
+      body;  // prefix of the names of the files' tensors outside the head; longer in a model for text and images
   /// Default share of a head's channels that RoPE turns. Without a default the configuration may say 1 only, because
   /// transformers reads its share for some families alone.
   std::optional<double> rotary_share = {};
@@ -150,7 +152,7 @@ struct FamilyReader {
   /// A number, which may be a list of the same number for each layer; `otherwise` if absent.
   int64_t one_for_all(const std::string& name, int64_t otherwise) const;
   /// The options of a mixture of experts that families name alike.
-  MoeOptions moe(std::initializer_list<const char*> names_of_experts) const;
+  MoeOptions moe(std::initializer_list<const char*> names_of_experts = {"num_experts", "num_local_experts"}) const;
   /// Mixtures of experts in the blocks `which`: gate, experts and `shared` of mlp. The experts' maps are one tensor or
   /// one for each expert.
   void experts(const std::vector<int64_t>& which, const MoeOptions& o, const std::string& shared = "shared_expert");

@@ -32,13 +32,13 @@ void read_mistral(FamilyReader& r) {
   if (r.type == "ministral3") r.query_growth(o.growth);
   r.mixers(o);
   const bool cwm = r.type == "cwm", windowed = r.type != "mixtral" && r.type != "ministral3";
-  if (cwm) c.any_of<std::string>({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
+  if (cwm) c.needs({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
   if ((cwm || r.type == "ministral") && c.has("layer_types")) r.windows(r.typed("layer_types", "sliding_attention"));
   else if (cwm) r.windows(r.where([](int64_t i) { return i % 4 != 0; }));
   else if (!c.is_null("sliding_window") && (windowed || c.has("sliding_window"))) r.windows(r.all());
   r.usual_names();
   if (r.type != "mixtral") return r.dense(r.all());
-  r.experts(r.all(), r.moe({"num_local_experts", "num_experts"}));
+  r.experts(r.all(), r.moe());
   c.ignore("router_jitter_noise");
   r.block_sparse_moe();
 }
@@ -57,7 +57,7 @@ void read_minimax_m2(FamilyReader& r) {
   for (const std::string of : {"full_attention", "linear_attention", "mlp"})
     c.must_be("layernorm_" + of + "_beta", 1.0);
   r.mixers(o);
-  MoeOptions moe = r.moe({"num_local_experts", "num_experts"});
+  MoeOptions moe = r.moe();
   moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   c.must_be("scoring_func", std::string("sigmoid"));
   c.must_be("use_routing_bias", true);
@@ -128,7 +128,7 @@ void read_mellum(FamilyReader& r) {
   r.usual_names();
   const std::vector<int64_t> dense = r.dense_layers(0);
   r.dense(dense);
-  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  MoeOptions moe = r.moe();
   moe.norm_topk = c.get("norm_topk_prob", true);
   r.experts(r.others_than(dense), moe);
   c.ignore("mtp_layer_types mtp_mlp_layer_types");
@@ -147,7 +147,7 @@ void read_hunyuan(FamilyReader& r) {
   r.usual_names();
   r.members("self_attn", {{"q_norm", "query_layernorm"}, {"k_norm", "key_layernorm"}});
   if (r.type == "hunyuan_v1_dense") return r.dense(r.all());
-  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  MoeOptions moe = r.moe();
   moe.shared_hidden = c.at<int64_t>("intermediate_size"), moe.shared_gate = false;
   if (moe.hidden != moe.shared_hidden) c.refuse("moe_intermediate_size", "only intermediate_size is known");
   if (r.one_for_all("num_shared_expert", 1) != 1) c.refuse("num_shared_expert", "only 1 is known");
@@ -207,9 +207,8 @@ void read_exaone(FamilyReader& r) {
 /// gpt-oss: sinks, biases everywhere, experts with a clamped gate, windows in every other layer.
 void read_gpt_oss(FamilyReader& r) {
   const ModelConfig& c = r.config;
-  // Both must be given: for gpt-oss they have other defaults than for the other families.
-  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
-  c.any_of<std::string>({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
+  c.needs({"rope_theta", "rope_parameters.rope_theta"});
+  c.needs({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
   MultiHeadAttentionOptions o = r.attention();
   o.sink = AttentionSink::learned;
   r.mixers(o);
@@ -256,7 +255,7 @@ void read_afmoe(FamilyReader& r) {
   r.rename("self_attn\\.gates\\.0\\.map\\.", "self_attn.gate_proj.");
   const auto dense_layers = c.get<int64_t>("num_dense_layers", 0);
   r.dense(r.where([&](int64_t layer) { return layer < dense_layers; }));
-  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  MoeOptions moe = r.moe();
   moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   c.must_be("score_func", std::string("sigmoid"));
   c.must_be("route_norm", true);  // transformers normalises the weights whatever the field says
@@ -293,7 +292,7 @@ void read_laguna(FamilyReader& r) {
   r.rename("self_attn\\.gates\\.0\\.map\\.", "self_attn.g_proj.");
   const std::vector<int64_t> dense = r.dense_layers(1);
   r.dense(dense);
-  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  MoeOptions moe = r.moe();
   moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   moe.scale = c.get("moe_routed_scaling_factor", 1.0);
   moe.shared_hidden = c.at<int64_t>("shared_expert_intermediate_size"), moe.shared_gate = false;

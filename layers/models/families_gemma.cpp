@@ -28,7 +28,7 @@ void read_gemma(FamilyReader& r) {
     const auto sliding = r.typed_or_turns("sliding_attention", "sliding_window_pattern", second ? 2 : 6);
     r.mixers(o);
     if (third) {
-      c.any_of<double>({"rope_theta", "rope_parameters.full_attention.rope_theta"});
+      c.needs({"rope_theta", "rope_parameters.full_attention.rope_theta"});
       r.two_ropes(o, sliding, c.get("rope_local_base_freq", 10000.0));
     }
     r.windows(sliding);
@@ -75,10 +75,9 @@ void per_layer_embeddings(FamilyReader& r, int64_t width) {
       PerLayerEmbeddingOptions{.vocabulary = c.get<int64_t>("vocab_size_per_layer_input", 262144),
                                .width = width,
                                .activation = exact ? Act::gelu : Act::gelu_tanh};
-  const std::string body = r.has("model.language_model.") ? "model.language_model." : "model.";
-  r.rename("^per_layer\\.table\\.", body + "embed_tokens_per_layer.");
-  r.rename("^per_layer\\.map\\.", body + "per_layer_model_projection.");
-  r.rename("^per_layer\\.norm\\.", body + "per_layer_projection_norm.");
+  r.rename("^per_layer\\.table\\.", r.body + "embed_tokens_per_layer.");
+  r.rename("^per_layer\\.map\\.", r.body + "per_layer_model_projection.");
+  r.rename("^per_layer\\.norm\\.", r.body + "per_layer_projection_norm.");
   r.rename("per_layer\\.in\\.", "per_layer_input_gate.");
   r.rename("per_layer\\.out\\.", "per_layer_projection.");
   r.rename("per_layer\\.norm\\.", "post_per_layer_input_norm.");
@@ -171,7 +170,7 @@ void read_gemma3n(FamilyReader& r) {
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = o.v_norm = true, o.scale = 1;
   const std::vector<int64_t> sliding = r.typed_or_turns("sliding_attention", "sliding_window_pattern", 5);
-  c.any_of<double>({"rope_theta", "rope_parameters.full_attention.rope_theta"});
+  c.needs({"rope_theta", "rope_parameters.full_attention.rope_theta"});
   r.two_ropes(o, sliding, c.get("rope_local_base_freq", 10000.0));
   r.windows(sliding);
   AltUpOptions streams{.streams = c.get<int64_t>("altup_num_inputs", 4), .scale = c.get("altup_correct_scale", true)};
@@ -194,9 +193,8 @@ void read_gemma3n(FamilyReader& r) {
   if (std::ssize(sparsity) != r.layers) c.refuse(pattern, str("need ", r.layers, " entries"));
   for (int64_t i = 0; i < r.layers; ++i)
     std::get<GluOptions>(r.block(i).feed).sparsity = sparsity[static_cast<std::size_t>(i)];
-  const std::string body = r.has("model.language_model.") ? "model.language_model." : "model.";
-  r.rename("^alt_up\\.in\\.", body + "altup_projections.");
-  r.rename("^alt_up\\.out\\.", body + "altup_unembed_projections.");
+  r.rename("^alt_up\\.in\\.", r.body + "altup_projections.");
+  r.rename("^alt_up\\.out\\.", r.body + "altup_unembed_projections.");
   r.members("alt_up", {{"norm", "router_norm"},
                        {"router", "modality_router"},
                        {"predict", "prediction_coefs"},

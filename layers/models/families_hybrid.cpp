@@ -134,8 +134,7 @@ void read_qwen4(FamilyReader& r) {
   const std::string parts = "(_hyper_connection|hyper_connection_mixer)\\.";
   r.rename("mixer_streams\\.", "attn_hyper_connection.");
   r.rename("feed_streams\\.", "mlp_hyper_connection.");
-  r.rename("^streams\\.", (r.has("model.language_model.") ? std::string("model.language_model.") : "model.") +
-                              "hyper_connection_mixer.");
+  r.rename("^streams\\.", r.body + "hyper_connection_mixer.");
   r.rename(parts + "weight", "$1.hc_norm.weight", {.add = 1});
   r.rename(parts + "map\\.", "$1.block_inject_weight.");
   r.rename(parts + "(down|up)\\.", "$1.input_mix_weight_$2.");
@@ -160,7 +159,7 @@ void read_lara_mini(FamilyReader& r) {
   r.mixers(recurrent, GatedDeltaNetOptions{.heads = delta_sizes(c, r.plan.options)});
   r.usual_names(recurrent);
   delta_names(r);
-  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  MoeOptions moe = r.moe();
   moe.norm_topk = c.get("norm_topk_prob", true);
   moe.shared_hidden = c.at<int64_t>("shared_expert_intermediate_size"), moe.shared_gate = false;
   r.experts(r.all(), moe);
@@ -257,7 +256,7 @@ void read_minimax(FamilyReader& r) {
   for (const char* buffer : {"slope_rate", "query_decay", "key_decay", "diagonal_decay"})
     r.plan.ignore.push_back(str("self_attn\\.", buffer, "$"));
   r.rename("linear_attn\\.", "self_attn.");
-  r.experts(r.all(), r.moe({"num_local_experts", "num_experts"}));
+  r.experts(r.all(), r.moe());
   r.block_sparse_moe();
 }
 
@@ -278,7 +277,7 @@ int64_t lfm2_width(const ModelConfig& c) {
 /// LFM2's experts, chosen by σ.
 void lfm2_experts(FamilyReader& r, const std::vector<int64_t>& which) {
   const ModelConfig& c = r.config;
-  MoeOptions o = r.moe({"num_experts", "num_local_experts"});
+  MoeOptions o = r.moe();
   o.router = MoeRouter::sigmoid, o.router_bias = c.get("use_expert_bias", true);
   o.norm_topk = c.get("norm_topk_prob", true), o.norm_topk_eps = 1e-6;
   o.scale = c.get("routed_scaling_factor", 1.0);

@@ -162,7 +162,7 @@ void kimi_feeds(FamilyReader& r, const std::vector<int64_t>& dense) {
     return kimi ? c.get(name, otherwise) : c.any_of<int64_t>({name, deepseeks});
   };
   r.dense(dense);
-  MoeOptions moe = r.moe({"num_experts", "num_local_experts"});
+  MoeOptions moe = r.moe();
   moe.router = MoeRouter::sigmoid, moe.router_bias = true;
   c.must_be("moe_router_activation_func", std::string("sigmoid"));
   c.ignore("use_grouped_topk");

@@ -83,7 +83,7 @@ void read_nanochat(FamilyReader& r) {
 void read_apertus(FamilyReader& r) {
   const ModelConfig& c = r.config;
   // Without it transformers takes llama3 with a factor.
-  c.any_of<std::string>({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
+  c.needs({"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"});
   MultiHeadAttentionOptions o = r.attention();
   o.qk_norm = true;
   c.must_be("qk_norm", true);
@@ -178,7 +178,7 @@ void read_glm(FamilyReader& r) {
 void read_ernie(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.plan.options.tied = c.get("tie_word_embeddings", r.type != "helium");
-  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
+  c.needs({"rope_theta", "rope_parameters.rope_theta"});
   MultiHeadAttentionOptions o = r.attention();
   o.heads.rope.pairing = RopePairing::interleaved;
   const bool biases = o.heads.qkv_bias = o.heads.out_bias = c.get("use_bias", false);
@@ -268,7 +268,7 @@ void read_llama4(FamilyReader& r) {
 void read_smollm3(FamilyReader& r) {
   const ModelConfig& c = r.config;
   r.plan.options.tied = c.get("tie_word_embeddings", true);
-  c.any_of<double>({"rope_theta", "rope_parameters.rope_theta"});
+  c.needs({"rope_theta", "rope_parameters.rope_theta"});
   MultiHeadAttentionOptions o = r.attention();
   r.mixers(o);
   o.heads.use_rope = false;

@@ -25,15 +25,20 @@ struct Checkpoint {
 };
 
 bool of_embedding(std::string_view name) {
-  if (name == "embed.weight") return true;  // DeepSeek-V4
-  for (const char* end : {"embed_tokens.weight", "backbone.embeddings.weight", "word_embeddings.weight", "wte.weight",
-                          "embed_in.weight", "tokens_embed.weight"})
-    if (name.ends_with(end)) return true;  // the second: Mamba, the third: Ling, Falcon, the fourth: GPT-2, then GPT-1
-  return false;
+  constexpr const char* ends[] = {
+      "embed_tokens.weight",         // Llama and most others
+      "backbone.embeddings.weight",  // Mamba
+      "word_embeddings.weight",      // Ling, Falcon
+      "wte.weight",                  // GPT-2
+      "embed_in.weight",             // GPT-NeoX
+      "tokens_embed.weight",         // GPT-1
+  };
+  return name == "embed.weight" ||  // DeepSeek-V4
+         std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
-bool is_head(std::string_view name) {  // the second: GPT-NeoX, the third: DeepSeek-V4, the last: BioGPT
-  return name == "lm_head.weight" || name == "embed_out.weight" || name == "head.weight" ||
-         name == "output_projection.weight";
+bool is_head(std::string_view name) {
+  return name == "lm_head.weight" || name == "embed_out.weight" ||     // GPT-NeoX
+         name == "head.weight" || name == "output_projection.weight";  // DeepSeek-V4, BioGPT
 }
 
 Checkpoint look(const char* op, const std::string& folder) {
@@ -41,10 +46,16 @@ Checkpoint look(const char* op, const std::string& folder) {
   std::string shard = "model.safetensors";  // that of the embedding
   out.path = folder + "/" + shard;
   std::error_code error;
-  const auto there = [&] { return std::filesystem::exists(out.path, error) || error; };  // its reader says which error
+  const auto there = [&] {
+    return std::filesystem::exists(out.path, error) || error;
+  };  // the file's reader reports the error
   if (!there()) {
     out.path += ".index.json";
-    if (!there()) fail<IOError>(op, ": '", folder, "' has neither model.safetensors nor model.safetensors.index.json");
+    if (!there())
+      fail<IOError>(op, ": '", folder, "' has neither model.safetensors nor model.safetensors.index.json",
+                    std::filesystem::exists(folder + "/pytorch_model.bin", error)
+                        ? "; its pytorch_model.bin is a pickle: write it by safetensors.torch.save_file in Python"
+                        : "");
     shard.clear();
     for (const auto& [name, file] : detail::read_index(op, out.path)) {
       out.shards[name] = file;

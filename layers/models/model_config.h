@@ -4,6 +4,7 @@
 
 #include <sluice/core/text/json.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -47,6 +48,10 @@ class ModelConfig {
     for (const std::string& name : names)
       if (has(name)) return at<T>(name);
     return at<T>(names.front());
+  }
+  /// IOError unless one of the fields is given: for those that have other defaults in other families.
+  void needs(const std::vector<std::string>& names) const {
+    if (std::ranges::none_of(names, [&](const std::string& name) { return has(name); })) at<double>(names.front());
   }
   /// IOError, naming the field, unless it is absent or has this value.
   template <class T> void must_be(const std::string& name, const T& value) const {

@@ -85,7 +85,7 @@ struct Dropout {
   double p = 0;  // share of elements set to 0; the other elements are multiplied by 1/(1 − p)
 
   /// Returns x with elements set to 0; x itself without rng.
-  Tensor operator()(const Tensor& x, Rng* rng) const { return rng ? dropout(x, p, *rng) : x; }
+  Tensor operator()(const Tensor& x, Rng* rng) const { return dropout(x, p, rng); }
   Tensor operator()(const Tensor& x, const Pass& pass) const;
   static void visit(auto&, auto&&) {}
 };

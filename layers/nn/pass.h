@@ -127,6 +127,11 @@ Tensor continued_scan(const Tensor& q, const Tensor& k, const Tensor& v, const T
 Tensor filled_tokens(const Tensor& t, const Tensor& marked, double value, int64_t dim = 1);
 /// The tokens that `keys` does not mark as real; undefined if it is undefined.
 Tensor padding_of(const Tensor& keys);
+template <class M> constexpr const char* type_of() {
+  static_assert(
+      requires { M::type; }, "a layer that makes a Call needs: static constexpr const char* type = \"Name\";");
+  return M::type;
+}
 }  // namespace detail
 
 /// The call of one layer. It checks x and the mask, and provides all that crosses tokens, wherever the tokens are. Its
@@ -137,7 +142,7 @@ class Call {
   /// `given` must be x [batch, n, dim]. Throws ShapeError or DTypeError naming `layer` unless it and the mask fit.
   template <class M>
   Call(const M& module, const char* layer, const Tensor& given, int64_t dim, const Pass& pass)
-      : Call(&module, M::type, layer, given, dim, pass) {}
+      : Call(&module, detail::type_of<M>(), layer, given, dim, pass) {}
   Call(const void* module, const char* type, const char* layer, const Tensor& given, int64_t dim, const Pass& pass);
   /// The pass must outlive the call.
   template <class M> Call(const M&, const char*, const Tensor&, int64_t, Pass&&) = delete;

@@ -201,10 +201,10 @@ std::pair<int64_t, std::size_t> detail::TokenTrie::longest(std::string_view text
 }
 
 std::vector<int64_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
-  if (text.size() > std::numeric_limits<int32_t>::max() / 2)
-    fail<ValueError>("tokenizer: a text of ", text.size(), " bytes is too long for one call");
   std::string valid;
-  take_utf8(valid, text);
+  take_utf8(valid, text);  // up to three times as long: a byte that is no UTF-8 becomes U+FFFD
+  if (valid.size() > std::numeric_limits<int32_t>::max() / 2)
+    fail<ValueError>("tokenizer: a text of ", text.size(), " bytes is too long for one call");
   std::vector<int64_t> ids;
   if (options.special) ids = tables_->prefix;
   Encoder(*tables_, options, ids).encode(valid);

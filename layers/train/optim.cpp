@@ -59,7 +59,8 @@ Optimizer::Optimizer(const char* name, std::vector<NamedTensor> parameters, std:
     if (!is_new)
       fail<ValueError>(name, ": parameters '", first->second->name, "' and '", p.name,
                        "' share their storage; list shared parameters once");
-    if (!names.insert(p.name).second) fail<ValueError>(name, ": two parameters are called '", p.name, "'");
+    if (!names.insert(p.name).second)
+      fail<ValueError>(name, ": two parameters are called '", p.name, "'; make several models members of one struct");
   }
   for (const ParameterGroup& group : groups)
     if (!not_negative(group.lr_factor) || !not_negative(group.weight_decay.value_or(0)))

@@ -3,7 +3,6 @@
 #include <sluice/core/kernel/kernel.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/elementwise/tile_operand.h>
-#include <sluice/ops/shape/memory_order.h>
 
 #include <algorithm>
 
@@ -112,10 +111,10 @@ bool run_transposed(const MapPlan& p, const TileLoops& loops, const void* formul
   std::size_t wanted = 0;
   for (std::size_t k = 0; k < n; ++k) wanted += results[k].defined();
   if (p.count <= wanted || !reads_across(p.operands[0]->layout())) return false;
-  const Shape order = order_in_memory(p.operands[0]->layout());
+  const Shape order = p.operands[0]->layout().order_in_memory();
   for (std::size_t k = 0; k < p.count; ++k) {
     const Tensor& x = *p.operands[k];
-    if (x.shape() != p.shape || !reads_across(x.layout()) || order_in_memory(x.layout()) != order) return false;
+    if (x.shape() != p.shape || !reads_across(x.layout()) || x.layout().order_in_memory() != order) return false;
   }
   const auto permuted = [&](const Tensor& x, bool back) {
     Layout l = x.layout();

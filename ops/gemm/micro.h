@@ -22,12 +22,12 @@ template <class T> struct TileCall {
   T* c;
   int64_t ldc;
   int64_t cols;
-  T alpha, beta;         // beta 0: c is not read
-  const T* bias;         // if not null: c_j += bias[j] at the end
-  const T* ahead;        // prefetched into L2 from here on, one line for every second p
-  bool goes_on = false;  // c holds the chains of the p before, which go on; with beta 0
-  T* panel = nullptr;  // if not null, which only a tile of all columns takes: b_p is copied to panel[p · cols]. b may
-                       // lie far away, and is prefetched, from p = k on at ahead[(p − k) · b_k]
+  T alpha, beta;             // beta 0: c is not read
+  const T* bias = nullptr;   // if not null: c_j += bias[j] at the end
+  const T* ahead = nullptr;  // prefetched into L2 from here on, one line for every second p
+  bool goes_on = false;      // c holds the chains of the p before, which go on; with beta 0
+  T* panel = nullptr;  // if not null, the tile has all columns, and also copies b_p to panel[p · cols]. It prefetches
+                       // b, some rows before it reads them; behind row k − 1 follow the rows at ahead[i · b_k]
 };
 
 /// The tiles of one instruction set.

@@ -143,8 +143,7 @@ template <class T> int64_t rows_at_a_time(const Micro<T>& micro, int64_t n, int6
 
 /// Packs the panel of b that begins at `col`. A whole panel of a b that is not transposed is left to the tile, which
 /// copies what it multiplies.
-template <class T> void pack_panel(const Micro<T>& micro, const Source<T>& from, int64_t col, TileCall<T>& t) {
-  T* const to = from.to + (t.b - from.to);  // t.b is where the panel goes
+template <class T> void pack_panel(const Micro<T>& micro, const Source<T>& from, int64_t col, T* to, TileCall<T>& t) {
   if (from.trans == Trans::yes) micro.transpose(from.b + col * from.ld, from.ld, t.cols, t.k, to, micro.cols);
   else if (t.cols < micro.cols) pack_panels(micro, from.trans, from.b + col, from.ld, t.k, t.cols, to);
   else t.panel = to, t.b = from.b + col, t.b_k = from.ld;
@@ -161,22 +160,22 @@ template <class T> void multiply_block(const Micro<T>& micro, const Left<T>& a, 
   for (int64_t first = 0; first < n; first += block) {
     const int64_t rows = std::min(block, n - first);
     for (int64_t col = 0; col < m; col += micro.cols) {
-      TileCall<T> t{k,
-                    a.data + first * row,
-                    a.grouped ? 1 : row,
-                    a.grouped ? height : a.k,
-                    b.data + col / micro.cols * b.panel,
-                    b.step,
-                    c + first * ldc + col,
-                    ldc,
-                    std::min<int64_t>(micro.cols, m - col),
-                    alpha,
-                    beta,
-                    bias ? bias + col : nullptr,
-                    nullptr};
-      if (first == 0 && b.source) pack_panel(micro, *b.source, col, t);
+      const int64_t panel = col / micro.cols * b.panel;
+      TileCall<T> t{.k = k,
+                    .a = a.data + first * row,
+                    .a_row = a.grouped ? 1 : row,
+                    .a_k = a.grouped ? height : a.k,
+                    .b = b.data + panel,
+                    .b_k = b.step,
+                    .c = c + first * ldc + col,
+                    .ldc = ldc,
+                    .cols = std::min<int64_t>(micro.cols, m - col),
+                    .alpha = alpha,
+                    .beta = beta,
+                    .bias = bias ? bias + col : nullptr};
+      if (first == 0 && b.source) pack_panel(micro, *b.source, col, b.source->to + panel, t);
       // The next panel is prefetched: it may be far away, and its first tile would wait for it.
-      const T* const next = col + micro.cols < m ? t.b + b.panel : b.data;
+      const T* const next = col + micro.cols < m ? b.data + panel + b.panel : b.data;
       for (int64_t i = 0; i < rows; i += height) {
         t.ahead = t.panel    ? t.b + micro.cols
                   : b.packed ? next + std::min(i / height, parts - 1) * (k * micro.cols / parts)

@@ -44,8 +44,20 @@ void multiply_columns(const Micro<float>& u, int64_t n, int64_t cols, int64_t k,
                       const float* b, int64_t ldb, bool goes_on, float* c, int64_t ldc) {
   const int64_t height = Cut(n, u.rows).length;
   for (int64_t i = 0; i < n; i += height) {
-    TileCall<float> t{k, a + i * lda, lda, 1, b, ldb, c + i * ldc, ldc, cols, 1, 0, nullptr, a + i * lda};
-    t.goes_on = goes_on;
+    const float* rows = a + i * lda;
+    const TileCall<float> t{.k = k,
+                            .a = rows,
+                            .a_row = lda,
+                            .a_k = 1,
+                            .b = b,
+                            .b_k = ldb,
+                            .c = c + i * ldc,
+                            .ldc = ldc,
+                            .cols = cols,
+                            .alpha = 1,
+                            .beta = 0,
+                            .ahead = rows,
+                            .goes_on = goes_on};
     u.tile(static_cast<int>(std::min(height, n - i)), t);
   }
 }

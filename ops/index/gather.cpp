@@ -193,7 +193,7 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index_in) {
   detail::check_defined("index_select", x);
   const int d = dim_of("index_select", dim, x);
   const Tensor index = checked_index("index_select", index_in);
-  if (index.rank() != 1) fail("index_select: needs an index of rank 1 — got index=", index);
+  if (index.rank() != 1) fail("index_select: needs an index of rank 1 — got index=", index, "; flatten() it");
   return select_slices("index_select", x, d, index);
 }
 

@@ -41,16 +41,6 @@ void check_indices(const char* op, const Tensor& index, int64_t size) {
   if (!all_within(index.data<int64_t>(), index.numel(), size)) fail_index(op, index, size);
 }
 
-/// Offset of position i of the row-major box shape[first…last) under `strides`, without the share of dim `skip`.
-int64_t offset_of(int64_t i, const Shape& shape, const Shape& strides, int first, int last, int skip = -1) {
-  int64_t offset = 0;
-  for (int d = last - 1; d >= first; --d) {
-    if (d != skip) offset += i % shape[d] * strides[d];
-    i /= shape[d];
-  }
-  return offset;
-}
-
 /// The positions of an index sorted by target and then by position: a counting sort.
 struct Groups {
   std::vector<int64_t> targets;  // distinct, ascending
@@ -79,6 +69,8 @@ void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
   const int64_t matrix = last > 0 ? y.shape()[last - 1] : 1;  // rows that are evenly far apart
   const int64_t down = last > 0 && dim != last - 1 ? x.strides()[last - 1] : 0;
   const int64_t* at = index.data<int64_t>();
+  Layout lanes(y.shape(), x.strides(), 0);  // where the rows of y begin in x: at index 0 of dim
+  lanes.strides[dim] = 0;
   dispatch_all(x.dtype(), [&]<class T>() {
     const T* from = x.data<T>();
     T* out = y.mutable_data<T>();
@@ -89,7 +81,7 @@ void gather_cpu(const Tensor& x, int dim, const Tensor& index, Tensor& y) {
       if (!all_within(at + begin * n, (end - begin) * n, size)) fail_index("gather", index, size);
       for (int64_t r = begin, stop; r < end; r = stop) {
         stop = std::min(end, (r / matrix + 1) * matrix);
-        const T* row = from + offset_of(r, y.shape(), x.strides(), 0, last, dim);
+        const T* row = from + lanes.step_to(r, 0, last);
         if (n == 1) {
           for (int64_t k = 0; k < stop - r; ++k) out[r + k] = row[k * down + at[r + k] * along];
           continue;
@@ -114,9 +106,9 @@ void scatter_lanes(const char* op, Tensor& y, int dim, const Tensor& index, cons
   const Shape& shape = index.shape();
   const ReduceShape s = ReduceShape::along(shape, dim);
   if (index.numel() == 0) return;
+  const Layout box(shape, y.strides(), 0);
   std::vector<int64_t> lane(static_cast<std::size_t>(s.inner));  // offset of each inner position
-  for (int64_t i = 0; i < s.inner; ++i)
-    lane[static_cast<std::size_t>(i)] = offset_of(i, shape, y.strides(), dim + 1, shape.rank());
+  for (int64_t i = 0; i < s.inner; ++i) lane[static_cast<std::size_t>(i)] = box.step_to(i, dim + 1, shape.rank());
   const int64_t size = y.shape()[dim], along = y.strides()[dim], width = std::min<int64_t>(s.inner, 256);
   const int64_t blocks = ceil_div(s.inner, width);
   const int64_t* at = index.data<int64_t>();
@@ -125,7 +117,7 @@ void scatter_lanes(const char* op, Tensor& y, int dim, const Tensor& index, cons
   parallel_for(s.outer * blocks, per_task(s.n * width), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t o = task / blocks, first = task % blocks * width, stop = std::min(s.inner, first + width);
-      T* base = out + offset_of(o, shape, y.strides(), 0, dim);
+      T* base = out + box.step_to(o, 0, dim);
       if (s.inner == 1) {  // one lane
         const int64_t row = o * s.n;
         if (!all_within(at + row, s.n, size)) fail_index(op, index, size);
@@ -182,7 +174,7 @@ void index_select_cpu(const char* op, const Tensor& x_in, int dim, const Tensor&
       for (int64_t r = begin, stop; r < end; r = stop) {  // the slices of one position before dim
         const int64_t o = r / s.n;
         stop = std::min(end, (o + 1) * s.n);
-        const T* base = from + offset_of(o, x.shape(), x.strides(), 0, dim);
+        const T* base = from + x.layout().step_to(o, 0, dim);
         copy_slices(base, along, at + (r - o * s.n), stop - r, s.inner, out + r * s.inner);
       }
     });

@@ -29,16 +29,6 @@ struct MatMul final : Op<"matmul"> {
   }
 };
 
-// y = x·W + b over all leading dims at once: dx = g·Wᵀ, dW = xᵀ·g, db = Σ_rows g.
-struct Linear final : Op<"linear"> {
-  Tensors vjp(const Tensor& g) override {
-    const Tensor rows = as_rows(g);
-    return {needs(0) ? matmul(g, transpose(saved(1), 0, 1)) : Tensor(),
-            needs(1) ? matmul(transpose(as_rows(saved(0)), 0, 1), rows) : Tensor(),
-            needs(2) ? sum(rows, {0}) : Tensor()};
-  }
-};
-
 /// linear() of operands that fit, for the op that was called.
 Tensor product_of_rows(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Shape shape = x.shape();
@@ -53,7 +43,13 @@ Tensor product_of_rows(const char* op, const Tensor& x, const Tensor& weight, co
       fail(op, ": a dimension exceeds 2^31 — got ", x, " and ", weight);
     kernel::matmul(rows, weight.detach(), bias.defined() ? bias.detach() : Tensor(), out);
   }
-  return record<Linear>(std::move(y), {x, weight, bias}, {x, weight});
+  // y = x·W + b over all leading dims at once: dx = g·Wᵀ, dW = xᵀ·g, db = Σ_rows g.
+  return record(op, std::move(y), {x, weight, bias}, {x, weight}, [](const Node& node, const Tensor& g) {
+    const Tensor rows = as_rows(g);
+    return Tensors{node.needs(0) ? matmul(g, transpose(node.saved(1), 0, 1)) : Tensor(),
+                   node.needs(1) ? matmul(transpose(as_rows(node.saved(0)), 0, 1), rows) : Tensor(),
+                   node.needs(2) ? sum(rows, {0}) : Tensor()};
+  });
 }
 
 }  // namespace

@@ -46,7 +46,6 @@ template <class T, class X> struct Matmul {
   int64_t batch, n, m, k;
   Precision precision;
   const T* bias;
-  Shape dims;  // of the batch
 
   void run() const {
     if (plan.way == Plan::shared) shared();
@@ -56,11 +55,7 @@ template <class T, class X> struct Matmul {
   }
 
   /// Where matrix i of an operand begins.
-  int64_t offset(const Tensor& x, int64_t i) const {
-    int64_t at = 0;
-    for (int d = dims.rank() - 1; d > 0; --d) at += i % dims[d] * x.strides()[d], i /= dims[d];
-    return dims.rank() > 0 ? at + i * x.strides()[0] : 0;
-  }
+  static int64_t offset(const Tensor& x, int64_t i) { return x.layout().step_to(i, 0, x.rank() - 2); }
 
   /// A product few [rows, k] · many [k, cols] of few rows. One column is computed as one row of the transposed product.
   struct Skinny {
@@ -350,21 +345,20 @@ void matmul_cpu(const Tensor& a_in, const Tensor& b_in, const Tensor& bias_in, T
   if (!right) b = clone(b), right = operand(b);
   const detail::GemmShape s = shape_of(a, b, bias, c);
   const auto run = [&]<class T, class X>(const Tensor& add) {
-    Matmul<T, X>{plan_gemm(s),
-                 a,
-                 b,
-                 *left,
-                 *right,
-                 a.data<X>(),
-                 b.data<X>(),
-                 c.mutable_data<X>(),
-                 s.batch,
-                 s.n,
-                 s.m,
-                 s.k,
-                 s.precision,
-                 add.defined() ? add.data<T>() : nullptr,
-                 Shape(std::span(c.shape().begin(), c.rank() - 2))}
+    Matmul<T, X>{.plan = plan_gemm(s),
+                 .a = a,
+                 .b = b,
+                 .left = *left,
+                 .right = *right,
+                 .pa = a.data<X>(),
+                 .pb = b.data<X>(),
+                 .pc = c.mutable_data<X>(),
+                 .batch = s.batch,
+                 .n = s.n,
+                 .m = s.m,
+                 .k = s.k,
+                 .precision = s.precision,
+                 .bias = add.defined() ? add.data<T>() : nullptr}
         .run();
   };
   if (c.dtype() == bf16) run.operator()<float, BFloat16>(detail::widened(bias));

@@ -222,6 +222,9 @@ void check_classes(const char* op, const char* name, const Tensor& x, const Tens
 void check_probabilities(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& o) {
   constexpr const char* op = "cross_entropy";
   detail::check_float(op, logits);
+  if (logits.rank() == targets.rank() + 1)
+    fail<DTypeError>(op, ": classes must be i64 or i32 — got ", targets.dtype(), targets, " beside logits=", logits,
+                     "; write to(targets, i64)");
   if (logits.rank() < 1 || logits.shape() != targets.shape())
     fail(op, ": logits=", logits, " and probabilities ", targets.dtype(), targets,
          " do not fit; need [..., C] of both, or classes [...] of i64 or i32");

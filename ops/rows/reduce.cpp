@@ -10,7 +10,6 @@
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
 #include <sluice/ops/rows/softmax.h>
-#include <sluice/ops/shape/memory_order.h>
 
 #include <algorithm>
 #include <cmath>
@@ -85,7 +84,7 @@ Shape places_of(const Shape& dims, const Shape& order) {
 /// order_in_memory() of x; empty where this order is no gain, or would change the order of a sum.
 Shape useful_order(ReduceKind kind, const Tensor& x, const Shape& dims) {
   if (!as_on_cpu(x) || x.is_contiguous()) return {};
-  const Shape order = detail::order_in_memory(x.layout());
+  const Shape order = x.layout().order_in_memory();
   if (std::is_sorted(order.begin(), order.end())) return {};
   if (kind == ReduceKind::max || kind == ReduceKind::min) return order;
   const Shape places = places_of(dims, order);

@@ -79,35 +79,34 @@ template <class T> struct Scan : ScanOperands<T> {
       for (int64_t task = from; task < to; ++task) {
         const int64_t row = task / blocks * together, b = row / heads, col = task % blocks * width;
         const int64_t cols = std::min(width, e - col), chunks = ceil_div(n, chunk);
-        const auto first_step = [&](int64_t i) {
-          return (o.reverse ? chunks - 1 - i / together : i / together) * chunk;
-        };
-        const auto head = [&](int64_t i) { return row % heads + i % together; };
-        for (int64_t i = 0; i < chunks * together; ++i) {  // chunk by chunk, each of them head by head
-          const int64_t begin = first_step(i), h = head(i), steps = std::min(chunk, n - begin);
-          w.ahead.begin(first_step(i + 1), chunk, n, thin ? 1 : 4);  // 3 parts within in_place() or copied()
-          w.ahead.add(b, head(i + 1), col, cols, v, out);
-          if ((i + 1) % together == 0) w.ahead.add(b, h / group, 0, m, q, k);
-          w.state = w.states + i % together * m * width;
-          if (together > 1 && i % together == 0) weights(w.pairs, in_chunk(b, h, begin), steps, o.reverse);
-          const TotalDecays<T> total{decays(b, h), Base::channels};
-          each_piece(total, begin, begin + steps, o.reverse, [&](int64_t first, int64_t count) {
-            const ScanPiece p{b, h, first, count, col, cols};
-            const int64_t end = first + count;
-            const bool start = o.reverse ? end == n || total(end) : first == 0 || total(first);
-            if (start) std::fill_n(w.state, m * cols, T(0));
-            w.ahead.fetch();
-            if (thin) {
-              thin_scan(*this, p, w.state, w.sums, w.step);
-            } else if (by_channel) {
-              copied(w, p, start);
-            } else {
-              if (together > 1) copy_pairs(w.pairs, steps, first - begin, count, w.a);
-              else weights(w.a, in_chunk(b, h, first), count, o.reverse);
-              in_place(w, p, start, o.reverse ? first == 0 : end == n);
-            }
-          });
-        }
+        const auto begin_of = [&](int64_t i) { return (o.reverse ? chunks - 1 - i : i) * chunk; };
+        for (int64_t i = 0; i < chunks; ++i)
+          for (int64_t place = 0; place < together; ++place) {
+            const int64_t h = row % heads + place, begin = begin_of(i), steps = std::min(chunk, n - begin);
+            const bool last = place + 1 == together;
+            w.ahead.begin(begin_of(last ? i + 1 : i), chunk, n, thin ? 1 : 4);  // 3 parts within the pieces
+            w.ahead.add(b, last ? row % heads : h + 1, col, cols, v, out);
+            if (last) w.ahead.add(b, h / group, 0, m, q, k);
+            w.state = w.states + place * m * width;
+            if (together > 1 && place == 0) weights(w.pairs, in_chunk(b, h, begin), steps, o.reverse);
+            const TotalDecays<T> total{decays(b, h), Base::channels};
+            each_piece(total, begin, begin + steps, o.reverse, [&](int64_t first, int64_t count) {
+              const ScanPiece p{b, h, first, count, col, cols};
+              const int64_t end = first + count;
+              const bool start = o.reverse ? end == n || total(end) : first == 0 || total(first);
+              if (start) std::fill_n(w.state, m * cols, T(0));
+              w.ahead.fetch();
+              if (thin) {
+                thin_scan(*this, p, w.state, w.sums, w.step);
+              } else if (by_channel) {
+                channel_piece(w, p, start);
+              } else {
+                if (together > 1) copy_pairs(w.pairs, steps, first - begin, count, w.a);
+                else weights(w.a, in_chunk(b, h, first), count, o.reverse);
+                scalar_piece(w, p, start, o.reverse ? first == 0 : end == n);
+              }
+            });
+          }
       }
     });
   }
@@ -153,9 +152,9 @@ template <class T> struct Scan : ScanOperands<T> {
   }
 
   /// A piece without decay or with a scalar one, whose weights() are in w.a; its steps are in the order of the tensors.
-  /// This function and copied() are not inlined: parallel_for() would compile all of them for each instruction set,
-  /// which only their long loops need.
-  [[gnu::noinline]] void in_place(Memory& w, const ScanPiece& p, bool start, bool last) {
+  /// This function and channel_piece() are not inlined: parallel_for() would compile all of them for each instruction
+  /// set, which only their long loops need.
+  [[gnu::noinline]] void scalar_piece(Memory& w, const ScanPiece& p, bool start, bool last) {
     const int64_t count = p.count, cols = p.cols;
     const auto [queries, keys, q_row, k_row] = in_chunk(p.b, p.h, p.first);
     const T* const values = v.at(p.b, p.h, p.first) + p.col;
@@ -204,7 +203,7 @@ template <class T> struct Scan : ScanOperands<T> {
   }
 
   /// A piece with a decay per channel; its steps are copied into the order of the scan.
-  [[gnu::noinline]] void copied(Memory& w, const ScanPiece& p, bool start) {
+  [[gnu::noinline]] void channel_piece(Memory& w, const ScanPiece& p, bool start) {
     const int64_t count = p.count, cols = p.cols;
     load(w, p);
     const DecayQueries<T> queries{w.q, w.a, w.queries};

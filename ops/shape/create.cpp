@@ -121,11 +121,11 @@ Tensor zeros(const Shape& shape, TensorOptions options) { return detail::filled(
 Tensor ones(const Shape& shape, TensorOptions options) { return detail::filled("ones", shape, 1, options); }
 Tensor zeros_like(const Tensor& x) {
   detail::check_defined("zeros_like", x);
-  return full(x.shape(), 0, x.options());
+  return detail::filled("zeros_like", x.shape(), 0, x.options());
 }
 Tensor ones_like(const Tensor& x) {
   detail::check_defined("ones_like", x);
-  return full(x.shape(), 1, x.options());
+  return detail::filled("ones_like", x.shape(), 1, x.options());
 }
 
 Tensor arange(double start, double end, double step, TensorOptions options) {

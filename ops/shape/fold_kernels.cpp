@@ -38,28 +38,6 @@ void fold_places(const From* x, const Windows& w, int64_t first, int64_t stop, T
   }
 }
 
-/// Offsets of the positions of some leading dims, one after the other.
-class Offsets {
- public:
-  Offsets(const Layout& layout, int dims, int64_t first) : layout_(layout), dims_(dims) {
-    for (int d = dims - 1; d >= 0; first /= layout.shape[d], --d)
-      index_[d] = first % layout.shape[d], at_ += index_[d] * layout.strides[d];
-  }
-  int64_t operator*() const { return at_; }
-  void operator++() {
-    for (int d = dims_ - 1; d >= 0; --d) {
-      at_ += layout_.strides[d];
-      if (++index_[d] < layout_.shape[d]) return;
-      at_ -= layout_.strides[d] * layout_.shape[d], index_[d] = 0;
-    }
-  }
-
- private:
-  const Layout& layout_;
-  int dims_;
-  int64_t index_[kMaxRank], at_ = 0;
-};
-
 void fold_cpu(const Tensor& x, Tensor& y, int dim, int64_t step) {
   constexpr int64_t task = 1 << 14;  // additions
   const Layout& layout = x.layout();
@@ -72,18 +50,14 @@ void fold_cpu(const Tensor& x, Tensor& y, int dim, int64_t step) {
     const From* from = x.data<From>();
     T* to = y.mutable_data<T>();
     parallel_for(s.outer * blocks, std::max<int64_t>(1, task / (block * entries)), [&](int64_t begin, int64_t end) {
-      Offsets offset(layout, dim, begin / blocks);
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t first = i % blocks * block, stop = std::min(s.n, first + block);
-        fold_places(from + *offset, w, first, stop, to + (i / blocks * s.n + first) * s.inner);
-        if (stop == s.n) ++offset;
+        const int64_t row = i / blocks, first = i % blocks * block, stop = std::min(s.n, first + block);
+        fold_places(from + layout.step_to(row, 0, dim), w, first, stop, to + (row * s.n + first) * s.inner);
       }
     });
   };
   if (x.dtype() == bf16) return run.operator()<BFloat16, float>();
-  dispatch_sum("fold", x.dtype(), [&]<class T, class>() {
-    if constexpr (!std::is_same_v<T, BFloat16>) run.template operator()<T, T>();
-  });
+  dispatch_sum("fold", x.dtype(), [&]<class T, class>() { run.template operator()<T, T>(); });
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ static Tensor joined(const char* op, const std::vector<Tensor>& xs, int d, int64
       grads.push_back(node.needs(i) ? narrow(g, d, start, sizes[i]) : Tensor());
     return grads;
   };
-  return record("cat", std::move(y), TensorRefs(inputs), TensorRefs(), std::move(slices));
+  return record(op, std::move(y), TensorRefs(inputs), TensorRefs(), std::move(slices));
 }
 
 Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {

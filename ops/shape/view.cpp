@@ -3,7 +3,6 @@
 #include <sluice/core/node.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
-#include <sluice/ops/shape/memory_order.h>
 #include <sluice/ops/shape/region_node.h>
 
 #include <algorithm>
@@ -183,7 +182,7 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
 static Tensor folded(const Tensor& g, int d, int64_t length, int64_t step) {
   Layout others = g.layout();
   others.shape.erase(g.rank() - 1), others.strides.erase(g.rank() - 1);
-  Shape order = detail::order_in_memory(others);
+  Shape order = others.order_in_memory();
   if (std::is_sorted(order.begin(), order.end())) return fold(g, d, length, step);
   Shape back = order;
   for (int i = 0; i < order.rank(); ++i) back[static_cast<int>(order[i])] = i;

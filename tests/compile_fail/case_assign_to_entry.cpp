@@ -1,5 +1,5 @@
 // x[0] = … would change a handle that is dropped, and not x.
-// message: passing .* as .this. argument discards qualifiers|no viable overloaded|no match for .operator=
+// message: use of deleted function|overload resolution selected deleted operator
 namespace assign_to_entry {
 using namespace sluice;
 #ifdef MISTAKE

@@ -303,7 +303,7 @@ TEST_CASE("read_csv: what is no table is an IOError that names line and column",
   hostile("a,b\n1,\"2\"3\n", {"line 2: cell 2 goes on after its quote"});
   const auto no_number = [&](const std::string& cell, DType dtype) {
     const std::string path = folder.put("file", "a,b\n1,1\n" + cell + ",1\n");
-    refuses([&] { read_csv(path).columns(dtype); }, {path, "line 3, column \"a\"", "no number of type"});
+    refuses([&] { read_csv(path).columns(dtype); }, {path, "line 3, column \"a\"", "is not a number of type"});
   };
   for (const char* cell : {"x", "1x", "1 2", "0x10", "1e999", "--1", "+-1", "++1", "\"\"\"\"", "1.5.2"})
     no_number(cell, f32);

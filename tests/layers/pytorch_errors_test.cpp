@@ -73,7 +73,7 @@ TEST_CASE("load_pytorch: files that are no weights of PyTorch", "[pytorch]") {
     }
     return "";
   };
-  folder.put("model.bin", "PK\x03\x04 and so on"), folder.put("old.pt", "\x80\x02}q");
+  folder.put("model.bin", "PK\x03\x04 and so on"), folder.put("old.pt", "\x80\x02}q\x01(X\x02\x03\x04.");
   folder.put("empty", ""), folder.put("one", "P");
   CHECK_THAT(said("model.bin"), Contains("is a pickle") && Contains("save_file"));
   CHECK_THAT(said("old.pt"), Contains("is a pickle"));

@@ -35,7 +35,10 @@ TEST_CASE("cross_entropy: a class of probability 0 counts nothing, even with a l
 TEST_CASE("cross_entropy: probabilities that do not fit are refused", "[loss]") {
   const Tensor x = zeros({2, 3}), q = full({2, 3}, 1.0 / 3);
   CHECK(cross_entropy(x, q).item() == Approx(std::log(3)));
-  for (const Tensor& other : {ones({2}), ones({3, 2}), ones({2, 3, 1})})
+  CHECK_THROWS_WITH(
+      cross_entropy(x, ones({2})),
+      "cross_entropy: classes must be i64 or i32 — got f32[2] beside logits=[2,3]; write to(targets, i64)");
+  for (const Tensor& other : {ones({3, 2}), ones({2, 3, 1})})
     CHECK_THROWS_WITH(cross_entropy(x, other), Contains("cross_entropy: logits=[2,3] and probabilities f32[") &&
                                                    Contains("] do not fit; need [..., C] of both"));
   CHECK_THROWS_WITH(cross_entropy(x, to(q, f64)),

@@ -354,7 +354,9 @@ TEST_CASE("collectives: an undefined operand is named beside the call, on one ra
                if (sequence) scope.emplace(all);
                (*f)(all);
              }))
-          CHECK(what == words + " is undefined (default-constructed or moved from)");
+          CHECK(what == words +
+                            " is undefined (default-constructed, moved from, or a grad() that "
+                            "backward() has not filled)");
   };
   all_named({{"all_reduce: x", [&](const Communicator& all) { all_reduce(none, all); }},
              {"reduce: x", [&](const Communicator& all) { reduce(none, 0, all); }},
