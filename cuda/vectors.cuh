@@ -106,7 +106,7 @@ inline bool repeats_in_vectors(const sluice::detail::StridedRange& walk) {
 template <class Body> __global__ void __launch_bounds__(kThreads, 3) for_each_vector_kernel(Body body, int64_t n) {
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x, step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = first; i < n / kNeighbours; i += step) body.vector(kNeighbours * i);
-  for (int64_t i = n / kNeighbours * kNeighbours + first; i < n; i += step) body(i);
+  if (const int64_t i = n / kNeighbours * kNeighbours + first; i < n) body(i);  // fewer than a block has threads
 }
 /// body.vector(i) for i = 0, 8, 16 … while i + 8 <= n, and body(i) for the rest.
 template <class Body> void for_each_vector(int64_t n, const Body& body) {

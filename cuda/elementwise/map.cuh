@@ -55,23 +55,25 @@ template <class T, int N> struct Operands {
     }
   }
   /// Operand k at element i of the result.
-  __device__ T operator()(int k, int64_t i) const {
-    if (direct[k]) return load<T>(at[k], i, narrow);
-    const int64_t where = offset_at(walk[k], i);
-    return boolean[k] ? T(static_cast<const bool*>(at[k])[where]) : load<T>(at[k], where, narrow);
-  }
+  __device__ T operator()(int k, int64_t i) const { return at_place(k, direct[k] ? i : offset_at(walk[k], i)); }
   /// Operand k at elements i to i + 7 of the result.
   __device__ void vector(int k, int64_t i, float (&x)[kNeighbours]) const {
     const int64_t where = direct[k] ? i : offset_at(walk[k], i);
-    if (repeated[k] || boolean[k]) {
+    if (repeated[k]) {
+      const float all = at_place(k, where);
 #pragma unroll
-      for (int e = 0; e < kNeighbours; ++e) {
-        const int64_t place = repeated[k] ? where : where + e;
-        x[e] = boolean[k] ? float(static_cast<const bool*>(at[k])[place]) : load<float>(at[k], place, narrow);
-      }
+      for (int e = 0; e < kNeighbours; ++e) x[e] = all;
+    } else if (boolean[k]) {
+#pragma unroll
+      for (int e = 0; e < kNeighbours; ++e) x[e] = static_cast<const bool*>(at[k])[where + e];
     } else {
       load_vector(x, at[k], where, narrow);
     }
+  }
+
+ private:
+  __device__ T at_place(int k, int64_t place) const {
+    return boolean[k] ? T(static_cast<const bool*>(at[k])[place]) : load<T>(at[k], place, narrow);
   }
 };
 
