@@ -222,7 +222,6 @@ Tensor with_rows_before(const Tensor& x, const Tensor& before, int64_t width) {
 }
 
 Tensor composed(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before) {
-  if (x.dtype() == bf16) return detail::in_f32(composed, x, weight, bias, before);
   const int64_t width = weight.dim(0);
   const Tensor rows = with_rows_before(x, before, width);
   Tensor y;
@@ -311,10 +310,11 @@ Tensor causal_conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   padded[x.rank() - 2] = checked_add(op, x.dim(-2), width - 1);
   checked_numel(op, padded);
   const bool silu = activation == Act::silu, here = silu || activation == Act::identity;
-  if (!here && x.dtype() == bf16)  // rounded once, after the activation
-    return detail::in_f32(causal_conv1d, x, weight, bias, before, activation);
-  if (!here || !serves(kernel::causal_conv, x, weight))
+  if (!here || !serves(kernel::causal_conv, x, weight)) {
+    if (x.dtype() == bf16)  // rounded once, after the activation
+      return detail::in_f32(causal_conv1d, x, weight, bias, before, activation);
     return activate(activation, here ? composed(x, weight, bias, before) : causal_conv1d(x, weight, bias, before));
+  }
   const auto plain = [](const Tensor& t) { return t.defined() ? contiguous(t.detach()) : t; };
   Tensor y = empty(x.shape(), x.options(), op);
   if (y.numel() > 0) kernel::causal_conv(plain(x), plain(weight), plain(bias), plain(before), silu, y);
