@@ -76,6 +76,10 @@ struct SquaredError {
     return e * e;
   }
 };
+/// The same of an entry and the mean.
+struct SquaredDeviation : SquaredError {
+  static constexpr const char* name = "var";
+};
 struct AbsoluteError {  // slope 0 where x = y
   static constexpr const char* name = "l1_loss";
   template <class T> SLUICE_FN T operator()(const T& x, const T& y) const { return abs(x - y); }
@@ -220,7 +224,8 @@ using Mathematics = Formulas<1, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Tanh, Sigmo
                              Abs, Sign, Floor, Ceil, Round, Trunc>;
 using Activations = Formulas<1, Identity, Relu, Relu2, Elu, Elu1, Silu, Gelu, GeluTanh, Laplace, LeakyRelu, NsSigmoid>;
 using Gates = Formulas<2, Glu, ReGlu, GeGlu, GeGluTanh, SwiGlu, Bilinear, NsGlu, SiluGlu>;
-using Losses2 = Formulas<2, SquaredError, AbsoluteError, Huber, BceWithLogits, KlTerm, CrossEntropyTerm>;
+using Losses2 =
+    Formulas<2, SquaredError, SquaredDeviation, AbsoluteError, Huber, BceWithLogits, KlTerm, CrossEntropyTerm>;
 using Losses3 = Formulas<3, WeightedBceWithLogits>;
 using Layers1 = Formulas<1, LogDecay, ReluOffset>;
 using Layers2 = Formulas<2, Quotient, FavorFeature, Decayed, FinitePadding>;

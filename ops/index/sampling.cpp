@@ -29,7 +29,7 @@ Tensor multinomial(const Tensor& weights, int64_t n, Rng& rng, bool replacement)
     fail<ValueError>("multinomial: ", w.dim(-1), " categories are too few for ", needed, " of them — got ", weights);
   const Tensor choices = sum(w > 0.0, -1);
   if (w.device() != meta && choices.numel() > 0 && needed > 0 && min(choices).item<int64_t>() < needed)
-    fail<ValueError>("multinomial: each row needs at least ", needed, " positive weights — got one with ",
+    fail<ValueError>("multinomial: each row needs ", needed, " or more positive weights — got one with ",
                      min(choices).item<int64_t>(), " in weights ", weights);
   Shape draws = w.shape();
   draws[draws.rank() - 1] = n;

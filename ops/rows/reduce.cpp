@@ -270,7 +270,7 @@ Centred centred(const char* op, const Tensor& x_in, const Shape& dims, double co
 
 Tensor var(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {
   const Centred c = centred("var", x, dims, correction);
-  return to(sum(map(formula::SquaredError{}, c.x, c.rest), dims, keep_dims) / c.freedom, x.dtype());
+  return to(sum(map(formula::SquaredDeviation{}, c.x, c.rest), dims, keep_dims) / c.freedom, x.dtype());
 }
 // By norm(), whose slope at 0 is 0: equal numbers have a gradient, which √var does not give them.
 Tensor std_dev(const Tensor& x, const Shape& dims, bool keep_dims, double correction) {

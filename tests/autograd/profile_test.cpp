@@ -162,6 +162,14 @@ TEST_CASE("profile: the backward pass of a checkpoint belongs to the modules of 
   CHECK(apart <= 1);  // of the sum
 }
 
+TEST_CASE("profile: the squares of a variance bear its name", "[profile]") {
+  Profile profile;
+  var(ones({8, 4}), {0});
+  const auto ops = profile.by_op();
+  CHECK(find(ops, "var", false));
+  CHECK_FALSE(find(ops, "mse_loss", false));
+}
+
 TEST_CASE("profile: time of nested calls is counted once", "[profile]") {
   Rng rng(1);
   const Tensor big = normal({64, 64, 64}, 0, 1, rng);

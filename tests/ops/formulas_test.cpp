@@ -204,6 +204,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check2("FloorDivide", fm::FloorDivide{}, {4.2, 4.4}, {-2, -1.5});
   check3("WeightedBceWithLogits", fm::WeightedBceWithLogits{}, {-6, 6}, {0, 1}, {0.2, 3});
   check2("SquaredError", fm::SquaredError{}, any, any);
+  check2("SquaredDeviation", fm::SquaredDeviation{}, any, any);
   check2("BceWithLogits", fm::BceWithLogits{}, {-6, 6}, {0, 1});
   check2("KlTerm", fm::KlTerm{}, {-3, 0}, {0.05, 1});
   check2("CrossEntropyTerm", fm::CrossEntropyTerm{}, {0, 1}, {-3, 0});
