@@ -70,11 +70,13 @@ void gemma4_experts(FamilyReader& r) {
 /// Gemma 3n, Gemma 4 E2B and E4B: an embedding for each layer.
 void per_layer_embeddings(FamilyReader& r, int64_t width) {
   const ModelConfig& c = r.config;
-  const bool exact = c.get("hidden_activation", std::string("gelu_pytorch_tanh")) == "gelu";
+  const std::string act = c.get("hidden_activation", std::string("gelu_pytorch_tanh"));  // one of those of dense()
   r.plan.options.per_layer =
       PerLayerEmbeddingOptions{.vocabulary = c.get<int64_t>("vocab_size_per_layer_input", 262144),
                                .width = width,
-                               .activation = exact ? Act::gelu : Act::gelu_tanh};
+                               .activation = act == "gelu"                ? Act::gelu
+                                             : act == "gelu_pytorch_tanh" ? Act::gelu_tanh
+                                                                          : Act::silu};
   r.rename("^per_layer\\.table\\.", r.body + "embed_tokens_per_layer.");
   r.rename("^per_layer\\.map\\.", r.body + "per_layer_model_projection.");
   r.rename("^per_layer\\.norm\\.", r.body + "per_layer_projection_norm.");

@@ -15,8 +15,9 @@ void read_deepseek(FamilyReader& r) {
   if (youtu) r.plan.options.tied = c.get("tie_word_embeddings", true);
   MlaOptions o = r.latent_attention();
   if (r.type == "mistral4") {
-    const auto turned = static_cast<double>(o.rope_dim);
-    r.rotary_share = turned / (turned + static_cast<double>(o.nope_dim));
+    const int64_t head_dim = o.nope_dim + o.rope_dim;
+    c.must_be("head_dim", head_dim);
+    r.rotary_share = static_cast<double>(o.rope_dim) / static_cast<double>(head_dim);
     r.query_growth(o.growth);
   }
   r.latent_rope(o);

@@ -246,13 +246,25 @@ TEST_CASE("model configs: of Mamba and Jamba as published, and what is refused",
   }
 }
 
-TEST_CASE("model configs: of DeepSeek-V3 head_dim is the width of RoPE, or refused", "[models]") {
+TEST_CASE("model configs: of DeepSeek-V3 and Mistral 4 head_dim is what their RoPE turns, or refused", "[models]") {
   Changed m("deepseek_v3");
   CHECK(m.refusal() == "");
   m.config["head_dim"] = 16;
   CHECK_THAT(m.refusal(), Contains("\"head_dim\" is 16; only 4 is known"));
   m.config["model_type"] = "deepseek_v2";  // where transformers ignores it
   CHECK_THAT(m.refusal(), !Contains("head_dim"));
+  Changed four("mistral4");
+  four.config["head_dim"] = 11;
+  CHECK_THAT(four.refusal(), Contains("\"head_dim\" is 11; only 12 is known"));
+}
+
+TEST_CASE("model configs: layers' embeddings of Gemma have the activation of the feeds", "[models]") {
+  for (const auto& [name, act] :
+       {std::pair("gelu", Act::gelu), {"gelu_pytorch_tanh", Act::gelu_tanh}, {"silu", Act::silu}}) {
+    Changed m("gemma3n");
+    m.config["hidden_activation"] = name;
+    CHECK(m.options().per_layer.value().activation == act);
+  }
 }
 
 TEST_CASE("model configs: CWM's windows and RoPE, and what IQuest-Coder must not have", "[models]") {

@@ -209,7 +209,7 @@ def drawn(name, r):
                      dict(rope_type="default", rope_theta=100.0), dict(ROPE["yarn"], rope_type="yarn", rope_theta=100.0)])
         f.update(global_head_dim=pick([4, 8, 12]), attention_k_eq_v=tied, final_logit_softcapping=pick([None, 3.0]),
                  num_global_key_value_heads=pick([None, f["num_key_value_heads"], heads]),
-                 hidden_activation=pick(["gelu_pytorch_tanh", "gelu"]), attention_bias=pick([True, False]),
+                 hidden_activation=pick(["gelu_pytorch_tanh", "gelu", "silu"]), attention_bias=pick([True, False]),
                  layer_types=any_layers(["sliding_attention", "full_attention"])[1:] + ["full_attention"],
                  use_bidirectional_attention=pick([None, "vision"]),
                  rope_parameters=dict(full_attention=full, sliding_attention=dict(rope_type="default", rope_theta=1000.0)))
@@ -227,7 +227,7 @@ def drawn(name, r):
         f.update(hidden_size=heads * pick([4, 6]), final_logit_softcapping=pick([3.0, 30.0]), laurel_rank=pick([3, 5]),
                  altup_num_inputs=pick([1, 2, 4]), altup_correct_scale=pick([True, False]),
                  activation_sparsity_pattern=[pick([0.0, 0.3, 0.95]) for _ in f["layer_types"]],
-                 hidden_activation=pick(["gelu_pytorch_tanh", "gelu"]), attention_bias=pick([True, False]),
+                 hidden_activation=pick(["gelu_pytorch_tanh", "gelu", "silu"]), attention_bias=pick([True, False]),
                  rope_parameters=dict(full_attention=rope(pick(list(ROPE))), sliding_attention=rope("default")))
     if name in ("mistral", "mixtral"):
         f["sliding_window"] = pick([None, 3, 5])
