@@ -372,7 +372,8 @@ def make(kind, fields, folder, seed):
             computed = ("inv_freq", "mup_vector", "slope_rate", "_decay", "embed_positions")  # from the configuration
             if key.endswith("embed_positions.weight"):  # learned ones
                 computed = ()
-            if x.ndim in (0, 4) or not x.is_floating_point() or any(name in key for name in computed):  # 4: GPT-1's mask
+            mask = key.endswith("attn.bias") and x.ndim == 4  # of GPT-1
+            if x.ndim == 0 or mask or not x.is_floating_point() or any(name in key for name in computed):
                 continue
             noise = torch.randn_like(x)
             if "A_log" in key or "dt_bias" in key:
