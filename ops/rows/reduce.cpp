@@ -1,7 +1,6 @@
 #include <sluice/ops/rows/reduce.h>
 
 #include <sluice/core/node.h>
-#include <sluice/core/kernel/strided.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/elementwise/formulas_of_layers.h>
@@ -9,6 +8,7 @@
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/products.h>
+#include <sluice/ops/rows/reduce_layout.h>
 #include <sluice/ops/rows/softmax.h>
 
 #include <algorithm>
@@ -18,148 +18,38 @@
 
 namespace sluice {
 
+using detail::as_on_cpu, detail::converted, detail::count_of, detail::DimRun, detail::places_first,
+    detail::reduce_values, detail::runs_of, detail::with_dims_dropped, detail::with_dims_kept, detail::without_repeats;
+
+Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  detail::check_defined("sum", x);
+  Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  if (!is_float(x.dtype())) return reduce_values(ReduceKind::sum, x, dims, keep_dims, true);
+  detail::check_float("sum", x);
+  // Backward: g, stretched back.
+  return record("sum", reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {},
+                [from = x.shape(), kept](const Tensor& g) { return expand(reshape(g, kept), from); });
+}
+
+Tensor mean(const Tensor& x, const Shape& dims_in, bool keep_dims) {
+  detail::check_defined("mean", x);
+  const Shape dims = wrap_dims("mean", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
+  const int64_t n = count_of(x.shape(), dims);
+  if (x.dtype() == i64) return to(mean(converted(x, f64), dims, keep_dims), f32);  // a sum of i64 could wrap
+  if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) / static_cast<double>(n), f32);
+  // The mean of no numbers: NaN is added instead of a division by 0, so that second derivatives stay finite.
+  const auto divided = [n](const Tensor& total) {
+    return n > 0 ? total / static_cast<double>(n) : total + std::numeric_limits<double>::quiet_NaN();
+  };
+  const Tensor total = reduce_values(ReduceKind::sum, x, dims, keep_dims, true);  // of bf16 in f32: rounded once
+  // Backward: g/n, stretched back.
+  return record("mean", to(divided(total), x.dtype()), {x}, {},
+                [=, from = x.shape(), dtype = x.dtype()](const Tensor& g) {
+                  return expand(reshape(to(divided(detail::widened(g)), dtype), kept), from);
+                });
+}
+
 namespace {
-
-Shape with_dims_kept(Shape s, const Shape& dims) {
-  for (int64_t d : dims) s[static_cast<int>(d)] = 1;
-  return s;
-}
-Shape with_dims_dropped(const Shape& s, const Shape& dims) {
-  Shape out;
-  for (int i = 0, k = 0; i < s.rank(); ++i) {
-    if (k < dims.rank() && dims[k] == i) ++k;
-    else out.push_back(s[i]);
-  }
-  return out;
-}
-int64_t count_of(const Shape& s, const Shape& dims) {
-  int64_t n = 1;
-  for (int64_t d : dims) n *= s[static_cast<int>(d)];
-  return n;
-}
-
-/// Neighbouring dims.
-struct DimRun {
-  int first, last;
-  Shape kept(Shape s) const {
-    for (int d = first; d <= last; ++d) s[d] = 1;
-    return s;
-  }
-  ReduceShape of(const Shape& shape) const { return ReduceShape::along(shape, first, last); }
-};
-/// Sorted dims as runs of neighbours, the last run first.
-std::vector<DimRun> runs_of(const Shape& dims) {
-  std::vector<DimRun> runs;
-  for (int i = dims.rank() - 1; i >= 0;) {
-    const int last = static_cast<int>(dims[i]);
-    int first = last;
-    for (--i; i >= 0 && dims[i] == first - 1; --i) --first;
-    runs.push_back({first, last});
-  }
-  return runs;
-}
-
-constexpr int64_t kFew = 16;  // numbers that fill no register
-
-/// True if x is reduced as the CPU does it: also on meta, where cost() counts.
-bool as_on_cpu(const Tensor& x) { return x.device() == cpu || x.device() == meta; }
-/// True if x has a dim along which numbers are repeated, as by expand().
-bool repeats(const Tensor& x) {
-  for (int d = 0; d < x.rank(); ++d)
-    if (x.strides()[d] == 0 && x.shape()[d] > 1) return true;
-  return false;
-}
-/// x, made contiguous where the kernel would not find long runs in place, unless numbers would be repeated in memory.
-Tensor readable(const Tensor& x, const ReduceShape& s) {
-  if (as_on_cpu(x) && repeats(x)) return x;
-  if (!as_on_cpu(x) || (s.inner == 1 ? s.n : s.inner) < 192) return contiguous(x);
-  return detail::StridedRange(x.layout()).run(0).count > 0 ? x : contiguous(x);
-}
-/// The position of each of the dims in `order`.
-Shape places_of(const Shape& dims, const Shape& order) {
-  Shape places;
-  for (int64_t d : dims) places.push_back(std::find(order.begin(), order.end(), d) - order.begin());
-  return places;
-}
-/// order_in_memory() of x; empty where this order is no gain, or would change the order of a sum.
-Shape useful_order(ReduceKind kind, const Tensor& x, const Shape& dims) {
-  if (!as_on_cpu(x) || x.is_contiguous()) return {};
-  const Shape order = x.layout().order_in_memory();
-  if (std::is_sorted(order.begin(), order.end())) return {};
-  if (kind == ReduceKind::max || kind == ReduceKind::min) return order;
-  const Shape places = places_of(dims, order);
-  const bool in_order = std::is_sorted(places.begin(), places.end());
-  const bool one_run = runs_of(dims).size() == 1 && runs_of(places).size() == 1;
-  return in_order && one_run ? order : Shape{};
-}
-/// The dims of windows, as unfold() makes them, with those of `run`, the places in a window, first: then loops go along
-/// all windows. Empty for other tensors.
-Shape places_first(const Tensor& x, DimRun run) {
-  const ReduceShape s = run.of(x.shape());
-  if (!as_on_cpu(x) || s.inner > 1 || s.outer == 1 || s.n >= kFew || x.is_contiguous()) return {};
-  Shape order;
-  for (int d = run.first; d <= run.last; ++d) order.push_back(d);
-  for (int d = 0; d < x.rank(); ++d)
-    if (d < run.first || d > run.last) order.push_back(d);
-  return order;
-}
-/// x without history, and without its repeats along all dims but those of `except`, which get size 1.
-Tensor without_repeats(const Tensor& x, const Shape& except = {}) {
-  Tensor y = x.detach();
-  for (int d = 0; d < x.rank() && x.numel() > 0; ++d)
-    if (x.strides()[d] == 0 && x.shape()[d] > 1 && std::find(except.begin(), except.end(), d) == except.end())
-      y = narrow(y, d, 0, 1);
-  return y;
-}
-/// to() of a tensor without history. The result repeats its numbers where x does.
-Tensor converted(const Tensor& x, DType dtype) { return expand(to(without_repeats(x), dtype), x.shape()); }
-
-/// Floats that are repeated beyond this number are multiplied, not added one by one.
-constexpr int64_t kVast = int64_t{1} << 32;
-
-/// Reduces sorted dims of x without history. Neighbouring dims go in one pass over memory; dims that
-/// are apart take one pass per run. The result has x's dtype, or, if `wide`, is f32 for bf16: not rounded; and
-/// i64 for integers and bool.
-Tensor reduce_values(ReduceKind kind, const Tensor& x, const Shape& dims, bool keep, bool wide = false) {
-  const DType dtype = !wide ? x.dtype() : is_float(x.dtype()) ? detail::widened(x.dtype()) : i64;
-  if (dims.empty())  // a scalar; a new result
-    return to(kind == ReduceKind::norm ? abs(x.detach()) : clone(x.detach()), dtype);
-  const bool adds = kind == ReduceKind::sum || kind == ReduceKind::norm;
-  // The number of floats in a sum, which decides its order and its bits, stays, as long as a copy of x is thinkable.
-  Tensor y = without_repeats(x, adds && is_float(x.dtype()) && x.numel() <= kVast ? dims : Shape{});
-  if (y.numel() < x.numel()) {
-    const int64_t times = count_of(x.shape(), dims) / count_of(y.shape(), dims);  // how often a result has each number
-    const bool multiplied = adds && times > 1;
-    y = reduce_values(kind, multiplied ? detail::widened(y) : y, dims, true, wide);  // results are rounded once
-    if (multiplied && !is_float(x.dtype())) y = y * to(Tensor::from<int64_t>({times}), y.device());  // exact
-    else if (multiplied) y = y * (kind == ReduceKind::sum ? double(times) : std::sqrt(double(times)));
-    y = contiguous(expand(to(y, dtype), with_dims_kept(x.shape(), dims)));
-    return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
-  }
-  if (const Shape order = useful_order(kind, x, dims); order.rank() > 0) {
-    Shape places, all;  // of the dims in `order`, sorted
-    for (int d = 0; d < x.rank(); ++d) {
-      all.push_back(d);
-      if (std::find(dims.begin(), dims.end(), order[d]) != dims.end()) places.push_back(d);
-    }
-    y = contiguous(permute(reduce_values(kind, permute(y, order), places, true, wide), places_of(all, order)));
-    return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
-  }
-  const auto runs = runs_of(dims);
-  const DType within = runs.size() > 1 ? detail::widened(dtype) : dtype;  // results are rounded once, if at all
-  if (!as_on_cpu(x)) y = to(y, within);
-  for (const DimRun run : runs) {
-    Tensor out = empty(run.kept(y.shape()), {within, y.device()});
-    ReduceShape s = run.of(y.shape());
-    if (const Shape order = places_first(y, run); order.rank() > 0) y = permute(y, order), s = {1, s.n, s.outer};
-    if (y.numel() > 0) kernel::reduce(kind, readable(y, s), out, s);
-    else fill_(out, kind == ReduceKind::max || kind == ReduceKind::min ? std::numeric_limits<double>::quiet_NaN() : 0);
-    y = out;
-  }
-  y = to(y, dtype);
-  return keep ? y : alias(y, Layout(with_dims_dropped(x.shape(), dims)));
-}
-
 Tensor extreme(const char* op, ReduceKind kind, const Tensor& x, const Shape& dims_in, bool keep_dims) {
   detail::check_defined(op, x);
   Shape dims = wrap_dims(op, dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
@@ -205,43 +95,15 @@ Tensor arg_extreme(const char* op, bool largest, const Tensor& x, int64_t dim, b
   Tensor y = empty(shape, {i64, x.device()}, op), from = x.detach();
   if (y.numel() == 0) return y;
   // Short rows are searched side by side, and few columns as rows.
-  if (as_on_cpu(x) && s.inner == 1 && s.n < 4 * kFew && s.outer >= kFew)
+  if (as_on_cpu(x) && s.inner == 1 && s.n < 4 * detail::kFew && s.outer >= detail::kFew)
     from = transpose(reshape(from, {s.outer, s.n}), 0, 1), s = {1, s.n, s.outer};
-  else if (as_on_cpu(x) && s.inner > 1 && s.inner < kFew && s.n >= kFew)
+  else if (as_on_cpu(x) && s.inner > 1 && s.inner < detail::kFew && s.n >= detail::kFew)
     from = transpose(reshape(from, {s.outer, s.n, s.inner}), 1, 2), s = {s.outer * s.inner, s.n, 1};
   kernel::arg_extreme(largest, contiguous(from), y, s);
   return y;
 }
 
 }  // namespace
-
-Tensor sum(const Tensor& x, const Shape& dims_in, bool keep_dims) {
-  detail::check_defined("sum", x);
-  Shape dims = wrap_dims("sum", dims_in, x.rank()), kept = with_dims_kept(x.shape(), dims);
-  if (!is_float(x.dtype())) return reduce_values(ReduceKind::sum, x, dims, keep_dims, true);
-  detail::check_float("sum", x);
-  // Backward: g, stretched back.
-  return record("sum", reduce_values(ReduceKind::sum, x, dims, keep_dims), {x}, {},
-                [from = x.shape(), kept](const Tensor& g) { return expand(reshape(g, kept), from); });
-}
-
-Tensor mean(const Tensor& x, const Shape& dims, bool keep_dims) {
-  detail::check_defined("mean", x);
-  const int64_t n = count_of(x.shape(), wrap_dims("mean", dims, x.rank()));
-  if (x.dtype() == i64) return to(mean(converted(x, f64), dims, keep_dims), f32);  // a sum of i64 could wrap
-  if (!is_float(x.dtype())) return to(to(sum(x, dims, keep_dims), f64) / static_cast<double>(n), f32);
-  const auto divided = [n](const Tensor& total) { return total / static_cast<double>(n); };
-  if (x.dtype() == bf16 && n > 0) {  // from sums of f32, rounded once
-    const Shape sorted = wrap_dims("mean", dims, x.rank()), kept = with_dims_kept(x.shape(), sorted);
-    return record("mean", to(divided(reduce_values(ReduceKind::sum, x, sorted, keep_dims, true)), bf16), {x}, {},
-                  [=, from = x.shape()](const Tensor& g) {
-                    return expand(reshape(to(divided(detail::widened(g)), bf16), kept), from);
-                  });
-  }
-  const Tensor total = sum(detail::widened(x), dims, keep_dims);
-  // Of nothing it is 0 + NaN and not 0/0, of which the gradient of the gradient would be NaN, too.
-  return to(n > 0 ? total / static_cast<double>(n) : total + std::numeric_limits<double>::quiet_NaN(), x.dtype());
-}
 
 Tensor max(const Tensor& x, const Shape& dims, bool keep_dims) {
   return extreme("max", ReduceKind::max, x, dims, keep_dims);

@@ -212,7 +212,8 @@ template <class Op, class T> void reduce_folded_rows(Source<T> x, T* y, ReduceSh
   constexpr int64_t most = 4 * kFew;  // rows at a time
   const int64_t count = folded_count<Op>(s.n), width = ceil_div(count, 4) * 4;
   parallel_for(ceil_div(s.outer, most), ceil_div(1 << 15, most * s.n), [&](int64_t begin, int64_t end) {
-    alignas(64) P folded[most * 2 * kFoldLanes], columns[most * 2 * kFoldLanes], part[most * kFoldLanes];
+    alignas(64) P folded[most * 2 * kFoldLanes] = {};  // turn() reads the columns between count and width, too
+    alignas(64) P columns[most * 2 * kFoldLanes], part[most * kFoldLanes];
     for (int64_t first = begin * most; first < std::min(end * most, s.outer); first += most) {
       const int64_t m = std::min(most, s.outer - first);
       const auto fold = [&](const auto* from, int64_t step) {
