@@ -19,55 +19,52 @@ SLUICE_FN float from_bits(std::uint32_t b) { return __builtin_bit_cast(float, b)
 // 2^k for -126 <= k <= 127. Any other k gives some float, never undefined behaviour: for a NaN argument, k is
 // meaningless.
 SLUICE_FN float pow2(std::int32_t k) { return from_bits((static_cast<std::uint32_t>(k) + 127u) << 23); }
+constexpr float shift = 12582912.0f;  // 1.5 * 2^23: the low bits of x + shift are the integer next to x
+// 2^(k - 127), where t = bits(k + shift), 1 <= k <= 254: k becomes the exponent, and the bits above it go. An integer
+// added to the shift is added to k without an instruction; an even one leaves ties as they are.
+SLUICE_FN float exponent_of(std::uint32_t t) { return from_bits(t << 23); }
 
 // Clamps that let NaN through: a comparison with NaN is false.
 SLUICE_FN float at_most(float x, float hi) { return select(x > hi, hi, x); }
 SLUICE_FN float at_least(float x, float lo) { return select(x < lo, lo, x); }
 
-// e^x = 2^k (1 + p), with |p| < 0.42. Needs |x| < 1e5 or NaN.
+// e^x = 2^k (1 + p), with |p| < 0.42, where t = bits(k + from). Needs |x| < 1e5 or NaN.
 struct ExpParts {
   float p;
-  std::int32_t k;
+  std::uint32_t t;
 };
-// e^(r + n ln 2), where t = n + shift: its low bits are n.
-SLUICE_FN ExpParts exp_rest(float r, float t, float shift) {
+SLUICE_FN ExpParts exp_parts(float x, float from = shift) {
+  float t = x * 1.44269502f + from;
+  float n = t - from;
+  float r = (x - n * 0.693145752f) - n * 1.42860677e-06f;  // ln 2 in two parts; n times the first is exact
   float q = 0.00138378562f;
   q = q * r + 0.00836731866f;
   q = q * r + 0.0416677408f;
   q = q * r + 0.166665375f;
   q = q * r + 0.49999997f;
-  return {r * r * q + r, static_cast<std::int32_t>(bits(t) - bits(shift))};
-}
-SLUICE_FN ExpParts exp_parts(float x) {
-  constexpr float shift = 12582912.0f;  // 1.5 * 2^23: the low bits of t are the rounded integer
-  float t = x * 1.44269502f + shift;
-  float n = t - shift;
-  float r = (x - n * 0.693145752f) - n * 1.42860677e-06f;  // ln 2 in two parts; n times the first is exact
-  return exp_rest(r, t, shift);
+  return {r * r * q + r, bits(t)};
 }
 
-// e^x for -104 <= x <= 89 or NaN. Two factors, because 2^k alone leaves the float range at both ends; the last product
-// rounds into denormals.
-SLUICE_FN float exp_in_range(float x) {
-  ExpParts e = exp_parts(x);
-  std::int32_t half = e.k >> 1;
-  return (1.0f + e.p) * pow2(half) * pow2(e.k - half);
+// Two factors, because 2^k alone leaves the float range at both ends; the last product rounds into denormals.
+SLUICE_FN float exp(float x) {
+  ExpParts e = exp_parts(at_most(at_least(x, -104.0f), 89.0f), shift + 254.0f);
+  std::uint32_t half = e.t >> 1;
+  return (1.0f + e.p) * exponent_of(half) * exponent_of(e.t - half);
 }
-
-SLUICE_FN float exp(float x) { return exp_in_range(at_most(at_least(x, -104.0f), 89.0f)); }
-// 2^k v for -174 <= k <= 79, rounded once.
-SLUICE_FN float scale_low(float v, std::int32_t k) { return v * pow2(k + 48) * 0x1p-48f; }
+// 2^k v for -175 <= k <= 78, rounded once, where t = bits(k + shift_low).
+constexpr float shift_low = shift + 176.0f;
+SLUICE_FN float scale_low(float v, std::uint32_t t) { return v * exponent_of(t) * 0x1p-49f; }
 // exp(x) to the bit, for x <= 50.
 SLUICE_FN float exp_low(float x) {
-  ExpParts e = exp_parts(at_least(x, -104.0f));
-  return scale_low(1.0f + e.p, e.k);
+  ExpParts e = exp_parts(at_least(x, -104.0f), shift_low);
+  return scale_low(1.0f + e.p, e.t);
 }
 
 // 2^k (1 + p) - 1 = 2^k p + (2^k - 1): no cancellation, since p is itself accurate near 0. Half scale, so that k = 128
 // is still a float.
 SLUICE_FN float expm1(float x) {
   ExpParts e = exp_parts(at_most(at_least(x, -18.0f), 89.0f));
-  float s = pow2(e.k - 1);
+  float s = exponent_of(e.t + 126u);
   float y = 2.0f * (e.p * s + (s - 0.5f));
   return select(std::fabs(x) < 1e-8f, x, y);  // keeps -0 and denormals
 }
@@ -128,7 +125,7 @@ SLUICE_FN float log1p(float x) {
 // is 1.
 SLUICE_FN float tanh(float x) {
   ExpParts e = exp_parts(-2.0f * at_most(std::fabs(x), 10.0f));
-  float s = pow2(e.k);
+  float s = exponent_of(e.t + 127u);
   float m = e.p * s + (s - 1.0f);
   return std::copysign(m / (m + 2.0f), x);
 }
@@ -160,19 +157,19 @@ SLUICE_FN float erf(float x) {
   q = q * a - 1.12779713f;
   q = q * a - 0.000166463884f;
   ExpParts e = exp_parts(q);
-  float s = pow2(e.k);
+  float s = exponent_of(e.t + 127u);
   float y = select(a < 0.9f, p * a + a, (1.0f - s) - e.p * s);
   return std::copysign(y, x);
 }
 
 // tail(a) = Phi(-a) = phi(a) P(a) / (a P(a) + R(a)), where phi is the density and P begins with a^4. phi(a) = 2^k E(r),
 // r = 2 (a^2/2 + k ln 2). The absolute error of a^2 counts, so a splits into h + (a - h), with 12 bits in h: h^2 is
-// exact. E has the scale 2^-48, so that 2^(k + 48) is a float even where the tail is denormal.
+// exact. E has the scale 2^-49, so that 2^(k + 49) is a float even where the tail is denormal.
 struct Normal {
   float cdf, density;
 };  // density = e^(-x^2/2) / sqrt(2 pi), for the derivative
 SLUICE_FN Normal normal(float x) {
-  constexpr float shift = 12582912.0f, low = 0x1p-48f;
+  constexpr float low = 0x1p-49f;
   float a = at_most(std::fabs(x), 15.0f);
   float p = a + 8.87702656f;
   p = p * a + 37.0700531f;
@@ -184,8 +181,8 @@ SLUICE_FN Normal normal(float x) {
   q = p * a + q;
   float h = from_bits(bits(a) & 0xfffff000u);
   float s = h * h;
-  float t = s * -0.721347511f + shift;
-  float n = t - shift;
+  float t = s * -0.721347511f + shift_low;
+  float n = t - shift_low;
   float r = ((s + n * 1.3862915f) + n * 2.85721354e-06f) + (a - h) * (a + h);
   float e = 8.62337311e-06f * low;
   e = e * r - 0.000104436724f * low;
@@ -194,7 +191,7 @@ SLUICE_FN Normal normal(float x) {
   e = e * r + 0.0498677753f * low;
   e = e * r - 0.199471146f * low;
   e = e * r + 0.398942292f * low;
-  float scale = pow2(static_cast<std::int32_t>(bits(t) - bits(shift)) + 48);
+  float scale = exponent_of(bits(t));
   float tail = p * e * scale / q;
   // tail, or 1 - tail
   std::uint32_t right = ~static_cast<std::uint32_t>(static_cast<std::int32_t>(bits(x)) >> 31);
