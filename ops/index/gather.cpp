@@ -48,8 +48,11 @@ enum class Places { elements, slices };  // what an index names: scatter_add, in
 /// y plus src at index; y holds the values of x, or zeros where x, the operand, is undefined. Backward: dx = g, dsrc =
 /// g read at index.
 Tensor added(Places places, Tensor y, const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
-  const bool elements = places == Places::elements;
-  (elements ? kernel::scatter_add : kernel::index_add)(y, dim, index, contiguous(src.detach()));
+  const bool elements = places == Places::elements, alone = elements && !x.defined() && index.shape()[dim] == 1;
+  // One number a lane beside zeros is not added but written: in bf16, too, as it is.
+  (alone      ? kernel::scatter
+   : elements ? kernel::scatter_add
+              : kernel::index_add)(y, dim, index, contiguous(src.detach()));
   const auto rule = [elements, dim](const Node& node, const Tensor& g) {
     const auto read = [&](const Tensor& at) {
       return elements ? gather(g, dim, at) : select_slices("index_add", g, dim, at);
