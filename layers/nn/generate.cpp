@@ -1,19 +1,54 @@
 #include <sluice/layers/nn/generate.h>
 
+#include <sluice/core/kernel/parallel.h>
 #include <sluice/core/operands.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/gather.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <vector>
 
 namespace sluice {
 
+namespace {
+
+struct Token {
+  double logit;
+  int64_t token;
+};
+
+/// The `count` likeliest of n tokens, in order; of equally likely ones the lower first.
+std::vector<Token> likeliest(const double* logits, int64_t n, std::size_t count) {
+  // `count` tokens at least reach the count-th of the largest logits of as many parts: few others are looked at.
+  const int64_t parts = n / 16;
+  std::vector<double> largest(static_cast<std::size_t>(parts), -INFINITY);
+  double* const top = largest.data();
+  double least = -INFINITY;
+  if (count < largest.size()) {
+    for (int64_t i = 0; i < 16 * parts; i += parts)
+      for (int64_t k = 0; k < parts; ++k) top[k] = std::max(top[k], logits[i + k]);
+    std::nth_element(top, top + count - 1, top + parts, std::greater<>());
+    least = top[count - 1];
+  }
+  std::vector<Token> tokens;
+  for (int64_t i = 0; i < n; ++i)
+    if (logits[i] >= least) tokens.push_back({logits[i], i});
+  const auto last = tokens.begin() + static_cast<std::ptrdiff_t>(std::min(count, tokens.size()));
+  const auto likelier = [](const Token& a, const Token& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  };
+  if (last != tokens.end()) std::nth_element(tokens.begin(), last, tokens.end(), likelier);
+  std::sort(tokens.begin(), last, likelier);
+  tokens.erase(last, tokens.end());
+  return tokens;
+}
+
 /// Returns the token of one row; `u` in [0, 1) makes the choice. The likeliest token weighs 1.
-static int64_t choose(const double* logits, const double* weights, int64_t n, const GenerateOptions& o, double u) {
+int64_t choose(const double* logits, const double* weights, int64_t n, const GenerateOptions& o, double u) {
   const auto drawn = [&](int64_t count, double total, const auto& token) {
     double left = u * total;
     for (int64_t i = 0; i < count; ++i)
@@ -22,44 +57,36 @@ static int64_t choose(const double* logits, const double* weights, int64_t n, co
     while (!(weights[token(last)] > 0)) --last;
     return token(last);
   };
-  if (o.top_k == 0 && o.top_p == 1 && o.min_p == 0)
+  const bool some = o.top_k > 0 && o.top_k < n;
+  const auto pool = static_cast<std::size_t>(some ? o.top_k : n);
+  if (!some && o.top_p == 1 && o.min_p == 0)
     return drawn(n, std::accumulate(weights, weights + n, 0.0), [](int64_t i) { return i; });
-  struct Token {
-    double logit;
-    int64_t token;
-  };
-  std::vector<Token> tokens(static_cast<std::size_t>(n));
-  for (int64_t i = 0; i < n; ++i) tokens[static_cast<std::size_t>(i)] = {logits[i], i};
-  const auto likelier = [](const Token& a, const Token& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
-  std::size_t sorted = 0;  // so many of the likeliest are in order
-  const auto sort_to = [&](std::size_t count) {
-    const auto at = [&](std::size_t i) { return tokens.begin() + static_cast<std::ptrdiff_t>(i); };
-    if (count < tokens.size()) std::nth_element(at(sorted), at(count), tokens.end(), likelier);
-    std::sort(at(sorted), at(count), likelier);
-    sorted = count;
-  };
-  if (o.top_k > 0 && o.top_k < n) sort_to(static_cast<std::size_t>(o.top_k)), tokens.resize(sorted);
-  double total = 0;
-  for (const Token& t : tokens) total += weights[t.token];
+  std::vector<Token> tokens;
+  if (some) tokens = likeliest(logits, n, pool);
+  const auto sum_of = [weights](double sum, const Token& t) { return sum + weights[t.token]; };
+  double total = tokens.empty() ? std::accumulate(weights, weights + n, 0.0)
+                                : std::accumulate(tokens.begin(), tokens.end(), 0.0, sum_of);
   if (o.top_p < 1) {  // mostly a few tokens are enough: the others are never put in order
     double sum = 0;
     std::size_t many = 0;
-    while (many < tokens.size() && (many == 0 || sum < o.top_p * total)) {
-      if (many == sorted) sort_to(std::min(tokens.size(), std::max<std::size_t>(64, 4 * sorted)));
+    while (many < pool && (many == 0 || sum < o.top_p * total)) {
+      if (many == tokens.size()) tokens = likeliest(logits, n, std::min(pool, std::max<std::size_t>(64, 4 * many)));
       sum += weights[tokens[many++].token];
     }
     tokens.resize(many), total = sum;
   }
   if (o.min_p > 0) {
+    if (tokens.empty())
+      for (int64_t i = 0; i < n; ++i)
+        if (weights[i] >= o.min_p) tokens.push_back({logits[i], i});
     std::erase_if(tokens, [&](const Token& t) { return weights[t.token] < o.min_p; });
-    total = 0;
-    for (const Token& t : tokens) total += weights[t.token];
+    total = std::accumulate(tokens.begin(), tokens.end(), 0.0, sum_of);
   }
   return drawn(static_cast<int64_t>(tokens.size()), total,
                [&](int64_t i) { return tokens[static_cast<std::size_t>(i)].token; });
 }
+
+}  // namespace
 
 Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& rng) {
   check_options("sample_tokens", options);
@@ -70,21 +97,21 @@ Tensor sample_tokens(const Tensor& logits, const GenerateOptions& options, Rng& 
                      " needs the sequences' tokens, which generate() has — scale the logits before");
   const int64_t batch = logits.dim(0), n = logits.dim(1);
   NoGrad guard;
-  const bool draws = options.temperature > 0;
-  const Tensor values = contiguous(to(to(logits, cpu), f64)), u = draws ? uniform({batch}, 0, 1, rng, {f64}) : Tensor();
+  const Tensor rows = to(logits, cpu), most = to(max(rows, {-1}, keep), f64);  // NaN where a row has one
+  for (int64_t b = 0; b < batch; ++b)
+    if (const double top = most.data<double>()[b]; !std::isfinite(top))
+      fail<ValueError>("sample_tokens: row ", b, " of the logits has ",
+                       top == -INFINITY ? "no finite value" : "a NaN or +inf");
+  if (options.temperature == 0) return argmax(rows, -1);
+  const Tensor values = contiguous(to(rows, f64)), u = uniform({batch}, 0, 1, rng, {f64});
   const double least = std::numeric_limits<double>::min();  // ops take a denormal number for 0
-  const Tensor weights =
-      draws ? exp((values - max(values, {-1}, keep)) / std::max(options.temperature, least)) : Tensor();
-  std::vector<int64_t> tokens;
-  for (int64_t b = 0; b < batch; ++b) {
-    const double* row = values.data<double>() + b * n;
-    const bool bad = std::any_of(row, row + n, [](double v) { return std::isnan(v) || v == INFINITY; });
-    const int64_t best = std::max_element(row, row + n) - row;
-    if (bad || row[best] == -INFINITY)
-      fail<ValueError>("sample_tokens: row ", b, " of the logits has ", bad ? "a NaN or +inf" : "no finite value");
-    tokens.push_back(draws ? choose(row, weights.data<double>() + b * n, n, options, u.data<double>()[b]) : best);
-  }
-  return Tensor::from(tokens);
+  const Tensor weights = exp((values - most) / std::max(options.temperature, least));
+  Tensor tokens = empty({batch}, {i64});
+  parallel_for(batch, 1, [&, out = tokens.mutable_data<int64_t>()](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b)
+      out[b] = choose(values.data<double>() + b * n, weights.data<double>() + b * n, n, options, u.data<double>()[b]);
+  });
+  return tokens;
 }
 
 Tensor generate(const std::function<Tensor(const Tensor& tokens)>& logits_of, const Tensor& prompt,

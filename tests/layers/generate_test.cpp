@@ -89,13 +89,17 @@ TEST_CASE("sample_tokens: what rounding leaves goes to the last token that is po
 
 TEST_CASE("sample_tokens: what is drawn of many tokens is their order statistic", "[generate]") {
   // The definition: tokens in order (with top_k and top_p the likeliest first), the first whose sum exceeds u·total.
-  constexpr int64_t rows = 40, n = 3000;
+  // Many are equally likely, on both sides of what top_k and top_p cut off.
+  constexpr int64_t rows = 20, n = 9001;
   Rng rng(3), same(4);
-  const Tensor logits = normal({rows, n}, 0, 2, rng);
+  const Tensor logits = round(normal({rows, n}, 0, 2, rng) * 64) / 64;
   const std::vector<double> u = uniform({rows}, 0, 1, same, {f64}).to_vector<double>();
   for (const GenerateOptions& o : std::vector<GenerateOptions>{{},
                                                                {.temperature = 0.3},
+                                                               {.top_k = 70},
+                                                               {.top_k = 140},
                                                                {.top_k = 200},
+                                                               {.temperature = 0.2, .top_p = 0.6},
                                                                {.top_p = 0.9},
                                                                {.top_k = 900, .top_p = 0.8},
                                                                {.min_p = 0.02},
@@ -113,7 +117,10 @@ TEST_CASE("sample_tokens: what is drawn of many tokens is their order statistic"
         for (const auto& t : tokens) sum += t.first;
         return sum;
       };
-      if (o.top_k > 0 || o.top_p < 1) std::sort(tokens.begin(), tokens.end(), std::greater<>());
+      if (o.top_k > 0 || o.top_p < 1)
+        std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) {
+          return a.first != b.first ? a.first > b.first : a.second < b.second;
+        });
       if (o.top_k > 0) tokens.resize(static_cast<std::size_t>(o.top_k));
       double all = total(), sum = 0;
       std::size_t many = 0;
