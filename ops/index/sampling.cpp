@@ -27,7 +27,7 @@ Tensor multinomial(const Tensor& weights, int64_t n, Rng& rng, bool replacement)
   const int64_t needed = replacement ? std::min<int64_t>(n, 1) : n;
   if (w.dim(-1) < needed)
     fail<ValueError>("multinomial: ", w.dim(-1), " categories are too few for ", needed, " of them — got ", weights);
-  const Tensor choices = sum(w > 0.0, -1);
+  const Tensor choices = needed == 1 ? to(most > 0.0, i64) : sum(w > 0.0, -1);  // of one, the largest tells
   if (w.device() != meta && choices.numel() > 0 && needed > 0 && min(choices).item<int64_t>() < needed)
     fail<ValueError>("multinomial: each row needs ", needed, " or more positive weights — got one with ",
                      min(choices).item<int64_t>(), " in weights ", weights);
