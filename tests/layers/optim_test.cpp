@@ -8,10 +8,10 @@
 #include <sluice/ops/rows/reduce.h>
 
 #include "layers/optim_steps.h"
+#include "support/approx.h"
 #include "support/catch.h"
 
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <memory>
 
@@ -31,10 +31,6 @@ template <class O, class Options> Make maker(Options o) {
 /// A matrix, which decays by default, and a bias, which does not.
 std::vector<NamedTensor> weight_and_bias(DType dtype = f64) {
   return {{"weight", leaf(numbers(15, 1), {3, 5}, dtype)}, {"bias", leaf(numbers(7, 2), {7}, dtype)}};
-}
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.numel() * size_of(a.dtype()))) == 0;
 }
 
 /// One update by hand. t counts from 1; a and b are the moments, 0 at first.

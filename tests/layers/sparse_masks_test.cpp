@@ -19,10 +19,10 @@ using namespace sluice::testing;
 
 namespace {
 
-using Rule = std::function<bool(int64_t p, int64_t j)>;  // p: the query's position
+using MaskRule = std::function<bool(int64_t p, int64_t j)>;  // p: the query's position
 
 /// bool [1, m, n] by the rule.
-Tensor by_rule(int64_t m, int64_t n, const Rule& rule) {
+Tensor by_rule(int64_t m, int64_t n, const MaskRule& rule) {
   std::vector<bool> all;
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) all.push_back(rule(i + n - m, j));
@@ -34,7 +34,7 @@ struct Sizes {
 };
 const Sizes kSizes[] = {{9, 9}, {1, 1}, {3, 9}, {9, 4}, {1, 7}, {0, 5}, {5, 0}, {0, 0}};
 
-void check_pattern(const char* what, const std::function<AttentionMask(bool causal)>& mask, const Rule& rule) {
+void check_pattern(const char* what, const std::function<AttentionMask(bool causal)>& mask, const MaskRule& rule) {
   for (bool causal : {false, true})
     for (auto [m, n] : kSizes) {
       INFO(what << ", causal " << causal << ", " << m << "×" << n);

@@ -1,6 +1,7 @@
 // linear_scan() against the recurrence step by step and against its definition, for every decay from none to
 // total, at the edges of chunks; streams in pieces; later steps; errors. Its rows are in support/cases_scan.cpp.
 #include "ops/gemm_samples.h"
+#include "support/attention_samples.h"
 #include "support/catch.h"
 #include "support/scan_samples.h"
 
@@ -20,8 +21,6 @@ using namespace sluice;
 using namespace sluice::testing;
 
 namespace {
-
-bool all_finite(const Tensor& x) { return all(isfinite(x)).item() != 0; }
 
 void each_variant(const std::function<void(ScanKind, LinearScanOptions)>& f) {
   for (ScanKind kind : kScanKinds)

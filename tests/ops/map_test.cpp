@@ -13,18 +13,13 @@
 #include <sluice/ops/shape/join.h>
 #include <sluice/ops/shape/view.h>
 
-#include <cstring>
 #include <limits>
 #include <vector>
 
 using namespace sluice;
+using namespace sluice::testing;
 
 namespace {
-
-bool same_bits(const Tensor& x, const Tensor& y) {
-  const Tensor a = clone(x), b = clone(y);
-  return a.shape() == b.shape() && !std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.numel()) * 4);
-}
 
 /// Values and gradients of swiglu(x, g) + row.
 std::vector<Tensor> results(const Tensor& x, const Tensor& g, const Tensor& row, const Tensor& seed) {
@@ -84,27 +79,26 @@ TEST_CASE("map: a column beside a matrix equals its copy, on either side", "[map
         const Tensor x = to(uniform({2, rows, width}, -100, 100, rng), dtype);
         const Tensor column = to(uniform({2, rows, 1}, 1, 100, rng), dtype), copy = clone(expand(column, x.shape()));
         const Tensor narrow_column = expand(narrow(to(uniform({2, rows, 3}, 1, 9, rng), dtype), 2, 1, 1), x.shape());
-        CHECK(testing::same_bits(x + column, x + copy));
-        CHECK(testing::same_bits(column + x, copy + x));
-        CHECK(testing::same_bits(x - column, x - copy));
-        CHECK(testing::same_bits(column - x, copy - x));
-        CHECK(testing::same_bits(maximum(x, column), maximum(x, copy)));
-        CHECK(
-            testing::same_bits(narrow_column - expand(column, x.shape()), clone(narrow_column) - copy));  // two columns
+        CHECK(same_bits(x + column, x + copy));
+        CHECK(same_bits(column + x, copy + x));
+        CHECK(same_bits(x - column, x - copy));
+        CHECK(same_bits(column - x, copy - x));
+        CHECK(same_bits(maximum(x, column), maximum(x, copy)));
+        CHECK(same_bits(narrow_column - expand(column, x.shape()), clone(narrow_column) - copy));  // two columns
         const Tensor channels = to(uniform({rows, 1}, 1, 9, rng), dtype), turned = transpose(select(x, 2, 0), 0, 1);
         for (const Tensor& y : {channels, flip(column, {0, 1}), unsqueeze(transpose(clone(turned), 0, 1), 2)})
-          CHECK(testing::same_bits(x - y, x - clone(expand(y, x.shape()))));
+          CHECK(same_bits(x - y, x - clone(expand(y, x.shape()))));
         if (!is_float(dtype)) continue;
-        CHECK(testing::same_bits(x / column, x / copy));
-        CHECK(testing::same_bits(column / x, copy / x));
-        CHECK(testing::same_bits(column * select(x, 0, 1), copy * select(x, 0, 1)));
+        CHECK(same_bits(x / column, x / copy));
+        CHECK(same_bits(column / x, copy / x));
+        CHECK(same_bits(column * select(x, 0, 1), copy * select(x, 0, 1)));
         const Tensor flags = column > 50.0;  // bool beside numbers
-        CHECK(testing::same_bits(x * flags, x * clone(expand(flags, x.shape()))));
+        CHECK(same_bits(x * flags, x * clone(expand(flags, x.shape()))));
       }
   const Tensor odd = reshape(Tensor({inf, -inf, not_a_number, 0.f, -0.f}), {5, 1});
   const Tensor row = cat({odd, normal({600, 1}, 0, 1, rng)}, 0), x = reshape(row, {605});
-  CHECK(testing::same_bits(odd * x, clone(expand(odd, {5, 605})) * x));
-  CHECK(testing::same_bits(x - odd, x - clone(expand(odd, {5, 605}))));
+  CHECK(same_bits(odd * x, clone(expand(odd, {5, 605})) * x));
+  CHECK(same_bits(x - odd, x - clone(expand(odd, {5, 605}))));
 }
 
 TEST_CASE("add_, scale_, fill_: rows that are apart are written as their copies, and nothing else", "[map]") {
@@ -121,14 +115,14 @@ TEST_CASE("add_, scale_, fill_: rows that are apart are written as their copies,
     const auto check = [&](auto write) {
       Tensor base = clone(all), part = narrow(base, -1, 2, width), copy = clone(before);
       write(part), write(copy);
-      CHECK(testing::same_bits(clone(part), copy));
-      CHECK(testing::same_bits(clone(narrow(base, -1, 0, 2)), clone(narrow(all, -1, 0, 2))));
-      CHECK(testing::same_bits(clone(narrow(base, -1, width + 2, 1)), clone(narrow(all, -1, width + 2, 1))));
+      CHECK(same_bits(clone(part), copy));
+      CHECK(same_bits(clone(narrow(base, -1, 0, 2)), clone(narrow(all, -1, 0, 2))));
+      CHECK(same_bits(clone(narrow(base, -1, width + 2, 1)), clone(narrow(all, -1, width + 2, 1))));
     };
     const DType wide = detail::widened(dtype);
     Tensor sum = clone(before);
     add_(sum, y, 2);  // 2·y is exact
-    CHECK(testing::same_bits(sum, to(to(before, wide) + to(y, wide) * 2, dtype)));
+    CHECK(same_bits(sum, to(to(before, wide) + to(y, wide) * 2, dtype)));
     for (double factor : {1.0, 0x1.01p-3}) {
       check([&](Tensor& x) { add_(x, y, factor); });
       check([&](Tensor& x) { add_(x, expand(narrow(y, -1, 0, 1), y.shape()), factor); });
@@ -142,7 +136,7 @@ TEST_CASE("add_, scale_, fill_: rows that are apart are written as their copies,
   Tensor base = some({9, 400}), x = narrow(base, 1, 0, 200), y = narrow(reshape(base, {18, 200}), 0, 0, 9);
   const Tensor sum = x + y;
   add_(x, y);
-  CHECK(testing::same_bits(clone(x), sum));
+  CHECK(same_bits(clone(x), sum));
 }
 
 TEST_CASE("map: transposed operands equal their copies, in every dtype", "[map]") {
@@ -152,12 +146,12 @@ TEST_CASE("map: transposed operands equal their copies, in every dtype", "[map]"
       const Tensor whole = normal(shape, 0, 1, rng, {dtype}), x = transpose(whole, 0, -1), other = clone(x) + 1.0;
       const Tensor copy = clone(x), pair = unsqueeze(x, 0), wide = expand(pair, stack({x, x}, 0).shape());
       INFO(str(x.shape(), " ", dtype));
-      CHECK(testing::same_bits(gelu(x), gelu(copy)));
-      CHECK(testing::same_bits(x + other, copy + other));
-      CHECK(testing::same_bits(other * x, other * copy));
-      CHECK(testing::same_bits(wide + other, expand(copy + other, wide.shape())));
-      CHECK(testing::same_bits(to(x, dtype == f32 ? bf16 : f32), to(copy, dtype == f32 ? bf16 : f32)));
-      CHECK(testing::same_bits(where(copy > 0.0, x, other), where(copy > 0.0, copy, other)));
+      CHECK(same_bits(gelu(x), gelu(copy)));
+      CHECK(same_bits(x + other, copy + other));
+      CHECK(same_bits(other * x, other * copy));
+      CHECK(same_bits(wide + other, expand(copy + other, wide.shape())));
+      CHECK(same_bits(to(x, dtype == f32 ? bf16 : f32), to(copy, dtype == f32 ? bf16 : f32)));
+      CHECK(same_bits(where(copy > 0.0, x, other), where(copy > 0.0, copy, other)));
     }
 }
 

@@ -1,6 +1,7 @@
 // Precision: which products it changes, where it is in force, and that every instruction set means the same by it.
 #include <sluice/ops/gemm/precision.h>
 
+#include "support/approx.h"
 #include "support/catch.h"
 #include "support/isa_scope.h"
 
@@ -25,6 +26,7 @@
 #include <vector>
 
 using namespace sluice;
+using namespace sluice::testing;
 using sluice::testing::for_each_isa;
 using detail::Trans;
 
@@ -33,10 +35,6 @@ namespace {
 float rounded(float x) {
   detail::round_to_bf16(&x, 1);
   return x;
-}
-
-bool same_bits(const Tensor& x, const Tensor& y) {
-  return x.shape() == y.shape() && !std::memcmp(x.raw(), y.raw(), static_cast<std::size_t>(x.numel()) * 4);
 }
 
 double largest_difference(const Tensor& x, const Tensor& y) { return max(abs(x - y)).item(); }
