@@ -113,7 +113,7 @@ TEST_CASE("forgetting attention: gates that do not read x", "[heads]") {
   const Tensor p = arange(9, {f64});
   const Tensor bias = unsqueeze(unsqueeze(neg(decay), -1), -1) * (unsqueeze(p, 1) - unsqueeze(p, 0));
   const auto [q, k, v] = fixed.heads.project(fixed.options.heads, x);
-  const auto attended = [&](const Tensor& added) {
+  const auto attended = [&, q = q, k = k, v = v](const Tensor& added) {  // clang 14 captures no structured bindings
     return fixed.heads.finish(heads, attention(q, k, v, {.mask = {.causal = true}, .bias = added}), x);
   };
   CHECK(max(abs(fixed(x) - attended(bias))).item() < 1e-13);
