@@ -19,7 +19,8 @@ SLUICE_FN float from_bits(std::uint32_t b) { return __builtin_bit_cast(float, b)
 // 2^k for -126 <= k <= 127. Any other k gives some float, never undefined behaviour: for a NaN argument, k is
 // meaningless.
 SLUICE_FN float pow2(std::int32_t k) { return from_bits((static_cast<std::uint32_t>(k) + 127u) << 23); }
-constexpr float shift = 12582912.0f;  // 1.5 * 2^23: the low bits of x + shift are the integer next to x
+constexpr float shift = 12582912.0f;               // 1.5 * 2^23: the low bits of x + shift are the integer next to x
+constexpr double wide_shift = 6755399441055744.0;  // 1.5 * 2^52, for a double
 // 2^(k - 127), where t = bits(k + shift), 1 <= k <= 254: k becomes the exponent, and the bits above it go. An integer
 // added to the shift is added to k without an instruction; an even one leaves ties as they are.
 SLUICE_FN float exponent_of(std::uint32_t t) { return from_bits(t << 23); }
@@ -206,9 +207,8 @@ struct Quadrant {
   std::uint32_t n;
 };
 SLUICE_FN Quadrant quadrant(float x) {
-  constexpr double shift = 6755399441055744.0;  // 1.5 * 2^52: the rounding trick in double
-  double t = static_cast<double>(x) * 0.63661977236758134 + shift;
-  double n = t - shift;
+  double t = static_cast<double>(x) * 0.63661977236758134 + wide_shift;
+  double n = t - wide_shift;
   double r = (static_cast<double>(x) - n * 1.570796325802803) - n * 9.920935796805404e-10;
   float ok = select(std::fabs(x) < 1e15f, static_cast<float>(r), nan);
   return {ok, static_cast<std::uint32_t>(__builtin_bit_cast(std::uint64_t, t))};
@@ -281,9 +281,8 @@ SLUICE_FN float pow(float x, float y) {
   double z = static_cast<double>(e) * l;
   z = select(z > 160.0, 160.0, z);
   z = select(z < -160.0, -160.0, z);
-  constexpr double shift = 6755399441055744.0;  // 1.5 * 2^52
-  double t = z + shift;
-  double r = z - (t - shift);
+  double t = z + wide_shift;
+  double r = z - (t - wide_shift);
   double p = 0.0001535336490067576;
   p = p * r + 0.0013398899862987462;
   p = p * r + 0.009618437517165662;

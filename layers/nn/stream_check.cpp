@@ -15,7 +15,8 @@ StreamcheckResult detail::streamcheck(const Tensor& x, const Tensor& full,
                                       double tolerance) {
   if (full.rank() < 2 || full.numel() == 0 || full.dim(1) != x.dim(1))
     fail("streamcheck: the model must return rows of tokens, [batch, n, …] — got ", full);
-  StreamcheckResult result{.ok = true};
+  StreamcheckResult result;
+  result.ok = true;
   for (const bool growing : {false, true}) {
     Stream stream;
     for (int64_t first = 0, m = 1; first < full.dim(1); first += m, m += growing) {

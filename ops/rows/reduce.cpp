@@ -44,9 +44,7 @@ Tensor mean(const Tensor& x, const Shape& dims_in, bool keep_dims) {
   const Tensor total = reduce_values(ReduceKind::sum, x, dims, keep_dims, true);  // of bf16 in f32: rounded once
   // Backward: g/n, stretched back.
   return record("mean", to(divided(total), x.dtype()), {x}, {},
-                [=, from = x.shape(), dtype = x.dtype()](const Tensor& g) {
-                  return expand(reshape(to(divided(detail::widened(g)), dtype), kept), from);
-                });
+                [=, from = x.shape()](const Tensor& g) { return expand(reshape(divided(g), kept), from); });
 }
 
 namespace {
