@@ -73,8 +73,8 @@ void write_op_table(const std::string& folder) {
 }
 
 std::vector<std::string> formula_names(const std::string& source_dir) {
-  const std::regex named(
-      R"(^(?:struct (\w+)(?: : \w+(?:<\w+>)?)? \{|using (\w+) = (?!Formulas)|SLUICE_(?:UNARY|BINARY)_FORMULA\((\w+), ))");
+  const std::regex named(R"(^(?:struct (\w+)(?: : \w+(?:<\w+>)?)? \{|using (\w+) = (?!Formulas)|)"
+                         R"(SLUICE_(?:UNARY|BINARY)_FORMULA\((\w+), ))");
   std::vector<std::string> names;
   for (const char* page : {"/ops/elementwise/formulas.h", "/ops/elementwise/formulas_of_layers.h"}) {
     std::ifstream in(source_dir + page);
