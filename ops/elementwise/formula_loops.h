@@ -23,8 +23,6 @@
 #define SLUICE_LOOP inline
 #endif
 
-#define SLUICE_RESTRICT __restrict__
-
 namespace sluice::formula {
 
 /// quick(f, x…, y): y = f(x…) without a call of the C library, for formulas that have such a loop. Returns false where

@@ -46,13 +46,13 @@ template <class F, class T, std::size_t number, std::size_t... I>
 SLUICE_LOOP void formula_loop(const void* formula, const T* const* in, T* const* out, int64_t n) {
   const F f = *static_cast<const F*>(formula);
   const T* const x[] = {in[I]...};
-  T* SLUICE_RESTRICT y = out[0];
+  T* const y = out[0];
   if constexpr (requires { on_bits(f, x[I][0]...); }) {
     SLUICE_VECTORIZE
     for (int64_t i = 0; i < n; ++i) y[i] = on_bits(f, x[I][i]...);
   } else if constexpr (std::same_as<T, BFloat16>) {
     const Bf16Pair* const pairs[] = {reinterpret_cast<const Bf16Pair*>(x[I])...};
-    Bf16Pair* SLUICE_RESTRICT to = reinterpret_cast<Bf16Pair*>(y);
+    Bf16Pair* const to = reinterpret_cast<Bf16Pair*>(y);
     SLUICE_VECTORIZE
     for (int64_t i = 0; i < n / 2; ++i) to[i] = pair_call(f, pairs[I][i]...);
     if (n % 2) y[n - 1].bits = static_cast<uint16_t>(pair_call(f, uint32_t{x[I][n - 1].bits}...));

@@ -25,7 +25,7 @@ constexpr int64_t kRows = 4;              // rows of one sequence at a time
 constexpr int64_t kFew = 64;              // rows that are added up in T before their sum is added in f64
 constexpr int64_t kSegment = 512;         // rows of a task of the backward pass
 
-template <class T> void add_product(const T* a, const T* b, T* SLUICE_RESTRICT sum, int64_t n) {
+template <class T> void add_product(const T* a, const T* b, T* __restrict__ sum, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += a[i] * b[i];
 }
 /// The sum of all loops here: to(r) += Σ_j w(j) ⊙ x(r + j) for rows of n numbers, r < rows and j < taps. A null x(i) is
@@ -43,7 +43,7 @@ template <class T> void correlate(int64_t rows, int64_t taps, auto&& w, auto&& x
   for (int j = 0; j < 4; ++j) a[j] = w(j);
   const T *a0 = a[0], *a1 = a[1], *a2 = a[2], *a3 = a[3];
   const T *b0 = b[0], *b1 = b[1], *b2 = b[2], *b3 = b[3], *b4 = b[4], *b5 = b[5], *b6 = b[6];
-  T *SLUICE_RESTRICT c0 = to(0), *SLUICE_RESTRICT c1 = to(1), *SLUICE_RESTRICT c2 = to(2), *SLUICE_RESTRICT c3 = to(3);
+  T* __restrict__ c0 = to(0), * __restrict__ c1 = to(1), * __restrict__ c2 = to(2), * __restrict__ c3 = to(3);
   SLUICE_VECTORIZE
   for (int64_t i = 0; i < n; ++i) {
     c0[i] = (((c0[i] + a0[i] * b0[i]) + a1[i] * b1[i]) + a2[i] * b2[i]) + a3[i] * b3[i];
@@ -96,7 +96,7 @@ void causal_conv_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias, 
           const auto to = [=](int64_t r) { return y + (row + r) * p.c + first; };
           p.sums(row, some, first, count, to);
           for (int64_t r = 0; silu && r < some; ++r) {
-            T* SLUICE_RESTRICT const h = to(r);
+            T* __restrict__ const h = to(r);
             for (int64_t k = 0; k < count; ++k) h[k] = formula::Silu()(Value<T>{h[k], {}}).v;
           }
         }
@@ -145,7 +145,7 @@ template <class T> class BackwardTask {
       p_.sums(made_, some, first_, count_, [&](int64_t r) { return made(made_ + r); });
       for (int64_t r = 0; r < some; ++r) {
         const T* const g = g_ + (made_ + r) * p_.c + first_;
-        T* SLUICE_RESTRICT const h = made(made_ + r);
+        T* __restrict__ const h = made(made_ + r);
         for (int64_t k = 0; k < count_; ++k) h[k] = g[k] * formula::Silu()(Dual<T, 1>::variable(h[k], 0, T(1))).d[0];
       }
     }
@@ -165,7 +165,7 @@ template <class T> class BackwardTask {
     correlate<T>(
         p_.width, some, [&](int64_t r) { return h(row + r); },
         [&](int64_t i) { return p_.at(row, i - (p_.width - 1), first_); }, few, count_);
-    T* SLUICE_RESTRICT const bias = few(p_.width);
+    T* __restrict__ const bias = few(p_.width);
     for (int64_t r = 0; r < some; ++r) {
       const T* const here = h(row + r);
       for (int64_t k = 0; k < count_; ++k) bias[k] += here[k];
