@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <string>
 
 namespace sluice::detail {
 
@@ -35,9 +36,9 @@ std::byte* map_pages(std::byte* wanted, std::size_t bytes) {
 void unmap_pages(std::byte* begin, std::size_t bytes) { ::munmap(begin, bytes); }
 
 /// The number after `key` in a small system file; -1 if there is none.
-int64_t number_in(const char* path, const char* key) {
+int64_t number_in(const std::string& path, const char* key) {
   char text[4096];
-  std::FILE* file = std::fopen(path, "re");
+  std::FILE* file = std::fopen(path.c_str(), "re");
   if (!file) return -1;
   text[std::fread(text, 1, sizeof text - 1, file)] = '\0';
   std::fclose(file);
@@ -53,23 +54,23 @@ const Pages& system_pages() {
   return pages;
 }
 
-int64_t memory_left() {
+int64_t memory_left(const std::string& root) {
   int64_t left = std::numeric_limits<int64_t>::max();
-  if (const int64_t kb = number_in("/proc/meminfo", "MemAvailable:"); kb >= 0)
-    left = 1024 * (kb + std::max<int64_t>(0, number_in("/proc/meminfo", "SwapFree:")));
-  struct Container {
-    const char *most, *used, *details;
-  };
-  for (const auto& [most, used, details] :
-       {Container{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"},
-        Container{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-                  "/sys/fs/cgroup/memory/memory.stat"}}) {
-    const int64_t limit = number_in(most, "");
+  const std::string system = root + "proc/meminfo";
+  if (const int64_t kb = number_in(system, "MemAvailable:"); kb >= 0)
+    left = 1024 * (kb + std::max<int64_t>(0, number_in(system, "SwapFree:")));
+  const std::string groups = root + "sys/fs/cgroup/";
+  const std::string names[][3] = {
+      // the limit, what is used, and of what kind, in cgroup 2 and 1
+      {"memory.max", "memory.current", "memory.stat"},
+      {"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"}};
+  for (const auto& [most, used, kinds] : names) {
+    const int64_t limit = number_in(groups + most, "");
     if (limit < 0) continue;
     // Pages of files count as used, but the system drops them when it needs memory.
-    int64_t in_use = std::max<int64_t>(0, number_in(used, ""));
+    int64_t in_use = std::max<int64_t>(0, number_in(groups + used, ""));
     for (const char* files : {"\ninactive_file ", "\nactive_file "})
-      in_use -= std::max<int64_t>(0, number_in(details, files));
+      in_use -= std::max<int64_t>(0, number_in(groups + kinds, files));
     left = std::min(left, limit - std::clamp<int64_t>(in_use, 0, limit));
   }
   return left;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 
 namespace sluice::detail {
 
@@ -24,8 +25,8 @@ struct Pages {
 /// The pages of this system.
 const Pages& system_pages();
 /// Bytes that the system has for a program: available memory and swap, at most what the container's limit leaves. On
-/// Linux; elsewhere INT64_MAX.
-int64_t memory_left();
+/// Linux; elsewhere INT64_MAX. The system's files lie below `root`.
+int64_t memory_left(const std::string& root = "/");
 /// False for a request of 1 GB or more that exceeds memory_left(), so that it fails now and not when its pages are
 /// written.
 bool has_room(std::size_t bytes);

@@ -3,9 +3,13 @@
 
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/temp_folder.h"
 
 #include <cstring>
+#include <filesystem>
+#include <limits>
 #include <map>
+#include <string>
 #include <vector>
 
 using namespace sluice;
@@ -117,4 +121,38 @@ TEST_CASE("heap: trimming leaves what it may", "[allocator]") {
   std::memset(b, 1, mb);
   heap.give(b);
   CHECK(heap.take(std::size_t{1} << 62) == nullptr);
+}
+
+TEST_CASE("memory_left: the system's, or what a container's limit leaves, without pages of files", "[allocator]") {
+  const testing::TempFolder root;
+  const auto write = [&](const char* name, const char* text) {
+    std::filesystem::create_directories(std::filesystem::path(root / name).parent_path());
+    root.put(name, text);
+  };
+  const auto left = [&] { return memory_left(root / ""); };
+  CHECK(left() == std::numeric_limits<int64_t>::max());
+
+  write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 5000 kB\nSwapTotal: 800 kB\nSwapFree: 700 kB\n");
+  CHECK(left() == 5700 * 1024);
+
+  write("sys/fs/cgroup/memory.max", "max\n");
+  CHECK(left() == 5700 * 1024);
+  write("sys/fs/cgroup/memory.max", "99000000000\n");
+  CHECK(left() == 5700 * 1024);
+  write("sys/fs/cgroup/memory.max", "4000000\n");
+  CHECK(left() == 4000000);
+  write("sys/fs/cgroup/memory.current", "3000000\n");
+  CHECK(left() == 1000000);
+  write("sys/fs/cgroup/memory.stat", "anon 5\ninactive_file 200000\nactive_file 30000\nslab 7\n");
+  CHECK(left() == 1230000);
+  write("sys/fs/cgroup/memory.current", "4100000\n");  // above the limit for a moment
+  CHECK(left() == 130000);
+  write("sys/fs/cgroup/memory.current", "4900000\n");
+  CHECK(left() == 0);
+
+  write("sys/fs/cgroup/memory.max", "max\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "3000000\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "500000\n");
+  write("sys/fs/cgroup/memory/memory.stat", "cache 3\ninactive_file 1000\n");
+  CHECK(left() == 2501000);
 }
