@@ -1,4 +1,5 @@
 // Programs of examples/ by their command lines: what they refuse, and a conversation.
+#include "support/approx.h"
 #include "support/catch.h"
 #include "support/folders.h"
 #include "support/temp_folder.h"
@@ -7,6 +8,7 @@
 #include <sluice/core/text/safetensors.h>
 #include <sluice/ops/shape/create.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -169,4 +171,44 @@ TEST_CASE("examples: a conversation reads all that was said, and ends turns wher
   put(folder / "tokenizer.json", names);
   CHECK(number_after(run("chat", always + "--prompt gate").out, "; answer ") == 1);
   CHECK(number_after(run("chat", always + "--prompt gate --plain").out, "; answer ") == 3);
+}
+
+TEST_CASE("examples: finetune learns, and what it writes begins where the training ended") {
+  TempFolder folder;
+  const std::string tuned = folder / "tuned";
+  const SafeTensors before = load_safetensors(chat_data + "/model.safetensors");
+  for (const auto& [rank, most] : {std::pair{0, 2000}, std::pair{2, 8100}}) {
+    const auto millibits = [&](const std::string& arguments, const std::string& words) {
+      const Finished f = run("finetune", str("--smoke --rank ", rank, arguments));
+      INFO(f.out);
+      REQUIRE(f.status == 0);
+      const std::size_t at = f.out.find(words);
+      REQUIRE(at != std::string::npos);
+      return std::lround(1000 * std::stod(f.out.substr(at + words.size())));
+    };
+    const auto after = millibits(" --out '" + tuned + "'", " before, ");
+    CHECK(after < most);  // of 300 tokens, all equally likely: 8,229
+    const SafeTensors written = load_safetensors(tuned + "/model.safetensors");
+    REQUIRE(written.tensors.size() == before.tensors.size());
+    for (const auto& [name, x] : before.tensors) {
+      INFO(name);
+      const bool map = x.rank() == 2 && name.starts_with("model.layers.");
+      CHECK((max_abs_diff(to(x, f32), written.tensors.at(name)) > 0) == (rank == 0 || map));
+    }
+    CHECK(millibits(" --steps 1 --model '" + tuned + "'", "held out: ") == after);
+  }
+}
+
+TEST_CASE("examples: finetune refuses before it trains") {
+  TempFolder folder;
+  put(folder / "text", "the gate opens");
+  const auto refused = [](const std::string& arguments, const std::string& why) {
+    const Finished f = run("finetune", arguments);
+    CHECK(f.status == 1);
+    CHECK_THAT(f.out, Contains(why) && !Contains("step 1"));
+  };
+  refused("", "--model FOLDER is needed");
+  refused("--model '" + chat_data + "'", "--text FILE is needed");
+  refused("--model '" + chat_data + "' --text '" + (folder / "text") + "'", "must be longer than the context — got ");
+  refused("--smoke --out '" + chat_data + "'", "need another folder");
 }
