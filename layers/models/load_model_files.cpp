@@ -120,17 +120,27 @@ void set_dtype(DecoderOptions& o, DType dtype) {
   }
 }
 
-/// The text of config.json with another dtype and without `quantization_config`. All other fields stay.
-std::string with_dtype(std::string config, DType dtype) {
-  if (Json json = parse_python_json(config); json.find("quantization_config")) {
-    std::erase_if(std::get<Json::Object>(json.value), [](const auto& e) { return e.first == "quantization_config"; });
-    config = to_text(json, 2);
-  }
-  const std::string name = dtype == bf16 ? "bfloat16" : dtype == f64 ? "float64" : "float32";
-  static const std::regex field("(\"(torch_)?dtype\"\\s*:\\s*)(\"[^\"]*\"|null)");
-  if (std::regex_search(config, field)) return std::regex_replace(config, field, "$1\"" + name + "\"");
-  const std::size_t start = config.find('{') + 1;
-  return config.substr(0, start) + "\n  \"dtype\": \"" + name + "\"," + config.substr(start);
+/// Sets `dtype` and `torch_dtype` where the fields of a configuration have them. False if they have neither.
+bool name_dtype(Json::Object& fields, const char* name) {
+  bool named = false;
+  for (auto& [field, value] : fields)
+    if (field == "dtype" || field == "torch_dtype") value = name, named = true;
+  return named;
+}
+
+/// The text of config.json with another dtype of the model, which text_config may name, too, and without
+/// `quantization_config`. All other fields stay.
+std::string with_dtype(const std::string& config, DType dtype) {
+  const char* const name = dtype == bf16 ? "bfloat16" : dtype == f64 ? "float64" : "float32";
+  Json json = parse_python_json(config);
+  auto& fields = std::get<Json::Object>(json.value);
+  std::erase_if(fields, [](const auto& field) { return field.first == "quantization_config"; });
+  bool named = name_dtype(fields, name);
+  for (auto& [field, value] : fields)
+    if (auto* const nested = std::get_if<Json::Object>(&value.value); nested && field == "text_config")
+      named |= name_dtype(*nested, name);
+  if (!named) fields.emplace(fields.begin(), "dtype", name);
+  return to_python_text(json);
 }
 
 /// Throws ValueError unless the model has the tensors of `need`.

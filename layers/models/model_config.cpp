@@ -34,6 +34,19 @@ std::string with_infinity(const std::string& text) {
 
 Json parse_python_json(const std::string& text) { return parse_json(with_infinity(text)); }
 
+std::string to_python_text(const Json& j) {
+  std::string text = to_text(j, 2);
+  for (const std::string number : {"Infinity", "-Infinity"}) {
+    const std::string member = "\"__float__\": \"" + number + '"';
+    for (std::size_t at = 0; (at = text.find(member, at)) != std::string::npos; ++at) {
+      const std::size_t begin = text.find_last_not_of(" \n", at - 1),
+                        end = text.find_first_not_of(" \n", at + member.size());
+      if (text[begin] == '{' && text[end] == '}') text.replace(begin, end + 1 - begin, number), at = begin;
+    }
+  }
+  return text;
+}
+
 ModelConfig::ModelConfig(const std::string& text, std::string at) : at_(std::move(at)) {
   Json json;
   try {

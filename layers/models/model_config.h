@@ -15,6 +15,8 @@ namespace sluice {
 /// parse_json() of what Python writes: numbers may be Infinity, which becomes {"__float__": "Infinity"} as in newer
 /// files.
 Json parse_python_json(const std::string& text);
+/// The inverse, with indents of 2: infinities become Infinity, which every version of Python's reader knows.
+std::string to_python_text(const Json& j);
 
 /// Fields have dotted names, "rope_parameters.rope_theta". A null counts as absent. A model for text and images keeps
 /// its language model's fields in "text_config". They are found without this prefix; of the fields beside text_config

@@ -6,6 +6,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/text/file.h>
+#include <sluice/core/text/json.h>
 #include <sluice/core/text/safetensors.h>
 #include <sluice/layers/models/families.h>
 #include <sluice/layers/models/load_model_files.h>
@@ -16,6 +17,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 using namespace sluice;
 using namespace sluice::testing;
@@ -93,6 +95,52 @@ TEST_CASE("models: trained, saved and loaded, with what is no part of the decode
   CHECK(!std::filesystem::exists(to / "tuned/pytorch_model.bin"));
   CHECK(!std::filesystem::exists(to / "tuned/notes.txt"));
   CHECK(!std::filesystem::exists(to / "tuned/model.safetensors.index.json"));
+}
+
+TEST_CASE("models: saved, config.json names the new dtype of the model, and all else stays", "[models]") {
+  TempFolder like, to;
+  const std::string from = source_folder() + "/tests/golden/models/";
+  const auto saved = [&](const std::string& family, const std::function<void(Json::Object&)>& change) {
+    std::filesystem::copy_file(from + family + "/model.safetensors", like / "model.safetensors",
+                               std::filesystem::copy_options::overwrite_existing);
+    Json config = parse_python_json(read_file(from + family + "/config.json"));
+    change(std::get<Json::Object>(config.value));
+    write(like / "config.json", to_python_text(config));
+    save_model_files(load_model_files(like / "", {.dtype = f64}), to / "", like / "");
+    return read_file(to / "config.json");
+  };
+  const auto without_dtype = [](Json::Object& fields) {
+    std::erase_if(fields, [](const auto& f) { return f.first == "dtype" || f.first == "torch_dtype"; });
+  };
+  const Json js = Json::Object{{"dtype", "q4"}};
+  const Json both = parse_json(saved("qwen3", [&](Json::Object& fields) {
+    without_dtype(fields);
+    fields.insert(fields.begin(), {{"transformers.js_config", js}, {"torch_dtype", std::string(1 << 20, 'x')}});
+  }));
+  CHECK(both.at("torch_dtype") == Json("float64"));
+  CHECK(both.at("transformers.js_config") == js);
+  CHECK_FALSE(both.find("dtype"));
+  const Json neither = parse_json(saved("qwen3", [&](Json::Object& fields) {
+    without_dtype(fields);
+    fields.emplace_back("transformers.js_config", js);
+  }));
+  CHECK(neither.at("dtype") == Json("float64"));
+  CHECK(neither.at("transformers.js_config") == js);
+  const Json nested = parse_json(saved("qwen3", [&](Json::Object& fields) {
+    const Json text = fields;
+    fields = {{"dtype", "bfloat16"}, {"text_config", text}, {"vision_config", js}};
+  }));
+  CHECK(nested.at("dtype") == Json("float64"));
+  CHECK(nested.at("text_config").at("dtype") == Json("float64"));
+  CHECK(nested.at("vision_config") == js);
+  const std::string limit = "\"time_step_limit\": [\n    0.0,\n    Infinity\n  ]";
+  CHECK_THAT(saved("mamba2",
+                   [](Json::Object& fields) {
+                     std::erase_if(fields, [](const auto& f) { return f.first == "time_step_limit"; });
+                     const Json most = Json::Object{{"__float__", "Infinity"}};
+                     fields.emplace_back("time_step_limit", Json::List{0.0, most});
+                   }),
+             Contains(limit));
 }
 
 TEST_CASE("models: what cannot be saved", "[models]") {
