@@ -92,7 +92,7 @@ Tensor of_blocks(const Tensor& blocks, const Tensor& exponents, DType dtype) {
       made_of(shape, dtype, [=, two = b.data<int32_t>(), power = e.data<int32_t>()]<class A>(int64_t r, int64_t c) {
         const int64_t at = r * columns + c;
         const int32_t e = power[at / group];
-        if (e == 255) return std::numeric_limits<A>::quiet_NaN();  // E8M0's NaN
+        if (e < 0 || e >= 255) return std::numeric_limits<A>::quiet_NaN();  // 255 is E8M0's NaN; the others are none
         return std::ldexp(A(kE2M1[two[at / 2] >> (at % 2 * 4) & 15]), e - 127);
       });
   return transpose(rows, -1, -2);

@@ -172,6 +172,13 @@ TEST_CASE("load_pytorch: of MXFP4 the exponent 255 is NaN, those beside it are p
       for (std::size_t i = 0; i < 32; ++i)
         CHECK(w[32 * group + i] == std::ldexp(1.0 + double(i % 2), group == 1 ? 126 : group == 2 ? 0 : -125));
   }
+  // Numbers of a forged file that are no bytes.
+  std::map<std::string, Tensor> file{{"w_blocks", full({1, 3, 16}, 0x42, {i32})},
+                                     {"w_scales", Tensor::from<int32_t>({INT32_MIN, -1, 256}, {1, 3})}};
+  std::set<std::string> names{"w_blocks", "w_scales"};
+  detail::dequantise(
+      "test", file, names, [](const std::string& name) { return name == "w"; }, [](const std::string&) { return f32; });
+  for (const float x : file.at("w").to_vector<float>()) CHECK(std::isnan(x));
 }
 
 TEST_CASE("load_pytorch: what is stored in few bits must be whole", "[pytorch][quantised]") {
