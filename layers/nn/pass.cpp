@@ -220,6 +220,10 @@ Tensor Call::running_sum(const Tensor& y, int64_t dim) {
   Tensor& last = kept_tensor("sum");
   const int64_t n = y.dim(dim);
   const DType wide = is_float(y.dtype()) ? f64 : y.dtype();
+  Shape row = y.shape();
+  row[wrap_dim(layer_, dim, y.rank())] = 1;
+  if (last.defined() && last.shape() != row)
+    fail(layer_, ": a stream that keeps the sum ", last, " does not continue with x=", y);
   Tensor sums = cumsum(to(y, wide), dim);
   if (last.defined()) sums = sums + to(last, wide);  // a stream of an older file kept y's dtype
   if (n > 0) last = clone(narrow(sums, dim, n - 1, 1));

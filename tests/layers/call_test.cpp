@@ -59,6 +59,7 @@ TEST_CASE("call: what it gives a layer of one's own in a stream is that of the f
   check({attending({.causal = true, .window = 3, .dilation = 2})}, x, 1e-13);
   check({attending({.causal = true, .window = 2, .global = {0, 5}})}, x, 1e-13);
   check({[](Call& call) { return call.running_sum(call.x, 1); }}, x, 1e-13);
+  check({[](Call& call) { return call.running_sum(call.x, -2); }}, x, 1e-13);
   check({[](Call& call) { return call.running_sum(call.x, 1); }}, ones({1, 700, 4}, {bf16}), 0);
   check({[](Call& call) { return call.running_sum(call.x, 1); }}, full({1, 5000, 4}, 0.1, {f32}), 1e-4);
   const auto scanning = [](const LinearScanOptions& o) {
@@ -71,6 +72,17 @@ TEST_CASE("call: what it gives a layer of one's own in a stream is that of the f
   check({scanning({.exclusive = true})}, x, 1e-12);
   Stream stream;
   CHECK_THROWS_WITH(step(Own{scanning({.reverse = true})}, x, stream), Contains("only a causal layer can be streamed"));
+}
+
+TEST_CASE("call: a sum of other channels does not go on", "[streaming]") {
+  const Tensor x = ones({2, 3, 4});
+  const Own one{[](Call&call) { return call.running_sum(narrow(call.x, 2, 0, 1), 1); }},
+      all{[](Call&call) { return call.running_sum(call.x, 1); }};
+  for (const auto& [first, then] : {std::pair(&one, &all), {&all, &one}}) {
+    Stream stream;
+    step(*first, x, stream);
+    CHECK_THROWS_WITH(step(*then, x, stream), Contains("own: a stream that keeps the sum [2,1,"));
+  }
 }
 
 TEST_CASE("call: a step that fails is taken back without memory", "[streaming]") {
