@@ -261,6 +261,7 @@ Tensor exclusive_scan(const Tensor& x, const Communicator& group) {
 
 Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicator& group) {
   check_defined("exclusive_scan", {{"decay", decay}, {"state", state}});
+  check_reducible("exclusive_scan", state.dtype());
   if (decay.dtype() != state.dtype())
     fail<DTypeError>("exclusive_scan: decay is ", decay.dtype(), ", state ", state.dtype());
   if (!stretches_to(decay.shape(), state.shape()))

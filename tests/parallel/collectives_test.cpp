@@ -357,13 +357,19 @@ TEST_CASE("collectives: bf16 over ranks is rounded once, and a rank of 8 has a s
   }));
 }
 
-TEST_CASE("collectives: a decay that does not stretch to the state is refused on every rank", "[parallel]") {
+TEST_CASE("collectives: a decay that does not stretch to the state, and other dtypes, are refused on every rank",
+          "[parallel]") {
   CHECK_NOTHROW(on_ranks([](const Communicator& all) {
     std::string said;
     try {
       exclusive_scan(ones({3}), ones({2, 2}), all);
     } catch (const ShapeError& e) { said = e.what(); }
     expect(said == "exclusive_scan: decay=[3] does not broadcast to state=[2,2]", "a ShapeError, not: " + said);
+    said.clear();
+    try {
+      exclusive_scan(ones({2}, {i32}), ones({2}, {i32}), all);
+    } catch (const DTypeError& e) { said = e.what(); }
+    expect(said == "exclusive_scan: needs f32, f64, bf16 or i64 — got i32", "a DTypeError, not: " + said);
     const Tensor x = ones({2}).requires_grad_();
     const Tensor y = sum(ring_shift(x, 1, all, {.cyclic = false}));  // with one rank, too, there is a history
     expect(grad(y, x).to_vector() == std::vector<float>(2, all.rank() + 1 < all.size() ? 1 : 0), "its gradient");
