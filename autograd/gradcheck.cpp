@@ -6,9 +6,26 @@
 #include <sluice/ops/basic.h>
 #include <sluice/ops/kernels.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace sluice {
+
+/// Throws unless there is a function, and an input with a gradient to check.
+static void check_call(const char* op, const TensorFunction& f, const std::vector<Tensor>& inputs) {
+  if (!f) fail<ValueError>(op, ": the function is empty");
+  detail::check_defined(op, inputs);
+  if (std::none_of(inputs.begin(), inputs.end(), [](const Tensor& x) { return x.requires_grad(); }))
+    fail<AutogradError>(op, ": no input requires a gradient");
+}
+
+/// f(xs), which must be f64.
+static Tensor value_of(const char* op, const TensorFunction& f, const std::vector<Tensor>& xs) {
+  Tensor y = f(xs);
+  if (!y.defined()) fail<ValueError>(op, ": the function returned an undefined tensor");
+  if (y.dtype() != f64) fail<DTypeError>(op, ": the function must return f64 — got ", y.dtype());
+  return y;
+}
 
 /// Fresh leaves with the values of `inputs`.
 static std::vector<Tensor> fresh(const std::vector<Tensor>& inputs) {
@@ -37,21 +54,17 @@ static double difference(const std::function<double()>& value, const Tensor& x, 
 }
 
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
-  if (!f) fail<ValueError>("gradcheck: the function is empty");
-  detail::check_defined("gradcheck", inputs);
+  check_call("gradcheck", f, inputs);
   const GradMode on(true);
   Rng rng(o.seed);
   std::vector<Tensor> xs = fresh(inputs);
-  Tensor y = f(xs);
-  if (!y.defined()) fail<ValueError>("gradcheck: the function returned an undefined tensor");
-  if (y.dtype() != f64) fail<DTypeError>("gradcheck: the function must return f64 — got ", y.dtype());
+  const Tensor y = value_of("gradcheck", f, xs);
   const Tensor sign = where(bernoulli(y.shape(), 0.5, rng, y.device()), like(y, 1), like(y, -1));
   const Tensor v = uniform(y.shape(), 0.5, 1.5, rng, y.options()) * sign;
   std::vector<Tensor> wanted;
   std::vector<std::size_t> places;  // of `wanted` among the inputs
   for (std::size_t i = 0; i < xs.size(); ++i)
     if (xs[i].requires_grad()) wanted.push_back(xs[i]), places.push_back(i);
-  if (wanted.empty()) fail<AutogradError>("gradcheck: no input requires a gradient");
   std::vector<Tensor> analytic(wanted.size());
   if (y.requires_grad()) analytic = grad({y}, wanted, {.allow_unused = true, .grad_outputs = {v}});
 
@@ -78,7 +91,7 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
 }
 
 GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions o) {
-  if (!f) fail<ValueError>("gradgradcheck: the function is empty");
+  check_call("gradgradcheck", f, inputs);
   // Returns the gradients of all inputs flattened and joined in one tensor, so that every element's error is visible.
   auto first_order = [&f, n = inputs.size()](const std::vector<Tensor>& xv) {
     std::vector<Tensor> xs(xv.begin(), xv.begin() + static_cast<std::ptrdiff_t>(n)), wanted;
@@ -96,7 +109,7 @@ GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>
   Tensor y;
   {
     NoGrad guard;
-    y = f(inputs);
+    y = value_of("gradgradcheck", f, inputs);
   }
   Rng rng(o.seed + 1);
   std::vector<Tensor> xv = inputs;

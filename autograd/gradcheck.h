@@ -28,10 +28,11 @@ struct GradcheckResult {
 };
 
 /// Compares vᵀJ of f, for a random v, with central differences, for every element of every f64 input that
-/// requires a gradient. f must be deterministic. Throws DTypeError unless those inputs are f64.
+/// requires a gradient. f must be deterministic. Throws DTypeError unless those inputs and the result are f64,
+/// AutogradError if no input requires a gradient, and ValueError for an undefined input or result.
 GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, GradcheckOptions options = {});
 
-/// gradcheck of the gradient itself, x, v ↦ vᵀJ(x), recorded with create_graph.
+/// gradcheck of the gradient itself, x, v ↦ vᵀJ(x), recorded with create_graph. Throws as gradcheck() does.
 GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
                               GradcheckOptions options = {});
 

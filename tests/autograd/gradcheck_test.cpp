@@ -146,6 +146,11 @@ TEST_CASE("gradcheck: f32 is refused, constants are passed through", "[gradcheck
   CHECK_THROWS_WITH(gradcheck([](const Inputs&) { return Tensor(); }, {a}), Contains("returned an undefined tensor"));
   CHECK(gradcheck(f, {a, ones({2}, {f64})}).ok);
   CHECK_THROWS_AS(gradcheck(f, {a.detach(), a.detach()}), AutogradError);
+  CHECK_THROWS_WITH(gradgradcheck(f, {a.detach(), a.detach()}), "gradgradcheck: no input requires a gradient");
+  CHECK_THROWS_WITH(gradgradcheck(f, {a, Tensor()}), Contains("gradgradcheck") && Contains("operand 1"));
+  CHECK_THROWS_WITH(gradgradcheck([](const Inputs&) { return Tensor(); }, {a}), Contains("returned an undefined"));
+  CHECK_THROWS_WITH(gradgradcheck([](const Inputs& in) { return to(in[0], f32); }, {a}),
+                    "gradgradcheck: the function must return f64 — got f32");
   // A constant of another type, an index say, is no obstacle.
   CHECK(gradcheck([](const Inputs& in) { return where(in[1], in[0], in[0] * 2.0); },
                   {a, Tensor::from<bool>({true, false})})
