@@ -117,29 +117,26 @@ std::vector<int64_t> FamilyReader::where(const std::function<bool(int64_t)>& wan
 
 std::vector<int64_t> FamilyReader::typed(const std::string& name, const std::string& value,
                                          std::vector<std::string> others) const {
-  auto types = config.at<std::vector<std::string>>(name);
+  auto types = of_layers<std::string>(name);
   std::replace(types.begin(), types.end(), std::string("mamba"), std::string("linear_attention"));  // older names
   std::replace(types.begin(), types.end(), std::string("attention"), std::string("full_attention"));
-  if (static_cast<int64_t>(types.size()) != layers) config.refuse(name, str("need ", layers, " entries"));
   std::erase(others, value), others.insert(others.begin(), value);
   for (const std::string& one : types)
     if (std::ranges::find(others, one) == others.end()) config.refuse(name, known(others));
   return where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == value; });
 }
 
-std::vector<int64_t> FamilyReader::typed_or_turns(const std::string& value, const std::string& turn,
-                                                  int64_t otherwise) const {
+std::vector<int64_t> FamilyReader::typed_or_turns(const std::string& value, const std::string& turn, int64_t otherwise,
+                                                  std::vector<std::string> others) const {
   config.ignore(turn);
-  if (config.has("layer_types")) return typed("layer_types", value);
-  const auto n = config.get<int64_t>(turn, otherwise);
-  if (n < 1) config.refuse(turn, "it must be positive");
+  if (config.has("layer_types")) return typed("layer_types", value, std::move(others));
+  const int64_t n = positive(turn, otherwise);
   return where([&](int64_t layer) { return (layer + 1) % n != 0; });
 }
 
 void FamilyReader::windows(const std::vector<int64_t>& sliding) {
   config.ignore("sliding_window");
-  const int64_t window = sliding.empty() ? 1 : config.at<int64_t>("sliding_window");
-  if (window < 1) config.refuse("sliding_window", "it must be positive");
+  const int64_t window = sliding.empty() ? 1 : positive("sliding_window");
   for (const int64_t layer : sliding) std::get<MultiHeadAttentionOptions>(block(layer).mixer).window = window;
 }
 
@@ -169,8 +166,7 @@ std::vector<int64_t> FamilyReader::dense_layers(int64_t otherwise) const {
 
 MultiHeadAttentionOptions FamilyReader::attention() const {
   const ModelConfig& c = config;
-  const int64_t dim = plan.options.dim, heads = c.at<int64_t>("num_attention_heads");
-  if (heads < 1) c.refuse("num_attention_heads", "it must be at least 1");
+  const int64_t dim = plan.options.dim, heads = positive("num_attention_heads");
   MultiHeadAttentionOptions o{.heads = {.dim = dim, .heads = heads, .causal = true, .use_rope = true}};
   o.heads.kv_heads = c.get("num_key_value_heads", heads);
   o.heads.head_dim = c.get("head_dim", dim / heads);

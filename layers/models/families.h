@@ -89,8 +89,9 @@ struct FamilyReader {
   /// Layers whose entry in the list `name` of the configuration is `value`. IOError unless each other is in `others`.
   std::vector<int64_t> typed(const std::string& name, const std::string& value,
                              std::vector<std::string> others = {"full_attention"}) const;
-  /// typed("layer_types", value); without this list, all layers but every n-th, where the field `turn` is n.
-  std::vector<int64_t> typed_or_turns(const std::string& value, const std::string& turn, int64_t otherwise) const;
+  /// typed("layer_types", value, others); without this list, all layers but every n-th, where the field `turn` is n.
+  std::vector<int64_t> typed_or_turns(const std::string& value, const std::string& turn, int64_t otherwise,
+                                      std::vector<std::string> others = {"full_attention"}) const;
   /// All layers but these.
   std::vector<int64_t> others_than(const std::vector<int64_t>& some) const;
   /// The layers that mlp_layer_types calls dense, or the first first_k_dense_replace layers. IOError if both are there
@@ -121,6 +122,24 @@ struct FamilyReader {
   /// rotary_dim as a share of head_dim; 1 without it.
   double rotary_dim_share() const {
     return config.has("rotary_dim") ? config.at<double>("rotary_dim") / config.at<double>("head_dim") : 1;
+  }
+  /// config.get() for a number that divides or counts. IOError if it is below 1.
+  int64_t positive(const std::string& name, int64_t otherwise) const {
+    const auto n = config.get(name, otherwise);
+    if (n < 1) config.refuse(name, "it must be positive");
+    return n;
+  }
+  /// The same for a field that must be there.
+  int64_t positive(const std::string& name) const { return positive(name, config.at<int64_t>(name)); }
+  /// A list with an entry for each layer: config.at(), or `otherwise` if the field is absent. IOError for more or
+  /// fewer.
+  template <class T> std::vector<T> of_layers(const std::string& name) const {
+    const auto list = config.at<std::vector<T>>(name);
+    if (std::ssize(list) != layers) config.refuse(name, str("need ", layers, " entries"));
+    return list;
+  }
+  template <class T> std::vector<T> of_layers(const std::string& name, T otherwise) const {
+    return config.has(name) ? of_layers<T>(name) : std::vector<T>(static_cast<std::size_t>(layers), otherwise);
   }
   /// config.get() for a factor or a limit of scores, logits or activations. IOError if the field is there and is not a
   /// positive normal f32.

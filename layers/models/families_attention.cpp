@@ -284,8 +284,7 @@ void read_laguna(FamilyReader& r) {
       c.has("layer_types") ? r.typed("layer_types", "sliding_attention") : std::vector<int64_t>{};
   r.two_ropes(o, sliding);
   r.windows(sliding);
-  const auto heads = c.get("num_attention_heads_per_layer", std::vector<int64_t>(r.all().size(), o.heads.heads));
-  if (std::ssize(heads) != r.layers) c.refuse("num_attention_heads_per_layer", str("need ", r.layers, " entries"));
+  const auto heads = r.of_layers("num_attention_heads_per_layer", o.heads.heads);
   for (int64_t i = 0; i < r.layers; ++i)
     std::get<MultiHeadAttentionOptions>(r.block(i).mixer).heads.heads = heads[static_cast<std::size_t>(i)];
   r.usual_names();

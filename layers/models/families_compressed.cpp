@@ -129,12 +129,9 @@ void read_deepseek_v4(FamilyReader& r) {
   near.pool = near.topk = 0, set_rope(r, near, false);
   set_rope(r, o, true), heavy = o;
   const std::string rates = "compress_rates.";
-  o.pool = c.get(rates + kSparse, c.get<int64_t>("compress_rate_csa", 4));
-  heavy.pool = c.get(rates + kHeavy, c.get<int64_t>("compress_rate_hca", 128));
-  o.topk = c.at<int64_t>("index_topk"), heavy.topk = 0, heavy.overlap = false;
-  for (const auto& [pool, field] : {std::pair(o.pool, kSparse), {heavy.pool, kHeavy}})
-    if (pool < 1) c.refuse(rates + field, "it must be positive");
-  if (o.topk < 1) c.refuse("index_topk", "it must be positive");
+  o.pool = r.positive(rates + kSparse, c.get<int64_t>("compress_rate_csa", 4));
+  heavy.pool = r.positive(rates + kHeavy, c.get<int64_t>("compress_rate_hca", 128));
+  o.topk = r.positive("index_topk"), heavy.topk = 0, heavy.overlap = false;
   r.mixers(kinds.window, near), r.mixers(kinds.sparse, o), r.mixers(kinds.heavy, heavy);
   HyperConnectionOptions streams{.dim = r.plan.options.dim, .norm_eps = r.plan.options.norm_eps};
   streams.streams = c.at<int64_t>("hc_mult"), streams.eps = c.at<double>("hc_eps");

@@ -176,9 +176,8 @@ void read_gemma3n(FamilyReader& r) {
   r.two_ropes(o, sliding, c.get("rope_local_base_freq", 10000.0));
   r.windows(sliding);
   AltUpOptions streams{.streams = c.get<int64_t>("altup_num_inputs", 4), .scale = c.get("altup_correct_scale", true)};
-  streams.laurel = c.get<int64_t>("laurel_rank", 64);
+  streams.laurel = r.positive("laurel_rank", 64);
   if (streams.streams < 1 || streams.streams > 64) c.refuse("altup_num_inputs", "it must be from 1 to 64");
-  if (streams.laurel < 1) c.refuse("laurel_rank", "it must be positive");
   model.alt_up = streams;
   c.must_be<int64_t>("altup_active_idx", 0);
   c.ignore("altup_coef_clip altup_lr_multiplier query_pre_attn_scalar attn_logit_softcapping");
@@ -189,10 +188,8 @@ void read_gemma3n(FamilyReader& r) {
   per_layer_embeddings(r, c.get<int64_t>("hidden_size_per_layer_input", 256));
   shared_keys(r, sliding);
   const std::string pattern = "activation_sparsity_pattern";
-  std::vector<double> sparsity(static_cast<std::size_t>(r.layers), 0.0);
-  if (c.has(pattern)) sparsity = c.at<std::vector<double>>(pattern);
-  else if (r.layers > 10) std::fill_n(sparsity.begin(), 10, 0.95);
-  if (std::ssize(sparsity) != r.layers) c.refuse(pattern, str("need ", r.layers, " entries"));
+  std::vector<double> sparsity = r.of_layers(pattern, 0.0);
+  if (!c.has(pattern) && r.layers > 10) std::fill_n(sparsity.begin(), 10, 0.95);
   for (int64_t i = 0; i < r.layers; ++i)
     std::get<GluOptions>(r.block(i).feed).sparsity = sparsity[static_cast<std::size_t>(i)];
   r.rename("^alt_up\\.in\\.", r.body + "altup_projections.");

@@ -17,8 +17,7 @@ void read_gpt2(FamilyReader& r) {
              one = code && c.get("multi_query", true);
   DecoderOptions& all = r.plan.options;
   all.norm = NormKind::layer, all.tied = c.get("tie_word_embeddings", true);
-  all.positions = c.at<int64_t>("max_position_embeddings");
-  if (all.positions < 1) c.refuse("max_position_embeddings", "it must be at least 1");
+  all.positions = r.positive("max_position_embeddings");
   c.must_be("scale_attn_weights", true);
   c.must_be("scale_attn_by_inverse_layer_idx", false);
   c.must_be("add_cross_attention", false);
@@ -77,16 +76,12 @@ void read_opt(FamilyReader& r) {
   DecoderOptions& all = r.plan.options;
   all.norm = c.get("layer_norm_elementwise_affine", true) ? NormKind::layer : NormKind::layer_plain;
   all.tied = c.get("tie_word_embeddings", true), all.counts_real = !bio;
-  all.position_offset = 2, all.positions = c.at<int64_t>("max_position_embeddings");
-  if (all.positions < 1 || all.positions > (int64_t{1} << 40))
-    c.refuse("max_position_embeddings", "it must be from 1 to 2^40");
-  all.positions += all.position_offset;
+  all.position_offset = 2, all.positions = r.positive("max_position_embeddings") + all.position_offset;
   if (bio && c.get("scale_embedding", true)) all.embedding_scale = std::sqrt(static_cast<double>(all.dim));
   all.post_norm = !c.get("do_layer_norm_before", true);
   if (!all.post_norm) c.must_be("_remove_final_layer_norm", false);
   else c.ignore("_remove_final_layer_norm");  // there is none
-  all.embedding_dim = c.get("word_embed_proj_dim", all.dim);
-  if (all.embedding_dim < 1) c.refuse("word_embed_proj_dim", "it must be positive");
+  all.embedding_dim = r.positive("word_embed_proj_dim", all.dim);
   MultiHeadAttentionOptions o = r.attention();
   const bool biases = o.heads.qkv_bias = o.heads.out_bias = c.get("enable_bias", true);
   o.heads.use_rope = false;

@@ -68,8 +68,8 @@ void qwen4_ngrams(FamilyReader& r) {
   const auto longest = c.get<int64_t>("ngram_size", 3), heads = c.get<int64_t>("heads_per_ngram", 8),
              least = c.get<int64_t>("ngram_vocab_size_base", 20000000),
              divisor = c.get<int64_t>("make_ngram_vocab_size_divisible_by", 128), seed = c.get<int64_t>("seed", 1234),
-             parts = c.get<int64_t>("split_ngram_parts", 512);
-  if (parts < 1) c.refuse("split_ngram_parts", "it must be positive");
+             parts = r.positive("split_ngram_parts", 512);
+  if (parts > 65536) c.refuse("split_ngram_parts", "it must be at most 65536");
   const char* const end = "eos_token_id";
   if (!layers.empty()) {
     const auto ends = c.is_list(end) ? c.at<std::vector<int64_t>>(end) : std::vector{c.at<int64_t>(end)};
@@ -113,11 +113,8 @@ void read_qwen4(FamilyReader& r) {
   const std::string gate = c.get("output_gate_type", std::string("silu"));
   if (gate == "sigmoid") linear.output_gate = DeltaGate::sigmoid;
   else if (gate != "silu") c.refuse("output_gate_type", "known: silu, sigmoid");
-  const auto turn = c.get<int64_t>("full_attention_interval", 4);
-  if (turn < 1) c.refuse("full_attention_interval", "it must be positive");
-  const auto recurrent = c.has("layer_types")
-                             ? r.typed("layer_types", "linear_attention", {"indexed_attention", "full_attention"})
-                             : r.where([&](int64_t layer) { return (layer + 1) % turn != 0; });
+  const auto recurrent =
+      r.typed_or_turns("linear_attention", "full_attention_interval", 4, {"indexed_attention", "full_attention"});
   r.mixers(indexed);
   r.mixers(recurrent, linear);
   HyperConnectionOptions streams{.dim = model.dim, .kind = HyperKind::gated, .norm_eps = model.norm_eps};
@@ -209,8 +206,7 @@ std::vector<int64_t> lightning_layers(const FamilyReader& r, bool published) {
   const ModelConfig& c = r.config;
   if (!published && c.has("layer_types")) return r.typed("layer_types", "linear_attention");
   if (!published) return r.where([](int64_t layer) { return layer % 2 == 1; });
-  const auto types = c.at<std::vector<int64_t>>("attn_type_list");
-  if (std::ssize(types) != r.layers) c.refuse("attn_type_list", str("need ", r.layers, " entries"));
+  const auto types = r.of_layers<int64_t>("attn_type_list");
   for (const int64_t type : types)
     if (type != 0 && type != 1) c.refuse("attn_type_list", "known: 0, lightning attention, and 1, softmax attention");
   return r.where([&](int64_t layer) { return types[static_cast<std::size_t>(layer)] == 0; });
@@ -261,13 +257,11 @@ void read_minimax(FamilyReader& r) {
 }
 
 /// Width of LFM2's dense feeds: two thirds of intermediate_size, times a factor, rounded up to a multiple.
-int64_t lfm2_width(const ModelConfig& c) {
+int64_t lfm2_width(const FamilyReader& r) {
+  const ModelConfig& c = r.config;
   c.must_be("block_use_swiglu", true);
   const char* const width = c.has("block_ff_dim") ? "block_ff_dim" : "intermediate_size";
-  const auto given = c.at<int64_t>(width);
-  if (given < 1) c.refuse(width, "it must be positive");
-  const auto multiple = c.get<int64_t>("block_multiple_of", 256);
-  if (multiple < 1) c.refuse("block_multiple_of", "it must be positive");
+  const int64_t given = r.positive(width), multiple = r.positive("block_multiple_of", 256);
   const double factor = c.get("block_ffn_dim_multiplier", 1.0);
   if (!(factor > 0 && factor < 1000)) c.refuse("block_ffn_dim_multiplier", "it must be positive, and below 1000");
   if (!c.get("block_auto_adjust_ff_dim", true)) return given;
@@ -330,7 +324,7 @@ void read_lfm2(FamilyReader& r) {
   r.dense(dense);
   if (sparse) lfm2_experts(r, r.others_than(dense));
   else if (!third)
-    for (const int64_t layer : dense) std::get<GluOptions>(r.block(layer).feed).hidden = lfm2_width(c);
+    for (const int64_t layer : dense) std::get<GluOptions>(r.block(layer).feed).hidden = lfm2_width(r);
   r.rename("(mlp\\..*)gate_proj\\.", "$1w1.");
   r.rename("down_proj\\.", "w2.");
   r.rename("up_proj\\.", "w3.");

@@ -64,9 +64,7 @@ void read_minicpm3(FamilyReader& r) {
   model.embedding_scale = r.factor("scale_emb", 12, 12);
   model.residual_scale = r.factor("scale_depth", 1.4, root) / root;
   model.logit_scale = r.factor("dim_model_base", 256, dim) / dim;
-  const auto heads = c.at<int64_t>("num_attention_heads");
-  if (heads < 1) c.refuse("num_attention_heads", "it must be at least 1");
-  c.assume(str("{\"v_head_dim\": ", model.dim / heads, "}"));
+  c.assume(str("{\"v_head_dim\": ", model.dim / r.positive("num_attention_heads"), "}"));
   MlaOptions o = r.latent_attention();
   r.latent_rope(o);
   o.rope.pairing = RopePairing::half;
@@ -125,8 +123,7 @@ void read_mimo(FamilyReader& r) {
   local.sink = AttentionSink::learned, local.heads.kv_heads = 2 * o.heads.kv_heads;
   // Layers for which the published list `name` has this value.
   const auto flagged = [&](const char* name, int64_t value) {
-    const auto flags = c.at<std::vector<int64_t>>(name);
-    if (std::ssize(flags) != r.layers) c.refuse(name, str("need ", r.layers, " entries"));
+    const auto flags = r.of_layers<int64_t>(name);
     return r.where([&](int64_t i) { return flags[static_cast<std::size_t>(i)] == value; });
   };
   const std::vector<int64_t> sliding = c.has("layer_types") ? r.typed("layer_types", "sliding_attention")
@@ -179,9 +176,26 @@ void kimi_feeds(FamilyReader& r, const std::vector<int64_t>& dense) {
   r.block_sparse_moe(all ? "\\.mlp\\." : "\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)");
 }
 
-/// Names of Kimi Delta Attention in self_attn, whose keys and values have `width` channels.
-void kimi_names(FamilyReader& r, int64_t width) {
-  r.convolution("self_attn", width, width);
+/// True for the fields of Moonshot's and Zhipu's files, false for those that transformers writes.
+bool as_published(const ModelConfig& c) { return c.has("linear_attn_config.num_heads"); }
+
+/// Sizes of Kimi Delta Attention.
+KdaOptions kimi_sizes(const FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const auto size = [&](const char* published, const char* transformers) {
+    return c.at<int64_t>(as_published(c) ? std::string("linear_attn_config.") + published : transformers);
+  };
+  KdaOptions o{.heads = {.dim = r.plan.options.dim}};
+  o.heads.heads = o.heads.value_heads = size("num_heads", "linear_num_heads");
+  o.heads.key_dim = o.heads.value_dim = size("head_dim", "linear_head_dim");
+  o.heads.short_conv = size("short_conv_kernel_size", "linear_conv_kernel_dim");
+  o.heads.norm_eps = r.plan.options.norm_eps;
+  return o;
+}
+
+/// Names of Kimi Delta Attention in self_attn.
+void kimi_names(FamilyReader& r, const DeltaOptions& d) {
+  r.convolution("self_attn", d.heads * d.key_dim, d.heads * d.key_dim);
   const std::string forget = r.has("forget_gate.") ? "forget_gate." : "";
   r.members("self_attn", {{"decay_down", forget + "f_a_proj"},
                           {"decay_up", forget + (r.has("f_proj.") ? "f_proj" : "f_b_proj")},
@@ -201,13 +215,8 @@ void read_kimi_linear(FamilyReader& r) {
   c.must_be("mla_use_nope", true);
   c.must_be("tie_word_embeddings", false);
   c.ignore("rope_theta");
-  const bool published = c.has("linear_attn_config.num_heads");  // else the format of transformers
-  KdaOptions linear{.heads = {.dim = r.plan.options.dim}};
-  DeltaOptions& d = linear.heads;
-  d.heads = d.value_heads = c.at<int64_t>(published ? "linear_attn_config.num_heads" : "linear_num_heads");
-  d.key_dim = d.value_dim = c.at<int64_t>(published ? "linear_attn_config.head_dim" : "linear_head_dim");
-  d.short_conv = c.at<int64_t>(published ? "linear_attn_config.short_conv_kernel_size" : "linear_conv_kernel_dim");
-  d.norm_eps = r.plan.options.norm_eps;
+  const bool published = as_published(c);
+  const KdaOptions linear = kimi_sizes(r);
   std::vector<int64_t> recurrent;
   if (published) {
     for (const int64_t layer : c.at<std::vector<int64_t>>("linear_attn_config.kda_layers")) {  // counted from 1
@@ -222,7 +231,7 @@ void read_kimi_linear(FamilyReader& r) {
   r.mixers(recurrent, linear);
 
   r.usual_names();
-  kimi_names(r, d.heads * d.key_dim);
+  kimi_names(r, linear.heads);
   kimi_feeds(r, r.dense_layers(1));
 }
 
@@ -249,7 +258,7 @@ void read_ling(FamilyReader& r) {
   r.mixers(full);
   r.mixers(recurrent, linear);
   r.usual_names();
-  kimi_names(r, d.heads * d.key_dim);
+  kimi_names(r, d);
   r.members("self_attn", {{"gate", "g_proj"}});
   kimi_feeds(r, r.dense_layers());
   if (r.has("word_embeddings.")) r.rename("embed_tokens\\.", "word_embeddings.");
@@ -272,21 +281,11 @@ void read_glm5_next(FamilyReader& r) {
                         {"weights", "weights_proj"},
                         {"pool_gate\\.weight", "index_kpool_compress_gate"},
                         {"pool_position", "index_kpool_compress_ape", {.layout = PyTorchLayout::as_is}}});
-  const bool published = c.has("linear_attn_config.num_heads");
-  const std::string in_linear = "linear_attn_config.";
-  const auto linear_field = [&](const char* theirs, const char* transformers) {
-    return published ? c.at<int64_t>(in_linear + theirs) : c.at<int64_t>(transformers);
-  };
-  KdaOptions linear{.heads = {.dim = r.plan.options.dim}};
-  DeltaOptions& d = linear.heads;
-  d.heads = d.value_heads = linear_field("num_heads", "linear_num_heads");
-  d.key_dim = d.value_dim = linear_field("head_dim", "linear_head_dim");
-  d.short_conv = linear_field("short_conv_kernel_size", "linear_conv_kernel_dim");
-  d.norm_eps = r.plan.options.norm_eps;
+  KdaOptions linear = kimi_sizes(r);
+  const std::string bound = "linear_attn_config.gate_lower_bound";
   const double safe = -5;
-  if (published && c.get(in_linear + "safe_gate", true))
-    linear.lower_bound = c.get(in_linear + "gate_lower_bound", safe);
-  else if (published) linear.lower_bound = c.at<double>(in_linear + "gate_lower_bound");
+  if (as_published(c))
+    linear.lower_bound = c.get("linear_attn_config.safe_gate", true) ? c.get(bound, safe) : c.at<double>(bound);
   else if (!c.is_null("linear_lower_bound")) linear.lower_bound = c.get("linear_lower_bound", safe);
   const auto recurrent = c.has("layer_types")
                              ? r.typed("layer_types", "linear_attention", {"indexed_attention", "full_attention"})
@@ -303,7 +302,7 @@ void read_glm5_next(FamilyReader& r) {
   r.plan.options.streams = streams;
 
   r.usual_names();
-  kimi_names(r, d.heads * d.key_dim);
+  kimi_names(r, linear.heads);
   r.deepseek_feeds(r.dense_layers(3));
   const double limit = r.factor("swiglu_limit", 10.0, 10.0);
   for (DecoderBlockOptions& block : r.plan.options.blocks) {

@@ -189,8 +189,7 @@ void read_ernie(FamilyReader& r) {
   const bool sparse = r.type == "ernie4_5_moe";
   if (sparse) c.must_be("use_bias", false);
   const auto first = c.get<int64_t>("moe_layer_start_index", 1), end = c.get<int64_t>("moe_layer_end_index", -1),
-             turn = c.get<int64_t>("moe_layer_interval", 1);
-  if (turn < 1) c.refuse("moe_layer_interval", "it must be positive");
+             turn = r.positive("moe_layer_interval", 1);
   const std::vector<int64_t> dense = r.where(
       [&](int64_t layer) { return !sparse || (layer + 1) % turn != 0 || layer < first || (end != -1 && layer > end); });
   r.dense(dense);
@@ -213,8 +212,7 @@ void read_ernie(FamilyReader& r) {
 std::vector<int64_t> layers_without_rope(const FamilyReader& r) {
   const ModelConfig& c = r.config;
   const auto rotates = c.get("no_rope_layers", std::vector<int64_t>{});  // 0: no RoPE
-  const auto turn = c.get<int64_t>("no_rope_layer_interval", 4);
-  if (turn < 1) c.refuse("no_rope_layer_interval", "it must be positive");
+  const int64_t turn = r.positive("no_rope_layer_interval", 4);
   if (!c.has("no_rope_layers") || (rotates.empty() && r.type == "llama4_text"))
     return r.where([&](int64_t i) { return (i + 1) % turn == 0; });
   if (std::ssize(rotates) < r.layers) c.refuse("no_rope_layers", str("need ", r.layers, " entries"));
@@ -232,9 +230,8 @@ void read_llama4(FamilyReader& r) {
   stays.heads.use_rope = false;
   const char* const tuning = "attn_temperature_tuning";  // in some files 4
   if (c.is(tuning, int64_t{4}) || c.get(tuning, true))
-    stays.growth = {c.get("attn_scale", 0.1), c.get<int64_t>("floor_scale", 8192), 1};
+    stays.growth = {c.get("attn_scale", 0.1), r.positive("floor_scale", 8192), 1};
   c.ignore("attn_scale floor_scale");
-  if (stays.growth.length < 1) c.refuse("floor_scale", "it must be positive");
   const std::vector<int64_t> without = layers_without_rope(r);
   r.mixers(turns);
   r.mixers(without, stays);
@@ -245,8 +242,7 @@ void read_llama4(FamilyReader& r) {
   if (chunk < 1 && !chunked.empty()) c.refuse(size, "it must be positive");
   for (const int64_t layer : chunked) std::get<MultiHeadAttentionOptions>(r.block(layer).mixer).chunk_size = chunk;
   r.usual_names();
-  const auto step = c.get<int64_t>("interleave_moe_layer_step", 1);
-  if (step < 1) c.refuse("interleave_moe_layer_step", "it must be positive");
+  const int64_t step = r.positive("interleave_moe_layer_step", 1);
   std::vector<int64_t> sparse = r.where([&](int64_t i) { return (i + 1) % step == 0; });
   if (c.has("moe_layers")) {
     const auto given = c.at<std::vector<int64_t>>("moe_layers");

@@ -62,8 +62,7 @@ int64_t rank_of_step(const FamilyReader& r, const std::string& field) {
 void read_mamba(FamilyReader& r) {
   const ModelConfig& c = r.config;
   MambaOptions o{.dim = r.plan.options.dim};
-  o.inner = c.get<int64_t>("expand", 2) * o.dim;
-  if (o.inner < 1) c.refuse("expand", "it must be at least 1");
+  o.inner = r.positive("expand", 2) * o.dim;
   c.must_be("intermediate_size", o.inner);
   o.state = c.at<int64_t>("state_size"), o.dt_rank = rank_of_step(r, "time_step_rank");
   o.short_conv = c.get<int64_t>("conv_kernel", 4), o.conv_bias = c.get("use_conv_bias", true);
@@ -205,8 +204,7 @@ void granite_feeds(FamilyReader& r, bool shared_expert) {
 /// Mamba-2 as Granite 4, Bamba and Falcon-H1 call its options.
 Mamba2Options granite_mamba(const FamilyReader& r) {
   const ModelConfig& c = r.config;
-  Mamba2Options o{.dim = r.plan.options.dim, .heads = c.at<int64_t>("mamba_n_heads")};
-  if (o.heads < 1) c.refuse("mamba_n_heads", "it must be at least 1");
+  Mamba2Options o{.dim = r.plan.options.dim, .heads = r.positive("mamba_n_heads")};
   o.head_dim = (c.has("mamba_d_ssm") ? c.at<int64_t>("mamba_d_ssm") : c.at<int64_t>("mamba_expand") * o.dim) / o.heads;
   o.state = c.at<int64_t>("mamba_d_state"), o.groups = c.at<int64_t>("mamba_n_groups");
   o.short_conv = c.at<int64_t>("mamba_d_conv"), o.conv_bias = c.get("mamba_conv_bias", true, false);
@@ -222,8 +220,7 @@ void granite_swa(FamilyReader& r, MultiHeadAttentionOptions o) {
   const ModelConfig& c = r.config;
   const char* const bases = "layer_rope_theta";
   o.sink = AttentionSink::learned;
-  const auto base = c.get(bases, std::vector<double>(r.all().size(), o.heads.rope.base));
-  if (std::ssize(base) != r.layers) c.refuse(bases, str("need ", r.layers, " entries"));
+  const auto base = r.of_layers(bases, o.heads.rope.base);
   for (int64_t i = 0; i < r.layers; ++i) {
     MultiHeadAttentionOptions own = o;
     const double theta = base[static_cast<std::size_t>(i)];
@@ -298,8 +295,7 @@ void read_bamba(FamilyReader& r) {
 void read_jamba(FamilyReader& r) {
   const ModelConfig& c = r.config;
   const auto turns = [&](const std::string& of) {
-    const auto period = c.at<int64_t>(of + "_layer_period"), offset = c.at<int64_t>(of + "_layer_offset");
-    if (period < 1) c.refuse(of + "_layer_period", "it must be at least 1");
+    const auto period = r.positive(of + "_layer_period"), offset = c.at<int64_t>(of + "_layer_offset");
     if (offset < 0 || offset >= period) c.refuse(of + "_layer_offset", "it must be from 0 to below the period");
     return r.where([&](int64_t layer) { return layer % period == offset; });
   };
@@ -310,8 +306,7 @@ void read_jamba(FamilyReader& r) {
   c.must_be("attention_bias", false);
   if (c.has("sliding_window")) c.refuse("sliding_window", "no model has one");
   MambaOptions o{.dim = r.plan.options.dim, .norm = NormKind::rms, .norm_eps = r.plan.options.norm_eps};
-  o.inner = c.at<int64_t>("mamba_expand") * o.dim;
-  if (o.inner < 1) c.refuse("mamba_expand", "it must be at least 1");
+  o.inner = r.positive("mamba_expand") * o.dim;
   o.state = c.at<int64_t>("mamba_d_state"), o.dt_rank = rank_of_step(r, "mamba_dt_rank");
   o.short_conv = c.at<int64_t>("mamba_d_conv"), o.conv_bias = c.get("mamba_conv_bias", true);
   o.bias = c.get("mamba_proj_bias", false);

@@ -179,14 +179,9 @@ void read_cohere(FamilyReader& r) {
   std::vector<int64_t> dense = r.all();
   if (sparse) dense = r.dense_layers(0);
   if (r.type != "cohere") {
-    const auto turn = [&](const char* name, int64_t otherwise) {
-      const auto n = c.get<int64_t>(name, otherwise);
-      if (n < 1) c.refuse(name, "it must be positive");
-      return n;
-    };
     const int64_t first = sparse ? c.get<int64_t>("first_k_dense_replace", 0) : 0,
-                  of_first = sparse ? turn("prefix_dense_sliding_window_pattern", 1) : 1,
-                  of_others = turn("sliding_window_pattern", 4);
+                  of_first = sparse ? r.positive("prefix_dense_sliding_window_pattern", 1) : 1,
+                  of_others = r.positive("sliding_window_pattern", 4);
     const std::vector<int64_t> sliding =
         c.has("layer_types") ? r.typed("layer_types", "sliding_attention") : r.where([&](int64_t i) {
           return i < first ? (i + 1) % of_first != 0 : (i - first + 1) % of_others != 0;

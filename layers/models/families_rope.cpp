@@ -123,8 +123,7 @@ void FamilyReader::two_ropes(MultiHeadAttentionOptions o, const std::vector<int6
 
 void FamilyReader::query_growth(QueryGrowth& o) const {
   const std::string at = "rope_parameters.";
-  o = {config.at<double>(at + "llama_4_scaling_beta"), config.at<int64_t>(at + "original_max_position_embeddings")};
-  if (o.length < 1) config.refuse(at + "original_max_position_embeddings", "it must be positive");
+  o = {config.at<double>(at + "llama_4_scaling_beta"), positive(at + "original_max_position_embeddings")};
   config.ignore(at + "max_position_embeddings");
 }
 
