@@ -191,8 +191,9 @@ void copy_to_device(void* to, const void* from, std::size_t bytes) {
 void copy_to_host(void* to, const void* from, std::size_t bytes) {
   refuse_in_recording("reading values on the host");
   if (bytes == 0) return;
-  check("copy from the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()));
-  check("copy from the device", cudaStreamSynchronize(stream()));
+  const StreamTurn turn;  // one for both: between two another thread might begin a recording, and this one wait for it
+  check("copy from the device", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, turn));
+  check("copy from the device", cudaStreamSynchronize(turn));
 }
 void copy_on_device(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
