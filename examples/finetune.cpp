@@ -30,7 +30,7 @@ struct Settings {
   std::string model, text, out, dtype = "f32", device = "cpu";
   int64_t context = 512, batch = 1, steps = 0, epochs = 1, rank = 0, random = 0, seed = 1;
   double lr = 0;
-  bool smoke = false;
+  bool recompute = false, smoke = false;
 
   static void describe(auto& o, auto& f) {
     f("model", o.model, "folder of the model");
@@ -43,6 +43,7 @@ struct Settings {
     f("rank", o.rank, at_least(0), "of the updates of maps; 0: all weights are trained");
     f("lr", o.lr, at_least(0), "highest learning rate; 0: 1e-5, of low-rank updates 2e-4");
     f("random", o.random, at_least(0), "a text of so many random tokens; needs no tokenizer");
+    f("recompute", o.recompute, "less memory, a third more time: run each block again for its gradients");
     f("dtype", o.dtype, "f32 or bf16, whose masters are f32");
     f("device", o.device, "cpu, or cuda where there is a GPU");
     f("seed", o.seed, at_least(0), "of the order of windows, and of the updates");
@@ -84,10 +85,23 @@ class Tuned {
   std::vector<NamedTensor> updates_;        // down_ and up_
 };
 
-/// Mean loss of the next tokens.
+/// Mean loss of the next tokens. With Decoder::recompute the logits of so many tokens at a time are made, and made
+/// again.
+constexpr int64_t kPiece = 512;
 Tensor loss_of(const Decoder& model, const TextBatch& batch) {
   const Device device = model.embedding.weight.device();
-  return cross_entropy(to(model(to(batch.inputs, device)), f32), to(batch.targets, device));
+  const Tensor h = model.hidden(to(batch.inputs, device)), targets = to(batch.targets, device);
+  if (!model.recompute) return cross_entropy(to(model.logits(h), f32), targets);
+  std::vector<Tensor> losses;
+  for (int64_t from = 0, n = targets.dim(1); from < n; from += kPiece) {
+    const int64_t count = std::min(kPiece, n - from);
+    const auto loss = [model, labels = narrow(targets, 1, from, count),
+                       share = double(count) / double(n)](const std::vector<Tensor>& in) {
+      return share * cross_entropy(to(model.logits(in[0]), f32), labels);
+    };
+    losses.push_back(checkpoint(loss, {narrow(h, 1, from, count)}));
+  }
+  return sum(stack(losses));
 }
 
 /// Bits per token, of at most 64 windows that are spread over the text.
@@ -110,6 +124,7 @@ int run(int argc, char** argv) {
     throw std::runtime_error("finetune: --text FILE is needed (or --random N); see --help");
   Rng rng(static_cast<uint64_t>(s.seed));
   Decoder loaded = load_model_files(s.model, {.dtype = from_name<DType>(s.dtype), .map = false});
+  loaded.recompute = s.recompute;
   if (const Device device = device_named(s.device); device != cpu) to(loaded, device);
 
   Tensor tokens;

@@ -1,9 +1,11 @@
 #include <sluice/layers/models/decoder.h>
 
+#include <sluice/autograd/function.h>
 #include <sluice/layers/attention/transformer_block.h>
 #include <sluice/ops/basic.h>
 
 #include <map>
+#include <memory>
 #include <numbers>
 #include <tuple>
 
@@ -77,6 +79,25 @@ Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   if (!o.tied) head = Linear({.in = width, .out = o.vocabulary, .bias = o.head_bias, .dtype = o.dtype}, rng);
 }
 
+/// The block's output, of which only `h` is kept, see Decoder::recompute.
+static Tensor checkpointed(const DecoderBlock& block, const Tensor& h, const Pass& pass,
+                           const DecoderBlockInputs& inputs) {
+  struct Run {
+    const DecoderBlock* block;
+    const Pass* pass;
+    DecoderBlockInputs inputs;
+    DecoderBlock own_block = {};
+    Pass own_pass = {};
+  };
+  const auto run = std::make_shared<Run>(Run{&block, &pass, inputs});
+  Tensor y =
+      checkpoint([run](const std::vector<Tensor>& in) { return (*run->block)(in[0], *run->pass, run->inputs); }, {h});
+  // The model and the caller's pass, which notes what was read, may be gone before the second run.
+  run->own_block = block, run->own_pass = pass.copy();
+  run->block = &run->own_block, run->pass = &run->own_pass;
+  return y;
+}
+
 Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
   ModuleScope scope(this, type);
   if (tokens.rank() != 2) fail("decoder: got tokens=", tokens, "; need i64 [batch, n]");
@@ -109,10 +130,11 @@ Tensor Decoder::hidden(const Tensor& tokens, const Pass& pass) const {
     if (block.ngrams.table.weight.defined()) h = h + block.ngrams(h, tokens, pass);
     const int64_t number = static_cast<int64_t>(i), of = options.blocks[i].keys_of;
     const auto shared = keys.find(of >= 0 ? of : number);
-    h = block(h, pass,
-              {.tokens = tokens,
-               .embedded = embedded.defined() ? select(embedded, 2, number) : embedded,
-               .keys = shared == keys.end() ? nullptr : &shared->second});
+    const DecoderBlockInputs inputs{.tokens = tokens,
+                                    .embedded = embedded.defined() ? select(embedded, 2, number) : embedded,
+                                    .keys = shared == keys.end() ? nullptr : &shared->second};
+    const bool again = recompute && grad_enabled() && !pass.stream && !inputs.keys;
+    h = again ? checkpointed(block, h, pass, inputs) : block(h, pass, inputs);
   }
   if (options.alt_up) h = alt_up.leave(h);
   if (options.streams) h = options.mixes_streams ? streams.read(h).x : mean(unflatten(h, -1, {s, options.dim}), {-2});

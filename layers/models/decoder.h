@@ -148,6 +148,10 @@ struct Decoder {
   static constexpr const char* type = "Decoder";
   static constexpr bool logits_of_hidden = true;  // see generate()
   DecoderOptions options{};
+  /// True: a forward pass with history keeps what each block reads and nothing inside it; backward() runs the block
+  /// again (see checkpoint()), which takes a third more time. The pass's `rng` must live until then. Blocks that share
+  /// keys keep all.
+  bool recompute = false;
   Embedding embedding, positions;  // the second may be absent
   Linear project_in, project_out;  // of an embedding of another width: embedding_dim → dim, and back
   Norm embedding_norm;             // may be absent
