@@ -129,13 +129,13 @@ using detail::in_blocks;  // [batch, heads, n, w] → [batch, heads, G, B, w], p
 /// 1 for real tokens, 0 for padding: [batch or 1, 1, G, B, 1]. Undefined when every token of every block is real.
 Tensor real_slots(const Operands& x, int64_t block) {
   const int64_t n = x.k.dim(2);
-  if (!x.keys.defined() && n % block == 0) return {};
+  if (!x.keys.defined() && (n % block == 0 || n < block)) return {};
   const Tensor keys = x.keys.defined() ? x.keys : full({1, n}, 1, {boolean, x.k.device()});
   return in_blocks(to(reshape(keys, {keys.dim(0), 1, n, 1}), x.k.dtype()), 2, block);
 }
 
 Tensor permutation_of(const Operands& x, const Tensor& real, const SinkhornBlockOptions& o, Rng* rng) {
-  const double b = static_cast<double>(o.block);
+  const auto b = static_cast<double>(std::min(o.block, x.k.dim(2)));
   const Tensor tokens = real.defined() ? sum(real, {3}) : Tensor();  // [batch or 1, 1, G, 1]
   auto means = [&](const Tensor& y) {
     const Tensor total = sum(in_blocks(y, 2, o.block), {3});
@@ -177,12 +177,12 @@ Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Te
 
   // Keys and values of each block are [own | sorted], and each block is a head of attention(): [batch·heads, G, 2B, ·].
   auto mixed = [&](const Tensor& blocks) {
-    return unflatten(matmul(p, flatten(blocks, 3, 4)), 3, {o.block, blocks.dim(4)});
+    return unflatten(matmul(p, flatten(blocks, 3, 4)), 3, {blocks.dim(3), blocks.dim(4)});
   };
   Tensor share, divisor;  // [batch, heads, G, B, 1]: share of real tokens in the row sum of P; share, 1 if it is 0
   AttentionOptions a{.scale = x.scale, .dropout = o.dropout};
   if (real.defined()) {
-    const Shape full_shape{batch, heads, g, o.block, 1};
+    const Shape full_shape{batch, heads, g, real.dim(3), 1};
     const Tensor own = expand(real, full_shape);
     const Tensor row = sum(p, {3}, keep);  // 1, unless columns were divided last
     share = mixed(own) / unsqueeze(masked_fill(row, row.detach() == 0.0, 1), 4);

@@ -18,12 +18,6 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// x with its last dim in blocks, the last one filled up: [..., blocks, block].
-Tensor in_blocks(const Tensor& x, int64_t block, double filling) {
-  block = std::min(block, std::max<int64_t>(1, x.dim(-1)));  // a longer block would hold only filling
-  return detail::in_blocks(x, -1, block, filling);
-}
-
 /// Checks the keys of n tokens, beside x [batch, …].
 void check_keys(const char* op, const Tensor& x, const Tensor& keys, int64_t n) {
   if (!keys.defined()) return;
@@ -72,7 +66,7 @@ Tensor choose_blocks(const Tensor& given, int64_t first, const BlockChoice& o, c
   const Tensor always = logical_or(gt((j + local) * size, p), j < static_cast<double>(o.initial));
   if (keys.defined()) {
     check_keys(op, given, keys, keys.rank() == 2 ? keys.dim(1) : first + m);
-    const Tensor real = any(in_blocks(keys, o.block, 0), {-1});
+    const Tensor real = any(detail::in_blocks(keys, -1, o.block), {-1});
     if (real.dim(1) != blocks) fail(op, ": keys=", keys, " does not fit scores=", given, " of blocks of ", o.block);
     allowed = logical_and(allowed, unsqueeze(unsqueeze(real, 1), 1));
   }
@@ -118,7 +112,7 @@ Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tenso
     const Tensor s =
         matmul(detail::widened(narrow(q, 2, row, rows)), transpose(detail::widened(narrow(k, 2, 0, seen)), -2, -1));
     const Tensor hidden = logical_not(visible_pairs(mask, q.dim(0), 1, rows, seen, q.device()));
-    return max(in_blocks(pad(masked_fill(s, hidden, -kInf), -1, 0, n - seen, -kInf), block, -kInf), {-1});
+    return max(detail::in_blocks(pad(masked_fill(s, hidden, -kInf), -1, 0, n - seen, -kInf), -1, block, -kInf), {-1});
   });
 }
 

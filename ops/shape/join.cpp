@@ -39,7 +39,9 @@ Tensor detail::embed(const Tensor& x, const Shape& full_shape, const Shape& star
 }
 
 Tensor detail::in_blocks(const Tensor& x, int64_t dim, int64_t block, double value) {
-  const int64_t n = x.dim(dim), blocks = ceil_div(n, block);
+  const int64_t n = x.dim(dim);
+  block = std::min(block, std::max<int64_t>(1, n));  // a longer block would hold filling alone behind x
+  const int64_t blocks = ceil_div(n, block);
   return unflatten(blocks * block == n ? x : pad(x, dim, 0, blocks * block - n, value), dim, {blocks, block});
 }
 

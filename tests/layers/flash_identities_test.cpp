@@ -213,3 +213,22 @@ TEST_CASE("flash: memory is linear in n", "[flash][identity]") {
     CHECK(large < 4096 * 4096);  // a quarter of one n×n tensor
   }
 }
+
+TEST_CASE("flash: a chunk longer than the sequence takes no more memory than one of its length", "[flash][identity]") {
+  Rng rng(1);
+  Rand rand(12);
+  const Tensor x = random_tensor({1, 20, 4}, f32, rand);
+  for (const Tensor& segments : {Tensor(), zeros({1, 20}, {i64})}) {
+    const auto peak = [&](int64_t chunk) {
+      const Flash f({.dim = 4, .expansion = 4, .key_dim = 4, .chunk = chunk}, rng);
+      const int64_t before = memory_stats().live;
+      reset_peak_memory();
+      backward(sum(square(f(x, {.segments = segments}))));
+      return memory_stats().peak - before;
+    };
+    peak(20);  // buffers that stay
+    const int64_t fits = peak(20), longer = peak(1 << 20);
+    INFO("peak of chunk = n: " << fits << ", of 2^20: " << longer << " bytes");
+    CHECK(longer < 2 * fits);
+  }
+}

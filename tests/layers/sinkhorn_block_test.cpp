@@ -2,6 +2,7 @@
 #include "layers/sparse_reference.h"
 
 #include <sluice/autograd/engine.h>
+#include <sluice/core/memory/allocator.h>
 #include <sluice/layers/attention/sinkhorn.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/elementwise/elementwise.h>
@@ -40,6 +41,14 @@ TEST_CASE("sinkhorn blocks: limits, noise, errors", "[sinkhorn]") {
   const Qkv x = random_qkv(rand, 2, 2, 2, 6, 6);
   CHECK(max_abs_diff(sinkhorn_block_attention(x.q, x.k, x.v, {.block = 6}), attention(x.q, x.k, x.v)) < 1e-13);
   CHECK(max_abs_diff(sinkhorn_block_attention(x.q, x.k, x.v, {.block = 9}), attention(x.q, x.k, x.v)) < 1e-13);
+  const auto peak = [&](int64_t block) {  // bytes
+    const int64_t before = memory_stats().live;
+    reset_peak_memory();
+    sinkhorn_block_attention(x.q, x.k, x.v, {.block = block, .keys = ones({2, 6}, {boolean})});
+    return memory_stats().peak - before;
+  };
+  peak(6);  // buffers that stay
+  CHECK(peak(1 << 16) < 2 * peak(6));
   // A large λ sorts whole blocks: each query sees its own block and the one that P assigns to it.
   const SinkhornBlockOptions sharp{.block = 2, .sinkhorn = {.lambda = 2000, .iterations = 2000}};
   const std::vector<double> p = block_permutation(x.q, x.k, sharp).to_vector<double>();
