@@ -190,14 +190,20 @@ void DataParallel::prepare() {
   if (!ordered_) arrived_.clear();
 }
 
+/// The first parameter that has a gradient.
+static auto first_reached(const auto& parameters) {
+  return std::ranges::find_if(parameters, [](const auto& p) { return p.tensor.grad().defined(); });
+}
+
 /// Throws unless gradients are clear or of accumulate(). An older gradient would be averaged once more, with this
 /// rank's weight, and the result would depend on the number of ranks.
-void DataParallel::check_clear() const {
-  if (weight_) return;
-  for (const Parameter& p : parameters_)
-    if (p.tensor.grad().defined())
-      fail<ValueError>("data_parallel: parameter '", p.name, "' has a gradient already; call zero_grad() before, and ",
-                       "accumulate() for all but the last of several losses");
+void DataParallel::check_clear() {
+  const auto found = first_reached(parameters_);
+  const bool clear = found == parameters_.end();
+  if (clear && reached_) weight_.reset();  // zero_grad() took back what accumulate() had added
+  if (!clear && !weight_)
+    fail<ValueError>("data_parallel: parameter '", found->name, "' has a gradient already; call zero_grad() before, ",
+                     "and accumulate() for all but the last of several losses");
 }
 
 /// The backward pass of this rank, which sends each bucket as soon as it is complete.
@@ -248,6 +254,7 @@ void DataParallel::backward(const Tensor& loss, double weight) {
   const double sum = total.item();
   if (!(sum > 0)) {
     for (Bucket& b : buckets_) b.sum.wait();
+    for (Parameter& p : parameters_) p.tensor.zero_grad();  // of the losses of weight 0
     fail<ValueError>("data_parallel: all ranks' weights are 0");
   }
   finish(1 / sum);
@@ -266,6 +273,7 @@ void DataParallel::accumulate(const Tensor& loss, double weight) {
   weight = rounded(weight, loss);
   sluice::backward(loss, full(loss.shape(), weight, loss.options()));
   weight_ = weight_.value_or(0) + weight;
+  reached_ = first_reached(parameters_) != parameters_.end();
 }
 
 double DataParallel::mean(double value, double weight) const {

@@ -54,7 +54,8 @@ class DataParallel : private NoCopy {
   /// or not finite, for a parameter that was frozen when this was made and is not now, for one that has a gradient
   /// already which is not of accumulate(), and on all ranks when all weights are 0.
   void backward(const Tensor& loss, double weight = 1);
-  /// Adds the gradient of weight · loss on this rank, and sends nothing. Throws ValueError as backward().
+  /// Adds the gradient of weight · loss on this rank, and sends nothing. zero_grad() takes all of them back, with their
+  /// weights. Throws ValueError as backward().
   void accumulate(const Tensor& loss, double weight = 1);
   /// Returns Σ weight · value / Σ weight over the ranks, the same on all ranks; NaN when all weights are 0. Throws
   /// ValueError for a weight that backward() refuses.
@@ -67,7 +68,7 @@ class DataParallel : private NoCopy {
   void collect(std::size_t index);
   void launch(bool all);
   void prepare();
-  void check_clear() const;
+  void check_clear();
   void walk(const Tensor& loss, double weight);
   void follow_arrivals();
   void finish(double scale);
@@ -81,6 +82,7 @@ class DataParallel : private NoCopy {
   std::size_t launched_ = 0;
   bool ordered_ = false;
   std::optional<double> weight_;  // sum of the weights of accumulate() since the last backward(), if there was one
+  bool reached_ = false;          // whether a parameter had a gradient after it
 };
 
 /// This rank's rows of a batch that all ranks have. The pieces are as equal as possible, and may be empty.

@@ -89,6 +89,21 @@ TEST_CASE("data parallel: a gradient of an earlier step is an error on any numbe
     parallel.accumulate(loss()), parallel.accumulate(loss());
     parallel.backward(loss());
     expect(max_abs_diff(w.grad(), full({2}, 0.5 * (all.size() + 1), {f64})) < 1e-14, "the mean of all losses");
+    w.zero_grad();
+    parallel.accumulate(loss() * 7.0, 3);
+    w.zero_grad();
+    parallel.backward(loss());
+    expect(max_abs_diff(w.grad(), full({2}, 0.5 * (all.size() + 1), {f64})) < 1e-14, "zero_grad() takes a loss back");
+    w.zero_grad();
+    try {
+      parallel.backward(loss(), 0);
+      expect(false, "all weights are 0");
+    } catch (const ValueError&) {}
+    expect(!w.grad().defined(), "losses of weight 0 leave no gradient");
+    Tensor other = ones({2}, {f64}).requires_grad_();  // not of the model: its loss reaches no parameter, but counts
+    parallel.accumulate(sum(other), 1);
+    parallel.backward(loss());
+    expect(max_abs_diff(w.grad(), full({2}, 0.25 * (all.size() + 1), {f64})) < 1e-14, "a loss that reaches nothing");
   }));
 }
 
