@@ -171,7 +171,6 @@ Tensor sinkhorn_block_attention(const Tensor& q_in, const Tensor& k_in, const Te
   detail::not_cut(op, "it sorts the blocks of the whole sequence");
   const Operands x = self_attention(op, q_in, k_in, v_in, o.scale, o.keys, o.dropout);
   const int64_t batch = x.q.dim(0), heads = x.q.dim(1), n = x.q.dim(2), g = ceil_div(n, o.block);
-  if (x.q.numel() == 0) return detail::restore_rank(zeros({batch, heads, n, x.v.dim(3)}, x.q.options()), x.rank);
   const Tensor real = real_slots(x, o.block);
   const Tensor p = permutation_of(x, real, o, rng);  // [batch, heads, G, G]
 

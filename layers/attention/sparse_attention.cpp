@@ -66,8 +66,8 @@ Tensor neighbour_attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
   if (options.keys.defined() && options.keys.rank() != 2)
     fail(op, ": keys=", options.keys, " does not fit k=", k_in, "; need [", batch, " or 1, ", n, "]");
   const Gathered at = read_lists(lists, options.keys, heads, k.dim(1), n);
-  if (n == 0 || width == 0 || q.numel() == 0)
-    return detail::restore_rank(zeros({batch, heads, m, v.dim(3)}, q.options()), rank);
+  if (n == 0 || width == 0)  // with their history
+    return detail::restore_rank(attention(q, narrow(k, 2, 0, 0), narrow(v, 2, 0, 0)), rank);
 
   // A hidden slot reads row 0 or a padded row, which may hold NaN. The slot is set to 0, since 0·NaN is NaN.
   auto gathered = [&](const Tensor& x) {  // [batch, heads, m, K, ·]

@@ -129,7 +129,10 @@ TEST_CASE("sparse: neighbour lists — padding, repeated keys, empty rows, ranks
   const Tensor none = neighbour_attention(x.q, x.k, x.v, full({1, 5, 3}, -1, {i64}));
   CHECK(max_abs(none) == 0);
   CHECK(none.shape() == Shape{2, 2, 5, 4});
-  CHECK(neighbour_attention(x.q, x.k, x.v, zeros({1, 5, 0}, {i64})).shape() == Shape{2, 2, 5, 4});
+  const Tensor q = clone(x.q).requires_grad_(),
+               unlisted = neighbour_attention(q, x.k, x.v, zeros({1, 5, 0}, {i64}), {.keys = keys});
+  CHECK(
+      (unlisted.shape() == Shape{2, 2, 5, 4} && max_abs(unlisted) == 0 && max_abs(grad({sum(unlisted)}, {q})[0]) == 0));
 
   // Rank 2 and 3, f32, and empty sizes.
   auto first = [](const Tensor& t) { return select(select(t, 0, 0), 0, 0); };
