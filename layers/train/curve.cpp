@@ -60,8 +60,10 @@ struct Axis {
   double from, to;  // positions of low and high on the page
 
   Axis(Range r, int ticks, bool whole, double from_, double to_) : from(from_), to(to_) {
-    if (!(r.low <= r.high)) r = {0, 1};                                            // no points
-    if (r.high - r.low < 1e-300) r.high = r.low + std::max(1.0, std::abs(r.low));  // too close to have ticks between
+    if (!(r.low <= r.high)) r = {0, 1};  // no points
+    // Ticks that are closer than numbers of this size can tell apart would fall together.
+    const double size = std::max(std::abs(r.low), std::abs(r.high));
+    if (!(r.high - r.low > std::max(1e-300, 1e-12 * size))) r.high = r.low + std::max(1.0, std::abs(r.low));
     const double raw = (r.high - r.low) / ticks, power = std::pow(10, std::floor(std::log10(raw)));
     const double lead = raw / power;
     tick = power * (lead <= 1.001 ? 1 : lead <= 2.001 ? 2 : lead <= 5.001 ? 5 : 10);

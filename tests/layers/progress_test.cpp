@@ -261,6 +261,8 @@ TEST_CASE("write_svg_curve: a whole picture, whatever the numbers and names", "[
   svg({}, {});
   svg({}, {{"one", {1}, {1}}});
   svg({}, {{"close", {0, 1}, {0, 5e-324}}, {"beside", {1, 1 + 1e-16}, {0, 0}}});
+  for (const double v : {123456.789, 0.3, -9.99e14, 9.99e14})  // rounding alone keeps a curve from being constant
+    svg({}, {{"noise", {v, std::nextafter(v, 1e300)}, {v, std::nextafter(v, -1e300)}}});
   svg({}, {{"bad", {0, 1, 2}, {NAN, INFINITY, 1e300}}}, {{"line", NAN}});
   CHECK_THROWS_AS(write_svg_curve(path, {}, {{"t", {1, 2}, {1}}}), ValueError);
   CHECK_THROWS_AS(write_svg_curve(folder / "none/curve.svg", {}, {}), IOError);
