@@ -115,7 +115,7 @@ bool parse(std::string_view s, double& value) {
 bool parse(std::string_view s, int64_t& value) {
   s = without_plus(s);
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
-  if (error != std::errc() || end == s.data() + s.size()) return error == std::errc();
+  if (error == std::errc() && end == s.data() + s.size()) return true;
   double real = 0;
   if (!parse(s, real) || std::abs(real) >= 0x1p53 || real != std::trunc(real)) return false;
   value = static_cast<int64_t>(real);

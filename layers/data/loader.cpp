@@ -27,6 +27,12 @@ Rng rng_for(uint64_t seed, uint32_t purpose, int64_t number) {
   return Rng(uint64_t{words[0]} << 32 | words[1]);
 }
 
+/// The row numbers of an epoch in their order, i64 [rows].
+Tensor shuffled(int64_t rows, uint64_t seed, int64_t epoch) {
+  Rng rng = rng_for(seed, 0, epoch);
+  return permutation(rows, rng);
+}
+
 /// Rows [at, at + batch) of an order, or fewer at its end.
 Tensor piece(const Tensor& order, int64_t at, int64_t batch) {
   return narrow(order, 0, at, std::min(batch, order.dim(0) - at));
@@ -37,8 +43,7 @@ Tensor piece(const Tensor& order, int64_t at, int64_t batch) {
 std::vector<Tensor> shuffled_batches(int64_t rows, int64_t batch, uint64_t seed, int64_t epoch) {
   if (rows < 0 || batch < 1 || epoch < 0)
     fail<ValueError>("shuffled_batches: need rows >= 0, batch >= 1, epoch >= 0 — got ", rows, ", ", batch, ", ", epoch);
-  Rng rng = rng_for(seed, 0, epoch);
-  const Tensor order = permutation(rows, rng);
+  const Tensor order = shuffled(rows, seed, epoch);
   std::vector<Tensor> out;
   for (int64_t at = 0; at < rows; at += out.back().dim(0)) out.push_back(piece(order, at, batch));
   return out;
@@ -77,8 +82,7 @@ struct LoaderEngine::Work {
     std::lock_guard lock(order_mutex);
     auto found = std::find_if(orders.begin(), orders.end(), [&](auto& o) { return o.first == epoch; });
     if (found == orders.end()) {
-      Rng rng = rng_for(static_cast<uint64_t>(options.seed), 0, epoch);
-      orders.emplace_back(epoch, options.shuffle ? permutation(options.rows, rng) : arange(options.rows));
+      orders.emplace_back(epoch, options.shuffle ? shuffled(options.rows, seed(), epoch) : arange(options.rows));
       if (orders.size() > 2) orders.pop_front();
       found = orders.end() - 1;
     }
@@ -87,9 +91,10 @@ struct LoaderEngine::Work {
   std::shared_ptr<void> make_at(int64_t at) {
     NoGrad guard;
     const PrecisionScope scope(products);
-    Rng rng = rng_for(static_cast<uint64_t>(options.seed), 1, at);
+    Rng rng = rng_for(seed(), 1, at);
     return make(rows(at), rng);
   }
+  uint64_t seed() const { return static_cast<uint64_t>(options.seed); }
   int64_t most() const { return options.threads * options.ahead; }
   Slot& slot(int64_t at) { return slots[static_cast<std::size_t>(at % most())]; }
 

@@ -28,7 +28,7 @@ namespace sluice {
 std::vector<Tensor> shuffled_batches(int64_t rows, int64_t batch, uint64_t seed, int64_t epoch);
 
 struct LoaderOptions {
-  int64_t rows;            // rows of the data
+  int64_t rows;            // rows of the data, at most 2^53
   int64_t batch = 32;      // rows of a batch
   int64_t seed = 0;        // of the order, and of the generators of batches
   bool shuffle = true;     // true: a new order for each epoch; false: 0, 1, 2, …
@@ -37,7 +37,7 @@ struct LoaderOptions {
   int64_t ahead = 2;       // most batches in advance for each thread
 
   static void describe(auto& o, auto& f) {
-    f.required("rows", o.rows, at_least(1), "of the data");
+    f.required("rows", o.rows, between(1, 0x1p53), "of the data");
     f("batch", o.batch, at_least(1), "rows of a batch");
     f("seed", o.seed, between(0, 0x1p53), "of the order");
     f("shuffle", o.shuffle, "anew for every epoch");

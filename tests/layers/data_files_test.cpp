@@ -320,6 +320,7 @@ TEST_CASE("read_csv: what is no table is an IOError that names line and column",
   for (const char* cell : {"1.5", "9223372036854775808", "1e300", "1e-3", "7x", "nan"}) no_number(cell, i64);
   no_number("2147483648", i32), no_number("-2147483649", i32);
   CHECK(read_csv(folder.put("file", "a\n4.000e+00\n")).column("a", i64).item() == 4);
+  CHECK(read_csv(folder.put("file", "a\n+.5e1\n")).column("a", i64).item() == 5);
   CHECK(read_csv(folder.put("file", "a\n-2147483648\n")).column("a", i32).item() == -2147483648.0);
   CHECK(read_csv(folder.put("file", "a\n9223372036854775807\n")).column("a", i64).item<int64_t>() ==
         std::numeric_limits<int64_t>::max());

@@ -177,6 +177,7 @@ TEST_CASE("loader: batches have no history; options are checked", "[data]") {
   Loader loader({.rows = 2, .batch = 2}, [&](const Tensor& rows) { return index_select(table, 0, rows); });
   CHECK(!loader.next().requires_grad());
   const auto none = [](const Tensor&) { return 0; };
+  CHECK(Loader({.rows = 5'000'000'001, .batch = 2}, none).batches() == 2'500'000'001);  // more than i32 counts
   CHECK_THROWS_AS(Loader({.rows = 0}, none), ValueError);
   CHECK_THROWS_AS(Loader({.rows = 4, .batch = 0}, none), ValueError);
   CHECK_THROWS_AS(Loader({.rows = 4, .batch = 5, .drop_last = true}, none), ValueError);
