@@ -30,7 +30,7 @@ lines=0
 for file in "${files[@]}"; do
   [[ -f $file ]] || continue # deleted, but not yet committed
   case $file in
-    *.h | *.cpp | *.cu | *.cuh)
+    *.h | *.cpp | *.cu | *.cuh | *.inc)
       length=$(wc -l <"$file")
       lines=$((lines + length))
       ((length <= 400)) || bad "$file has $length lines; 400 are the limit"

@@ -15,10 +15,10 @@ done < <({ git ls-files -co --exclude-standard 2>/dev/null || find . -path ./bui
 if [[ ${2-} == --fix ]]; then
   printf '%s\n' "${files[@]}" | xargs "$format" -i
 else
-  # The pipe's status is that of clang-format, which fails where it has something to say.
-  wrong=$(printf '%s\n' "${files[@]}" | xargs "$format" --dry-run --Werror 2>&1 | grep -E '^[^ ]+:[0-9]+:[0-9]+: error' | head -n 20) || true
-  if [[ $wrong ]]; then
-    printf '%s\n' "$wrong" 'mend it with tests/house/format.sh . --fix'
+  # clang-format fails where it has something to say, and where it cannot run.
+  if ! wrong=$(printf '%s\n' "${files[@]}" | xargs "$format" --dry-run --Werror 2>&1); then
+    grep -E -m 20 '^[^ ]+:[0-9]+:[0-9]+: error' <<<"$wrong" || printf '%s\n' "$wrong"
+    echo 'mend it with tests/house/format.sh . --fix'
     exit 1
   fi
   echo "${#files[@]} files as .clang-format says"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Every public header compiles alone. x.cpp begins with its own header, so building the library has proved
-# that for most, but for names of the standard headers that it precompiles, which are looked up here; the others are compiled,
-# but for those with which another one begins. All together are clean under -Wshadow and -Wconversion. Called by ctest: headers.sh SOURCE COMPILER INCLUDE
+# Every public header compiles alone. x.cpp begins with its own header, so building the library has proved that for most,
+# but for names of the standard headers that it precompiles, which are looked up here; the others are compiled, but for
+# those with which another one begins. All together are clean under -Wshadow and -Wconversion. Called by ctest:
+# headers.sh SOURCE COMPILER INCLUDE
 set -euo pipefail
 compiler=$2 include=$3
 cd "$1"

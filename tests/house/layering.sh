@@ -47,7 +47,7 @@ done
 
 for line in "${rooms[@]}"; do
   read -r -d '' room allowed <<<"$line" || true
-  for file in "$room"/*.{h,cpp,cu,cuh}; do
+  for file in "$room"/*.{h,cpp,cu,cuh,inc}; do
     while IFS=: read -r line header; do
       includes=$((includes + 1))
       where=$file:$line
