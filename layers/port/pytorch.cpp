@@ -34,15 +34,33 @@ Shape without_ones(const Shape& shape) {
   return s;
 }
 
+constexpr std::size_t kShown = 12;  // names of a kind in a message
+
 void add_lines(std::string& text, const char* what, const std::vector<std::string>& lines) {
-  constexpr std::size_t most = 12;
-  for (std::size_t i = 0; i < std::min(lines.size(), most); ++i) text += str("\n  ", what, ": ", lines[i]);
-  if (lines.size() > most) text += str("\n  ", what, ": … and ", lines.size() - most, " more");
+  for (std::size_t i = 0; i < std::min(lines.size(), kShown); ++i) text += str("\n  ", what, ": ", lines[i]);
+  if (lines.size() > kShown) text += str("\n  ", what, ": … and ", lines.size() - kShown, " more");
+}
+
+/// Those of the names that share the most characters with `name` at both ends. A mixture of experts may have a hundred
+/// thousand names, and did_you_mean() takes microseconds for each.
+std::vector<std::string> likely(const std::string& name, const std::vector<std::string>& others) {
+  constexpr std::size_t most = 100;
+  if (others.size() <= most) return others;
+  std::vector<std::pair<std::ptrdiff_t, const std::string*>> apart;
+  for (const std::string& other : others) {
+    const auto begin = std::mismatch(name.begin(), name.end(), other.begin(), other.end()).first - name.begin(),
+               end = std::mismatch(name.rbegin(), name.rend(), other.rbegin(), other.rend()).first - name.rbegin();
+    apart.emplace_back(-(begin + end), &other);
+  }
+  std::partial_sort(apart.begin(), apart.begin() + most, apart.end());
+  std::vector<std::string> chosen;
+  for (std::size_t i = 0; i < most; ++i) chosen.push_back(*apart[i].second);
+  return chosen;
 }
 /// did_you_mean() among the names that are similar after their common modules.
 std::string nearest(const std::string& name, const std::vector<std::string>& others) {
   std::vector<std::string> alike;
-  for (const std::string& other : others) {
+  for (const std::string& other : likely(name, others)) {
     const auto differ = std::mismatch(name.begin(), name.end(), other.begin(), other.end()).first - name.begin();
     const std::size_t rest = name.substr(0, static_cast<std::size_t>(differ)).rfind('.') + 1;  // npos + 1 is 0
     if (!did_you_mean(name.substr(rest), {other.substr(rest)}).empty()) alike.push_back(other);
@@ -51,7 +69,7 @@ std::string nearest(const std::string& name, const std::vector<std::string>& oth
 }
 std::vector<std::string> with_nearest(const std::vector<std::string>& names, const std::vector<std::string>& others) {
   std::vector<std::string> out;
-  for (const std::string& n : names) out.push_back(in_quotes(n) + (out.size() < 20 ? nearest(n, others) : ""));
+  for (const std::string& n : names) out.push_back(in_quotes(n) + (out.size() < kShown ? nearest(n, others) : ""));
   return out;
 }
 

@@ -43,6 +43,22 @@ TEST_CASE("load_pytorch: missing, unexpected and misfit tensors are listed, and 
   CHECK((same_bits(m.weight.detach(), before) && same_bits(m.bias.detach(), to(b, f32))));
 }
 
+TEST_CASE("load_pytorch: among many names the nearest is found, too", "[pytorch]") {
+  std::vector<Linear> m;
+  Rng rng(1);
+  for (int i = 0; i < 90; ++i) m.emplace_back(LinearOptions{1, 1}, rng);
+  std::map<std::string, Tensor> file;
+  for (int i = 0; i < 90; ++i)
+    for (const char* part : {"bias", "weight"}) file[str("b.", i, ".", part)] = zeros({1});
+  const std::string text = refusal(m, file);
+  for (const int i : {0, 1, 10, 11})
+    for (const char* part : {"bias", "weight"}) {
+      const std::string ours = str(i, ".", part);
+      CHECK_THAT(text, Contains(str("missing: \"", ours, "\" — did you mean \"b.", ours, "\"?")));
+      CHECK_THAT(text, Contains(str("unexpected: \"b.", ours, "\" — did you mean \"", ours, "\"?")));
+    }
+}
+
 TEST_CASE("load_pytorch: rules that make no sense", "[pytorch]") {
   Rng rng(1);
   const Linear m({3, 2}, rng);
