@@ -111,15 +111,16 @@ bool usable(const Tensor& x, const FilePiece& p) {
 }
 
 /// Gives the model the values of the file, which fit. Replaces tensors on meta: with `map` by the file's own memory
-/// where that can be used, and where pieces of one are `missing`, they are 0.
-void fill(const Members& m, const FilePlan& plan, const std::map<std::string, Tensor>& file, bool map, bool missing) {
+/// where that can be used, and where pieces of one are `missing`, they are 0. Lets go of each tensor of the file that
+/// it has copied.
+void fill(const Members& m, const FilePlan& plan, std::map<std::string, Tensor> file, bool map, bool missing) {
   NoGrad guard;
-  std::vector<std::pair<Tensor, Tensor>> writes;  // all values are computed before the first one changes
+  std::vector<std::pair<Tensor, Tensor>> writes;  // all values are computed before the first of the model changes
   std::map<const TensorImpl*, Tensor> made;       // what takes the place of a tensor on meta
   for (const auto& [name, pieces] : plan) {
-    const auto it = file.find(name);
-    if (it == file.end()) continue;
-    const std::vector<Tensor> parts = taken_apart(it->second, pieces);
+    const auto node = file.extract(name);
+    if (node.empty()) continue;
+    const std::vector<Tensor> parts = taken_apart(node.mapped(), pieces);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const FilePiece& p = pieces[i];
       const Tensor& slot = *m.slots[p.slot].tensor;
@@ -127,14 +128,18 @@ void fill(const Members& m, const FilePlan& plan, const std::map<std::string, Te
       const bool on_meta = slot.device() == meta;
       if (on_meta && p.shape.numel() == slot.numel()) {
         const Tensor x = p.swapped ? swapped(value) : value;
-        const bool shared = pieces.size() > 1 && x.shares_storage(it->second);  // with the other slots of the file's
+        const bool shared = pieces.size() > 1 && x.shares_storage(node.mapped());  // with the other slots of the file's
         made[slot.ref().get()] = map && usable(x, p) ? x : shared ? clone(x) : contiguous(x);
         continue;
       }
-      Tensor* target = nullptr;
-      if (on_meta && !(target = &made[slot.ref().get()])->defined())
-        *target = missing ? zeros(slot.shape(), {slot.dtype()}) : empty(slot.shape(), {slot.dtype()});
-      writes.emplace_back(place_of(target ? *target : slot, p), value);
+      if (!on_meta) {
+        writes.emplace_back(place_of(slot, p), value);
+        continue;
+      }
+      Tensor& whole = made[slot.ref().get()];
+      if (!whole.defined()) whole = missing ? zeros(slot.shape(), {slot.dtype()}) : empty(slot.shape(), {slot.dtype()});
+      Tensor place = place_of(whole, p);
+      copy_(place, value);  // at once, so that no second copy of a mixture of experts waits here
     }
   }
   for (auto& [place, x] : writes) copy_(place, x);
@@ -176,7 +181,7 @@ PyTorchNames load_pytorch(const Members& m, const std::string& path, const PyTor
     add_lines(text, "misfit", misfits);
     fail<IOError>("load_pytorch: '", path, "' does not fit; the model is as it was", text);
   }
-  fill(m, plan, file, options.map, !out.missing.empty());
+  fill(m, plan, std::move(file), options.map, !out.missing.empty());
   return out;
 }
 

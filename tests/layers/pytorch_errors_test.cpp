@@ -173,6 +173,50 @@ TEST_CASE("load_pytorch: of a tensor on meta, pieces that the file lacks become 
   CHECK(m.weight.to_vector() == std::vector<float>{1, 0, 2, 0, 3, 0});
 }
 
+TEST_CASE("load_pytorch: pieces of a tensor on meta take no memory beside it", "[pytorch]") {
+  TempFolder folder;
+  constexpr int64_t pieces = 16, rows = 64, width = 96, bytes = pieces * rows * width * 4;
+  PyTorchStorage cut;
+  {
+    std::map<std::string, Tensor> file;
+    for (int64_t i = 0; i < pieces; ++i)
+      cut.pieces.push_back({str(i), rows}), file[str(i)] = full({rows, width}, static_cast<double>(i), {bf16});
+    save_safetensors(folder / "m", {file, {}});
+  }
+  const Linear m = [] {
+    MetaInit shapes_only;
+    Rng rng(1);
+    return Linear({width, pieces * rows, false}, rng);
+  }();
+  const int64_t before = memory_stats().live;
+  reset_peak_memory();
+  load_pytorch(m, folder / "m", {{"weight", "", cut}}, {.map = true});
+  CHECK(memory_stats().peak - before < bytes + bytes / 4);
+  const std::vector<float> w = m.weight.to_vector();
+  for (std::size_t i = 0; i < w.size(); ++i) REQUIRE(w[i] == static_cast<float>(i % (pieces * rows) / rows));
+}
+
+TEST_CASE("load_pytorch: a file that is read goes as a model on meta comes", "[pytorch]") {
+  TempFolder folder;
+  constexpr int64_t layers = 8, dim = 96, bytes = layers * dim * dim * 4;
+  {
+    std::map<std::string, Tensor> file;
+    for (int64_t i = 0; i < layers; ++i) file[str(i, ".weight")] = counted({dim, dim}, 1, f32);
+    save_safetensors(folder / "m", {file, {}});
+  }
+  std::vector<Linear> m;
+  {
+    MetaInit shapes_only;
+    Rng rng(1);
+    for (int64_t i = 0; i < layers; ++i) m.emplace_back(LinearOptions{dim, dim, false}, rng);
+  }
+  const int64_t before = memory_stats().live;
+  reset_peak_memory();
+  load_pytorch(m, folder / "m");
+  CHECK(memory_stats().peak - before < bytes + bytes / 2);
+  for (const Linear& linear : m) CHECK(same_bits(transpose(linear.weight.detach(), 0, 1), counted({dim, dim}, 1, f32)));
+}
+
 TEST_CASE("load_pytorch: tensors on meta that the file has as one get memory of their own", "[pytorch]") {
   TempFolder folder;
   save_safetensors(folder / "m", {{{"qk.weight", ones({4, 3})}, {"qk.bias", arange(4.0)}}, {}});
