@@ -22,7 +22,8 @@ using CustomForward = std::function<Tensor(const Tensors& inputs)>;
 using CustomVjp = std::function<Tensors(const Tensor& g, const Tensors& inputs, const Tensor& y)>;
 
 /// An op of your own: `forward` runs without recording, `vjp` runs in the backward pass. `name` appears in errors and
-/// graphs. With create_graph, a vjp made of ops has gradients, too.
+/// graphs. With create_graph, a vjp made of ops has gradients, too. ValueError for an empty function and for an
+/// undefined output. The backward pass throws AutogradError unless the vjp gives a gradient for each input.
 Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward, CustomVjp vjp);
 
 /// custom_op() with any number of outputs. forward returns Tensors{y0, y1, …}. The vjp gets a gradient for each output,
@@ -37,11 +38,11 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
 /// precision of the first. Gradients also reach tensors that f captures. The result of f must not be one of its inputs.
 /// backward() throws AutogradError if the second run differs from the first: another shape, other random numbers, a
 /// captured reference that now names another tensor with gradients, or an edit of a captured tensor that a gradient
-/// reads. Other edits of captures, and a reference to another constant, are not noticed.
+/// reads. Other edits of captures, and a reference to another constant, are not noticed. ValueError if f is empty.
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs);
 
 /// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice. Throws ShapeError
-/// unless v has the shape of x.
+/// unless v has the shape of x, DTypeError unless it has its dtype.
 Tensor jvp(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, const Tensor& v);
 /// Hessian-vector product H(x)·v, with the shape of x, of a function f whose result has one element. Throws ShapeError
 /// for a result of another size, and unless v has the shape of x. For the parameters of a model:

@@ -13,7 +13,8 @@
 // max and min without history; exclusive_scan, and a shift that is not cyclic, give zeros.
 //
 // If the calls of the ranks differ in op, options, dtype or shape, all ranks throw a CommunicationError that names the
-// ranks that differ.
+// ranks that differ. Before a rank has sent anything, it throws DTypeError for other dtypes, ShapeError for a scalar
+// that has no `dim`, ValueError for a `root` that is no rank, and DeviceError while it records a graph.
 #pragma once
 
 #include <sluice/core/tensor.h>
@@ -39,8 +40,8 @@ Tensor reduce(const Tensor& x, int root, const Communicator& group);
 Tensor broadcast(const Tensor& x, int root, const Communicator& group);
 /// y = cat(x of rank 0, x of rank 1, …) along dim. The lengths along dim may differ between ranks.
 Tensor all_gather(const Tensor& x, int64_t dim, const Communicator& group);
-/// Returns this rank's piece along dim of Σ x. `lengths` has one entry per rank and must add up to the length of dim;
-/// if it is empty, even_pieces() gives the lengths.
+/// Returns this rank's piece along dim of Σ x. `lengths` has one entry per rank; if it is empty, even_pieces() gives
+/// the lengths. ShapeError unless they add up to the length of dim, ValueError for a negative one.
 Tensor reduce_scatter(const Tensor& x, int64_t dim, const Communicator& group,
                       const std::vector<int64_t>& lengths = {});
 
@@ -54,7 +55,8 @@ Tensor ring_shift(const Tensor& x, int by, const Communicator& group, ShiftOptio
 /// y = Σ x over the ranks before this one; zeros on rank 0.
 Tensor exclusive_scan(const Tensor& x, const Communicator& group);
 /// Returns the state S with which this rank's piece of a recurrence begins. S is 0 on rank 0; the piece of each rank
-/// maps S to decay ⊙ S + state. decay must broadcast to state; the shapes must be the same on all ranks.
+/// maps S to decay ⊙ S + state. The shapes must be the same on all ranks. ShapeError unless decay broadcasts to state,
+/// DTypeError unless their dtypes are equal.
 Tensor exclusive_scan(const Tensor& decay, const Tensor& state, const Communicator& group);
 
 /// Returns the text of rank `root`.
@@ -64,6 +66,7 @@ std::string broadcast_text(const std::string& text, int root, const Communicator
 void on_rank_0(const Communicator& group, const std::function<void()>& f);
 
 /// Returns the lengths of `ranks` pieces of n things: ⌊n/ranks⌋ each, and one more in the first n mod ranks pieces.
+/// ValueError for n < 0 and for ranks < 1.
 std::vector<int64_t> even_pieces(int64_t n, int ranks);
 
 // -- in the background ------------------------------------------------------------------------------------------------
@@ -83,10 +86,11 @@ class Pending {
   Communicator group_;
 };
 
-/// x = Σ x over the ranks (or the max or min), in place. x must be contiguous, without history, and not on meta. Calls
-/// run on a background thread in the order in which they were started.
+/// x = Σ x over the ranks (or the max or min), in place. Calls run on a background thread in the order in which they
+/// were started. ShapeError for an x that is not contiguous, AutogradError for one with history, DeviceError on meta.
 Pending start_all_reduce(Tensor& x, const Communicator& group, ReduceOp op = ReduceOp::sum);
-/// y = cat(x of rank 0, x of rank 1, …) along dim 0. Both must be contiguous, without history, and not on meta.
+/// y = cat(x of rank 0, x of rank 1, …) along dim 0. Throws as start_all_reduce() does, and ShapeError for a y that
+/// cannot hold the rows; if the number of rows is wrong, wait() throws it.
 Pending start_all_gather(const Tensor& x, Tensor& y, const Communicator& group);
 
 }  // namespace sluice
