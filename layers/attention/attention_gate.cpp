@@ -9,6 +9,7 @@ namespace sluice {
 
 AttentionGate::AttentionGate(AttentionGateOptions o, int64_t dim, int64_t h, int64_t d, Rng& rng, DType dtype)
     : options(o), heads(h), head_dim(d) {
+  check_options("attention_gate", o);
   if (dim < 1 || heads < 1 || head_dim < 1)
     fail<ValueError>("attention_gate: sizes must be positive — got dim=", dim, ", heads=", heads,
                      ", head_dim=", head_dim);

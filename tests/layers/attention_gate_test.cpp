@@ -6,6 +6,8 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/rows/reduce.h>
 
+#include <cmath>
+
 using namespace sluice;
 using namespace sluice::testing;
 
@@ -103,6 +105,7 @@ TEST_CASE("attention gate: what is refused, and by which words", "[gates]") {
   auto make_one = [&](AttentionGateOptions o, int64_t heads = 2) { return AttentionGate(o, 4, heads, 3, rng); };
   CHECK_THROWS_AS(make_one({}, 0), ValueError);
   CHECK_THROWS_WITH(make_one({}, 0), Contains("heads=0"));
+  CHECK_THROWS_WITH(make_one({.bias_init = std::nan("")}), Contains("attention_gate: bias_init"));
   CHECK_THROWS_WITH(make_one({.position = GatePosition::g5}), Contains("g5") && Contains("heads=2"));
   CHECK_NOTHROW(make_one({.position = GatePosition::g5, .granularity = GateGranularity::headwise}));
   CHECK_THROWS_WITH(make_one({.position = GatePosition::g5, .sharing = GateSharing::logits}, 1), Contains("g5"));
