@@ -168,7 +168,7 @@ Tensor inverse_count(const MixedChunkOptions& o, int64_t n, const Tensor& key_ma
     count = sequence_sum(sum(count, {1}, keep));
   }
   Tensor inverse = masked_fill(reciprocal(count), count == 0.0, 0);
-  if (chunks > 1 && inverse.dim(1) == chunks) inverse = narrow(repeat_interleave(inverse, c, 1), 1, 0, n);
+  if (inverse.dim(1) == chunks) inverse = narrow(repeat_interleave(inverse, c, 1), 1, 0, n);
   return unsqueeze(unsqueeze(inverse, 1), -1);
 }
 

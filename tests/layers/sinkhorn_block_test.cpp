@@ -41,6 +41,10 @@ TEST_CASE("sinkhorn blocks: limits, noise, errors", "[sinkhorn]") {
   const Qkv x = random_qkv(rand, 2, 2, 2, 6, 6);
   CHECK(max_abs_diff(sinkhorn_block_attention(x.q, x.k, x.v, {.block = 6}), attention(x.q, x.k, x.v)) < 1e-13);
   CHECK(max_abs_diff(sinkhorn_block_attention(x.q, x.k, x.v, {.block = 9}), attention(x.q, x.k, x.v)) < 1e-13);
+  const auto unscaled = [&](int64_t block) {  // e^{λA}: the means are of tokens, not of slots
+    return block_permutation(x.q, x.k, {.block = block, .sinkhorn = {.iterations = 0}});
+  };
+  CHECK(max_abs_diff(unscaled(9), unscaled(6)) < 1e-13);
   const auto peak = [&](int64_t block) {  // bytes
     const int64_t before = memory_stats().live;
     reset_peak_memory();
