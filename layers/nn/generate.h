@@ -65,7 +65,8 @@ void check_padding_in_front(const Tensor& key_mask);
 template <TakesPass M>
 Tensor generate(const M& model, const Tensor& prompt, const GenerateOptions& options, Rng& rng, const Pass& pass = {}) {
   Stream stream;
-  Pass next = pass;  // reads all fields: if no tokens are generated, nothing else reads them
+  Pass next = pass;
+  pass.mark_read();  // each step checks its own; if no tokens are generated, there is none
   const auto logits_of_last = [&](const Tensor& tokens, const Pass& p) {
     // A vocabulary is large, and only the last row is drawn from.
     if constexpr (requires { requires M::logits_of_hidden; })

@@ -21,14 +21,24 @@ template <class P, class F> static void each_field(P& p, F f) {
   f("positions", p.positions);
 }
 
+/// Throws ValueError for the first field of the pass that nothing has read and that `counts`.
+static void check_fields(const Pass& pass, const auto& counts) {
+  each_field(pass, [&](const char* name, const auto& field) {
+    if (field.unread() && counts(field)) fail<ValueError>("pass: nothing in the model has read ", name);
+  });
+}
+
 Pass::~Pass() noexcept(false) {
-  if (std::uncaught_exceptions() == 0) check_read();  // else the call failed before it had read everything
+  // After an error the call had no time to read everything.
+  if (std::uncaught_exceptions() == 0) check_fields(*this, [](const auto& field) { return field.original(); });
 }
 
 void Pass::check_read() const {
-  each_field(*this, [](const char* name, const auto& field) {
-    if (field.unread()) fail<ValueError>("pass: nothing in the model has read ", name);
-  });
+  check_fields(*this, [](const auto&) { return true; });
+}
+
+void Pass::mark_read() const {
+  each_field(*this, [](const char*, const auto& field) { field.mark(true); });
 }
 
 Pass Pass::copy() const {
@@ -43,7 +53,7 @@ Pass Pass::copy() const {
 Pass Pass::of_stream(Stream& s) const {
   Pass next = *this;
   next.stream = &s;
-  each_field(next, [](const char*, const auto& field) { field.mark(false); });
+  each_field(next, [](const char*, auto& field) { field.renew(); });
   return next;
 }
 
@@ -52,7 +62,7 @@ Pass to(const Pass& pass, Device device) {
   each_field(moved, [device](const char*, auto& field) {
     if constexpr (std::is_same_v<decltype(field.peek()), const Tensor&>)
       if (field.defined()) field = to(field.peek(), device);
-    field.mark(false);
+    field.renew();
   });
   return moved;
 }

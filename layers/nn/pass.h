@@ -18,6 +18,7 @@
 #include <sluice/ops/scan/linear_scan.h>
 
 #include <exception>
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -25,25 +26,27 @@
 
 namespace sluice {
 
-/// A field of a Pass: a T that knows whether it was read. Copying reads it; the copy counts as read.
+/// A field of a Pass: a T that knows whether it was read. A copy stands for the same field: reading one reads both, so
+/// that a model may build passes for its layers, {.context = pass.context}.
 template <class T> class Given {
  public:
   Given() = default;
   /// Implicit: a field is given by its value.
-  Given(T value) : value_(std::move(value)) {}
+  Given(T value) : value_(std::move(value)), read_(defined() ? std::make_shared<bool>(false) : nullptr) {}
   /// From a list: {0, 3}.
   template <class E>
   requires std::is_constructible_v<T, const E*, const E*> Given(std::initializer_list<E> list)
-      : value_(list.begin(), list.end()) {}
-  Given(const Given& o) : value_(o.get()), read_(true) {}
-  /// Assignment reads `o`; the assigned field counts as read.
+      : Given(T(list.begin(), list.end())) {}
+  Given(const Given& o) : value_(o.value_), read_(o.read_), copy_(true) {}
+  /// The value that is replaced counts as read.
   Given& operator=(const Given& o) {
-    value_ = o.get(), read_ = true;
+    mark(true);
+    value_ = o.value_, read_ = o.read_, copy_ = true;
     return *this;
   }
   /// Returns the value and marks it as read.
   const T& get() const {
-    read_ = true;
+    mark(true);
     return value_;
   }
   operator const T&() const { return get(); }
@@ -55,18 +58,26 @@ template <class T> class Given {
     else return !value_.empty();
   }
   /// True if it was given and never read.
-  bool unread() const { return !read_ && defined(); }
+  bool unread() const { return read_ && !*read_; }
+  /// True for a field that was given by its value, not by a field of another pass.
+  bool original() const { return !copy_; }
   /// Sets whether it was read; returns whether it had been.
-  bool mark(bool read) const { return std::exchange(read_, read); }
+  bool mark(bool read) const { return !read_ || std::exchange(*read_, read); }
+  /// Marks it, and its copies, as read; then becomes a field of its own that is not read yet.
+  void renew() {
+    mark(true);
+    if (defined()) read_ = std::make_shared<bool>(false), copy_ = false;
+  }
 
  private:
   T value_ = {};
-  mutable bool read_ = false;
+  std::shared_ptr<bool> read_;  // null: nothing was given
+  bool copy_ = false;
 };
 
 /// The optional arguments of a call. A layer reads the fields that it needs; a model hands its pass on. A pass belongs
-/// on the stack. Its end throws ValueError if a field was given but never read. get() reads a field, as does its use as
-/// a `const Tensor&`; a field that was assigned or copied counts as read.
+/// on the stack. Its end throws ValueError if a field was given but never read, neither here nor in a copy. get() reads
+/// a field, as does its use as a `const Tensor&`. The end of a copy, and of a pass with an assigned field, is silent.
 struct Pass {
   Given<Tensor> key_mask = {};          // bool [batch, n]: true for real tokens of x, false for padding (may hold NaN)
   Given<Tensor> context = {};           // [batch, k, context_dim], what cross attention reads; already normalised
@@ -88,6 +99,8 @@ struct Pass {
   Pass copy() const;
   /// Throws ValueError for a field that was given and that nothing has read.
   void check_read() const;
+  /// Marks all fields as read.
+  void mark_read() const;
   ~Pass() noexcept(false);
 };
 

@@ -100,6 +100,46 @@ TEST_CASE("pass: of a model, a field that one layer reads has been read", "[pass
   CHECK_THROWS_AS(model(ones({2, 5, 7}, {f64}), {.context = x}), ShapeError);
 }
 
+namespace {
+/// Builds a pass for each of its layers. `context_dim` 0: the second layer forgets to read the context.
+struct TwoPasses {
+  MultiHeadAttention own, cross;
+  TwoPasses(int64_t context_dim, Rng& rng)
+      : own({.heads = {.dim = 8, .causal = true}}, rng), cross({.heads = {.dim = 8, .context_dim = context_dim}}, rng) {
+  }
+  Tensor operator()(const Tensor& x, const Pass& pass = {}) const {
+    const Pass both{.key_mask = pass.key_mask, .context = pass.context, .stream = pass.stream};
+    const Tensor y = own(x, {.key_mask = both.key_mask, .context = pass.context, .stream = pass.stream});
+    return cross(y, {.context = both.context, .stream = pass.stream});
+  }
+};
+}  // namespace
+
+TEST_CASE("pass: a field of another pass is read where either is", "[pass]") {
+  Rng rng(1);
+  const TwoPasses right(6, rng), forgot(0, rng);
+  const Tensor x = normal({2, 5, 8}, 0, 1, rng), c = normal({2, 3, 6}, 0, 1, rng), real = ones({2, 5}) > 0.0;
+  CHECK(right(x, {.key_mask = real, .context = c}).shape() == x.shape());
+  CHECK_THROWS_WITH(forgot(x, {.key_mask = real, .context = c}), "pass: nothing in the model has read context");
+  CHECK_THROWS_WITH(right(x, {.context = c, .bias = x}), "pass: nothing in the model has read bias");
+  Stream stream;
+  const Pass given{.context = c};
+  CHECK(step(right, narrow(x, 1, 0, 2), stream, given).dim(1) == 2);
+  CHECK(step(right, narrow(x, 1, 2, 3), stream, given).dim(1) == 3);  // each step asks anew
+  Stream other;
+  CHECK_THROWS_WITH(step(right.own, x, other, given), Contains("nothing in the model has read context"));
+  Pass replaced = given;
+  replaced.context = Tensor();  // the program has dealt with it
+  CHECK(right.own(x, replaced).shape() == x.shape());
+  {
+    const Pass unread{.context = c};
+    const Pass copy = unread;
+    CHECK_THROWS_WITH(unread.check_read(), Contains("context"));
+    CHECK(copy.context.get().defined());
+    CHECK_NOTHROW(unread.check_read());
+  }
+}
+
 TEST_CASE("pass: one pass serves many calls, and what is left undefined is not given", "[pass]") {
   Rng rng(2);
   const Model model(rng);
