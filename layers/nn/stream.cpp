@@ -147,6 +147,27 @@ Stream of_sequences(const Stream& stream, const Tensor& index) {
   return chosen;
 }
 
+void crop(Stream& stream, int64_t length) {
+  stream.check_idle("crop");
+  const int64_t lost = stream.length_ - length;
+  if (length < 0 || lost < 0)
+    fail<ValueError>("crop: got length ", length, " for a stream of ", stream.length_, " tokens");
+  std::deque<Stream::Kept> cropped;
+  if (length > 0) cropped = stream.kept_;
+  for (Stream::Kept& k : cropped) {
+    if (lost == 0 || k.what == "context") continue;
+    const auto refuse = [&](const char* why) {
+      fail<ValueError>("crop: the ", k.what, " of a layer ", k.layer, " ", why, "; copy the stream before the step");
+    };
+    if (k.what != "rows" || k.cache.length != stream.length_) refuse("cannot go back to fewer tokens");
+    if (k.cache.stored() < stream.length_) refuse("of a full window have lost those before it");
+    k.cache.take_back(length);
+    for (Tensor& mask : k.tensors)
+      if (mask.defined()) mask = narrow(mask, 1, 0, length);
+  }
+  stream.kept_ = std::move(cropped), stream.length_ = length;
+}
+
 // -- files ------------------------------------------------------------------------------------------------------
 
 namespace {

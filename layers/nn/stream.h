@@ -67,6 +67,7 @@ class Stream {
 
   friend void to(Stream& stream, Device device);
   friend Stream of_sequences(const Stream& stream, const Tensor& index);
+  friend void crop(Stream& stream, int64_t length);
   friend void save(const Stream& stream, const std::string& path);
   friend Stream load_stream(const std::string& path);
 
@@ -94,6 +95,11 @@ void to(Stream& stream, Device device);
 /// The stream of the sequences `index` i64 [m] of the batch, in this order, some of them several times: beams that go
 /// on, or several answers to one prompt. ValueError for an index outside the batch, and while a step runs.
 Stream of_sequences(const Stream& stream, const Tensor& index);
+/// Takes back all tokens behind the first `length`, such as drafts that a larger model has refused (Leviathan et al.
+/// 2023). 0 empties the stream. ValueError, and the stream stays as it is, for a length outside [0, stream.length()],
+/// while a step runs, and for a layer that keeps sums of tokens or a window that is full: copy such a stream before the
+/// step.
+void crop(Stream& stream, int64_t length);
 /// Writes a stream to a safetensors file; reads it again. Throws IOError for a file that holds no stream, and
 /// ValueError while a step runs.
 void save(const Stream& stream, const std::string& path);

@@ -1,4 +1,4 @@
-// of_sequences(): beams and several answers to one prompt, of every layer that streams.
+// of_sequences() and crop(): beams, several answers to one prompt, and drafts taken back, of every layer that streams.
 #include "support/catch.h"
 #include "support/table_samples.h"
 #include "support/temp_folder.h"
@@ -67,6 +67,67 @@ TEST_CASE("stream: of every layer, the sequences of an index, kept in a file, go
     ++layers;
   });
   CHECK(enough(layers, 60));
+}
+
+TEST_CASE("stream: of every layer, tokens that are taken back leave no trace", "[table][streaming]") {
+  int cropped = 0, refused = 0;
+  each_sample([&](LayerSample& s) {
+    if (!s.row.streams || (!s.causal() && !s.cross()) || s.has("reading", "pooled") || s.has("reading", "literal"))
+      return;
+    LayerInputs in = s.inputs(2, 12, 1);
+    const auto model = [&](const Tensor& x, const Pass& pass) { return (*s.layer)(x, pass); };
+    for (const bool padded : {false, true}) {
+      if (padded && (!s.row.key_mask || s.cross())) continue;
+      if (padded) in.key_mask = expand(arange(12, {i64, in.x.device()}) >= 2, {2, 12});
+      LayerInputs first = in;
+      if (padded) first.key_mask = narrow(in.key_mask, 1, 0, 4);
+      Stream stream, alone;
+      for (Stream* one : {&stream, &alone}) step(model, narrow(in.x, 1, 0, 4), *one, first.pass());
+      step(model, narrow(s.inputs(2, 3, 2).x, 1, 0, 3), stream);  // drafts
+      const Stream drafted = stream;
+      try {
+        crop(stream, 4);
+        ++cropped;
+        CHECK(stream.numel() == alone.numel());
+      } catch (const ValueError& error) {
+        CHECK_THAT(error.what(), Contains("copy the stream before the step"));
+        CHECK(stream.numel() == drafted.numel());
+        stream = alone, ++refused;
+      }
+      CHECK(stream.length() == 4);
+      const Tensor rest = narrow(in.x, 1, 4, 8);
+      CHECK(max_abs_diff(step(model, rest, stream), step(model, rest, alone)) < 1e-11);
+      crop(stream, 0);  // any stream can begin again
+      Stream fresh;
+      CHECK(same_bits(step(model, narrow(in.x, 1, 0, 4), stream, first.pass()),
+                      step(model, narrow(in.x, 1, 0, 4), fresh, first.pass())));
+    }
+  });
+  CHECK(enough(cropped, 20));
+  CHECK(enough(refused, 20));
+}
+
+TEST_CASE("stream: what crop refuses, and a window that is not full yet", "[streaming]") {
+  Rng rng(4);
+  const MultiHeadAttention mha({.heads = {.dim = 8, .heads = 2, .causal = true, .dtype = f64}, .window = 6}, rng);
+  const Tensor x = normal({1, 9, 8}, 0, 1, rng, {f64}), full = mha(x);
+  Stream stream;
+  step(mha, narrow(x, 1, 0, 6), stream);
+  const Stream copy = stream;
+  crop(stream, 2);
+  CHECK(max_abs_diff(step(mha, narrow(x, 1, 2, 5), stream), narrow(full, 1, 2, 5)) < 1e-13);
+  CHECK_THROWS_WITH(crop(stream, 6), Contains("multi_head_attention of a full window have lost those before it"));
+  crop(stream, 7);  // takes nothing back
+  CHECK(max_abs_diff(step(mha, narrow(x, 1, 7, 2), stream), narrow(full, 1, 7, 2)) < 1e-13);
+  Stream other = copy;  // the rows that the other stream has written over are its own
+  CHECK(max_abs_diff(step(mha, narrow(x, 1, 6, 3), other), narrow(full, 1, 6, 3)) < 1e-13);
+  CHECK_THROWS_WITH(crop(other, 10), "crop: got length 10 for a stream of 9 tokens");
+  CHECK_THROWS_WITH(crop(other, -1), Contains("got length -1"));
+  const auto within = [&](const Tensor& y, const Pass& pass) {
+    crop(*pass.stream, 0);
+    return mha(y, pass);
+  };
+  CHECK_THROWS_WITH(step(within, x, other), "crop: a step of the stream runs");
 }
 
 TEST_CASE("stream: of a window, the mask ends with the rows", "[streaming]") {
