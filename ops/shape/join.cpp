@@ -109,7 +109,8 @@ static Tensor joined(const char* op, const std::vector<Tensor>& xs, int d, int64
     for (int i = 0; ok && i < shape.rank(); ++i) ok = i == d || x.shape()[i] == shape[i];
     if (!ok) fail(op, ": shapes differ outside dim ", dim, " — got ", xs[0], " and ", x);
     if (x.dtype() != xs[0].dtype())
-      fail<DTypeError>(op, ": dtypes differ — got ", xs[0].dtype(), xs[0], " and ", x.dtype(), x);
+      fail<DTypeError>(op, ": dtypes differ — got ", xs[0].dtype(), xs[0], " and ", x.dtype(), x,
+                       "; convert with to(x, dtype)");
     detail::check_devices(op, {xs[0], x});
     sizes.push_back(x.shape()[d]);
     shape[d] = checked_add(op, shape[d], sizes.back());

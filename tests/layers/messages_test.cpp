@@ -187,7 +187,7 @@ TEST_CASE("messages: whatever is thrown while modules run ends with them, once",
          add_(y, to(x, f64));
        }},
       {"scale_norm: dtypes differ — got x=f32[2,3], g=f64[1]", [&] { scale_norm(x, ones({1}, {f64})); }},
-      {"cat: dtypes differ — got f32[2,3] and f64[2,3]",
+      {"cat: dtypes differ — got f32[2,3] and f64[2,3]; convert with to(x, dtype)",
        [&] {
          cat({x, to(x, f64)});
        }},
