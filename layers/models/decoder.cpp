@@ -92,8 +92,8 @@ static Tensor checkpointed(const DecoderBlock& block, const Tensor& h, const Pas
   const auto run = std::make_shared<Run>(Run{&block, &pass, inputs});
   Tensor y =
       checkpoint([run](const std::vector<Tensor>& in) { return (*run->block)(in[0], *run->pass, run->inputs); }, {h});
-  // The model and the caller's pass, which notes what was read, may be gone before the second run.
-  run->own_block = block, run->own_pass = pass.copy();
+  // The model and the caller's pass may be gone before the second run.
+  run->own_block = block, run->own_pass = pass;
   run->block = &run->own_block, run->pass = &run->own_pass;
   return y;
 }

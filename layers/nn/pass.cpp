@@ -41,15 +41,6 @@ void Pass::mark_read() const {
   each_field(*this, [](const char*, const auto& field) { field.mark(true); });
 }
 
-Pass Pass::copy() const {
-  std::vector<bool> read;
-  each_field(*this, [&](const char*, const auto& field) { read.push_back(field.mark(true)); });
-  Pass made = *this;
-  auto was = read.begin();
-  each_field(*this, [&](const char*, const auto& field) { field.mark(*was++); });
-  return made;
-}
-
 Pass Pass::of_stream(Stream& s) const {
   Pass next = *this;
   next.stream = &s;

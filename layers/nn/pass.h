@@ -95,8 +95,6 @@ struct Pass {
 
   /// The same for the next tokens of a stream.
   Pass of_stream(Stream& stream) const;
-  /// A copy whose fields count as read. Unlike copying it reads nothing here.
-  Pass copy() const;
   /// Throws ValueError for a field that was given and that nothing has read.
   void check_read() const;
   /// Marks all fields as read.
