@@ -176,8 +176,6 @@ void run_threads(uint64_t& random) {
 
 void cancel() {
   block->cancelled = true;
-  for (Atom& a : block->atoms)
-    if (a.time == kNever) a.time = 0;  // what TMA has not brought
   for (int i = 0; i < block->count; ++i) {
     if (block->threads[static_cast<std::size_t>(i)]->state == Thread::left) continue;
     take_turn(static_cast<std::size_t>(i / 32), 1u << i % 32, i % 32);
@@ -194,13 +192,16 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
   b.count = static_cast<int>(shape.x * shape.y * shape.z);
   b.warps.assign(static_cast<std::size_t>(b.count + 31) / 32, Warp{});
   while (b.threads.size() < static_cast<std::size_t>(b.count)) b.threads.push_back(std::make_unique<Thread>());
-  if (std::max(b.time, b.first_reading) > kNever / 2) {  // times and numbers of sets begin again
+  if (std::max({b.time, b.first_reading, b.first_write}) > kNever / 2) {  // times and numbers begin again
     b.atoms.assign(b.atoms.size(), {}), b.time = 0, b.together = {};
     b.readings.clear(), b.first_reading = 1, b.answers = {};
-    for (auto& t : b.threads) t->knowledge = {}, t->known_sets = {}, t->last_read = {};
+    b.writes.clear(), b.first_write = 1;
+    for (auto& t : b.threads) t->knowledge = {}, t->known_sets = {}, t->last_read = {}, t->last_writes = {};
   }
-  b.began = ++b.time;
+  const uint32_t began = ++b.time;
   forget_readings(b);
+  b.first_write += static_cast<uint32_t>(b.writes.size());
+  b.writes.clear();
   b.warpgroups.assign((b.warps.size() + 3) / 4, {});
   const int registers = 64 * 1024 / b.count / 8 * 8;  // of a thread, if the kernel takes as many as it can
   b.free_registers = 0;
@@ -211,7 +212,7 @@ void run_block(dim3 shape, std::size_t shared_bytes, uint64_t& random) {
     t.state = Thread::ready, t.number = i;
     t.index = dim3(n % shape.x, n / shape.x % shape.y, n / (shape.x * shape.y));
     t.copies.clear(), t.groups.clear(), t.open = 0, t.registers.clear();
-    t.time = b.began, t.knowledge.done.learn_all(b.began), t.knowledge.fenced.clear();
+    t.time = began, t.knowledge.done.learn_all(began), t.knowledge.fenced.clear();
     warp_of(t).lanes |= 1u << i % 32;
   }
   for (Warp& w : b.warps) w.ready = w.lanes;

@@ -41,9 +41,10 @@ void tma_load(void* to, const TensorMap& map, void* b, int column, int row, int 
   if (column % 64 || column < 0 || column + 64 > map.columns || head < 0 || head >= map.heads || batch < 0 ||
       batch >= map.batch)
     bad("TMA: there is no such box");
-  note_write(to, bytes, mbarrier_at(b, true).actor, kNever, false);
+  const uint32_t write = add_write({kNever, static_cast<int16_t>(mbarrier_at(b, true).actor)});
+  note_write(to, bytes, write);
   std::memset(to, 0xff, bytes);  // NaN until the copy arrives
-  block->bulks.push_back({static_cast<unsigned char*>(to), map, offset_of(b, 8, ""), column, row, head, batch});
+  block->bulks.push_back({static_cast<unsigned char*>(to), map, offset_of(b, 8, ""), write, column, row, head, batch});
 }
 
 bool deliver() {
@@ -63,9 +64,7 @@ bool deliver() {
       std::memcpy(b.shared + swizzle(at + static_cast<std::size_t>(r) * kRow + static_cast<std::size_t>(c) * 2), &x, 2);
     }
   Mbarrier& barrier = b.mbarriers.at(bulk.barrier);
-  ++b.time;
-  for (std::size_t i = at / kAtom; i < (at + static_cast<std::size_t>(bulk.map.box) * kRow) / kAtom; ++i)
-    b.atoms[i].time = b.time;
+  b.write(bulk.write).time = ++b.time;
   barrier.bytes -= static_cast<int64_t>(bulk.map.box) * int64_t{kRow};
   advance(bulk.barrier);
   return true;

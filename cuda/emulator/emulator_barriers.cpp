@@ -13,11 +13,12 @@ constexpr int64_t kMostCounted = (1 << 20) - 1;  // arrivals and bytes of a phas
 void check_known(const Mbarrier& m, std::size_t at, bool by_tma) {
   const Knowledge& mine = block->current->knowledge;
   for (std::size_t i = at / kAtom; i < (at + 8) / kAtom; ++i)
-    if (const Atom& a = block->atoms[i]; a.writer != m.writer || a.time != m.time)
+    if (block->atoms[i].write != m.write)
       bad("uses the mbarrier at byte ", at, ", over which something has been written");
-  if (m.writer != own_actor() && !mine.done.knows(m.writer, m.time))
+  const Write& w = block->write(m.write);
+  if (w.writer != own_actor() && !mine.done.knows(w.writer, w.time))
     bad("uses the mbarrier at byte ", at, ", with no barrier since its initialisation");
-  if (by_tma && !mine.fenced.knows(m.writer, m.time))
+  if (by_tma && !mine.fenced.knows(w.writer, w.time))
     bad("starts TMA for the mbarrier at byte ", at, ", with no proxy fence since its initialisation");
 }
 
@@ -44,14 +45,14 @@ void advance(std::size_t at) {
 void mbarrier_init(void* b, unsigned arrivals) {
   const std::size_t at = offset_of(b, 8, "an mbarrier lies at");
   if (arrivals < 1 || arrivals > kMostCounted) bad("an mbarrier for ", arrivals, " arrivals: need 1 to ", kMostCounted);
-  note_write(b, 8, own_actor(), block->current->time, false);
+  note_write(b, 8, own_write());
   const bool known = block->mbarriers.contains(at);
   Mbarrier& m = block->mbarriers[at];
   if (!known) m.actor = actor_of_mbarrier(static_cast<int>(block->mbarriers.size()) - 1);
   if (m.actor >= kMbarriers) bad("more than ", kMbarriers, " mbarriers in a block");
   Thread& me = *block->current;
   m.arrivals = m.missing = arrivals, m.phase = 0, m.bytes = 0;
-  m.writer = static_cast<int16_t>(own_actor()), m.time = me.time, me.time = ++block->time;
+  m.write = own_write(), me.time = ++block->time;
 }
 
 void proxy_fence(Site at) {

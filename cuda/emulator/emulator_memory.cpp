@@ -51,18 +51,38 @@ uint32_t shortened(Block& b, uint32_t set) {
   return all;
 }
 
-/// The set, and a read of `actor` at `time`. One thread after the other reads the atoms of a tile, so the same set is
-/// asked for again and again; the last answers are kept.
-uint32_t with_reading(Block& b, uint32_t set, int actor, uint32_t time) {
+/// The set without its last reads that the running thread knows: who knows what it reads now knows those, too.
+uint32_t without_known(const Block& b, uint32_t set, uint32_t time) {
+  const Clock& done = b.current->knowledge.done;
+  const Reading* r = reading_of(b, set);
+  if (r && !r->by_itself && done.knows_all(r->latest)) return 0;
+  for (; r && (r->actor == own_actor() ? r->time != time : done.knows(r->actor, r->time)); r = reading_of(b, set))
+    set = r->earlier;
+  return set;
+}
+
+uint32_t with_reading(Block& b, uint32_t set, int actor, uint32_t time, bool first);
+
+/// What with_reading() finds if it has kept no answer.
+[[gnu::noinline]] uint32_t with_new_reading(Block& b, uint32_t set, int actor, uint32_t time, bool first) {
+  if (actor >= kFirstThread)
+    if (const uint32_t rest = without_known(b, set, time); rest != set)
+      return with_reading(b, rest, actor, time, first);
   const Reading* const before = reading_of(b, set);
-  if (!before) set = 0;
-  else if (before->actor == actor && before->time == time) return set;
-  Block::Answer& a = b.answers[(set * 31 + static_cast<uint32_t>(actor)) % b.answers.size()];
-  if (a.set == set && a.time == time && a.actor == actor && a.with >= b.first_reading) return a.with;
-  a = {set, time, 0, actor};
-  for (const Reading* r = before; r && r->added >= time; r = reading_of(b, r->earlier))
-    if (r->actor == actor && r->time == time) return a.with = set;
-  return a.with = add_reading(b, before && before->count > 2 * kActors ? shortened(b, set) : set, actor, time);
+  for (const Reading* r = first ? nullptr : before; r && r->added >= time; r = reading_of(b, r->earlier))
+    if (r->actor == actor && r->time == time) return set;
+  return add_reading(b, before && before->count > 2 * kActors ? shortened(b, set) : set, actor, time);
+}
+
+/// The set, and a read of `actor` at `time`, its `first` one then or not. One thread after the other reads the atoms of
+/// a tile, so the same set is asked for again and again; the last answers are kept, those about neighbouring sets
+/// beside each other.
+uint32_t with_reading(Block& b, uint32_t set, int actor, uint32_t time, bool first) {
+  if (set < b.first_reading) set = 0;
+  Block::Answer& a = b.answers[(set + 61 * static_cast<uint32_t>(actor)) % b.answers.size()];
+  if (a.set != set || a.time != time || a.actor != actor || a.with < b.first_reading) [[unlikely]]
+    a = {set, time, with_new_reading(b, set, actor, time, first), actor};
+  return a.with;
 }
 
 /// An actor of the set whose read the running thread does not know of; -1 if it knows all.
@@ -79,50 +99,83 @@ int unknown_reader(const Block& b, uint32_t set) {
   return -1;
 }
 
-/// Adds a read of `actor` at `now` to the atom's.
-void add_read(Block& b, Atom& a, LastRead& last, int actor, uint32_t now) {
-  if (a.readers != last.set || now != last.time || last.with < b.first_reading) [[unlikely]] {
-    if (a.readers == last.with && now == last.time && last.with >= b.first_reading) return;  // read before
-    last = {a.readers, now, with_reading(b, a.readers, actor, now)};
-  }
+// -- touches ----------------------------------------------------------------------------------------------------
+
+/// DeviceError unless the running thread knows of the last write of atom i.
+void check_written(const Write& w, std::size_t i, const char* verb) {
+  if (w.writer == own_actor() || block->current->knowledge.done.knows(w.writer, w.time)) [[likely]]
+    return;
+  if (w.time == kNever) bad(verb, " byte ", i * kAtom, " of shared memory, which TMA still brings");
+  if (std::strcmp(verb, "writes") == 0)
+    bad("writes byte ", i * kAtom, " of shared memory, as did ", name_of(w.writer), ", with no barrier between");
+  bad(verb, " byte ", i * kAtom, " of shared memory, which ", name_of(w.writer),
+      " has written, with no barrier between");
+}
+
+/// The work of note_read() for an atom that was not touched like the one before.
+template <class Check>
+[[gnu::noinline]] void note_other_read(Block& b, std::size_t i, LastRead& last, int actor, uint32_t now, Check check) {
+  Atom& a = b.atoms[i];
+  if (a.write < b.first_write || a.write != last.atom.write)
+    check(a.write < b.first_write ? nullptr : &b.write(a.write), i);
+  else if (a.readers == last.with && now == last.time) return;  // read before
+  last = {a, with_reading(b, a.readers, actor, now, now != last.time), now};
   a.readers = last.with;
 }
 
-// -- touches ----------------------------------------------------------------------------------------------------
-
-/// DeviceError unless the running thread knows of the atom's last write.
-void check_written(const Block& b, const Atom& a, std::size_t i, const char* verb, int me) {
-  if (a.writer == me || b.current->knowledge.done.knows(a.writer, a.time)) [[likely]]
-    return;
-  if (a.time == kNever) bad(verb, " byte ", i * kAtom, " of shared memory, which TMA still brings");
-  if (std::strcmp(verb, "writes") == 0)
-    bad("writes byte ", i * kAtom, " of shared memory, as did ", name_of(a.writer), ", with no barrier between");
-  bad(verb, " byte ", i * kAtom, " of shared memory, which ", name_of(a.writer),
-      " has written, with no barrier between");
+/// Adds a read of `actor` at `now` to the atoms of [offset, offset + bytes), after check(last write or null, atom) for
+/// each that was not written with the one before.
+template <class Check>
+void note_read(Block& b, std::size_t offset, std::size_t bytes, LastRead& last, int actor, uint32_t now, Check check) {
+  for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
+    Atom& a = b.atoms[i];
+    if (a == last.atom && now == last.time) [[likely]]
+      a.readers = last.with;
+    else note_other_read(b, i, last, actor, now, check);
+  }
 }
 
 }  // namespace
 
 std::size_t offset_of(const void* p, std::size_t bytes, const char* what) { return offset_in(*block, p, bytes, what); }
 
-void note_write(const void* p, std::size_t bytes, int actor, uint32_t time, bool in_flight) {
+uint32_t add_write(const Write& write) {
+  Block& b = *block;
+  b.writes.push_back(write);
+  return b.first_write + static_cast<uint32_t>(b.writes.size() - 1);
+}
+
+uint32_t own_write(bool in_flight) {
+  Block& b = *block;
+  uint32_t& last = b.current->last_writes[in_flight];
+  if (last < b.first_write || b.write(last).time != b.current->time)
+    last = add_write({b.current->time, static_cast<int16_t>(own_actor()), in_flight});
+  return last;
+}
+
+void note_write(const void* p, std::size_t bytes, uint32_t write) {
   Block& b = *block;
   const std::size_t offset = offset_in(b, p, bytes, "writes");
-  const int me = own_actor();
+  const bool by_tma = b.write(write).writer < kFirstThread;
+  Atom checked;  // neighbours that were touched with it need no check of their own
   for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
     Atom& a = b.atoms[i];
-    if (a.time >= b.began) {
-      if (a.in_flight)
-        bad("writes byte ", i * kAtom, " of shared memory, which a cp.async of ", name_of(a.writer), " still brings");
-      check_written(b, a, i, "writes", me);
-      if (actor < kFirstThread && a.writer >= kFirstThread && !b.current->knowledge.fenced.knows(a.writer, a.time))
-        bad("starts TMA to byte ", i * kAtom, " of shared memory, which ", name_of(a.writer),
-            " has written, with no proxy fence between");
+    if (a != checked) {
+      if (a.write >= b.first_write) {
+        const Write& w = b.write(a.write);
+        if (w.in_flight)
+          bad("writes byte ", i * kAtom, " of shared memory, which a cp.async of ", name_of(w.writer), " still brings");
+        check_written(w, i, "writes");
+        if (by_tma && w.writer >= kFirstThread && !b.current->knowledge.fenced.knows(w.writer, w.time))
+          bad("starts TMA to byte ", i * kAtom, " of shared memory, which ", name_of(w.writer),
+              " has written, with no proxy fence between");
+      }
+      if (const int reader = unknown_reader(b, a.readers); reader >= 0) [[unlikely]]
+        bad("writes byte ", i * kAtom, " of shared memory, which ", name_of(reader),
+            " or another has read, with no barrier between");
+      checked = a;
     }
-    if (const int reader = unknown_reader(b, a.readers); reader >= 0) [[unlikely]]
-      bad("writes byte ", i * kAtom, " of shared memory, which ", name_of(reader),
-          " or another has read, with no barrier between");
-    a = {time, 0, static_cast<int16_t>(actor), in_flight};
+    a = {write, 0};
   }
 }
 
@@ -131,50 +184,33 @@ void note_operand(std::size_t offset) {
   if (offset + 16 > b.bytes) bad("wgmma reads byte ", offset, " of shared memory; the block has ", b.bytes);
   const int warp = b.current->number / 32;
   Warp& w = b.warps[static_cast<std::size_t>(warp)];
-  const uint32_t time = w.open.time;
-  LastRead& last_read = w.last_read;
-  Atom* const atoms = b.atoms.data();
-  for (std::size_t i = offset / kAtom; i < (offset + 16) / kAtom; ++i) {
-    Atom& a = atoms[i];
-    if (a.time < b.began) bad("wgmma reads byte ", i * kAtom, " of shared memory, which nobody has written");
-    if (!a.written_with(w.known)) {
-      for (int lane = 0; lane < 32; ++lane) {
-        const Thread& t = *b.threads[static_cast<std::size_t>(warp * 32 + lane)];
-        const int me = actor_of_thread(t.number);
-        if (a.in_flight || (a.writer != me && !t.knowledge.done.knows(a.writer, a.time)))
-          bad("wgmma reads byte ", i * kAtom, " of shared memory, which ",
-              a.time == kNever ? "TMA still brings" : str(name_of(a.writer), " has written, with no barrier between"));
-        if (a.writer >= kFirstThread && !t.knowledge.fenced.knows(a.writer, a.time))
-          bad("wgmma reads byte ", i * kAtom, " of shared memory, which ", name_of(a.writer),
-              " has written, with no proxy fence between");
-      }
-      w.known = a;
+  note_read(b, offset, 16, w.last_read, actor_of_products(warp), w.open.time, [&](const Write* written, std::size_t i) {
+    if (!written) bad("wgmma reads byte ", i * kAtom, " of shared memory, which nobody has written");
+    const auto [time, writer, in_flight] = *written;
+    for (int lane = 0; lane < 32; ++lane) {
+      const Thread& t = *b.threads[static_cast<std::size_t>(warp * 32 + lane)];
+      if (in_flight || (writer != actor_of_thread(t.number) && !t.knowledge.done.knows(writer, time)))
+        bad("wgmma reads byte ", i * kAtom, " of shared memory, which ",
+            time == kNever ? "TMA still brings" : str(name_of(writer), " has written, with no barrier between"));
+      if (writer >= kFirstThread && !t.knowledge.fenced.knows(writer, time))
+        bad("wgmma reads byte ", i * kAtom, " of shared memory, which ", name_of(writer),
+            " has written, with no proxy fence between");
     }
-    add_read(b, a, last_read, actor_of_products(warp), time);
-  }
+  });
 }
 
-void check_write(const void* p, std::size_t bytes) { note_write(p, bytes, own_actor(), block->current->time, false); }
+void check_write(const void* p, std::size_t bytes) { note_write(p, bytes, own_write()); }
 
 void check_read(const void* p, std::size_t bytes) {
   Block& b = *block;
-  const std::size_t offset = offset_in(b, p, bytes, "reads");
-  const int me = own_actor();
   Thread& t = *b.current;
-  Atom* const atoms = b.atoms.data();
-  const Atom* checked = nullptr;  // neighbours that were written with it need no check of their own
-  for (std::size_t i = offset / kAtom; i < (offset + bytes + kAtom - 1) / kAtom; ++i) {
-    Atom& a = atoms[i];
-    if (!checked || !a.written_with(*checked)) {
-      if (a.time < b.began) [[unlikely]]
-        bad("reads byte ", i * kAtom, " of shared memory, which nobody has written");
-      if (a.in_flight) [[unlikely]]
-        bad("reads byte ", i * kAtom, " of shared memory, for which no thread has waited since its cp.async");
-      if (a.writer < kFirstThread || !t.knowledge.done.knows_all(a.time)) check_written(b, a, i, "reads", me);
-      checked = &a;
-    }
-    add_read(b, a, t.last_read, me, t.time);
-  }
+  note_read(b, offset_in(b, p, bytes, "reads"), bytes, t.last_read, own_actor(), t.time,
+            [](const Write* w, std::size_t i) {
+              if (!w) bad("reads byte ", i * kAtom, " of shared memory, which nobody has written");
+              if (w->in_flight)
+                bad("reads byte ", i * kAtom, " of shared memory, for which no thread has waited since its cp.async");
+              check_written(*w, i, "reads");
+            });
 }
 
 void check_16(const void* p) {
@@ -188,7 +224,7 @@ void cp_async(void* to, const void* from, bool valid) {
   Thread& me = *block->current;
   if (offset_of(to, 16, "cp.async writes") % 16 || reinterpret_cast<std::uintptr_t>(from) % 16)
     bad("cp.async: both addresses must be multiples of 16 bytes");
-  note_write(to, 16, own_actor(), me.time, true);
+  note_write(to, 16, own_write(true));
   std::memset(to, 0xff, 16);
   me.copies.push_back({static_cast<unsigned char*>(to), from, valid});
   ++me.open;
@@ -212,8 +248,8 @@ void cp_async_wait(int groups_left, Site at) {
   for (std::size_t i = 0; i < arrived; ++i) {
     const Copy& c = me.copies[i];
     for (std::size_t at = offset_of(c.to, 16, "") / kAtom, end = at + 16 / kAtom; at < end; ++at)
-      block->atoms[at].in_flight = false;
-    note_write(c.to, 16, own_actor(), me.time, false);
+      block->atoms[at].write = own_write();
+    note_write(c.to, 16, own_write());
     if (c.valid) std::memcpy(c.to, c.from, 16);
     else std::memset(c.to, 0, 16);
   }

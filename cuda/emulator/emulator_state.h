@@ -18,14 +18,17 @@ constexpr std::size_t kSharedBytes = 227 * 1024;  // of a block, compute capabil
 constexpr std::size_t kAtom = 2;                  // bytes that are checked together: no kernel here shares fewer
 constexpr uint32_t kNever = ~0u;                  // the time of what is still under way
 
-/// The last write, and the reads since.
+/// The last write, and the reads since, by their numbers; those before the block's are none. Eight bytes: caches hold
+/// the atoms of large tiles, and one comparison tells that neighbours were touched alike.
 struct Atom {
-  uint32_t time = 0, readers = 0;  // readers: a number of a Reading, 0 for none
-  int16_t writer = 0;
+  uint32_t write = 0, readers = 0;
+  bool operator==(const Atom&) const = default;
+};
+
+struct Write {
+  uint32_t time;
+  int16_t writer;
   bool in_flight = false;  // a cp.async of the writer is under way
-  bool written_with(const Atom& other) const {
-    return time == other.time && writer == other.writer && in_flight == other.in_flight;
-  }
 };
 
 /// A set of reads: one, and an earlier set. Atoms that were read alike share it.
@@ -37,10 +40,11 @@ struct Reading {
   bool by_itself;  // a product is among them
 };
 
-struct Block;
-/// The set that an actor read last, when, and the set with that read: neighbouring atoms were often read alike.
+/// What an actor read last, when, and the set with that read: neighbouring atoms were often touched alike. The write is
+/// one of which the actor knows; clocks only grow, so it still does.
 struct LastRead {
-  uint32_t set = 0, time = 0, with = 0;
+  Atom atom;
+  uint32_t with = 0, time = 0;
 };
 
 struct Copy {
@@ -78,6 +82,7 @@ struct Thread {
   uint32_t time = 0;                     // of what it does now
   std::array<uint32_t, 8> known_sets{};  // sets of reads that it knows to be done
   LastRead last_read;
+  std::array<uint32_t, 2> last_writes{};  // their numbers: of the last one, and of the last one under way
   std::vector<Registers> registers;
 };
 /// A collective at which not all lanes have arrived.
@@ -107,8 +112,7 @@ struct Warp {
   Group open;
   int registers = 0;       // of each thread
   std::size_t issued = 0;  // instructions of its warpgroup
-  LastRead last_read;      // of its products
-  Atom known;              // the last write that all lanes were found to know; clocks only grow, so they still do
+  LastRead last_read;      // of its products; all lanes know of the write
 };
 
 /// What all four warps of a warpgroup must do in the same order.
@@ -124,8 +128,7 @@ struct Mbarrier {
   unsigned arrivals = 0, missing = 0, phase = 0;
   int64_t bytes = 0;  // expected minus arrived; below 0 if bytes arrived first
   int actor = 0;
-  int16_t writer = 0;  // of its initialisation, and when
-  uint32_t time = 0;
+  uint32_t write = 0;         // its initialisation
   Knowledge arrived, passed;  // of the arrivals of this phase, and of the last one
 };
 struct NamedBarrier {
@@ -138,6 +141,7 @@ struct Bulk {
   unsigned char* to;
   TensorMap map;
   std::size_t barrier;
+  uint32_t write;
   int column, row, head, batch;
 };
 
@@ -146,13 +150,15 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<std::vector<Instruction>> warpgroups;  // what each has issued
   int count = 0, arrived = 0;
-  Site met_at;                   // the __syncthreads at which threads wait
-  uint32_t time = 0, began = 0;  // time only grows, so atoms need no clearing between blocks
+  Site met_at;        // the __syncthreads at which threads wait
+  uint32_t time = 0;  // it and the numbers of writes and reads only grow: atoms need no clearing between blocks
   std::unique_ptr<unsigned char[]> storage;
   unsigned char* shared = nullptr;
   std::size_t dynamic_bytes = 0, bytes = 0;
   std::vector<std::pair<const void*, std::size_t>> statics;
   std::vector<Atom> atoms;
+  std::vector<Write> writes;
+  uint32_t first_write = 1;  // the number of writes[0]
   std::vector<Reading> readings;
   uint32_t first_reading = 1;  // the number of readings[0]
   struct Answer {              // of with_reading()
@@ -178,6 +184,7 @@ struct Block {
   std::vector<Bulk> bulks;
   uint64_t* random = nullptr;
 
+  Write& write(uint32_t number) { return writes[number - first_write]; }
   bool has_products() const {
     return std::any_of(warpgroups.begin(), warpgroups.end(), [](const auto& issued) { return !issued.empty(); });
   }
@@ -201,7 +208,10 @@ void release(Thread& t, Knowledge& barrier);
 /// The actor of the running thread.
 inline int own_actor() { return actor_of_thread(block->current->number); }
 /// The running thread, or what it starts, writes.
-void note_write(const void* p, std::size_t bytes, int actor, uint32_t time, bool in_flight);
+void note_write(const void* p, std::size_t bytes, uint32_t write);
+/// A number for a write of its own, and for what the running thread writes now.
+uint32_t add_write(const Write& write);
+uint32_t own_write(bool in_flight = false);
 /// Products of the running thread's warp read 16 bytes at `offset`.
 void note_operand(std::size_t offset);
 /// The mbarrier at b; DeviceError if there is none that the running thread, or TMA for it, may use.

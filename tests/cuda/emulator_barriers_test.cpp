@@ -66,6 +66,50 @@ const Mistake kMistakes[] = {
        if (m.warp == 1) mbarrier_wait(m.barrier, 0), m.numbers[m.thread] = m.numbers[m.thread - 32];
      },
      ""},
+    {"a read that a later reader does not know of", 96,
+     [](const Memory& m, Sums&) {
+       if (m.thread == 0) m.numbers[0] = 1;
+       m.begin();
+       if (m.thread == 0 || m.thread == 32) m.numbers[8 + m.thread] = m.numbers[0];
+       if (m.warp > 0) named_barrier_sync(1, 64);
+       if (m.thread == 64) m.numbers[0] = 2;
+     },
+     "of shared memory"},
+    {"all have met", 96,
+     [](const Memory& m, Sums&) {
+       if (m.thread == 0) m.numbers[0] = 1;
+       m.begin();
+       if (m.thread == 0 || m.thread == 32) m.numbers[8 + m.thread] = m.numbers[0];
+       named_barrier_sync(1, 96);
+       if (m.thread == 64) m.numbers[0] = 2;
+     },
+     ""},
+    {"a read of the next number behind the arrival", 64,
+     [](const Memory& m, Sums&) {
+       if (m.thread == 0) m.numbers[0] = 1, m.numbers[1] = 1;
+       m.begin();
+       if (m.thread == 0) m.numbers[8] = m.numbers[0], mbarrier_arrive(m.barrier), m.numbers[9] = m.numbers[1];
+       if (m.thread == 32) mbarrier_wait(m.barrier, 0), m.numbers[1] = 2;
+     },
+     "of shared memory"},
+    {"a second read behind the arrival", 64,
+     [](const Memory& m, Sums&) {
+       if (m.thread == 0) m.numbers[0] = 1;
+       m.begin();
+       if (m.thread == 0) m.numbers[8] = m.numbers[0], mbarrier_arrive(m.barrier), m.numbers[9] = m.numbers[0];
+       if (m.thread == 32) mbarrier_wait(m.barrier, 0), m.numbers[0] = 2;
+     },
+     "of shared memory"},
+    {"a number that its writer reads", 32,
+     [](const Memory& m, Sums&) {
+       if (m.thread == 0) m.numbers[0] = 1, m.numbers[1] = m.numbers[0];
+     },
+     ""},
+    {"what the block before has written", 32,
+     [](const Memory& m, Sums&) {
+       if (m.thread == 0) m.numbers[1] = m.numbers[0];
+     },
+     "nobody has written"},
     {"an mbarrier used before its init is known", 64,
      [](const Memory& m, Sums&) {
        if (m.thread == 0) mbarrier_init(m.barrier, 1), mbarriers_ready(), mbarrier_arrive(m.barrier);
