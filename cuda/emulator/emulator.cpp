@@ -248,9 +248,11 @@ void run(dim3 grid, dim3 shape, std::size_t shared_bytes, const std::function<vo
   }
   block->kernel = &kernel;
   blockDim = shape, gridDim = grid;
-  uint64_t random = seed;
+  uint64_t random = seed / 2;
   std::vector<std::size_t> order(blocks);
   for (std::size_t i = 0; i < blocks; ++i) order[i] = i, std::swap(order[i], order[draw(random) % (i + 1)]);
+  if (seed % 2) std::reverse(order.begin(), order.end());
+  random = seed;
   for (std::size_t i : order) {
     blockIdx = dim3(static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
                     static_cast<unsigned>(i / grid.x / grid.y));

@@ -60,7 +60,7 @@ int64_t first_loads_recorded();
 /// environment from the start. A host that reads too early then finds what was there before.
 void defer_launches(bool on);
 /// Sets the seed of this host thread's kernels, for the order of blocks, warps and lanes. A correct kernel gives the
-/// same bits for each seed.
+/// same bits for each seed. Of any two blocks one is first in schedule 2s, the other in schedule 2s + 1.
 void set_schedule(uint64_t seed);
 
 // -- calls of the running thread -----------------------------------------------------------------------

@@ -18,7 +18,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::num
 template <class F> void check(F f, double ulps = 0) {
   const std::vector<Tensor> want = f(cpu);
   std::vector<Tensor> first;
-  for (uint64_t seed : {0, 1, 2}) {
+  for (uint64_t seed : {0, 1}) {
     INFO("schedule " << seed);
     cuda::emulator::set_schedule(seed);
     std::vector<Tensor> got;

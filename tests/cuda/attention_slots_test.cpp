@@ -189,7 +189,7 @@ TEST_CASE("cuda attention: the same bits in every schedule", "[cuda]") {
   for (int i = 0; i < 8; ++i) {
     const AttentionSample s = random_attention(rand, kLimits).in(f32);
     const SlotResults want = run_slots(s, Device::cuda(), false);
-    for (uint64_t seed : {3u, 4u}) {
+    for (uint64_t seed : {2u, 3u}) {
       cuda::emulator::set_schedule(seed);
       const SlotResults got = run_slots(s, Device::cuda(), false);
       check_all_same(got.forward, want.forward, s.text());

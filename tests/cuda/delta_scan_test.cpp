@@ -122,7 +122,7 @@ TEST_CASE("cuda delta rule: what is not finite reaches no earlier step; the same
     DeltaSample s = random_delta(rand, decay, {1, 1, 2, 40, 18, 5});
     s.options.chunk = 20;
     const std::vector<Tensor> want = run_delta(s.in(Device::cuda()));
-    for (uint64_t seed : {7, 8}) {
+    for (uint64_t seed : {6, 7}) {
       cuda::emulator::set_schedule(seed);
       const std::vector<Tensor> again = run_delta(s.in(Device::cuda()));
       cuda::emulator::set_schedule(0);
