@@ -6,7 +6,8 @@ void add_linear_attention_rows(RowList& rows) {
   rows.add<FeatureMap>(
       "feature_map", {}, R"({"dim": 3})",
       {R"({"kind": "identity"})", R"({"kind": "exp"})", R"({"kind": "relu", "features": 4})", R"({"kind": "t2r"})",
-       R"({"kind": "poly_elem", "degree": 3})", R"({"kind": "poly_kernel"})", R"({"kind": "favor", "features": 4})",
+       R"({"kind": "poly_elem", "degree": 3})", R"({"kind": "poly_kernel"})",
+       R"({"kind": "poly_kernel", "smoothing": 0.5})", R"({"kind": "favor", "features": 4})",
        R"({"kind": "favor", "features": 4, "offset": 0.1})", R"({"kind": "fourier", "smoothing": 0.1})",
        R"({"kind": "mlp", "hidden": 4})", R"({"kind": "hedgehog"})"});
   rows.add<LinearAttention>(

@@ -164,8 +164,9 @@ void add_linear(std::vector<Layer>& all) {
       "2007 (fourier), Zhang et al. 2024 (hedgehog)")
       .derive({{"m",
                 "(features or dim) if kind in ('relu', 't2r', 'mlp', 'favor') else degree*dim if kind == "
-                "'poly_elem' else (dim + 1)**degree if kind == 'poly_kernel' else 2*(features or dim) + "
-                "int(smoothing > 0) if kind == 'fourier' else 2*dim if kind == 'hedgehog' else dim"}})
+                "'poly_elem' else (dim + 1)**degree + int(smoothing > 0) if kind == 'poly_kernel' else "
+                "2*(features or dim) + int(smoothing > 0) if kind == 'fourier' else 2*dim if kind == 'hedgehog' else "
+                "dim"}})
       .input("x [..., dim]", "", "heads == 0")
       .input("x [batch, heads, n, dim]", "", "heads > 0")
       .also([](Layer& l) { feature_map_parameters(l, "", "", "dim", "True"); })

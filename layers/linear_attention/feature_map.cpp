@@ -43,6 +43,9 @@ Tensor project(const Tensor& x, const Tensor& w, const Tensor& b) {
   return b.defined() ? y + b : y;
 }
 
+/// y with the feature √s, if s > 0.
+Tensor smoothed(const Tensor& y, double s) { return s > 0 ? pad(y, -1, 0, 1, std::sqrt(s)) : y; }
+
 /// Random directions ω [dim, features]: columns N(0, I/σ²), with σ = 1 for favor. With `orthogonal`, Gram-Schmidt makes
 /// the columns orthogonal within blocks of dim columns; each column then gets the norm of an independently drawn
 /// direction.
@@ -114,7 +117,7 @@ int64_t FeatureMap::out_dim() const {
     case FeatureMapKind::poly_kernel: {
       int64_t m = 1;
       for (int64_t r = 0; r < o.degree; ++r) m *= o.dim + 1;
-      return m;
+      return m + (o.smoothing > 0 ? 1 : 0);
     }
     case FeatureMapKind::fourier: return 2 * o.features + (o.smoothing > 0 ? 1 : 0);
     case FeatureMapKind::hedgehog: return 2 * o.dim;
@@ -150,7 +153,7 @@ Tensor FeatureMap::operator()(const Tensor& given) const {
       const Tensor factor_row = unsqueeze(pad(x, -1, 0, 1, std::sqrt(o.constant)), -2);
       Tensor y = squeeze(factor_row, -2);
       for (int64_t r = 1; r < o.degree; ++r) y = flatten(unsqueeze(y, -1) * factor_row, -2, -1);
-      return y;
+      return smoothed(y, o.smoothing);
     }
     case FeatureMapKind::favor:
       return map(formula::FavorFeature{1 / std::sqrt(static_cast<double>(o.features)), o.offset}, matmul(x, omega),
@@ -158,7 +161,7 @@ Tensor FeatureMap::operator()(const Tensor& given) const {
     case FeatureMapKind::fourier: {
       const Tensor p = matmul(x, omega);
       const Tensor y = cat({cos(p), sin(p)}, -1) * (1 / std::sqrt(static_cast<double>(o.features)));
-      return o.smoothing > 0 ? pad(y, -1, 0, 1, std::sqrt(o.smoothing)) : y;
+      return smoothed(y, o.smoothing);
     }
     case FeatureMapKind::mlp: return softplus(project(relu(project(x, weight, bias)), weight2, bias2));
     case FeatureMapKind::hedgehog: {

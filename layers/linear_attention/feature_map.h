@@ -18,7 +18,7 @@ enum class FeatureMapKind {
   relu,         // relu(x·W) + offset                  with features = 0: relu(x) + offset
   t2r,          // relu(x·W + b) + offset              Kasai et al. 2021
   poly_elem,    // [x, x², …, x^p], m = p·d            κ = Σ_r Σ_c (x_c·y_c)^r; odd powers may be negative
-  poly_kernel,  // [x, √c] ⊗ … ⊗ [x, √c], m = (d+1)^p  κ = (x·y + c)^p
+  poly_kernel,  // [x, √c] ⊗ … ⊗ [x, √c], m = (d+1)^p  κ = (x·y + c)^p; with s a feature more, + s
   favor,  // (e^{x·ω − |x|²/2} + offset)/√m, ω ~ N(0, I); E κ = e^{x·y} if offset = 0; Choromanski et al. 2021
   fourier,  // [cos x·ω, sin x·ω]/√f, ω ~ N(0, I/σ²), m = 2f; E κ = e^{−|x − y|²/2σ²}; Rahimi & Recht 2007
   mlp,      // softplus(relu(x·W₁ + b₁)·W₂ + b₂)   > 0
@@ -39,10 +39,12 @@ struct FeatureMapOptions {
   int64_t dim = 0;  // d; a layer sets it to the width of its heads
   /// Number of learned columns (relu, t2r, mlp) or random directions (favor, fourier). 0 means d; for relu, no W.
   int64_t features = 0;
-  int64_t degree = 2;       // p of poly_elem, poly_kernel
-  double constant = 1;      // c of poly_kernel
-  double sigma = 1;         // σ of fourier
-  double smoothing = 0;     // s of fourier: > 0 adds a feature √s, so that κ grows by s and sums are rarely 0
+  int64_t degree = 2;   // p of poly_elem, poly_kernel
+  double constant = 1;  // c of poly_kernel
+  double sigma = 1;     // σ of fourier
+  /// s of poly_kernel and fourier: > 0 adds a feature √s, so that κ grows by s and sums are rarely 0. poly_kernel with
+  /// p = 2, c = s = 1 is twice the Taylor series 1 + x·y + (x·y)²/2 of Based (Arora et al. 2024).
+  double smoothing = 0;
   double offset = 0;        // relu, t2r, favor: keeps sums away from 0, e.g. 1e-3; Performer's favor uses 1e-4
   bool orthogonal = false;  // favor, fourier: directions orthogonal in blocks of d, norms as of independent draws
   int64_t hidden = 0;       // hidden width of mlp; 0 means 2·d
@@ -60,7 +62,7 @@ struct FeatureMapOptions {
     f("degree", o.degree, between(1, 64), "p of poly_elem and poly_kernel");
     f("constant", o.constant, at_least(0), "c of poly_kernel");
     f.training("sigma", o.sigma, above(0), "of fourier: directions are N(0, 1/sigma^2)");
-    f("smoothing", o.smoothing, at_least(0), "fourier: one more feature sqrt(smoothing)");
+    f("smoothing", o.smoothing, at_least(0), "poly_kernel, fourier: one more feature sqrt(smoothing)");
     f("offset", o.offset, at_least(0), "relu, t2r, favor: added, keeps sums away from 0");
     f.training("orthogonal", o.orthogonal, "favor, fourier: directions orthogonal in blocks of d");
     f("hidden", o.hidden, at_least(0), "mlp; 0: 2*d");

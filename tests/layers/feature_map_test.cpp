@@ -29,6 +29,7 @@ std::vector<FeatureMapOptions> samples() {
   all.push_back({.kind = K::poly_kernel, .dim = 3, .degree = 1, .constant = 0.5});
   all.push_back({.kind = K::poly_kernel, .dim = 3, .degree = 3, .constant = 2});
   all.push_back({.kind = K::poly_kernel, .dim = 3, .degree = 2, .constant = 0});
+  all.push_back({.kind = K::poly_kernel, .dim = 3, .degree = 2, .smoothing = 1});
   all.push_back({.kind = K::favor, .dim = 3, .features = 5, .input_scale = 0.7});
   all.push_back({.kind = K::favor, .dim = 3, .features = 7, .orthogonal = true});
   all.push_back({.kind = K::favor, .dim = 3, .features = 5, .offset = 0.3});
@@ -153,9 +154,11 @@ TEST_CASE("feature_map: the kernels they stand for", "[feature_map][identity]") 
                  1e-12);
   for (int64_t p : {1, 2, 3, 5})
     for (double c : {0.0, 0.5, 1.0, 3.0})
-      check_identity("kernel: poly_kernel = (x.y + c)^p",
-                     kernel_of(make({.kind = K::poly_kernel, .dim = 4, .degree = p, .constant = c}, rand), x, y),
-                     kernel_of(x, y, [&](V a, V b) { return std::pow(dot(a, b) + c, static_cast<double>(p)); }), 1e-10);
+      for (double s : {0.0, 0.75})
+        check_identity(
+            "kernel: poly_kernel = (x.y + c)^p + s",
+            kernel_of(make({.kind = K::poly_kernel, .dim = 4, .degree = p, .constant = c, .smoothing = s}, rand), x, y),
+            kernel_of(x, y, [&](V a, V b) { return std::pow(dot(a, b) + c, static_cast<double>(p)) + s; }), 1e-10);
   for (int64_t p : {1, 2, 3})
     check_identity("kernel: poly_elem = sum_r sum_c (x_c y_c)^r",
                    kernel_of(make({.kind = K::poly_elem, .dim = 4, .degree = p}, rand), x, y),

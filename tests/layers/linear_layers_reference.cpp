@@ -11,7 +11,8 @@ Matrix features(const LayerFacts& l, const std::string& prefix, const LayerFacts
                 std::size_t head) {
   const auto option = [&](const char* name) { return prefix + name; };
   const std::string& kind = l.text(option("kind"));
-  const double offset = l.real(option("offset")), scale = l.real(option("input_scale"), 1);
+  const double offset = l.real(option("offset")), scale = l.real(option("input_scale"), 1),
+               smoothing = l.real(option("smoothing"));
   const std::size_t degree = l.size(option("degree"));
   const auto mapped = [&](const std::vector<double>& in, const char* weight, const char* bias) {
     const std::vector<double> w = map.values(weight), b = map.values(bias);
@@ -49,12 +50,13 @@ Matrix features(const LayerFacts& l, const std::string& prefix, const LayerFacts
           for (double b : in) next.push_back(a * b);
         y = next;
       }
+      if (smoothing > 0) y.push_back(std::sqrt(smoothing));
     } else if (kind == "favor") {
       y = mapped(in, "omega", "");
       for (double& v : y) v = (std::exp(v - dot(in, in) / 2) + offset) / std::sqrt(static_cast<double>(y.size()));
     } else if (kind == "fourier") {
       const std::vector<double> p = mapped(in, "omega", "");
-      const double by = 1 / std::sqrt(static_cast<double>(p.size())), smoothing = l.real(option("smoothing"));
+      const double by = 1 / std::sqrt(static_cast<double>(p.size()));
       y.clear();
       for (double v : p) y.push_back(by * std::cos(v));
       for (double v : p) y.push_back(by * std::sin(v));

@@ -88,7 +88,7 @@ const char* const kIdentities[] = {
     "RWKV-7: two rows of the delta scan = the recurrence",
     "RWKV-7: a = 0 is GLA",
     "kernel: exp(x).exp(y) = sum_c exp(x_c + y_c)",
-    "kernel: poly_kernel = (x.y + c)^p",
+    "kernel: poly_kernel = (x.y + c)^p + s",
     "kernel: poly_elem = sum_r sum_c (x_c y_c)^r",
     "kernel: elu+1 with its +1",
     "kernel: favor tends to exp(x.y)",
