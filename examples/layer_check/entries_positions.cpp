@@ -96,7 +96,8 @@ void add_positions(std::vector<Layer>& all) {
         return {{"", matrix("t5_bias", relative_t5(in["w"], o.m, o.n, o.t5), o)},
                 {"buckets", t5_buckets(o.m, o.n, o.t5, o.n - o.m)}};
       });
-  add(all, "alibi_bias", "positions", "b_ij = -slope_h |p_i - p_j|, slopes 2^(-8(h+1)/heads)", "Press et al. 2022")
+  add(all, "alibi_bias", "positions", "b_ij = -slope_h |p_i - p_j|, slopes 2^(-8(h+1)/heads) for a power of two heads",
+      "Press et al. 2022")
       .input("slopes? [heads]", "in place of the published ones")
       .output("[heads, m, n]")
       .require(kSizes)
