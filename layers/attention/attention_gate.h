@@ -81,6 +81,7 @@ struct AttentionGate {
 
   AttentionGate() = default;
   /// `dim` is the width of X. heads and head_dim are those of the tensor at the position (kv_heads for G2 and G3).
+  /// Throws ValueError for options that do not go together.
   AttentionGate(AttentionGateOptions o, int64_t dim, int64_t heads, int64_t head_dim, Rng& rng, DType dtype = f32);
   /// Returns the gate scores [batch, heads, n, head_dim or 1] (G5: [batch, n, dim or heads]) of x [batch, n, dim].
   /// Shared scores have one head. Input-independent scores are [1, heads, 1, ·] (G5: [1, 1, ·]). Both broadcast.

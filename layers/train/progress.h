@@ -50,7 +50,7 @@ class Progress : private NoCopy {
   bool milestone(int64_t parts) const;
   /// Prints a line of text above the progress line.
   void note(std::string_view text);
-  /// Shows the last values and ends the line. Later calls do nothing.
+  /// Shows the last values and ends the line. update() and finish() do nothing from then on; note() still prints.
   void finish();
 
  private:
