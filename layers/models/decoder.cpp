@@ -84,17 +84,14 @@ static Tensor checkpointed(const DecoderBlock& block, const Tensor& h, const Pas
                            const DecoderBlockInputs& inputs) {
   struct Run {
     const DecoderBlock* block;
-    const Pass* pass;
+    Pass pass;
     DecoderBlockInputs inputs;
-    DecoderBlock own_block = {};
-    Pass own_pass = {};
+    DecoderBlock own = {};
   };
-  const auto run = std::make_shared<Run>(Run{&block, &pass, inputs});
+  const auto run = std::make_shared<Run>(Run{&block, pass, inputs});
   Tensor y =
-      checkpoint([run](const std::vector<Tensor>& in) { return (*run->block)(in[0], *run->pass, run->inputs); }, {h});
-  // The model and the caller's pass may be gone before the second run.
-  run->own_block = block, run->own_pass = pass;
-  run->block = &run->own_block, run->pass = &run->own_pass;
+      checkpoint([run](const std::vector<Tensor>& in) { return (*run->block)(in[0], run->pass, run->inputs); }, {h});
+  run->own = block, run->block = &run->own;  // the model may be gone before the second run
   return y;
 }
 
