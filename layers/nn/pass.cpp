@@ -30,7 +30,7 @@ static void check_fields(const Pass& pass, const auto& counts) {
 
 Pass::~Pass() noexcept(false) {
   // After an error the call had no time to read everything.
-  if (std::uncaught_exceptions() == 0) check_fields(*this, [](const auto& field) { return field.original(); });
+  if (std::uncaught_exceptions() == 0) check_fields(*this, [](const auto& field) { return field.last_original(); });
 }
 
 void Pass::check_read() const {

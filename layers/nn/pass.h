@@ -59,8 +59,8 @@ template <class T> class Given {
   }
   /// True if it was given and never read.
   bool unread() const { return read_ && !*read_; }
-  /// True for a field that was given by its value, not by a field of another pass.
-  bool original() const { return !copy_; }
+  /// True for a field that was given by its value, and of which there is no copy that may still be read.
+  bool last_original() const { return !copy_ && read_.use_count() == 1; }
   /// Sets whether it was read; returns whether it had been.
   bool mark(bool read) const { return !read_ || std::exchange(*read_, read); }
   /// Marks it, and its copies, as read; then becomes a field of its own that is not read yet.
@@ -77,7 +77,7 @@ template <class T> class Given {
 
 /// The optional arguments of a call. A layer reads the fields that it needs; a model hands its pass on. A pass belongs
 /// on the stack. Its end throws ValueError if a field was given but never read, neither here nor in a copy. get() reads
-/// a field, as does its use as a `const Tensor&`. The end of a copy, and of a pass with an assigned field, is silent.
+/// a field, as does its use as a `const Tensor&`. The end of a copy is silent, and so is the end of an assigned field.
 struct Pass {
   Given<Tensor> key_mask = {};          // bool [batch, n]: true for real tokens of x, false for padding (may hold NaN)
   Given<Tensor> context = {};           // [batch, k, context_dim], what cross attention reads; already normalised

@@ -131,6 +131,11 @@ TEST_CASE("pass: a field of another pass is read where either is", "[pass]") {
   Pass replaced = given;
   replaced.context = Tensor();  // the program has dealt with it
   CHECK(right.own(x, replaced).shape() == x.shape());
+  const auto chosen = [&](bool masked) {
+    const Pass with{.key_mask = real, .context = c};
+    return masked ? with : Pass{};  // a copy, which may still be read when `with` ends
+  };
+  CHECK(right(x, chosen(true)).shape() == x.shape());
   {
     const Pass unread{.context = c};
     const Pass copy = unread;
