@@ -123,6 +123,15 @@ TEST_CASE("stream: what crop refuses, and a window that is not full yet", "[stre
   CHECK(max_abs_diff(step(mha, narrow(x, 1, 6, 3), other), narrow(full, 1, 6, 3)) < 1e-13);
   CHECK_THROWS_WITH(crop(other, 10), "crop: got length 10 for a stream of 9 tokens");
   CHECK_THROWS_WITH(crop(other, -1), Contains("got length -1"));
+  const MultiHeadAttention cross({.heads = {.dim = 8, .context_dim = 8, .dtype = f64}}, rng);
+  Stream reads, chunks;
+  step(cross, x, reads, {.context = x});
+  crop(reads, 3);  // the context stays
+  const Tensor last = narrow(x, 1, 3, 6);
+  CHECK(max_abs_diff(step(cross, last, reads), narrow(cross(x, {.context = x}), 1, 3, 6)) < 1e-13);
+  const Flash flash({.dim = 8, .key_dim = 4, .chunk = 16, .causal = true, .dtype = f64}, rng);
+  step(flash, x, chunks);
+  CHECK_THROWS_WITH(crop(chunks, 4), Contains("flash cannot go back to fewer tokens; copy the stream before"));
   const auto within = [&](const Tensor& y, const Pass& pass) {
     crop(*pass.stream, 0);
     return mha(y, pass);
