@@ -118,7 +118,7 @@ void ObservedCall::note_widened() {
 
 ObservedCall::~ObservedCall() noexcept(false) {
   running = outer_;
-  if (!of_thread && !of_all_threads) return;
+  if (start_ == 0 || (!of_thread && !of_all_threads)) return;  // a call that nobody saw begin has no time
   const double seconds = steady_seconds() - start_;
   if (outer_) outer_->nested_seconds_ += seconds;
   const KernelCall call{

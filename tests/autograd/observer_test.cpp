@@ -129,6 +129,22 @@ TEST_CASE("observers: each is told of ops, vjps and calls, of its thread or of a
   CHECK(everywhere.calls == here.calls + 1);
 }
 
+TEST_CASE("observers: one that begins during a call is not told of it", "[profile]") {
+  const Log here;  // observes no call of the other thread
+  int64_t told = 0;
+  std::thread([&] {
+    std::optional<Log> late;
+    {
+      const detail::ObservedCall call("call", cpu);
+      late.emplace(detail::Observer::Of::all_threads);
+    }
+    told = late->calls;  // of which nobody knows when it began
+    exp(Tensor({1, 2, 3}));
+    told = 10 * told + late->calls;
+  }).join();
+  CHECK(told == 1);
+}
+
 TEST_CASE("observers: they end in any order", "[profile]") {
   const Tensor x({1, 2, 3});
   auto a = std::make_unique<Log>(), b = std::make_unique<Log>(), c = std::make_unique<Log>();
