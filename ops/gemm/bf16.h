@@ -17,6 +17,8 @@ namespace sluice::detail {
 void round_to_bf16(float* x, int64_t n);
 /// to [rows, cols] = from, rounded to bf16; denormals are kept.
 void round_rows(const float* from, int64_t ld, int64_t rows, int64_t cols, BFloat16* to, int64_t ld_to);
+/// to [rows, cols] = from, in f32.
+void widen_rows(const BFloat16* from, int64_t ld, int64_t rows, int64_t cols, float* to, int64_t ld_to);
 
 /// Whether an instruction set multiplies tiles of bf16.
 inline bool has_bf16_tiles(Isa isa = sluice::isa()) { return isa >= Isa::avx512_bf16 || isa == Isa::neon_bf16; }

@@ -60,21 +60,6 @@ template <class T> int64_t PackedB<T>::near_panels() const {
 
 namespace {
 
-/// A copy of x [rows, cols] in f32, row-major as in memory.
-class Wide {
- public:
-  Wide(const BFloat16* x, int64_t ld, int64_t rows, int64_t cols) : memory_(empty({rows * cols})) {
-    vectorised([=, to = memory_.mutable_data<float>()] {
-      for (int64_t i = 0; i < rows; ++i)
-        for (int64_t j = 0; j < cols; ++j) to[i * cols + j] = static_cast<float>(x[i * ld + j]);
-    });
-  }
-  const float* data() const { return memory_.data<float>(); }
-
- private:
-  Tensor memory_;
-};
-
 /// Packs one block of k: `count` rows of a left operand or columns of a right one. plain: leading dimension of plain
 /// copies. Tiles take numbers of bf16 as they are; for other packings the numbers are widened.
 template <class T, class X>
@@ -86,8 +71,10 @@ void pack(Packing packing, bool left, Trans trans, const X* x, int64_t ld, int64
     if (packing == Packing::tiles) return bf16_pack(x, ld, along, turned, count, k, to);
 #endif
   if constexpr (sizeof(X) < sizeof(T)) {
-    const Wide wide(x, ld, along ? count : k, along ? k : count);
-    pack<T>(Packing::panels, left, trans, wide.data(), along ? k : count, count, k, to, plain);
+    const int64_t rows = along ? count : k, cols = along ? k : count;
+    Tensor wide = empty({rows, cols});
+    widen_rows(x, ld, rows, cols, wide.mutable_data<float>(), cols);
+    pack<T>(Packing::panels, left, trans, wide.data<float>(), cols, count, k, to, plain);
   } else {
     const Micro<T>& u = micro<T>(isa());
 #if defined(__x86_64__)

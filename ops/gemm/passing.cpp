@@ -14,7 +14,6 @@ namespace sluice::detail {
 namespace {
 void pass_blocks(int64_t n, int64_t m, int64_t k, const float* a, int64_t lda, Trans tb, const BFloat16* b, int64_t ldb,
                  float* c, int64_t ldc);
-void widen(const BFloat16* from, int64_t ld, int64_t rows, int64_t cols, float* to, int64_t ld_to);
 }  // namespace
 
 void pass_by(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, Trans tb, const BFloat16* b, int64_t ldb,
@@ -26,18 +25,11 @@ void pass_by(int64_t n, int64_t m, int64_t k, const BFloat16* a, int64_t lda, Tr
     return avx512_dots(n, m, k, a, lda, b, ldb, c, ldc);
 #endif
   float* const wide = pack_memory<float>(2, n * k);
-  widen(a, lda, n, k, wide, k);
+  widen_rows(a, lda, n, k, wide, k);
   pass_blocks(n, m, k, wide, k, tb, b, ldb, c, ldc);
 }
 
 namespace {
-
-void widen(const BFloat16* from, int64_t ld, int64_t rows, int64_t cols, float* to, int64_t ld_to) {
-  vectorised([=] {
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < cols; ++j) to[i * ld_to + j] = static_cast<float>(from[i * ld + j]);
-  });
-}
 
 /// Sums k products for the columns of one tile. goes_on: c holds the sums of the rows of b before.
 void multiply_columns(const Micro<float>& u, int64_t n, int64_t cols, int64_t k, const float* a, int64_t lda,
@@ -74,7 +66,7 @@ void pass_rows(const Micro<float>& u, int64_t n, int64_t m, int64_t k, const flo
     // cache comes faster without it.
     for (int64_t p = 0; far && p < rows; ++p)
       for (int64_t j = 0; j < m; j += kLine) __builtin_prefetch(b + (kStep + p) * ldb + j, 0, 2);
-    widen(b, ldb, rows, m, widened, wide);
+    widen_rows(b, ldb, rows, m, widened, wide);
     for (int64_t col = 0; col < m; col += u.cols)
       multiply_columns(u, n, std::min<int64_t>(u.cols, m - col), rows, a + l, lda, widened + col, wide, l > 0, c + col,
                        ldc);
@@ -90,7 +82,7 @@ void pass_columns(const Micro<float>& u, int64_t n, int64_t m, int64_t k, const 
   for (int64_t col = 0; col < m; col += u.cols)
     for (int64_t l = 0; l < k; l += kStep) {
       const int64_t cols = std::min<int64_t>(u.cols, m - col), depth = std::min(kStep, k - l);
-      widen(b + col * ldb + l, ldb, cols, depth, widened, kRow);
+      widen_rows(b + col * ldb + l, ldb, cols, depth, widened, kRow);
       u.transpose(widened, kRow, cols, depth, panel, u.cols);
       multiply_columns(u, n, cols, depth, a + l, lda, panel, u.cols, l > 0, c + col, ldc);
     }

@@ -27,6 +27,13 @@ void detail::round_rows(const float* from, int64_t ld, int64_t rows, int64_t col
   });
 }
 
+void detail::widen_rows(const BFloat16* from, int64_t ld, int64_t rows, int64_t cols, float* to, int64_t ld_to) {
+  vectorised([=] {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) to[i * ld_to + j] = static_cast<float>(from[i * ld + j]);
+  });
+}
+
 void detail::round_to_bf16(float* x, int64_t n) {
   vectorised(
       [](float* p, int64_t count) {
