@@ -67,13 +67,6 @@ bool varies_by_head(const AttentionMask& mask) {
          (mask.dense.defined() && mask.dense.rank() >= 3 && mask.dense.dim(-3) > 1);
 }
 
-static Tensor row_major(const Tensor& x) {
-  if (!x.defined() || x.is_contiguous()) return x;
-  Tensor y = empty(x.shape(), x.options());
-  copy_elements(x, y);
-  return y;
-}
-
 DistanceRules::DistanceRules(const AttentionMask& mask)
     : reach(4 * kMaxElements), banded(mask.window > 0 || mask.dilation > 1), globals(banded && !mask.global.empty()),
       only_span(mask.dilation == 1 && !globals) {
@@ -93,10 +86,8 @@ Visibility::Visibility(const AttentionMask& mask, int64_t batch, int64_t heads, 
       global_before_[static_cast<std::size_t>(p + 1)] =
           global_before_[static_cast<std::size_t>(p)] + is_global_[static_cast<std::size_t>(p)];
   }
-  mask_.keys = row_major(mask_.keys);
-  mask_.query_segments = row_major(mask_.query_segments);
-  mask_.key_segments = row_major(mask_.key_segments);
-  mask_.blocks = row_major(mask_.blocks);
+  for (Tensor* x : {&mask_.keys, &mask_.query_segments, &mask_.key_segments, &mask_.blocks})
+    if (x->defined()) *x = contiguous(*x);
   auto per_batch = [&](const Tensor& x) { return x.defined() && x.dim(0) == batch && batch > 1 ? x.strides()[0] : 0; };
   keys_batch_ = per_batch(mask_.keys);
   if (mask.keys.defined() && mask.keys.rank() == 3 && mask.keys.dim(1) > 1) keys_head_ = n;
