@@ -28,7 +28,7 @@ inline void same_there(const std::string& what, const std::vector<Tensor>& x,
     return;
   }
   CHECK(got.dtype() == want.dtype());
-  CHECK(max_abs(to(got, f64) - to(want, f64)) <= ulps * (want.dtype() == bf16 ? 0x1p-8 : 0x1p-23) * max_abs(want));
+  CHECK(max_abs_diff(got, want) <= ulps * (want.dtype() == bf16 ? 0x1p-8 : 0x1p-23) * max_abs(want));
 }
 
 }  // namespace sluice::testing

@@ -2,6 +2,7 @@
 #include "layers/gau_reference.h"
 #include "support/catch.h"
 #include "support/identities.h"
+#include "support/worse.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/autograd/gradcheck.h>
@@ -324,7 +325,7 @@ TEST_CASE("gau_attention: what dropout keeps grows by 1/(1 - p), in every kind",
       int dropped = 0;
       for (std::size_t i = 0; i < thin.size(); ++i) {
         dropped += thin[i] == 0 && whole[i] != 0;
-        if (thin[i] != 0) worst = std::max(worst, std::abs(thin[i] - whole[i] / 0.7));
+        if (thin[i] != 0) worst = worse(worst, std::abs(thin[i] - whole[i] / 0.7));
       }
       INFO(name_of(kind) << " top_k " << top_k);
       CHECK(dropped > 0);

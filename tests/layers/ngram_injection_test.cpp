@@ -3,6 +3,7 @@
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/naive_attention.h"
+#include "support/worse.h"
 
 #include <sluice/layers/models/decoder.h>
 #include <sluice/layers/nn/generate.h>
@@ -116,7 +117,7 @@ TEST_CASE("n-grams: the layer is its formula, padding counts as boundaries, a st
               z += taps({2 - back, i * d + c}) *
                    normed[static_cast<std::size_t>(t - 3 * back)][static_cast<std::size_t>(c)];
             const double want = u[static_cast<std::size_t>(t)][static_cast<std::size_t>(c)] + z / (1 + std::exp(-z));
-            worst = std::max(worst, std::abs(got({b, t, i * d + c}) - want));
+            worst = worse(worst, std::abs(got({b, t, i * d + c}) - want));
           }
       }
     CHECK(worst < 1e-13);

@@ -10,6 +10,7 @@
 #include "layers/optim_steps.h"
 #include "support/approx.h"
 #include "support/catch.h"
+#include "support/worse.h"
 
 #include <cmath>
 #include <functional>
@@ -58,7 +59,7 @@ void agrees(const Make& make, const Rule& rule) {
         for (int t = 1; t <= steps; ++t) rule(t, rate(t), k == 0, w, gradient(w, t), a, b);
         const Doubles got = o->parameters()[k].tensor.to_vector<double>();
         double worst = 0;
-        for (std::size_t i = 0; i < w.size(); ++i) worst = std::max(worst, std::fabs(got[i] - w[i]));
+        for (std::size_t i = 0; i < w.size(); ++i) worst = worse(worst, std::fabs(got[i] - w[i]));
         CHECK(worst < tolerance);
       }
       CHECK(o->steps() == steps);

@@ -3,6 +3,7 @@
 #include "layers/multi_head_attention_samples.h"
 #include "support/catch.h"
 #include "support/identities.h"
+#include "support/worse.h"
 
 #include <sluice/autograd/gradcheck.h>
 #include <sluice/core/node.h>
@@ -206,7 +207,7 @@ TEST_CASE("qwen: both packings of q_proj, against the released views", "[attenti
           double worst = 0;
           const Matrix m = matrix_of(a);
           for (std::size_t i = 0; i < b.size(); ++i)
-            for (std::size_t c = 0; c < b[i].size(); ++c) worst = std::max(worst, std::abs(m[i][c] - b[i][c]));
+            for (std::size_t c = 0; c < b[i].size(); ++c) worst = worse(worst, std::abs(m[i][c] - b[i][c]));
           return m[0].size() == b[0].size() ? worst : INFINITY;
         };
         check_identity(name, difference(matmul(x, parts.query), q), 1e-14);

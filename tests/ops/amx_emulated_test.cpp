@@ -2,6 +2,7 @@
 // emulated, so that the sources which use them run on any processor with AVX-512. As in the processor all operands and
 // sums that would be denormal are 0, whatever the mode.
 #include "support/catch.h"
+#include "support/worse.h"
 
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/number/random.h>
@@ -186,7 +187,7 @@ double used(const Operands& x, const std::vector<float>& c, bool relative) {
         lost += 0x1p-126 * ((small(a) ? std::abs(b) : 0) + (small(b) ? std::abs(a) : 0));
       }
       const double error = std::abs(c[static_cast<std::size_t>(i * kColumnsOf + j)] - sum);
-      most = std::max(most, error / (kRelative * size + (relative ? 0 : lost)));
+      most = testing::worse(most, error / (kRelative * size + (relative ? 0 : lost)));
     }
   return most;
 }

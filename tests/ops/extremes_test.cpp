@@ -1,7 +1,8 @@
 // Values and shapes at the ends of their ranges.
-#include "support/catch.h"
 #include "support/approx.h"
+#include "support/catch.h"
 #include "support/scan_samples.h"
+#include "support/worse.h"
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/number/math.h>
@@ -22,7 +23,6 @@
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
-#include <functional>
 #include <limits>
 
 using namespace sluice;
@@ -39,12 +39,12 @@ long double cdf(long double x) { return std::erfc(-x / std::sqrt(2.0L)) / 2; }
 TEST_CASE("normal_cdf and gelu keep the left tail", "[ops][formulas]") {
   double worst = 0, worst_gelu = 0, worst_wide = 0, worst_density = 0;
   for (float x = -14.0f, density; x < 6; x += 0.00137f) {
-    worst = std::max(worst, in_ulps(math::normal_cdf(x, density), cdf(x)));
+    worst = testing::worse(worst, in_ulps(math::normal_cdf(x, density), cdf(x)));
     if (x > -13)
-      worst_density = std::max(worst_density, in_ulps(density, std::exp(-0.5L * x * x) / std::sqrt(2 * M_PI)));
+      worst_density = testing::worse(worst_density, in_ulps(density, std::exp(-0.5L * x * x) / std::sqrt(2 * M_PI)));
     if (x > -12.5f && std::abs(x) > 0.01f)  // later the result is denormal
-      worst_gelu = std::max(worst_gelu, in_ulps(formula::Gelu{}(Value<float>{x, {}}).v, x * cdf(x)));
-    worst_wide = std::max(worst_wide, static_cast<double>(std::abs(math::normal_cdf(double{x}) / cdf(x) - 1)));
+      worst_gelu = testing::worse(worst_gelu, in_ulps(formula::Gelu{}(Value<float>{x, {}}).v, x * cdf(x)));
+    worst_wide = testing::worse(worst_wide, static_cast<double>(std::abs(math::normal_cdf(double{x}) / cdf(x) - 1)));
   }
   CHECK((worst < 5 && worst_gelu < 6 && worst_density < 1.7 && worst_wide < 1e-13));
   const float inf = std::numeric_limits<float>::infinity();

@@ -2,6 +2,7 @@
 // elsewhere, and what is not finite as that chain has it.
 #include "ops/gemm_samples.h"
 #include "support/catch.h"
+#include "support/worse.h"
 
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/core/number/random.h>
@@ -49,7 +50,7 @@ double error_of(const Tensor& a, const Tensor& b, const Tensor& c) {
     for (int64_t j = 0; j < m; ++j) {
       double size = 0;
       for (int64_t p = 0; p < k; ++p) size += std::abs(wa.data<double>()[i * k + p] * wb.data<double>()[p * m + j]);
-      worst = std::max(worst, std::abs(c.data<float>()[i * m + j] - sums.data<double>()[i * m + j]) / size);
+      worst = worse(worst, std::abs(c.data<float>()[i * m + j] - sums.data<double>()[i * m + j]) / size);
     }
   return worst;
 }
@@ -166,7 +167,7 @@ TEST_CASE("matmul in three parts: batches, strided operands, threads", "[gemm][a
     const Tensor chain = with_isa(Isa::avx512, [&] { return linear(a, b, bias); });
     float worst = 0;
     for (int64_t i = 0; i < one.numel(); ++i)
-      worst = std::max(worst, std::abs(one.data<float>()[i] - chain.data<float>()[i]));
+      worst = worse(worst, std::abs(one.data<float>()[i] - chain.data<float>()[i]));
     CHECK(worst < 2e-6f * static_cast<float>(s.k));
     set_num_threads(threads);
   }

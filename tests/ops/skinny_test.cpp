@@ -4,6 +4,7 @@
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/isa_scope.h"
+#include "support/worse.h"
 
 #include <sluice/core/kernel/parallel.h>
 #include <sluice/ops/gemm/ladder.h>
@@ -43,7 +44,7 @@ template <class T> void check(Trans trans, int64_t n, int64_t m, int64_t k, bool
       for (int64_t l = 0; l < k; ++l)
         want += double(a[std::size_t(i * lda + l)]) *
                 double(b[std::size_t(trans == Trans::no ? l * ldb + j : j * ldb + l)]);
-      worst = std::max(worst, std::abs(double(c[std::size_t(i * ldc + j)]) - want));
+      worst = worse(worst, std::abs(double(c[std::size_t(i * ldc + j)]) - want));
     }
     REQUIRE(c[std::size_t(i * ldc + m)] == T(-7));  // beside the result nothing is written
   }

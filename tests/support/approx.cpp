@@ -35,13 +35,15 @@ Tensor random_tensor(const Shape& shape, DType dtype, Rand& rand, double lo, dou
 }
 
 double max_abs_diff(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape()) return std::numeric_limits<double>::infinity();
+  constexpr double none = std::numeric_limits<double>::quiet_NaN();
+  if (a.shape() != b.shape()) return none;
   const auto x = a.to_vector<double>(), y = b.to_vector<double>();
   double worst = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (x[i] == y[i]) continue;
     const double e = std::abs(x[i] - y[i]);
-    worst = e <= std::numeric_limits<double>::max() ? std::max(worst, e) : std::numeric_limits<double>::infinity();
+    if (!std::isfinite(e)) return none;
+    worst = std::max(worst, e);
   }
   return worst;
 }
@@ -49,7 +51,7 @@ double max_abs_diff(const Tensor& a, const Tensor& b) {
 double max_abs(const Tensor& a) {
   double worst = 0;
   for (double v : a.to_vector<double>()) {
-    if (std::isnan(v)) return std::numeric_limits<double>::infinity();  // NaN is not small
+    if (std::isnan(v)) return v;
     worst = std::max(worst, std::abs(v));
   }
   return worst;
@@ -73,12 +75,14 @@ bool same_numbers(const Tensor& a, const Tensor& b) { return agree(a, b, true); 
 
 Closeness all_close(const std::vector<double>& got, const std::vector<double>& want,
                     const std::vector<double>& allowed) {
+  if (got.size() != want.size() || allowed.size() != want.size())
+    return {1e300, 1e300, str(got.size(), " values, ", want.size(), " wanted, ", allowed.size(), " bounds")};
   Closeness c;
   for (std::size_t i = 0; i < want.size(); ++i) {
     if (got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i]))) continue;
     const double e = std::abs(got[i] - want[i]);
     double used = e / allowed[i];
-    if (!(used < 1e300)) used = 1e300;  // NaN, or nothing allowed
+    if (!(used < 1e300) || std::isinf(allowed[i])) used = 1e300;  // NaN, nothing allowed, or all
     c.error = std::max(c.error, std::isnan(e) ? 1e300 : e);
     if (used > c.used) {
       c.used = used;

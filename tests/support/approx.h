@@ -36,7 +36,7 @@ Tensor random_tensor(const Shape& shape, DType dtype, Rand& rand, double lo = -1
 /// Values in a new contiguous tensor of any dtype.
 Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype, Device device = test_device());
 
-/// Largest |a − b|; infinite when shapes differ or either has a NaN.
+/// Largest |a − b|, or |a|; NaN, which no bound admits, for a NaN, an infinite difference, or two shapes.
 double max_abs_diff(const Tensor& a, const Tensor& b);
 double max_abs(const Tensor& a);
 /// True when shape, dtype and every bit agree.

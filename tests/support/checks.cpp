@@ -1,5 +1,6 @@
 // What reports to Catch2 of rows and samples: a file of its own, as sluice_fuzz uses them without it.
 #include "support/catch.h"
+#include "support/delta_samples.h"
 #include "support/op_cases.h"
 #include "support/scan_samples.h"
 #include "support/table_samples.h"
@@ -38,6 +39,11 @@ void check_scan_close(const std::vector<Tensor>& got, const std::vector<Tensor>&
     const double error = max_abs_diff(to(got[i], f64), to(want[i], f64));
     if (!(error <= tolerance * size)) FAIL_CHECK(text << ": result " << i << " is off by " << error << " of " << size);
   }
+}
+
+void check_delta(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
+                 const std::string& text) {
+  check_scan_close(got, want, tolerance, text);
 }
 
 }  // namespace sluice::testing

@@ -17,6 +17,7 @@ inline std::string in_child(const std::function<std::string()>& body, int second
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";
   const pid_t child = ::fork();
+  if (child < 0) return "no process";  // kill(−1) would end every other one
   if (child == 0) {
     std::string said;
     try {
