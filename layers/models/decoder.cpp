@@ -84,14 +84,17 @@ static Tensor checkpointed(const DecoderBlock& block, const Tensor& h, const Pas
                            const DecoderBlockInputs& inputs) {
   struct Run {
     const DecoderBlock* block;
-    Pass pass;
+    const Pass* pass;
     DecoderBlockInputs inputs;
-    DecoderBlock own = {};
+    DecoderBlock own_block = {};
+    Pass own_pass = {};
   };
-  const auto run = std::make_shared<Run>(Run{&block, pass, inputs});
+  const auto run = std::make_shared<Run>(Run{&block, &pass, inputs});
   Tensor y =
-      checkpoint([run](const std::vector<Tensor>& in) { return (*run->block)(in[0], run->pass, run->inputs); }, {h});
-  run->own = block, run->block = &run->own;  // the model may be gone before the second run
+      checkpoint([run](const std::vector<Tensor>& in) { return (*run->block)(in[0], *run->pass, run->inputs); }, {h});
+  // The model and the caller's pass may be gone before the second run.
+  run->own_block = block, run->own_pass = pass.for_later();
+  run->block = &run->own_block, run->pass = &run->own_pass;
   return y;
 }
 

@@ -41,6 +41,12 @@ void Pass::mark_read() const {
   each_field(*this, [](const char*, const auto& field) { field.mark(true); });
 }
 
+Pass Pass::for_later() const {
+  Pass made = *this;
+  each_field(made, [](const char*, auto& field) { field.part(); });
+  return made;
+}
+
 Pass Pass::of_stream(Stream& s) const {
   Pass next = *this;
   next.stream = &s;

@@ -68,6 +68,10 @@ template <class T> class Given {
     mark(true);
     if (defined()) read_ = std::make_shared<bool>(false), copy_ = false;
   }
+  /// Becomes a field of its own that counts as read; what it was a copy of stays as it is.
+  void part() {
+    if (read_) read_ = std::make_shared<bool>(true);
+  }
 
  private:
   T value_ = {};
@@ -99,6 +103,8 @@ struct Pass {
   void check_read() const;
   /// Marks all fields as read.
   void mark_read() const;
+  /// A copy for later, whose fields count as read: that it lives and what reads it says nothing about this pass.
+  Pass for_later() const;
   ~Pass() noexcept(false);
 };
 

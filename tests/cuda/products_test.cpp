@@ -107,7 +107,9 @@ TEST_CASE("cuda: running products of a piece may leave the range of numbers") {
     const auto [y, dx] = of(Device::cuda());
     const auto [y_cpu, dx_cpu] = of(cpu);
     CHECK(max_abs_diff(y, y_cpu) <= 1e-14 * max_abs(y_cpu));
-    CHECK(max_abs_diff(dx, dx_cpu) <= 1e-13 * max_abs(dx_cpu));
+    const int64_t finite = zero ? n : 7448;  // then the product of all before is ∞, and ∞ · 0 is NaN
+    const Tensor want = narrow(dx_cpu, 0, 0, finite);
+    CHECK(max_abs_diff(narrow(dx, 0, 0, finite), want) <= 1e-13 * max_abs(want));
   }
   std::vector<double> halves(n, 0.5);
   std::fill(halves.begin() + n / 2, halves.end(), 2.0);
