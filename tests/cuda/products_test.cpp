@@ -4,6 +4,7 @@
 
 #include <sluice/autograd/engine.h>
 #include <sluice/core/kernel/observer.h>
+#include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/kernels.h>
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/scan/scan.h>
