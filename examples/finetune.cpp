@@ -85,9 +85,9 @@ class Tuned {
   std::vector<NamedTensor> updates_;        // down_ and up_
 };
 
-/// Mean loss of the next tokens. With Decoder::recompute the logits of so many tokens at a time are made, and made
-/// again.
-constexpr int64_t kPiece = 512;
+constexpr int64_t kPiece = 512;  // tokens whose logits are in memory at once, with Decoder::recompute
+
+/// Mean loss of the next tokens.
 Tensor loss_of(const Decoder& model, const TextBatch& batch) {
   const Device device = model.embedding.weight.device();
   const Tensor h = model.hidden(to(batch.inputs, device)), targets = to(batch.targets, device);

@@ -79,11 +79,11 @@ Decoder::Decoder(DecoderOptions given, Rng& rng) : options(std::move(given)) {
   if (!o.tied) head = Linear({.in = width, .out = o.vocabulary, .bias = o.head_bias, .dtype = o.dtype}, rng);
 }
 
-/// The block's output, of which only `h` is kept, see Decoder::recompute.
+/// Runs the block so that the graph keeps its input h, and nothing inside the block, see Decoder::recompute.
 static Tensor checkpointed(const DecoderBlock& block, const Tensor& h, const Pass& pass,
                            const DecoderBlockInputs& inputs) {
   struct Run {
-    const DecoderBlock* block;
+    const DecoderBlock* block;  // the caller's in the first run, whose pass notes what was read; then the own ones
     const Pass* pass;
     DecoderBlockInputs inputs;
     DecoderBlock own_block = {};
