@@ -87,6 +87,7 @@
 #include <sluice/layers/train/log.h>
 #include <sluice/layers/train/models.h>
 #include <sluice/layers/train/optim.h>
+#include <sluice/layers/train/optimizer.h>
 #include <sluice/layers/train/progress.h>
 #include <sluice/layers/train/schedule.h>
 #include <sluice/layers/train/training.h>

@@ -44,7 +44,7 @@ linear | Linear attention | Feature maps, retention, gated linear attention, the
 models | Published models | Decoders from their files.
   layers/models/decoder.h layers/models/load_model_files.h layers/models
 training | Optimisers and checkpoints | Optimisers, schedules, clipping, checkpoints, logs, several ranks.
-  layers/train/optim.h layers/train/schedule.h layers/train/clip.h layers/train/training.h layers/train
+  layers/train/optim.h layers/train/optimizer.h layers/train/schedule.h layers/train/clip.h layers/train/training.h layers/train
 data | Data | Files of numbers, images and text; batches.
   layers/data/loader.h layers/data
 reports | Reports | What a model costs and what its attention does.

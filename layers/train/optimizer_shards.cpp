@@ -1,6 +1,6 @@
 // Optimisers whose moments are distributed over ranks.
 #include <sluice/core/node.h>
-#include <sluice/layers/train/optim.h>
+#include <sluice/layers/train/optimizer.h>
 #include <sluice/ops/basic.h>
 #include <sluice/parallel/collectives.h>
 
