@@ -52,7 +52,7 @@ Communicator::Communicator(std::shared_ptr<Transport> engine) {
   if (!engine) fail<ValueError>("communicator: there is no engine");
   std::vector<int> all(static_cast<std::size_t>(engine->size()));
   std::iota(all.begin(), all.end(), 0);
-  const int rank = engine->rank(), tag = engine->free_tag.fetch_add(2);  // and one for roll calls
+  const int rank = engine->rank(), tag = engine->free_tag.fetch_add(Group::kTags);
   group_ = std::make_shared<Group>(std::move(engine), std::move(all), rank, tag, usual_timeout());
 }
 

@@ -99,7 +99,7 @@ bool Group::done(const Job& job) {
 // -- messages --------------------------------------------------------------------------------------------------------
 
 void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives,
-                 Device device, double patience, bool roll_call) {
+                 Device device, double patience, Talk talk) {
   int64_t bytes = 0;
   for (const Outgoing& s : sends) bytes += static_cast<int64_t>(s.bytes);
   const double start = steady_seconds();
@@ -108,7 +108,7 @@ void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends,
   } else {
     for (Outgoing& s : sends) s.to = world_rank(s.to);
     for (Incoming& r : receives) r.from = world_rank(r.from);
-    transport_->exchange(tag_ + roll_call, sends, receives, {op, patience, &cancel_});
+    transport_->exchange(tag_ + static_cast<int>(talk), sends, receives, {op, patience, &cancel_});
   }
   const double seconds = steady_seconds() - start;
   std::lock_guard lock(mutex_);
@@ -117,7 +117,7 @@ void Group::move(const char* kind, const char* op, std::vector<Outgoing>& sends,
 }
 
 void Group::exchange(const char* kind, std::vector<Outgoing> sends, std::vector<Incoming> receives, Device device) {
-  move(kind, kind, sends, receives, device, timeout_);
+  move(kind, kind, sends, receives, device, timeout_, Talk::data);
 }
 
 void Group::exchange_all(const char* kind, const std::function<Outgoing(int)>& to,
@@ -132,7 +132,7 @@ void Group::exchange_all(const char* kind, const std::function<Outgoing(int)>& t
   exchange(kind, std::move(sends), std::move(receives), device);
 }
 
-void Group::gather_blocks(const char* op, std::byte* blocks, std::size_t bytes, double patience, bool roll_call) {
+void Group::gather_blocks(const char* op, std::byte* blocks, std::size_t bytes, double patience, Talk talk) {
   // Bruck et al. 1997: block i of `rows` is that of rank + i; each round doubles the number of known blocks.
   const int n = size();
   std::vector<std::byte> rows(bytes * static_cast<std::size_t>(n));
@@ -142,7 +142,7 @@ void Group::gather_blocks(const char* op, std::byte* blocks, std::size_t bytes, 
     const int more = std::min(known, n - known);
     std::vector<Outgoing> sends{{(rank_ - known + n) % n, rows.data(), at(more)}};
     std::vector<Incoming> receives{{(rank_ + known) % n, rows.data() + at(known), at(more)}};
-    move("agreement", op, sends, receives, cpu, patience > 0 ? patience : timeout_.load(), roll_call);
+    move("agreement", op, sends, receives, cpu, patience > 0 ? patience : timeout_.load(), talk);
   }
   for (int i = 0; i < n; ++i) std::memcpy(blocks + at((rank_ + i) % n), rows.data() + at(i), bytes);
 }
@@ -204,7 +204,7 @@ std::shared_ptr<Group> Group::split(int color, int key) {
     if (static_cast<int32_t>(told[r].length >> 32) == color)
       order.emplace_back(static_cast<int32_t>(told[r].length & 0xffffffff), static_cast<int>(r));
   }
-  transport_->free_tag = static_cast<int>(tag) + 2;  // and one for roll calls
+  transport_->free_tag = static_cast<int>(tag) + kTags;
   std::sort(order.begin(), order.end());
   std::vector<int> members;
   int rank = 0;

@@ -51,6 +51,12 @@ struct Job {
 
 class Group : private NoCopy {
  public:
+  /// What messages are about. Each kind has a tag of its own: a rank that failed alone (its memory was
+  /// used up) and went on to its next call sends an agreement, which others must not take for the data that they wait
+  /// for; and a roll call comes while data is under way.
+  enum class Talk { data, agreement, roll_call };
+  static constexpr int kTags = 3;
+
   Group(std::shared_ptr<Transport> transport, std::vector<int> members, int rank, int tag, double timeout);
   ~Group();
 
@@ -80,9 +86,9 @@ class Group : private NoCopy {
   /// it. The first call makes the link if every rank can. The answer is the same on all ranks.
   bool linked(Device device);
   /// blocks[r], of `bytes` each, becomes the block of rank r; the caller must fill in blocks[rank()]. ⌈log2 size⌉
-  /// rounds, counted as "agreement". patience: seconds to wait for other ranks; 0 stands for timeout(). roll_call:
-  /// under the tag that nothing else uses, because other messages may be under way.
-  void gather_blocks(const char* op, std::byte* blocks, std::size_t bytes, double patience = 0, bool roll_call = false);
+  /// rounds, counted as "agreement". patience: seconds to wait for other ranks; 0 stands for timeout().
+  void gather_blocks(const char* op, std::byte* blocks, std::size_t bytes, double patience = 0,
+                     Talk talk = Talk::agreement);
 
   /// Throws an error that all ranks of the group throw; the first rank prints it.
   [[noreturn]] void fail_together(const std::string& what);
@@ -98,7 +104,7 @@ class Group : private NoCopy {
  private:
   struct LinkTrial;
   void move(const char* kind, const char* op, std::vector<Outgoing>& sends, std::vector<Incoming>& receives,
-            Device device, double patience, bool roll_call = false);
+            Device device, double patience, Talk talk);
   void move_linked(const char* op, const std::vector<Outgoing>& sends, const std::vector<Incoming>& receives);
   std::function<void()> watch(const char* op, bool joining = false);
   void make_link(Device device);
@@ -107,7 +113,7 @@ class Group : private NoCopy {
 
   const std::shared_ptr<Transport> transport_;  // null in a group of one
   const std::vector<int> members_;              // world ranks
-  const int rank_, tag_;                        // tag_ + 1 is that of roll calls
+  const int rank_, tag_;                        // the first of its kTags
   std::atomic<double> timeout_;
   std::atomic<bool> cancel_ = false;
 

@@ -42,7 +42,7 @@ std::function<void()> Group::watch(const char* op, bool joining) {
     if (steady_seconds() < deadline) return;
     if (joining) fail<NobodyJoined>("it waited ", timeout_.load(), " s for others to join");
     std::vector<std::byte> here(static_cast<std::size_t>(size()));
-    gather_blocks(op, here.data(), 1, kRollCall, true);
+    gather_blocks(op, here.data(), 1, kRollCall, Talk::roll_call);
     fail_together(
         str(op, ": devices did not exchange their messages within ", timeout_.load(), " s, though all ranks wait"));
   };

@@ -8,8 +8,10 @@
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/shape/view.h>
 #include <sluice/parallel/collectives.h>
+#include <sluice/parallel/group.h>
 #include <sluice/parallel/sequence_attention.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -233,6 +235,18 @@ TEST_CASE("communicator: a rank that throws, ends or does not come is named to a
   });
   for (const std::string& e : errors)
     CHECK_THAT(e, Contains("within 0.2 s, all wait for one another — rank 0 in barrier"));
+}
+
+TEST_CASE("communicator: the next call of a rank that failed alone is no data of this one", "[parallel][threads]") {
+  const auto errors = errors_on_ranks(2, [](const Communicator& all) {
+    all.set_timeout(0.2);
+    all.group().agree({"first", "first"});
+    std::array<std::byte, sizeof(detail::PeerCall)> from_1;  // as long as what rank 1 sends in its next call
+    if (all.rank() == 0) all.group().exchange("first", {}, {{1, from_1.data(), from_1.size()}});
+    else all.group().agree({"second", "second"});
+  });
+  for (const std::string& e : errors)
+    CHECK_THAT(e, Contains("all wait for one another — rank 0 in first, rank 1 in second"));
 }
 
 TEST_CASE("communicator: unwinding gives up what runs in the background", "[parallel][threads]") {
