@@ -218,6 +218,10 @@ using NamedOperand = std::pair<const char*, const Tensor&>;
 void check_floats(const char* op, std::initializer_list<NamedOperand> operands);
 /// Throws ShapeError, DTypeError or DeviceError naming `op` unless g can be the gradient of x, which is `what`.
 void check_gradient(const char* op, const Tensor& g, const char* what, const Tensor& x);
+/// The address of x's first element, on its device.
+inline std::byte* address_of(const Tensor& x) {
+  return x.impl().storage->device_data() + x.layout().offset * size_of(x.dtype());
+}
 /// Copies elements of `from` to `to` (same shape), converting dtypes, also between devices. No history.
 void copy_elements(const Tensor& from, Tensor& to);
 /// x itself if it is on cpu, else a copy on cpu. DeviceError naming `op` on meta, which has no values.

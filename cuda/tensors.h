@@ -13,9 +13,7 @@
 
 namespace sluice::cuda {
 
-inline std::byte* address_of(const Tensor& x) {
-  return x.impl().storage->device_data() + x.layout().offset * size_of(x.dtype());
-}
+using sluice::detail::address_of;
 /// Device address of the first element; T is the tensor's dtype.
 template <class T> const T* data_of(const Tensor& x) { return reinterpret_cast<const T*>(address_of(x)); }
 template <class T> T* data_of(Tensor& x) { return const_cast<T*>(data_of<T>(static_cast<const Tensor&>(x))); }

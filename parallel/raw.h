@@ -29,10 +29,6 @@ class ObservedTraffic {
 inline Device meeting_place(Group& group, Device device) {
   return device == cpu || device == meta || group.linked(device) ? device : cpu;
 }
-/// The address of x's first element, on its device.
-inline std::byte* address_of(const Tensor& x) {
-  return x.impl().storage->device_data() + x.layout().offset * size_of(x.dtype());
-}
 inline std::size_t bytes_of(const Tensor& x) { return static_cast<std::size_t>(x.numel() * size_of(x.dtype())); }
 /// `shape` with another length along dim.
 inline Shape resized(Shape shape, int64_t dim, int64_t length) {
