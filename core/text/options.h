@@ -276,9 +276,12 @@ template <Described O> void check_options(std::string_view layer, const O& o) {
 /// One object, parts included. Infinities are the texts "inf" and "-inf", as JSON has none.
 template <Described O> Json to_json(const O& o) { return detail::to_json(options_of(o)); }
 /// Sets the options that `j` names; others keep their values. Throws ValueError, beginning with `layer`, for unknown
-/// names, for required names that are missing, for values of another type and for values out of range.
+/// names, for required names that are missing, for values of another type and for values out of range; `o` is then as
+/// before.
 template <Described O> void from_json(std::string_view layer, const Json& j, O& o) {
-  detail::from_json(layer, j, options_of(o));
+  O set = o;
+  detail::from_json(layer, j, options_of(set));
+  o = std::move(set);
 }
 /// "{dim=8, kind=softmax}": the required options, and those that differ from the defaults.
 template <Described O> std::string text_of(const O& o) {

@@ -176,9 +176,13 @@ TEST_CASE("options: values out of range are refused by name", "[options]") {
 TEST_CASE("options: JSON of other names and types is refused", "[options]") {
   auto refusal = [](const char* text) -> std::string {
     SampleOptions o{};
+    const Json before = to_json(o);
     try {
       from_json("op", parse_json(text), o);
-    } catch (const ValueError& e) { return e.what(); }
+    } catch (const ValueError& e) {
+      CHECK(to_json(o) == before);
+      return e.what();
+    }
     return "";
   };
   CHECK_THAT(refusal("{}"), Contains("op: option \"dim\" (int, width) is required"));
