@@ -90,6 +90,13 @@ bool is_space(std::string_view text, std::size_t at) {
   return spaces->test(next_char(p));
 }
 
+/// The text itself. ValueError if the numbers of the merges, of 32 bits, would not do for it.
+std::string_view short_enough(std::string_view text) {
+  if (text.size() > std::numeric_limits<int32_t>::max() / 2)
+    fail<ValueError>("tokenizer: a text of ", text.size(), " bytes is too long for one call");
+  return text;
+}
+
 /// One call of encode().
 class Encoder {
  public:
@@ -98,7 +105,7 @@ class Encoder {
 
   void encode(std::string_view raw) {
     each_added(m_.added_in_raw, raw, [&](std::string_view part) {
-      for (const TextChange& change : m_.normalizers) part = made_.emplace_back(change(part));
+      for (const TextChange& change : m_.normalizers) part = short_enough(made_.emplace_back(change(part)));
       each_added(m_.added_in_normalized, part, [&](std::string_view plain) { words(plain); });
     });
   }
@@ -203,11 +210,9 @@ std::pair<int64_t, std::size_t> detail::TokenTrie::longest(std::string_view text
 std::vector<int64_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   std::string valid;
   take_utf8(valid, text);  // up to three times as long: a byte that is no UTF-8 becomes U+FFFD
-  if (valid.size() > std::numeric_limits<int32_t>::max() / 2)
-    fail<ValueError>("tokenizer: a text of ", text.size(), " bytes is too long for one call");
   std::vector<int64_t> ids;
   if (options.special) ids = tables_->prefix;
-  Encoder(*tables_, options, ids).encode(valid);
+  Encoder(*tables_, options, ids).encode(short_enough(valid));
   if (options.special) ids.insert(ids.end(), tables_->suffix.begin(), tables_->suffix.end());
   return ids;
 }

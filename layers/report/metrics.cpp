@@ -119,6 +119,7 @@ double effective_rank(const Tensor& matrix) {
 }
 
 int64_t matrix_rank(const Tensor& matrix, double tolerance) {
+  if (std::isnan(tolerance)) fail<ValueError>("matrix_rank: needs a tolerance that is a number — got nan");
   const std::vector<double> s = singular_values(matrix);
   if (s.empty()) return 0;
   const double epsilon = matrix.dtype() == f64 ? std::numeric_limits<double>::epsilon()

@@ -43,7 +43,8 @@ std::vector<double> singular_values(const Tensor& matrix);
 /// 0 for a matrix of zeros.
 double effective_rank(const Tensor& matrix);
 /// Number of singular values above tolerance · σ_max. A negative tolerance means max(rows, columns) times the epsilon
-/// of f64 for an f64 matrix, of f32 for any other dtype.
+/// of f64 for an f64 matrix, of f32 for any other dtype. Throws as singular_values() does; ValueError for a tolerance
+/// NaN.
 int64_t matrix_rank(const Tensor& matrix, double tolerance = -1);
 
 }  // namespace sluice
