@@ -5,6 +5,7 @@
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/basic.h>
+#include <sluice/ops/gemm/operand.h>
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/index/sort.h>
 
@@ -106,6 +107,8 @@ Tensor block_maxima(const Tensor& q, const Tensor& k, int64_t block, const Tenso
   const int64_t m = q.dim(2), n = k.dim(2);
   check_keys(op, q, keys, n);
   checked_numel(op, {q.dim(0), q.dim(1), std::min<int64_t>(m, 128), n});  // the scores of some rows
+  if (q.numel() > 0 && detail::beyond_blas(q.device(), 1, q.dim(3), n))
+    fail(op, ": a dimension exceeds 2^31 — got q=", q, ", k=", k);
   return detail::by_rows(m, 128, [&](int64_t row, int64_t rows) {
     const AttentionMask mask{.causal = true, .keys = keys.defined() ? narrow(keys, 1, 0, n - m + row + rows) : keys};
     const int64_t seen = n - m + row + rows;

@@ -136,6 +136,9 @@ TEST_CASE("selection: largest products of a block", "[attention][selection]") {
     });
     CHECK(right);
   }
+  const Tensor vast = expand(ones({1, 2, 3, 1}), {1, 2, 3, int64_t{1} << 40});
+  CHECK_THROWS_WITH(block_maxima(vast, vast, 2),
+                    "block_maxima: a dimension exceeds 2^31 — got q=[1,2,3,1099511627776], k=[1,2,3,1099511627776]");
 }
 
 TEST_CASE("selection: the index of keys, and its best ones", "[attention][selection]") {
