@@ -7,7 +7,9 @@
 #include <sluice/ops/index/gather.h>
 #include <sluice/ops/attention/top_k.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/create.h>
+#include <sluice/ops/shape/view.h>
 
 #include <algorithm>
 #include <cmath>
