@@ -109,6 +109,7 @@ TEST_CASE("metrics: singular values and ranks", "[metrics]") {
   CHECK(effective_rank(ones({4, 7})) == Approx(1).epsilon(1e-6));
   CHECK(effective_rank(zeros({4, 7})) == 0);
   CHECK(matrix_rank(zeros({4, 7})) == 0);
+  CHECK_THROWS_AS(matrix_rank(ones({2, 2}), std::nan("")), ValueError);
   CHECK(singular_values(zeros({0, 3})).empty());
   CHECK(matrix_rank(zeros({0, 3})) == 0);
   // A product through r channels has rank r, whatever its size.
