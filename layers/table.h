@@ -27,6 +27,7 @@
 #include <sluice/layers/linear_attention/mamba.h>
 #include <sluice/layers/linear_attention/mamba2.h>
 #include <sluice/layers/linear_attention/retention.h>
+#include <sluice/layers/linear_attention/rg_lru.h>
 #include <sluice/layers/linear_attention/rwkv7.h>
 #include <sluice/layers/nn/gated_residual.h>
 #include <sluice/layers/nn/gated_short_convolution.h>

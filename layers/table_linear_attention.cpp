@@ -70,6 +70,8 @@ void add_linear_attention_rows(RowList& rows) {
                     R"({"short_conv": 2, "conv_bias": false, "norm_eps": 0.1, "dt_limit": [0.6, "inf"],
                         "in_factors": [0.5, -1.5, 0.7, 1.3, 0.9]})"})
       .bare = {{"head_dim", 4}};
+  rows.add<RgLru>("rg_lru", kDocuments, R"({"dim": 4, "inner": 6, "heads": 2})",
+                  {R"({"inner": 0, "heads": 1, "short_conv": 0, "bias": false})", R"({"heads": 3, "short_conv": 2})"});
   rows.add<Rwkv7>("rwkv7", kDocuments, R"({"dim": 6, "head_dim": 3, "chunk": 3})",
                   {R"({"dim": 8, "head_dim": 4, "decay_rank": 2, "rate_rank": 3, "gate_rank": 5})",
                    R"({"head_dim": 6, "norm_eps": 0.1, "value_residual": true, "value_rank": 2})"})

@@ -114,7 +114,7 @@ Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions o) {
 
 // S_t = e^{G_t} ∘ S_before + (the state of the piece alone), with S_before = Σ_s e^{decay of the pieces between} ∘ S_s
 // over the earlier ranks s. A rank sends only its state and the decay of its whole piece. In reverse, s runs over the
-// later ranks.
+// later ranks. A decay on values is one of the rows of Sᵀ.
 Tensor sequence_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, const Tensor& log_decay,
                      const LinearScanOptions& o) {
   detail::check_defined("sequence_scan", {{"q", q_in}, {"k", k_in}, {"v", v}});
@@ -125,23 +125,25 @@ Tensor sequence_scan(const Tensor& q_in, const Tensor& k_in, const Tensor& v, co
         bf16);
   const Tensor here = linear_scan(q_in, k_in, v, log_decay, o);
   const Tensor q = detail::spread_heads(q_in, v.dim(1)), k = detail::spread_heads(k_in, v.dim(1));
-  if (o.decay_on_values) fail<ValueError>("sequence_scan: decay_on_values cannot be cut over ranks");
   if (!log_decay.defined()) {
     const Tensor state = matmul(transpose(k, -2, -1), v);
     return here + matmul(q, sum(detail::of_ranks_before(state, o.reverse), {0}));
   }
-  Shape steps{q.dim(0), q.dim(1), q.dim(2), 1};
-  if (log_decay.rank() == 4) steps[3] = q.dim(3);
-  const Tensor g = expand(log_decay.rank() == 4 ? log_decay : unsqueeze(log_decay, -1), steps);
+  const bool by_channel = log_decay.rank() == 4, on_values = by_channel && o.decay_on_values;
+  const Tensor &rows = on_values ? v : k, &columns = on_values ? k : v;  // the state here is rowsᵀ·columns
+  const int64_t m = rows.dim(3), e = columns.dim(3);
+  const Tensor g =
+      expand(by_channel ? log_decay : unsqueeze(log_decay, -1), {q.dim(0), q.dim(1), q.dim(2), by_channel ? m : 1});
   const Tensor upto = detail::running_decay(g, 2), all = detail::total_decay(g, 2);       // [batch, heads, 1 or m]
   const Tensor left = detail::running_decay(g, 2, {.exclusive = true, .reverse = true});  // decay after a step
-  const Tensor state = detail::decayed_state(k, v, o.reverse ? upto : left);              // [batch, heads, m, e]
-  const Tensor whole = unsqueeze(all.dim(2) == k.dim(3) ? all : expand(all, {k.dim(0), k.dim(1), k.dim(3)}), -1);
+  const Tensor state = detail::decayed_state(rows, columns, o.reverse ? upto : left);     // [batch, heads, m, e]
+  const Tensor whole = unsqueeze(by_channel ? all : expand(all, {k.dim(0), k.dim(1), m}), -1);
   const Tensor sent = detail::of_ranks_before(cat({state, whole}, -1), o.reverse);  // [ranks, batch, heads, m, e + 1]
-  const int64_t e = v.dim(3);
   const Tensor between = detail::running_decay(narrow(sent, -1, e, 1), 0, {.exclusive = true, .reverse = !o.reverse});
   const Tensor before = sum(map(formula::Decayed{}, narrow(sent, -1, 0, e), between), {0});
-  return here + detail::carried(q, before, o.reverse ? left : upto);
+  const Tensor& on_the_way = o.reverse ? left : upto;
+  return here + (on_values ? map(formula::Decayed{}, matmul(q, transpose(before, -2, -1)), on_the_way)
+                           : detail::carried(q, before, on_the_way));
 }
 
 // A piece maps the state S before it to M S + N. N is its final state from S = 0. M is its final state from S = I if

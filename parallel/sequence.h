@@ -86,7 +86,7 @@ Tensor sequence_sum(const Tensor& x);
 /// cumsum along dim over all ranks in their order. The length of dim may differ between ranks and need not be that of
 /// the scope's pieces.
 Tensor sequence_cumsum(const Tensor& x, int64_t dim, CumsumOptions options = {});
-/// linear_scan over the whole sequence. In a scope, throws ValueError for decay_on_values.
+/// linear_scan over the whole sequence.
 Tensor sequence_scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay = {},
                      const LinearScanOptions& options = {});
 /// delta_scan().out over the whole sequence. Each rank sends its state and what it leaves of a state before it,

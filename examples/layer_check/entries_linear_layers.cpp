@@ -1,4 +1,4 @@
-// Linear attention, retention, gated linear attention, Mamba and Mamba-2 as layers.
+// Linear attention, retention, gated linear attention, Mamba, Mamba-2 and Griffin's block as layers.
 #include "linear_forms.h"
 #include "registry.h"
 
@@ -151,6 +151,25 @@ void add_linear_layers(std::vector<Layer>& all) {
         return Results{{"", l(in["x"], pass)}, {"state", squeeze(linear_scan_state(p.k, p.v, p.log_decay), -1)}};
       },
       true);
+  add(all, "rg_lru", "linear attention",
+      "x <- conv(u W_in); r = sigmoid(x W_r + b_r), i = sigmoid(x W_i + b_i) by blocks; log a_t = -8 r_t "
+      "softplus(lambda), "
+      "-inf at the first token; h_t = a_t * h_{t-1} + sqrt(1 - a_t^2) * i_t * x_t; out = (h * gelu_tanh(u W_g)) W_out",
+      "De et al. 2024")
+      .derive({{"e", "inner or dim"}, {"w", "e // heads"}})
+      .also(sequence)
+      .also(documents)
+      .dense("in", "dim", "e", "bias")
+      .dense("gate", "dim", "e", "bias", "W_g")
+      .parameter("conv.weight [short_conv, e]", "", "short_conv > 0")
+      .parameter("conv.bias [e]", "", "short_conv > 0 and bias")
+      .parameter("forget_weight [heads, w, w]", "W_r, input first")
+      .parameter("forget_bias [heads, w]")
+      .parameter("input_weight [heads, w, w]", "W_i")
+      .parameter("input_bias [heads, w]")
+      .parameter("lambda [e]")
+      .dense("out", "e", "dim", "bias")
+      .output("[batch, n, dim]");
   add(all, "mamba2", "linear attention",
       "[z | x | B | C | dt] = u W_in, times in_factors; x, B, C <- silu(conv(x | B | C) + b); dt <- clamp(softplus(dt "
       "+ dt_bias)); h_t = "

@@ -31,6 +31,7 @@
 #include <sluice/layers/linear_attention/lightning_attention.h>
 #include <sluice/layers/linear_attention/mamba.h>
 #include <sluice/layers/linear_attention/mamba2.h>
+#include <sluice/layers/linear_attention/rg_lru.h>
 #include <sluice/layers/models/alt_up.h>
 #include <sluice/layers/models/ngram_injection.h>
 #include <sluice/layers/models/per_layer_embedding.h>
@@ -56,9 +57,9 @@ struct DecoderNorms {
 using DecoderMixerOptions =
     std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options, MambaOptions,
                  LightningAttentionOptions, GatedShortConvolutionOptions, QsaAttentionOptions,
-                 CompressedAttentionOptions, std::monostate>;
+                 CompressedAttentionOptions, RgLruOptions, std::monostate>;
 using DecoderMixer = std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, Mamba, LightningAttention,
-                                  GatedShortConvolution, QsaAttention, CompressedAttention, std::monostate>;
+                                  GatedShortConvolution, QsaAttention, CompressedAttention, RgLru, std::monostate>;
 
 /// The layers of a block.
 struct DecoderBlockOptions {

@@ -1,4 +1,4 @@
-// Gemma 1 to 4, Gemma 3n and VaultGemma.
+// Gemma 1 to 4, Gemma 3n, VaultGemma and RecurrentGemma.
 #include <sluice/layers/models/families.h>
 
 #include <algorithm>
@@ -205,6 +205,55 @@ void read_gemma3n(FamilyReader& r) {
   r.plan.ignore.push_back("^(model\\.)?(embed_vision|audio_tower|embed_audio)\\.");
 }
 
+/// RecurrentGemma: Griffin's recurrent block, and in turns attention with a window and RoPE on half of a head's
+/// channels.
+void read_recurrent_gemma(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& model = r.plan.options;
+  model.tied = c.get("tie_word_embeddings", true);
+  model.embedding_scale = static_cast<float>(BFloat16(std::sqrt(static_cast<float>(model.dim))));
+  model.logit_cap = r.factor("logits_soft_cap", 30.0, 30.0);
+  const auto turns = c.get("block_types", std::vector<std::string>{"recurrent", "recurrent", "attention"});
+  for (const std::string& kind : turns)
+    if (kind != "recurrent" && kind != "attention") c.refuse("block_types", "known: recurrent, attention");
+  if (turns.empty()) c.refuse("block_types", "it must not be empty");
+  const std::vector<int64_t> attends =
+      r.where([&](int64_t layer) { return turns[static_cast<std::size_t>(layer) % turns.size()] == "attention"; });
+  r.rotary_share = 0.5;
+  MultiHeadAttentionOptions o = r.attention();
+  c.must_be("head_dim", model.dim / o.heads.heads);
+  o.heads.out_bias = true;
+  r.mixers(RgLruOptions{.dim = model.dim,
+                        .inner = c.get("lru_width", model.dim, model.dim),
+                        .heads = o.heads.heads,
+                        .short_conv = r.positive("conv1d_width", 4)});
+  r.mixers(attends, o);
+  r.windows(attends);
+  r.usual_names(r.others_than(attends), "temporal_block.");
+  r.rename("\\.self_attn\\.", ".temporal_block.");
+  const PyTorchStorage as_is{.layout = PyTorchLayout::as_is};
+  r.members("temporal_block", {{"in", "linear_x"},
+                               {"gate", "linear_y"},
+                               {"out", "linear_out"},
+                               {"conv", "conv_1d"},
+                               {"forget_(weight|bias)", "rg_lru.recurrent_gate_$1", as_is},
+                               {"input_(weight|bias)", "rg_lru.input_gate_$1", as_is},
+                               {"lambda", "rg_lru.recurrent_param"}});
+  c.must_be("hidden_activation", std::string("gelu_pytorch_tanh"));  // of the recurrent block, too
+  r.dense(r.all(), "hidden_activation", "gelu_pytorch_tanh");
+  for (DecoderBlockOptions& block : model.blocks) {
+    GluOptions& feed = std::get<GluOptions>(block.feed);
+    if (feed.hidden < 2) c.refuse("intermediate_size", "it must be at least 2");
+    feed.hidden /= 2, feed.bias = true;
+  }
+  r.rename("\\.mlp\\.", ".mlp_block.");
+  r.rename("input_layernorm\\.", "temporal_pre_norm.");
+  r.rename("post_attention_layernorm\\.", "channel_pre_norm.");
+  r.rename("^model\\.norm\\.", "model.final_norm.");
+  r.rename("(_pre|final)_norm\\.weight", "$&", {.add = 1});
+  c.ignore("w_init_variance_scale final_w_init_variance_scale _block_types embeddings_scale_by_sqrt_dim");
+}
+
 /// Defaults of transformers' Gemma3TextConfig for fields that config.json of Gemma 3 (4B and larger) leaves out.
 constexpr const char* kGemma3 = R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
   "head_dim": 256, "rms_norm_eps": 1e-06, "query_pre_attn_scalar": 256, "rope_theta": 1000000})";
@@ -221,6 +270,7 @@ std::span<const ModelFamily> gemma_families() {
       {"gemma3_text", read_gemma, kGemma3},
       {"gemma3n_text", read_gemma3n, R"({"rope_theta": 1000000, "num_kv_shared_layers": 15})"},
       {"gemma4_text", read_gemma4, "{}", kGemma4Names},
+      {"recurrent_gemma", read_recurrent_gemma, "{}", R"({"attention_window_size": "sliding_window"})"},
       {"gemma4_unified_text", read_gemma4, R"({"hidden_size_per_layer_input": 0})"},
   };
   return all;

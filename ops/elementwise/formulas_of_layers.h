@@ -187,6 +187,14 @@ struct BoundedDecay {
     return sigmoid(exp(a) * (z + b)) * lower;
   }
 };
+/// x·σ(i)·√(1 − e^{2g}), what a gated recurrent unit of log decay g writes (De et al. 2024). The slope at g = 0, where
+/// the root has none, is 0.
+struct GatedInput {
+  static constexpr const char* name = "gated_input";
+  template <class T> SLUICE_FN T operator()(const T& x, const T& i, const T& g) const {
+    return x * sigmoid(i) * sqrt(max(-expm1(g * 2.0), like(g, 1e-37)));
+  }
+};
 /// (e^{p − s/2} + offset)·scale of p = x·ω and s = |x|² (Choromanski et al. 2021): one exponential, so that a large s
 /// underflows instead of giving ∞·0.
 struct FavorFeature {
@@ -229,7 +237,7 @@ using Losses2 =
 using Losses3 = Formulas<3, WeightedBceWithLogits>;
 using Layers1 = Formulas<1, LogDecay, ReluOffset>;
 using Layers2 = Formulas<2, Quotient, FavorFeature, Decayed, FinitePadding>;
-using Layers3 = Formulas<3, AddScaled, AddGated, SoftplusDecay, BoundedDecay>;
+using Layers3 = Formulas<3, AddScaled, AddGated, SoftplusDecay, BoundedDecay, GatedInput>;
 using Layers4 = Formulas<4, MixedQuotient>;
 
 /// Calls f(list) for each list.

@@ -222,6 +222,7 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check3("AddGated", fm::AddGated{}, any, any, {-6, 6});
   check3("SoftplusDecay", fm::SoftplusDecay{}, {-6, 6}, {-2, 2}, {-3, 2});
   check3("BoundedDecay", fm::BoundedDecay{-5}, {-6, 6}, {-2, 2}, {-2, 1});
+  check3("GatedInput", fm::GatedInput{}, any, {-6, 6}, {-4, -0.1});
 
   // Nobody is left out, here and in the lists of ops/elementwise/formulas.h.
   const auto names = formula_names(sluice::testing::source_folder());

@@ -131,6 +131,9 @@ TEST_CASE("sequence: scans with every decay, both ways", "[sequence]") {
               [&](const Inputs& x) { return sequence_scan(x[0], x[1], x[2], x[3], o); });
     check_cut({{q, k, v, values({2, 2, kRows, 3}, 5, -1, 0)}, {2, 2, 2, 2}, 2},
               [&](const Inputs& x) { return sequence_scan(x[0], x[1], x[2], x[3], o); });
+    check_cut({{q, k, v, values({2, 2, kRows, 4}, 7, -1, 0)}, {2, 2, 2, 2}, 2}, [&](const Inputs& x) {
+      return sequence_scan(x[0], x[1], x[2], x[3], {.chunk = 2, .reverse = reverse, .decay_on_values = true});
+    });
     const Tensor fixed_decay = values({1, 2, 1}, 6, -1, 0).detach();
     check_cut({{q, k, v}, {2, 2, 2}, 2},
               [&](const Inputs& x) { return sequence_scan(x[0], x[1], x[2], fixed_decay, o); });

@@ -523,6 +523,12 @@ def drawn(name, r):
                  time_step_rank=pick(["auto", 1, 3, 5]), layer_norm_epsilon=f.pop("rms_norm_eps"))
         if name == "falcon_mamba":
             f["mixer_rms_eps"] = pick([1e-6, 1e-3, 0.1])
+    if name == "recurrent_gemma":
+        f.update(hidden_size=heads * pick([4, 8]), lru_width=pick([None, heads * pick([3, 6])]), conv1d_width=pick([2, 4]),
+                 attention_window_size=pick([2, 4, 7]), logits_soft_cap=pick([3.0, 30.0]),
+                 block_types=pick([["recurrent"], ["attention", "recurrent"], ["recurrent", "recurrent", "attention"]]),
+                 attention_bias=pick([True, False]), tie_word_embeddings=True,
+                 rope_parameters=dict(make_models.rope, partial_rotary_factor=pick([0.5, 1.0])))
     if name == "jamba":
         f.update(hidden_size=heads * pick([4, 6]), num_experts=pick([1, 4, 6]), attn_layer_period=pick([1, 2, 3]),
                  expert_layer_period=pick([1, 2, 3]), mamba_d_state=pick([1, 5, 6]), mamba_d_conv=pick([2, 3, 4]),

@@ -267,6 +267,8 @@ FAMILIES = {
     "exaone_moe": ("ExaoneMoe", dict(intermediate_size=24, moe_intermediate_size=8, num_experts=6,
                                      num_experts_per_tok=2, n_group=3, topk_group=2, sliding_window=4,
                                      layer_types=sliding, rope_parameters=rope)),
+    "recurrent_gemma": ("RecurrentGemma", dict(num_hidden_layers=3, intermediate_size=24, lru_width=24,
+                                               attention_window_size=4, logits_soft_cap=3.0, rope_parameters=rope)),
     "gemma": ("Gemma", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
     "vaultgemma": ("VaultGemma", dict(intermediate_size=24, head_dim=8, sliding_window=4, query_pre_attn_scalar=9,
                                       final_logit_softcapping=3.0, attn_logit_softcapping=2.0)),
@@ -378,6 +380,10 @@ def make(kind, fields, folder, seed):
             noise = torch.randn_like(x)
             if "A_log" in key or "dt_bias" in key:
                 x.copy_(noise * 0.5)
+            elif "recurrent_param" in key:  # most of a state is kept
+                x.copy_(noise * 0.5 - 3)
+            elif "rg_lru" in key:  # small: transformers' √(1 − a²) has no digits where a gate leaves a near 1
+                x.copy_(noise * 0.3)
             elif x.ndim < 2 and key.endswith("weight"):
                 zero = x.abs().max() == 0  # w − 1
                 x.copy_(noise * 0.3 + (0 if zero else 1))
@@ -395,7 +401,7 @@ def make(kind, fields, folder, seed):
     with torch.no_grad():
         logits = model(tokens, attention_mask=mask.long(), use_cache=False).logits.contiguous()
         stream_logits = model(stream, use_cache=False).logits.contiguous()
-        if kind == "DeepseekV4":  # whose pools count padding: of the text alone
+        if kind in ("DeepseekV4", "RecurrentGemma"):  # whose pools and states read padding: of the text alone
             logits[1, 4:] = model(tokens[1:2, 4:], use_cache=False).logits[0]
     assert logits.dtype == torch.float64, logits.dtype
     model.to(torch.bfloat16).save_pretrained(folder)
