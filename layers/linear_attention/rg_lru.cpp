@@ -58,11 +58,11 @@ Tensor RgLru::operator()(const Tensor& given, const Pass& pass) const {
   const Tensor one = ones({x.dim(0), 1, x.dim(1), 1}, x.options());
   const Tensor log_decay = detail::filled_tokens(glu(rate, forget), first_tokens(call, one, starts), kForgets, 2);
   const Tensor written = map(formula::GatedInput{}, detail::widened(detail::split_heads(x, heads)), admit, log_decay);
-  // Padding neither writes to the state nor lets it decay, unless a document begins with it.
-  const Tensor kept = detail::filled_tokens(detail::filled_tokens(log_decay, hidden, 0, 2), starts, kForgets, 2);
-  const Tensor v = to(detail::filled_tokens(written, hidden, 0, 2), x.dtype());
+  // Padding neither writes to the state nor lets it decay.
+  const Tensor v = to(detail::filled_tokens(written, hidden, 0, 2), x.dtype()),
+               kept = detail::filled_tokens(log_decay, hidden, 0, 2);
   const Tensor h = call.scan(one, one, v, kept, {.decay_on_values = true});
-  return out(geglu_tanh(detail::filled_tokens(detail::merge_heads(h), hidden, 0), gate(call.x)));
+  return out(geglu_tanh(detail::merge_heads(h), gate(call.x)));
 }
 
 }  // namespace sluice

@@ -34,7 +34,7 @@ Matrix rg_lru(const LayerFacts& l, const LayerSequence& s) {
     for (std::size_t c = 0; c < h.size(); ++c) {
       const double a = empty ? 0 : std::exp(-8 * forget[t][c] * softplus_of(lambda[c]));
       if (s.real[t]) h[c] = a * h[c] + std::sqrt(1 - a * a) * admit[t][c] * x[t][c];
-      y[t][c] = s.real[t] ? h[c] : 0;
+      y[t][c] = h[c];
     }
     if (s.real[t]) empty = false;
   }
