@@ -36,7 +36,7 @@ struct RgLruOptions {
   }
 };
 
-/// Causal. No residual. Initially e^{−softplus(Λ)} is the root of a number uniform on [0.9², 0.999²], and the gates'
+/// Causal, with no residual. Initially e^{−softplus(Λ)} is the root of a number uniform on [0.9², 0.999²], and the gates'
 /// biases are 0.
 struct RgLru {
   static constexpr const char* type = "RgLru";

@@ -6,6 +6,7 @@
 
 #include <sluice/layers/gau/gau.h>
 #include <sluice/ops/elementwise/elementwise.h>
+#include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>

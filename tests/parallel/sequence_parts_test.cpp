@@ -327,10 +327,10 @@ TEST_CASE("sequence: what cannot be is said", "[sequence]") {
   const Tensor fewer = narrow(x, 1, 0, 2), flat = select(x, 0, 0), deep = reshape(x, {1, 1, 1, 3, 4});
   const std::vector<std::array<Tensor, 3>> wrong = {
       {x, fewer, x}, {x, x, fewer}, {x, flat, x}, {x, x, flat}, {deep, deep, deep}};
-  for (const auto& [q, k, v] : wrong)
+  for (const std::array<Tensor, 3>& qkv : wrong)
     for (const std::string& text : errors_on_ranks(2, [&](const Communicator& c) {
            SequenceScope scope(c);
-           sequence_attention(q, k, v);
+           sequence_attention(qkv[0], qkv[1], qkv[2]);
          }))
       CHECK(text.find("; need the rows of one piece of a sequence") != std::string::npos);
   const auto said = [&](const std::function<void()>& call, const std::string& want) {
