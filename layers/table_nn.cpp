@@ -10,7 +10,8 @@ void add_nn_rows(RowList& rows) {
   rows.add<Glu>("glu", {}, R"({"dim": 4})",
                 {R"({"bias": true, "hidden": 5, "kind": "silu_glu", "dropout": 0.3})",
                  R"({"kind": "geglu_tanh", "gate_scale": -0.7})", R"({"limit": 0.4, "hidden": 5})",
-                 R"({"kind": "geglu_tanh", "sparsity": 0.6, "hidden": 5})"});
+                 R"({"kind": "geglu_tanh", "sparsity": 0.6, "hidden": 5})",
+                 R"({"kind": "swiglu_oai", "limit": 0.4, "hidden": 5})"});
   rows.add<Moe>(
       "moe", {}, R"({"dim": 4, "experts": 3})",
       {R"({"hidden": 5, "top_k": 1, "norm_topk": false, "scale": 2, "shared_hidden": 3})",

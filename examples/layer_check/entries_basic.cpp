@@ -51,7 +51,8 @@ void add_basic(std::vector<Layer>& all) {
       .output("[..., dim]");
   add(all, "glu", "mlp",
       "O = gate(x Wv, gate_scale x Wg) Wo; glu v*sigmoid(g), reglu v*relu(g), geglu v*gelu(g), geglu_tanh, swiglu "
-      "v*silu(g), bilinear v*g, silu_glu silu(v)*silu(g); with limit l > 0 of v in [-l, l] and g <= l; with sparsity "
+      "v*silu(g), bilinear v*g, silu_glu silu(v)*silu(g), swiglu_oai (v + 1)*g*sigmoid(1.702 g); with limit l > 0 of v "
+      "in [-l, l] and g <= l; with sparsity "
       "p > 0 of relu(g - mean(g) - Phi^-1(p)*deviation(g))",
       "Dauphin et al. 2017, Shazeer 2020; silu_glu: Hua et al. 2022 (FLASH)")
       .derive({{"e", "hidden or (dim*8//3 + 7)//8*8"}})

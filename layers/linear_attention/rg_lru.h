@@ -36,8 +36,8 @@ struct RgLruOptions {
   }
 };
 
-/// Causal, with no residual. Initially e^{−softplus(Λ)} is the root of a number uniform on [0.9², 0.999²], and the gates'
-/// biases are 0.
+/// Causal, with no residual. Initially e^{−softplus(Λ)} is the root of a number uniform on [0.9², 0.999²], and the
+/// gates' biases are 0.
 struct RgLru {
   static constexpr const char* type = "RgLru";
   static constexpr bool keeps_f32(std::string_view part) { return part == "lambda"; }

@@ -26,6 +26,7 @@
 #include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/attention/qsa_attention.h>
+#include <sluice/layers/attention/selected_attention.h>
 #include <sluice/layers/linear_attention/delta_net.h>
 #include <sluice/layers/linear_attention/kda.h>
 #include <sluice/layers/linear_attention/lightning_attention.h>
@@ -57,9 +58,10 @@ struct DecoderNorms {
 using DecoderMixerOptions =
     std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options, MambaOptions,
                  LightningAttentionOptions, GatedShortConvolutionOptions, QsaAttentionOptions,
-                 CompressedAttentionOptions, RgLruOptions, std::monostate>;
-using DecoderMixer = std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, Mamba, LightningAttention,
-                                  GatedShortConvolution, QsaAttention, CompressedAttention, RgLru, std::monostate>;
+                 CompressedAttentionOptions, RgLruOptions, MsaAttentionOptions, std::monostate>;
+using DecoderMixer =
+    std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, Mamba, LightningAttention, GatedShortConvolution,
+                 QsaAttention, CompressedAttention, RgLru, MsaAttention, std::monostate>;
 
 /// The layers of a block.
 struct DecoderBlockOptions {

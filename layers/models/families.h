@@ -185,7 +185,7 @@ struct FamilyReader {
 
 /// Llama and what is close to it; GPT-2 and others without RoPE; others whose mixer is softmax attention; Gemma; those
 /// with latent attention, and GLM; those with the delta rule, lightning attention or short convolutions; those with
-/// Mamba or Mamba-2, and Granite 3; those whose feed stands beside the mixer; those that attend to rows of pools.
+/// Mamba or Mamba-2, and Granite 3; those whose feed stands beside the mixer; those that attend to pools or blocks.
 std::span<const ModelFamily> llama_families();
 std::span<const ModelFamily> gpt2_families();
 std::span<const ModelFamily> attention_families();

@@ -1,4 +1,4 @@
-// DeepSeek-V4, whose attention reads a window and rows of pools.
+// DeepSeek-V4, whose attention reads a window and rows of pools, and MiniMax-M3, whose queries choose blocks of keys.
 #include <sluice/layers/models/families.h>
 
 #include <utility>
@@ -143,10 +143,87 @@ void read_deepseek_v4(FamilyReader& r) {
   r.rename("\\.mlp\\.", ".ffn.");
 }
 
+/// Feeds of MiniMax-M3: gpt-oss' activation everywhere, experts chosen by σ and a shared one. Files may have one map
+/// for gate and value.
+void m3_feeds(FamilyReader& r, const std::vector<int64_t>& dense) {
+  const ModelConfig& c = r.config;
+  const std::string act = c.get("hidden_act", std::string("silu"));  // transformers writes silu whatever it computes
+  if (act != "silu" && act != "swigluoai") c.refuse("hidden_act", "known: swigluoai");
+  MoeOptions moe = r.moe({"num_local_experts"});
+  moe.router = MoeRouter::sigmoid, moe.router_bias = true, moe.norm_topk_eps = 0;
+  moe.scale = c.get("routed_scaling_factor", 2.0);
+  moe.activation = MoeActivation::swiglu_oai, moe.swiglu_limit = r.factor("swiglu_limit", 7.0, 7.0);
+  c.must_be("swiglu_alpha", moe.swiglu_alpha);
+  moe.shared_hidden = r.positive("shared_intermediate_size"), moe.shared_gate = false;
+  c.must_be<int64_t>("n_shared_experts", 1);
+  c.must_be("scoring_func", std::string("sigmoid"));
+  c.must_be("use_routing_bias", true);
+  const GluOptions wide{.dim = r.plan.options.dim,
+                        .hidden = r.positive("dense_intermediate_size"),
+                        .kind = GluKind::swiglu_oai,
+                        .limit = moe.swiglu_limit};
+  for (const int64_t layer : dense) r.block(layer).feed = wide;
+  r.rename_in(dense, "mlp\\.value\\.", "mlp.up_proj.");
+  r.rename_in(dense, "mlp\\.gate\\.", "mlp.gate_proj.");
+  r.rename_in(dense, "mlp\\.out\\.", "mlp.down_proj.");
+  r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
+  r.experts(r.others_than(dense), moe, "shared_experts");
+  r.block_sparse_moe("\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)");
+  r.rename("block_sparse_moe\\.gate\\.e_score", "block_sparse_moe.e_score");
+  if (!r.has("mlp.gate_up_proj.") && !r.has("shared_experts.gate_up_proj.")) return;
+  r.rename("(mlp|shared_experts)\\.gate_proj\\.", "$1.gate_up_proj.", {.part = 0});
+  r.rename("(mlp|shared_experts)\\.up_proj\\.", "$1.gate_up_proj.", {.part = 1});
+}
+
+/// MiniMax-M3: attention with RoPE on a part of a head's channels and norms of w − 1, in most layers to the blocks of
+/// keys that an index chooses for each key head.
+void read_minimax_m3(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  r.rotary_share = c.get("rope_parameters.partial_rotary_factor", c.get("partial_rotary_factor", r.rotary_dim_share()));
+  MultiHeadAttentionOptions full = r.attention();
+  c.must_be("attention_bias", false);
+  full.qk_norm = true;
+  const std::string at = "sparse_attention_config.";
+  const auto size = [&](const char* transformers, const char* published) {
+    return c.any_of<int64_t>({transformers, at + published});
+  };
+  c.must_be("use_qk_norm", true);
+  c.must_be("qk_norm_type", std::string("per_head"));
+  c.must_be("use_gemma_norm", true);
+  c.must_be(at + "use_sparse_attention", true);
+  c.must_be(at + "sparse_score_type", std::string("max"));
+  c.must_be<int64_t>(at + "sparse_init_block", 0);
+  c.ignore("router_jitter_noise");
+  MsaAttentionOptions sparse{.heads = full.heads, .norm_eps = r.plan.options.norm_eps};
+  sparse.sizes.block = size("index_block_size", "sparse_block_size");
+  sparse.sizes.count = size("index_topk_blocks", "sparse_topk_blocks");
+  sparse.sizes.local = size("index_local_blocks", "sparse_local_block");
+  sparse.index_dim = size("index_head_dim", "sparse_index_dim");
+  if (size("index_n_heads", "sparse_num_index_heads") != full.heads.kv_heads)
+    c.refuse("index_n_heads", "it must be num_key_value_heads");
+  // The layers for which a list has this entry, by transformers' name or by the published one.
+  const auto chosen = [&](const char* types, const std::string& value, const char* other, const std::string& flags) {
+    if (c.has(types) || !c.has(flags)) return r.typed(types, value, {other});
+    const auto flag = r.of_layers<int64_t>(flags);
+    return r.where([&](int64_t i) { return flag[static_cast<std::size_t>(i)] != 0; });
+  };
+  r.mixers(full);
+  r.mixers(chosen("layer_types", "minimax_m3_sparse", "full_attention", at + "sparse_attention_freq"), sparse);
+  r.usual_names();
+  const char* const of = r.has("indexer.") ? "indexer." : "index_";
+  r.members("self_attn",
+            {{"index_([qk])", of + std::string("$1_proj")}, {"index_([qk])_norm", of + std::string("$1_norm")}});
+  m3_feeds(r, r.others_than(chosen("mlp_layer_types", "sparse", "dense", "moe_layer_freq")));
+  r.rename("(layernorm|[qk]_norm|model\\.norm)\\.weight", "$&", {.add = 1});
+}
+
 }  // namespace
 
 std::span<const ModelFamily> compressed_families() {
-  static constexpr ModelFamily all[] = {{"deepseek_v4", read_deepseek_v4}};
+  static constexpr ModelFamily all[] = {
+      {"deepseek_v4", read_deepseek_v4},
+      {"minimax_m3_vl_text", read_minimax_m3, R"({"rope_theta": 5000000})"},
+  };
   return all;
 }
 

@@ -71,7 +71,7 @@ MoeOptions FamilyReader::moe(std::initializer_list<const char*> names_of_experts
   o.top_k = config.has("moe_topk") ? one_for_all("moe_topk", 0)
                                    : config.any_of<int64_t>({"num_experts_per_tok", "num_experts_per_token", "moe_k"});
   o.hidden = one_for_all("moe_intermediate_size", config.get<int64_t>("intermediate_size", 0));
-  config.must_be("hidden_act", std::string("silu"));
+  if (type != "minimax_m3_vl_text") config.must_be("hidden_act", std::string("silu"));
   config.ignore("intermediate_size");  // if no layer is dense
   return o;
 }

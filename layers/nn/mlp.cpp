@@ -48,9 +48,12 @@ Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate) {
     case GluKind::bilinear: return bilinear(value, gate);
     case GluKind::silu_glu: return silu_glu(value, gate);
     case GluKind::geglu_tanh: return geglu_tanh(value, gate);
+    case GluKind::swiglu_oai: return swiglu_oai(value, gate, 1.702);
   }
   fail<ValueError>("glu: unknown kind");
 }
+
+Tensor swiglu_oai(const Tensor& x, const Tensor& g, double alpha) { return glu((x + 1) * g, g * alpha); }
 
 Tensor gated_by(Act act, const Tensor& x, const Tensor& g) {
   switch (act) {

@@ -52,10 +52,13 @@ enum class GluKind {
   bilinear,    // x ⊙ g
   silu_glu,    // silu(x) ⊙ silu(g)    FLASH, Hua et al. 2022
   geglu_tanh,  // x ⊙ gelu_tanh(g)   T5 1.1, Gemma
+  swiglu_oai,  // (x + 1) ⊙ g ⊙ σ(1.702·g)   gpt-oss, MiniMax-M3
 };
-constexpr const char* choices(GluKind) { return "glu reglu geglu swiglu bilinear silu_glu geglu_tanh"; }
+constexpr const char* choices(GluKind) { return "glu reglu geglu swiglu bilinear silu_glu geglu_tanh swiglu_oai"; }
 /// The formula of `kind` with x = value and g = gate; shapes broadcast.
 Tensor apply_glu(GluKind kind, const Tensor& value, const Tensor& gate);
+/// (x + 1) ⊙ g ⊙ σ(α·g).
+Tensor swiglu_oai(const Tensor& x, const Tensor& g, double alpha);
 /// x ⊙ act(g). Where a fused formula exists, one kernel computes it and saves only x and g for the backward pass.
 Tensor gated_by(Act act, const Tensor& x, const Tensor& g);
 
@@ -65,7 +68,7 @@ struct GluOptions {
   int64_t hidden = 0;  // 0 means 8/3·dim rounded up to a multiple of 8: about as many parameters as a 4·dim MLP
   GluKind kind = GluKind::swiglu;
   double gate_scale = 1;  // of X·Wg (Falcon-H1)
-  double limit = 0;       // l > 0: |X·Wv| <= l and the gate's map <= l before `kind` (DeepSeek-V4, GLM-5.3)
+  double limit = 0;  // l > 0: |X·Wv| <= l and the gate's map <= l before `kind` (DeepSeek-V4, GLM-5.3, MiniMax-M3)
   /// p > 0: of a token's gates only about the largest 1 − p are not 0: g ← relu(g − μ − Φ⁻¹(p)·σ), where μ and σ are
   /// the mean and deviation of its g (Gemma 3n).
   double sparsity = 0;

@@ -1,6 +1,7 @@
 #include <sluice/layers/nn/moe.h>
 
 #include <sluice/core/node.h>
+#include <sluice/layers/nn/mlp.h>
 #include <sluice/ops/elementwise/activation.h>
 #include <sluice/ops/basic.h>
 #include <sluice/ops/index/sort.h>
@@ -53,7 +54,7 @@ Tensor activated(const Tensor& u, const Tensor& g, const MoeOptions& o) {
   if (o.activation == MoeActivation::geglu_tanh) return geglu_tanh(u, g);
   const Tensor low = clamp(g, {}, o.swiglu_limit), near = clamp(u, -o.swiglu_limit, o.swiglu_limit);
   if (o.activation == MoeActivation::swiglu_limited) return swiglu(near, low);
-  return glu((near + 1) * low, low * o.swiglu_alpha);
+  return swiglu_oai(near, low, o.swiglu_alpha);
 }
 
 /// The maps of all experts. For a gradient they are views that one op makes: with an op for each view, each would have

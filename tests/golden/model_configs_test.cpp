@@ -206,47 +206,6 @@ TEST_CASE("model_config: names with dots, escaped quotes and numbers beyond a si
   CHECK_THROWS_WITH(sizes.at<std::vector<int64_t>>("list"), Contains("it is no size of a model"));
 }
 
-TEST_CASE("model configs: of Mamba and Jamba as published, and what is refused", "[models]") {
-  const auto refused = [](const char* family, const char* field, const Json& value) {
-    Changed m(family);
-    (m.config.find("text_config") ? m.config["text_config"] : m.config)[field] = value;
-    return m.refusal();
-  };
-  Changed published("mamba");  // fields that the files of 2024 have, and two that they lack
-  for (const auto& [field, value] :
-       {std::pair("d_inner", Json(32)), std::pair("d_model", Json(16)), std::pair("n_layer", Json(2)),
-        std::pair("fused_add_norm", Json(true)), std::pair("rms_norm", Json(true)),
-        std::pair("pad_vocab_size_multiple", Json(8)), std::pair("ssm_cfg", Json(Json::Object{}))})
-    published.config[field] = value;
-  std::erase_if(std::get<Json::Object>(published.config.value), [](const auto& field) {
-    return field.first == "tie_word_embeddings" || field.first == "max_position_embeddings";
-  });
-  CHECK(published.load().options.tied);
-  published.config["time_step_rank"] = "auto";
-  CHECK(std::get<MambaOptions>(published.mixer(0)).dt_rank == 1);
-  const Json layer(Json::Object{{"layer", Json("Mamba2")}});
-  for (const auto& [family, field, value, why] :
-       {std::tuple("mamba", "rms_norm", Json(false), "only true is known"),
-        std::tuple("mamba", "ssm_cfg", layer, "\"ssm_cfg.layer\""),
-        std::tuple("mamba", "intermediate_size", Json(48), "only 32 is known"),
-        std::tuple("mamba", "expand", Json(0), "it must be positive"),
-        std::tuple("mamba", "time_step_rank", Json(0), "it must be at least 1, or"),
-        std::tuple("mamba", "hidden_act", Json("gelu"), "only silu is known"),
-        std::tuple("falcon_mamba", "mixer_rms_eps", Json("none"), "\"mixer_rms_eps\""),
-        std::tuple("jamba", "attn_layer_period", Json(0), "it must be positive"),
-        std::tuple("jamba", "expert_layer_offset", Json(2), "below the period"),
-        std::tuple("jamba", "mamba_expand", Json(0), "it must be positive"),
-        std::tuple("jamba", "sliding_window", Json(4), "no model has one"),
-        std::tuple("jamba", "mamba_inner_layernorms", Json(false), "only true is known"),
-        std::tuple("qwen4_exp", "split_ngram_parts", Json(1 << 26), "it must be at most 65536"),
-        std::tuple("deepseek_v4", "hc_sinkhorn_iters", Json(1'000'000), "iterations must be in [1, 100000]"),
-        std::tuple("phi3", "max_position_embeddings", Json(), "\"max_position_embeddings\" is missing"),
-        std::tuple("glm5_next", "swiglu_limit", Json(0.0), "it must be positive")}) {
-    INFO(family << " " << field);
-    CHECK_THAT(refused(family, field, value), Contains(why));
-  }
-}
-
 TEST_CASE("model configs: of DeepSeek-V3 and Mistral 4 head_dim is what their RoPE turns, or refused", "[models]") {
   Changed m("deepseek_v3");
   CHECK(m.refusal() == "");

@@ -31,6 +31,12 @@ static Matrix scaled_glu(const LayerFacts& l, const std::string& kind, const Mat
       z -= (0.5 + std::erf(z / std::sqrt(2)) / 2 - sparsity) * std::sqrt(6.283185307179586) * std::exp(z * z / 2);
     for (double& g : row) g = std::max(0.0, g - mean - z * std::sqrt(spread));
   }
+  if (kind == "swiglu_oai") {
+    for (std::size_t t = 0; t < map.size(); ++t)
+      for (std::size_t c = 0; c < map[t].size(); ++c)
+        value[t][c] = (value[t][c] + 1) * map[t][c] / (1 + std::exp(-1.702 * map[t][c]));
+    return dense(l, "out", value);
+  }
   return dense(l, "out",
                product(activated(value, kind == "silu_glu" ? "silu" : "identity"), activated(map, gate(kind))));
 }

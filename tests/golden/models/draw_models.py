@@ -292,6 +292,14 @@ def drawn(name, r):
     if name == "minimax":
         f.update({field: pick([1, 0.7, 1.3]) for field in f if field.endswith("_factor")}, block_size=pick([2, 4, 256]),
                  layer_types=pick([None, any_layers(["linear_attention", "full_attention"])]))
+    if name == "minimax_m3":
+        f.update(index_n_heads=f["num_key_value_heads"], index_block_size=pick([1, 2, 4]), index_topk_blocks=pick([2, 3]),
+                 index_local_blocks=pick([1, 2]), swiglu_limit=pick([0.5, 7.0]), dense_intermediate_size=pick([8, 31]),
+                 shared_intermediate_size=pick([5, 12]), routed_scaling_factor=pick([1.0, 2.0]),
+                 index_head_dim=head_dim // 4 * 2 + pick([0, 2]), rotary_dim=head_dim // 4 * 2,
+                 rope_parameters=dict(make_models.rope, partial_rotary_factor=head_dim // 4 * 2 / head_dim),
+                 layer_types=any_layers(["full_attention", "minimax_m3_sparse"]),
+                 mlp_layer_types=any_layers(["dense", "sparse"]))
     if name == "minimax_m2":
         f["rotary_dim"] = pick([head_dim // 4 * 2, head_dim])
     if name == "hy_v3":

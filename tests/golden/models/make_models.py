@@ -134,6 +134,12 @@ FAMILIES = {
                                   topk_group=2, num_experts_per_tok=2, q_lora_rank=8, first_k_dense_replace=1,
                                   rope_parameters=dict(growing, mscale=1.0, mscale_all_dim=0.7))),
     "mixtral": ("Mixtral", dict(intermediate_size=8, num_local_experts=5, sliding_window=None, rope_parameters=rope)),
+    "minimax_m3": ("MiniMaxM3VLText", dict(
+        num_hidden_layers=3, intermediate_size=8, dense_intermediate_size=24, shared_intermediate_size=12, head_dim=8,
+        rotary_dim=4, num_local_experts=5, num_experts_per_tok=2, swiglu_limit=0.8, index_n_heads=2, index_head_dim=4,
+        index_block_size=2, index_topk_blocks=2, layer_types=["full_attention"] + ["minimax_m3_sparse"] * 2,
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        rope_parameters=dict(rope, partial_rotary_factor=0.5))),
     "minimax_m2": ("MiniMaxM2", dict(intermediate_size=8, num_local_experts=5, num_experts_per_tok=2, head_dim=8,
                                      rotary_dim=4, rope_parameters=rope)),
     "minimax": ("MiniMax", dict(intermediate_size=8, num_local_experts=5, num_experts_per_tok=2, head_dim=8,
@@ -362,8 +368,8 @@ def make(kind, fields, folder, seed):
     config._experts_implementation = "eager"
     if with_images:
         model = transformers.AutoModelForImageTextToText.from_config(config)
-    elif kind == "Mistral4":  # which no automatic class knows
-        model = transformers.Mistral4ForCausalLM(config)
+    elif kind in ("Mistral4", "MiniMaxM3VLText"):  # which no automatic class knows
+        model = getattr(transformers, kind.removesuffix("Text") + "ForCausalLM")(config)
     else:
         model = transformers.AutoModelForCausalLM.from_config(config)
     model.eval()
@@ -401,7 +407,7 @@ def make(kind, fields, folder, seed):
     with torch.no_grad():
         logits = model(tokens, attention_mask=mask.long(), use_cache=False).logits.contiguous()
         stream_logits = model(stream, use_cache=False).logits.contiguous()
-        if kind in ("DeepseekV4", "RecurrentGemma"):  # whose pools and states read padding: of the text alone
+        if kind in ("DeepseekV4", "RecurrentGemma", "MiniMaxM3VLText"):  # whose pools and states read padding: of the text alone
             logits[1, 4:] = model(tokens[1:2, 4:], use_cache=False).logits[0]
     assert logits.dtype == torch.float64, logits.dtype
     model.to(torch.bfloat16).save_pretrained(folder)
