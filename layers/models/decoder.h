@@ -23,6 +23,7 @@
 #pragma once
 
 #include <sluice/layers/attention/compressed_attention.h>
+#include <sluice/layers/attention/diff_attention.h>
 #include <sluice/layers/attention/mla.h>
 #include <sluice/layers/attention/multi_head_attention.h>
 #include <sluice/layers/attention/qsa_attention.h>
@@ -58,10 +59,10 @@ struct DecoderNorms {
 using DecoderMixerOptions =
     std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options, MambaOptions,
                  LightningAttentionOptions, GatedShortConvolutionOptions, QsaAttentionOptions,
-                 CompressedAttentionOptions, RgLruOptions, MsaAttentionOptions, std::monostate>;
+                 CompressedAttentionOptions, RgLruOptions, MsaAttentionOptions, DiffAttentionOptions, std::monostate>;
 using DecoderMixer =
     std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, Mamba, LightningAttention, GatedShortConvolution,
-                 QsaAttention, CompressedAttention, RgLru, MsaAttention, std::monostate>;
+                 QsaAttention, CompressedAttention, RgLru, MsaAttention, DiffAttention, std::monostate>;
 
 /// The layers of a block.
 struct DecoderBlockOptions {

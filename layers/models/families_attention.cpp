@@ -94,6 +94,30 @@ void read_qwen3(FamilyReader& r) {
   r.dense_or_sparse(norms);
 }
 
+/// DiffLlama: differential attention of heads in two halves.
+void read_diffllama(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  const HeadsOptions h = r.attention().heads;
+  for (const auto& [name, count] :
+       {std::pair("num_attention_heads", h.heads), std::pair("num_key_value_heads", h.kv_heads)})
+    if (count % 2 != 0) c.refuse(name, "it must be even");
+  c.must_be("attention_bias", false);
+  c.ignore("lambda_std_dev");
+  for (int64_t layer = 0; layer < r.layers; ++layer)
+    r.block(layer).mixer = DiffAttentionOptions{.dim = h.dim,
+                                                .heads = h.heads / 2,
+                                                .kv_heads = h.kv_heads / 2,
+                                                .head_dim = h.head_dim,
+                                                .version = 1,
+                                                .pairing = DiffPairing::halves,
+                                                .lambda_init = diff_lambda_init(layer),
+                                                .norm = NormKind::rms_plain,
+                                                .norm_eps = r.plan.options.norm_eps,
+                                                .rope = h.rope};
+  r.usual_names();
+  r.dense(r.all());
+}
+
 /// Flint: Qwen3's attention with learned sinks, RoPE only in the layers with windows; experts chosen by σ, with a
 /// shared one.
 void read_flint(FamilyReader& r) {
@@ -310,6 +334,7 @@ constexpr const char* kMillion = R"({"rope_theta": 1000000})";
 
 std::span<const ModelFamily> attention_families() {
   static constexpr ModelFamily all[] = {
+      {"diffllama", read_diffllama},
       {"qwen2", read_qwen2},
       {"qwen2_moe", read_qwen2},
       {"qwen2_vl", read_qwen2, kMillion},

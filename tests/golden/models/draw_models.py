@@ -292,6 +292,8 @@ def drawn(name, r):
     if name == "minimax":
         f.update({field: pick([1, 0.7, 1.3]) for field in f if field.endswith("_factor")}, block_size=pick([2, 4, 256]),
                  layer_types=pick([None, any_layers(["linear_attention", "full_attention"])]))
+    if name == "diffllama":
+        f.update(num_attention_heads=heads * 2, num_key_value_heads=2 * f["num_key_value_heads"])
     if name == "minimax_m3":
         f.update(index_n_heads=f["num_key_value_heads"], index_block_size=pick([1, 2, 4]), index_topk_blocks=pick([2, 3]),
                  index_local_blocks=pick([1, 2]), swiglu_limit=pick([0.5, 7.0]), dense_intermediate_size=pick([8, 31]),

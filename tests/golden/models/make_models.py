@@ -140,6 +140,7 @@ FAMILIES = {
         index_block_size=2, index_topk_blocks=2, layer_types=["full_attention"] + ["minimax_m3_sparse"] * 2,
         mlp_layer_types=["dense", "sparse", "sparse"],
         rope_parameters=dict(rope, partial_rotary_factor=0.5))),
+    "diffllama": ("DiffLlama", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
     "minimax_m2": ("MiniMaxM2", dict(intermediate_size=8, num_local_experts=5, num_experts_per_tok=2, head_dim=8,
                                      rotary_dim=4, rope_parameters=rope)),
     "minimax": ("MiniMax", dict(intermediate_size=8, num_local_experts=5, num_experts_per_tok=2, head_dim=8,
