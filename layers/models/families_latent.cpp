@@ -79,7 +79,7 @@ void read_glm4_moe(FamilyReader& r) {
   const ModelConfig& c = r.config;
   const bool images = r.type == "glm4v_moe_text", glm = r.type == "glm4_moe" || images, dots = r.type == "dots1",
              hy = r.type == "hy_v3", sarvam = r.type == "sarvam_moe";
-  if (glm || sarvam) r.rotary_share = glm && !images ? 0.5 : 1;
+  if (glm || sarvam) r.rotary_share = glm ? 0.5 : 1;
   MultiHeadAttentionOptions o = r.attention();
   if (!dots && !hy) o.heads.out_bias = false;
   o.qk_norm = dots || hy || c.get("use_qk_norm", sarvam);

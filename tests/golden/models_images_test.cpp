@@ -1,5 +1,6 @@
 // Models for text and images, of which the text's part is read: config.json nests its fields, and its weights have
 // longer names.
+#include "golden/changed_model.h"
 #include "support/approx.h"
 #include "support/catch.h"
 #include "support/folders.h"
@@ -91,5 +92,18 @@ TEST_CASE("models: the text of models for text and images", "[golden][models]") 
     const auto want = load_safetensors(made + "/expected.safetensors").tensors;
     const Decoder model = load_model_files(folder / "", {.dtype = f64});
     CHECK(max_abs_diff(model(want.at("stream")), want.at("stream_logits")) <= 1e-9);
+  }
+}
+
+TEST_CASE("models: without a share, RoPE turns half of a head's channels in GLM-4.5V, and all in GLM-4.1V",
+          "[models]") {
+  for (const auto& [family, turned] : {std::pair("glm4v_moe", 4), std::pair("glm4v", 0)}) {
+    INFO(family);
+    Changed m(family);
+    auto& rope = std::get<Json::Object>(m.config["text_config"]["rope_parameters"].value);
+    CHECK(std::erase_if(rope, [](const auto& field) { return field.first == "partial_rotary_factor"; }) == 1);
+    const auto heads = std::get<MultiHeadAttentionOptions>(m.mixer(0)).heads;
+    CHECK(heads.head_dim == 8);
+    CHECK(heads.rope.rot_dim == turned);  // 0: all
   }
 }
