@@ -291,14 +291,9 @@ void collective(const char* name, unsigned mask, void* slot, void (*operate)(voi
   const unsigned bit = 1u << me.number % 32;
   if (!(mask & bit)) bad("calls ", name, " with mask ", mask, ", which leaves out its own lane");
   mask &= w.lanes;
-  Gathering* mine = nullptr;
-  for (Gathering& g : w.gatherings) {
-    if (g.mask == mask && (g.name == name || std::strcmp(g.name, name) == 0)) mine = &g;
-    else if (g.arrived & mask && g.mask & bit)  // each waits for the other
-      bad("comes to ", name, " (mask ", mask, ") while lane ", std::countr_zero(g.arrived & mask), " waits for it at ",
-          g.name, " (mask ", g.mask, ")");
-  }
-  if (!mine) mine = &w.gatherings.emplace_back(Gathering{name, mask, 0});
+  auto mine = std::find_if(w.gatherings.begin(), w.gatherings.end(),
+                           [&](const Gathering& g) { return g.mask == mask && std::strcmp(g.name, name) == 0; });
+  if (mine == w.gatherings.end()) mine = w.gatherings.insert(mine, Gathering{name, mask, 0});
   w.slots[me.number % 32] = slot;
   mine->arrived |= bit;
   if (mine->arrived != mask) {
@@ -306,7 +301,7 @@ void collective(const char* name, unsigned mask, void* slot, void (*operate)(voi
     return wait_as(Thread::at_collective);
   }
   operate(w.slots, mask);
-  w.gatherings.erase(w.gatherings.begin() + (mine - w.gatherings.data()));
+  w.gatherings.erase(mine);
   for (unsigned rest = mask; rest; rest &= rest - 1)
     make_ready(*block->threads[static_cast<std::size_t>(me.number / 32 * 32 + std::countr_zero(rest))]);
 }

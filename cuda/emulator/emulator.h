@@ -146,7 +146,6 @@ template <class T> class Element {
   const Element& operator=(T v) const { return check_write(p_, sizeof(T)), *p_ = v, *this; }
   const Element& operator=(const Element& other) const { return *this = T(other); }
   const Element& operator+=(T v) const { return *this = T(*this) + v; }
-  const Element& operator*=(T v) const { return *this = T(*this) * v; }
 
  private:
   T* p_;
@@ -173,24 +172,17 @@ inline void __syncwarp(unsigned mask = ~0u, sluice::cuda::emulator::Site at = SL
 }
 inline unsigned __ballot_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__ballot_sync", mask, p); }
 inline int __any_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__any_sync", mask, p) != 0; }
-inline int __all_sync(unsigned mask, int p) { return sluice::cuda::emulator::ballot("__all_sync", mask, !p) == 0; }
 
-// A source lane outside the segment of `width` lanes gives the caller's own value, as in the CUDA manual.
-template <class T> T __shfl_sync(unsigned mask, T v, int from, int width = 32) {
-  const int lane = sluice::cuda::emulator::lane();
-  return sluice::cuda::emulator::shuffle("__shfl_sync", mask, v, (lane & -width) | (from & (width - 1)));
+// Without a width: no kernel here has segments of a warp. __shfl_up_sync gives the first lanes their own values.
+template <class T> T __shfl_sync(unsigned mask, T v, int from) {
+  return sluice::cuda::emulator::shuffle("__shfl_sync", mask, v, from & 31);
 }
-template <class T> T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32) {
+template <class T> T __shfl_up_sync(unsigned mask, T v, unsigned delta) {
   const int lane = sluice::cuda::emulator::lane(), from = lane - static_cast<int>(delta);
-  return sluice::cuda::emulator::shuffle("__shfl_up_sync", mask, v, from < (lane & -width) ? lane : from);
+  return sluice::cuda::emulator::shuffle("__shfl_up_sync", mask, v, from < 0 ? lane : from);
 }
-template <class T> T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32) {
-  const int lane = sluice::cuda::emulator::lane(), from = lane + static_cast<int>(delta);
-  return sluice::cuda::emulator::shuffle("__shfl_down_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
-}
-template <class T> T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32) {
-  const int lane = sluice::cuda::emulator::lane(), from = lane ^ bits;
-  return sluice::cuda::emulator::shuffle("__shfl_xor_sync", mask, v, from > (lane | (width - 1)) ? lane : from);
+template <class T> T __shfl_xor_sync(unsigned mask, T v, int bits) {
+  return sluice::cuda::emulator::shuffle("__shfl_xor_sync", mask, v, sluice::cuda::emulator::lane() ^ bits);
 }
 
 // They need no atomic operation: one thread runs at a time.

@@ -26,7 +26,6 @@ void check_known(const Mbarrier& m, std::size_t at, bool by_tma) {
 
 Mbarrier& mbarrier_at(const void* b, bool by_tma) {
   const std::size_t at = offset_of(b, 8, "an mbarrier lies at");
-  if (at % 8) bad("an mbarrier must lie at a multiple of 8 bytes");
   const auto found = block->mbarriers.find(at);
   if (found == block->mbarriers.end()) bad("there is no mbarrier at byte ", at, " of shared memory");
   check_known(found->second, at, by_tma);

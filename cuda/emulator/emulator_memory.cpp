@@ -101,15 +101,14 @@ int unknown_reader(const Block& b, uint32_t set) {
 
 // -- touches ----------------------------------------------------------------------------------------------------
 
-/// DeviceError unless the running thread knows of the last write of atom i.
+/// DeviceError: a touch of atom i does not know of its last write.
+[[noreturn]] void bad_touch(const char* who_touches, std::size_t i, const Write& w) {
+  bad(who_touches, " byte ", i * kAtom, " of shared memory, which ",
+      w.time == kNever ? "TMA still brings" : str(name_of(w.writer), " has written, with no barrier between"));
+}
 void check_written(const Write& w, std::size_t i, const char* verb) {
-  if (w.writer == own_actor() || block->current->knowledge.done.knows(w.writer, w.time)) [[likely]]
-    return;
-  if (w.time == kNever) bad(verb, " byte ", i * kAtom, " of shared memory, which TMA still brings");
-  if (std::strcmp(verb, "writes") == 0)
-    bad("writes byte ", i * kAtom, " of shared memory, as did ", name_of(w.writer), ", with no barrier between");
-  bad(verb, " byte ", i * kAtom, " of shared memory, which ", name_of(w.writer),
-      " has written, with no barrier between");
+  if (w.writer != own_actor() && !block->current->knowledge.done.knows(w.writer, w.time)) [[unlikely]]
+    bad_touch(verb, i, w);
 }
 
 /// The work of note_read() for an atom that was not touched like the one before.
@@ -190,8 +189,7 @@ void note_operand(std::size_t offset) {
     for (int lane = 0; lane < 32; ++lane) {
       const Thread& t = *b.threads[static_cast<std::size_t>(warp * 32 + lane)];
       if (in_flight || (writer != actor_of_thread(t.number) && !t.knowledge.done.knows(writer, time)))
-        bad("wgmma reads byte ", i * kAtom, " of shared memory, which ",
-            time == kNever ? "TMA still brings" : str(name_of(writer), " has written, with no barrier between"));
+        bad_touch("wgmma reads", i, *written);
       if (writer >= kFirstThread && !t.knowledge.fenced.knows(writer, time))
         bad("wgmma reads byte ", i * kAtom, " of shared memory, which ", name_of(writer),
             " has written, with no proxy fence between");

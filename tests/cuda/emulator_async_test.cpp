@@ -92,6 +92,11 @@ const Mistake kMistakes[] = {
        if (m.thread == 0) mbarrier_arrive_expecting(m.barrier, kBytes), tma_load(m.tile, m.map, m.barrier, 0, 0, 1, 0);
      },
      "there is no such box"},
+    {"a block that ends before its tile has come", 32,
+     [](const Memory& m, Sums&) {
+       if (m.thread == 0) mbarrier_init(m.barrier, 1), mbarriers_ready(), m.bring(m.tile);
+     },
+     "while TMA brings a tile"},
     // -- wgmma
     {"a product", 128,
      [](const Memory& m, Sums& d) {
@@ -149,6 +154,19 @@ const Mistake kMistakes[] = {
        m.end(d);
      },
      "issue different instructions"},
+    {"lanes that multiply different matrices", 128,
+     [](const Memory& m, Sums& d) {
+       m.begin_with_tile(), m.hold(d);
+       wgmma_rows(d, rows_of(m.tile), rows_of(m.tile) + (m.thread == 9 ? 16 : 0), false);
+     },
+     "name different matrices"},
+    {"a matrix without the swizzle", 128,
+     [](const Memory& m, Sums& d) {
+       Descriptor plain = rows_of(m.tile);
+       plain.high &= ~(uint32_t{1} << 30);
+       m.begin_with_tile(), m.hold(d), wgmma_rows(d, plain, rows_of(m.tile), false);
+     },
+     "must be swizzled"},
     {"a warp that leaves out a product", 128,
      [](const Memory& m, Sums& d) {
        m.begin_with_tile(), m.hold(d);

@@ -127,6 +127,15 @@ const Mistake kMistakes[] = {
      "there is no mbarrier"},
     {"a named barrier of two sizes", 64, [](const Memory& m, Sums&) { named_barrier_sync(1, m.warp ? 96 : 64); },
      "named barrier 1 waits for"},
+    {"a named barrier of number 0", 64, [](const Memory&, Sums&) { named_barrier_sync(0, 64); }, "need 1 to 15"},
+    {"a named barrier of number 16", 64, [](const Memory&, Sums&) { named_barrier_sync(16, 64); }, "need 1 to 15"},
+    {"a named barrier of half a warp", 64, [](const Memory&, Sums&) { named_barrier_sync(1, 48); }, "whole warps"},
+    {"more mbarriers than a block has", 32,
+     [](const Memory& m, Sums&) {
+       if (m.thread == 0)
+         for (int i = 0; i < 65; ++i) mbarrier_init(m.barrier + i, 1);
+     },
+     "more than 64 mbarriers"},
     {"an mbarrier over which something is written", 64,
      [](const Memory& m, Sums&) {
        m.begin();
@@ -162,6 +171,21 @@ const Mistake kMistakes[] = {
        if (m.warp >= 2) named_barrier_sync(2, 64), m.numbers[m.thread] = m.numbers[0];
      },
      "of shared memory"},
+    // -- what takes a whole warp, and shared memory
+    {"mma of half a warp", 16,
+     [](const Memory&, Sums& d) {
+       const uint32_t a[4] = {};
+       mma_m16n8k16(d[0], a, 0, 0);
+     },
+     "mma in a warp of fewer than 32 lanes"},
+    {"ldmatrix of half a warp", 16,
+     [](const Memory& m, Sums&) {
+       uint32_t f[1];
+       m.fill(m.tile, false), __syncwarp(), ldmatrix(f, m.tile);
+     },
+     "ldmatrix in a warp of fewer than 32 lanes"},
+    {"more static memory than a block has beside the rest", 32,
+     [](const Memory&, Sums&) { static_shared<int, 227 * 256 - kBytes / 2, Mistake>(); }, "a block has"},
     // -- cp.async
     {"a write over a copy under way", 32,
      [](const Memory& m, Sums&) {
