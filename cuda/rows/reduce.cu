@@ -6,34 +6,11 @@ namespace sluice::cuda {
 
 namespace {
 
-/// Gives each element as a total.
-template <class T, class Total> struct Elements {
-  static constexpr int kOperands = 1;
-  Numbers<T> x;
-  __device__ Total operator()(int64_t at, int64_t, int64_t) const { return static_cast<Total>(x[at]); }
-  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.in_vectors(inner); }
-  bool narrow() const { return x.narrow; }
-  template <class S> __device__ void eight(int64_t at, int64_t, Total (&y)[kNeighbours]) const {
-    const Eight v = x.template eight<S>(at);
-#pragma unroll
-    for (int e = 0; e < kNeighbours; ++e) y[e] = static_cast<Total>(v.x[e]);
-  }
-};
-
-/// Gives each element's square, and stores the root of the total: √Σx².
-template <class T> struct Squares {
-  static constexpr int kOperands = 1;
-  Numbers<T> x;
-  __device__ double operator()(int64_t at, int64_t, int64_t) const {
-    const double v = static_cast<double>(x[at]);
+/// For √Σx².
+struct Squared {
+  template <class T> __device__ double operator()(const T (&x)[1], int64_t) const {
+    const double v = static_cast<double>(x[0]);
     return v * v;
-  }
-  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.in_vectors(inner); }
-  bool narrow() const { return x.narrow; }
-  template <class S> __device__ void eight(int64_t at, int64_t, double (&y)[kNeighbours]) const {
-    const Eight v = x.template eight<S>(at);
-#pragma unroll
-    for (int e = 0; e < kNeighbours; ++e) y[e] = static_cast<double>(v.x[e]) * static_cast<double>(v.x[e]);
   }
 };
 template <class T> struct StoreRoot {
@@ -49,7 +26,7 @@ template <class T, class Total> struct StoreResult {
 
 template <class T, class Op> void reduce_as(const Tensor& x, Tensor& y, ReduceShape s) {
   using Total = typename Op::Total;
-  reduce_to<Op>(s, Elements<T, Total>{Numbers<T>(x)}, StoreResult<T, Total>{Numbers<T>(y)});
+  reduce_to<Op>(s, Terms<T, 1, Itself<Total>>{{Numbers<T>(x)}}, StoreResult<T, Total>{Numbers<T>(y)});
 }
 
 /// A value and its place along the reduced dim; place −1: no value yet.
@@ -86,7 +63,7 @@ void reduce(ReduceKind kind, const Tensor& x, Tensor& y, ReduceShape s) {
     if (kind == ReduceKind::sum) reduce_as<T, SumOf<T>>(x, y, s);
     else if (kind == ReduceKind::max) reduce_as<T, MaxOf<T>>(x, y, s);
     else if (kind == ReduceKind::min) reduce_as<T, MinOf<T>>(x, y, s);
-    else reduce_to<SumOf<T>>(s, Squares<T>{Numbers<T>(x)}, StoreRoot<T>{Numbers<T>(y)});
+    else reduce_to<SumOf<T>>(s, Terms<T, 1, Squared>{{Numbers<T>(x)}}, StoreRoot<T>{Numbers<T>(y)});
   });
 }
 

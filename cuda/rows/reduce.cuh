@@ -2,9 +2,7 @@
 // and an associative, commutative operator(). source(at, k, i), at = (o·n + k)·inner + i, gives the elements and is
 // called once for each; sink(result, total) takes the totals. Three kernels: a thread for each result if n is short, a
 // team for each row if inner is 1, else a block for neighbouring columns. With too few results to fill the device, long
-// sums are split into pieces. A source of f32 and bf16 may have takes_eights(inner), narrow(), which is true for bf16,
-// kOperands, how many it reads, and eight<S>(at, k, x), which gives eight neighbours of S: where the first holds, a
-// thread takes eight columns. Limited by memory: one read of the source.
+// sums are split into pieces. Limited by memory: one read of the source.
 #pragma once
 
 #include <sluice/cuda/rows/rows.cuh>
@@ -119,6 +117,36 @@ template <class Op, class Sink> struct EightResults {
 #pragma unroll
     for (int e = 0; e < kNeighbours; ++e) sink(kNeighbours * i + e, total.x[e]);
   }
+};
+/// The source of term(numbers of one or two operands at a place, k). With operands of one dtype that lie in eights, a
+/// thread takes eight columns. (Behind a loop over the operands nvcc 13.0 would not unroll the loops of the kernels.)
+template <class T, int N, class Term> struct Terms {
+  static constexpr int kOperands = N;
+  Numbers<T> x[N];
+  Term term = {};
+  __device__ auto operator()(int64_t at, int64_t k, int64_t) const {
+    T v[N] = {x[0][at]};
+    if constexpr (N == 2) v[1] = x[1][at];
+    return term(v, k);
+  }
+  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> {
+    const auto fits = [&](const Numbers<T>& y) { return y.narrow == narrow() && y.in_vectors(inner); };
+    return std::all_of(x, x + N, fits);
+  }
+  bool narrow() const { return x[0].narrow; }
+  template <class S, class Total> __device__ void eight(int64_t at, int64_t k, Total (&y)[kNeighbours]) const {
+    Eight eights[N] = {x[0].template eight<S>(at)};
+    if constexpr (N == 2) eights[1] = x[1].template eight<S>(at);
+#pragma unroll
+    for (int e = 0; e < kNeighbours; ++e) {
+      float v[N] = {eights[0].x[e]};
+      if constexpr (N == 2) v[1] = eights[1].x[e];
+      y[e] = term(v, k);
+    }
+  }
+};
+template <class Total> struct Itself {
+  template <class T> __device__ Total operator()(const T (&x)[1], int64_t) const { return static_cast<Total>(x[0]); }
 };
 template <class Source>
 concept GivesEights = requires(const Source& source) {

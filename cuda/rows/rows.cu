@@ -142,22 +142,10 @@ struct SumGradients {
   __device__ Total operator()(Total u, Total v) const { return {u.w + v.w, u.b + v.b}; }
 };
 template <class T> struct GradientsOfRow {
-  static constexpr int kOperands = 2;
-  Numbers<T> x, g;
   const T* stats;
-  __device__ ParameterGradients operator()(int64_t at, int64_t row, int64_t) const {
-    return {static_cast<double>(g[at] * ((x[at] - stats[2 * row]) * stats[2 * row + 1])), static_cast<double>(g[at])};
-  }
-  bool takes_eights(int64_t n) const requires std::is_same_v<T, float> {
-    return x.narrow == g.narrow && x.in_vectors(n) && g.in_vectors(n);
-  }
-  bool narrow() const { return x.narrow; }
-  template <class S> __device__ void eight(int64_t at, int64_t row, ParameterGradients (&y)[kNeighbours]) const {
-    const Eight v = x.template eight<S>(at), slope = g.template eight<S>(at);
-    const float mean = stats[2 * row], r = stats[2 * row + 1];
-#pragma unroll
-    for (int e = 0; e < kNeighbours; ++e)
-      y[e] = {static_cast<double>(slope.x[e] * ((v.x[e] - mean) * r)), static_cast<double>(slope.x[e])};
+  __device__ ParameterGradients operator()(const T (&x_g)[2], int64_t row) const {
+    const T mean = stats[2 * row], r = stats[2 * row + 1];
+    return {static_cast<double>(x_g[1] * ((x_g[0] - mean) * r)), static_cast<double>(x_g[1])};
   }
 };
 template <class T> struct StoreGradients {
@@ -275,7 +263,7 @@ void norm_backward(const Tensor& x, const Tensor& w, const Tensor& g, const Tens
     const NormBackwardRow<T> body{from, weight, gradient, to, ps, spec.centred};
     for_each_row_of<T>(rows, n, body, from, weight, gradient, to);
     if (dw.defined() || db.defined())
-      reduce_to<SumGradients>({1, rows, n}, GradientsOfRow<T>{from, gradient, ps},
+      reduce_to<SumGradients>({1, rows, n}, Terms<T, 2, GradientsOfRow<T>>{{from, gradient}, {ps}},
                               StoreGradients<T>{Numbers<T>(dw), Numbers<T>(db)});
   });
 }

@@ -37,17 +37,8 @@ template <class T> struct AddColumnTotals {
     return {top, sum.total};
   }
 };
-template <class T> struct AloneInColumn {
-  static constexpr int kOperands = 1;
-  Numbers<T> x;
-  __device__ ColumnTotal<T> operator()(int64_t at, int64_t, int64_t) const { return {x[at], 1}; }
-  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> { return x.in_vectors(inner); }
-  bool narrow() const { return x.narrow; }
-  template <class S> __device__ void eight(int64_t at, int64_t, ColumnTotal<T> (&y)[kNeighbours]) const {
-    const Eight v = x.template eight<S>(at);
-#pragma unroll
-    for (int e = 0; e < kNeighbours; ++e) y[e] = {v.x[e], 1};
-  }
+struct AloneInColumn {
+  template <class T> __device__ ColumnTotal<T> operator()(const T (&x)[1], int64_t) const { return {x[0], 1}; }
 };
 template <class T> struct StoreShares {
   T *shift, *by;
@@ -137,22 +128,9 @@ struct Share {
   }
 };
 
-template <class T> struct GradientTerms {
-  static constexpr int kOperands = 2;
-  Numbers<T> y, g;
-  bool log;
-  __device__ double operator()(int64_t at, int64_t, int64_t) const { return term(y[at], g[at]); }
-  __device__ double term(T value, T slope) const {
-    return log ? static_cast<double>(slope) : static_cast<double>(value) * static_cast<double>(slope);
-  }
-  bool takes_eights(int64_t inner) const requires std::is_same_v<T, float> {
-    return y.narrow == g.narrow && y.in_vectors(inner) && g.in_vectors(inner);
-  }
-  bool narrow() const { return y.narrow; }
-  template <class S> __device__ void eight(int64_t at, int64_t, double (&terms)[kNeighbours]) const {
-    const Eight value = y.template eight<S>(at), slope = g.template eight<S>(at);
-#pragma unroll
-    for (int e = 0; e < kNeighbours; ++e) terms[e] = term(value.x[e], slope.x[e]);
+struct Product {
+  template <class T> __device__ double operator()(const T (&x)[2], int64_t) const {
+    return static_cast<double>(x[0]) * static_cast<double>(x[1]);
   }
 };
 struct Gradient {
@@ -167,7 +145,7 @@ struct Gradient {
 
 void logsumexp(const Tensor& x, Tensor& y, ReduceShape s) {
   dispatch_float("logsumexp", computed(x.dtype()), [&]<class T>() {
-    reduce_to<AddColumnTotals<T>>(s, AloneInColumn<T>{Numbers<T>(x)},
+    reduce_to<AddColumnTotals<T>>(s, Terms<T, 1, AloneInColumn>{{Numbers<T>(x)}},
                                   StoreShares<T>{nullptr, nullptr, true, Numbers<T>(y)});
   });
 }
@@ -178,7 +156,7 @@ void softmax_columns(const Tensor& x, Tensor& y, ReduceShape s, bool log) {
     const int64_t columns = s.outer * s.inner;
     const Scratch<T> of_columns(static_cast<std::size_t>(2 * columns));
     T *const shift = of_columns.get(), *const by = shift + columns;
-    reduce_to<AddColumnTotals<T>>(s, AloneInColumn<T>{from}, StoreShares<T>{shift, by, log});
+    reduce_to<AddColumnTotals<T>>(s, Terms<T, 1, AloneInColumn>{{from}}, StoreShares<T>{shift, by, log});
     for_each_of_columns(OfColumns<T, 1, 2, Share>{{log}, {from}, {Numbers<T>(shift), Numbers<T>(by)}, to, s});
   });
 }
@@ -187,7 +165,9 @@ void softmax_columns_backward(const Tensor& y, const Tensor& g, Tensor& dx, Redu
   dispatch_float("softmax", computed(y.dtype()), [&]<class T>() {
     const Numbers<T> a(y), b(g), to(dx);
     const Scratch<T> total(static_cast<std::size_t>(s.outer * s.inner));
-    reduce_to<SumOf<double>>(s, GradientTerms<T>{a, b, log}, StoreAs<T, double>{Numbers<T>(total.get())});
+    const StoreAs<T, double> sums{Numbers<T>(total.get())};
+    if (log) reduce_to<SumOf<double>>(s, Terms<T, 1, Itself<double>>{{b}}, sums);
+    else reduce_to<SumOf<double>>(s, Terms<T, 2, Product>{{a, b}}, sums);
     for_each_of_columns(OfColumns<T, 2, 1, Gradient>{{log}, {a, b}, {Numbers<T>(total.get())}, to, s});
   });
 }
