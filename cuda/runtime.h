@@ -48,12 +48,6 @@ template <class T> class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   T* get() const { return data_; }
-  /// Copies the first value to the host; waits for the device.
-  T first() const {
-    T value;
-    copy_to_host(&value, data_, sizeof(T));
-    return value;
-  }
 
  private:
   std::size_t bytes_;

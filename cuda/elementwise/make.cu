@@ -267,7 +267,7 @@ int64_t first_outside(const int64_t* index, int64_t n, int64_t low, int64_t limi
   copy_to_device(first.get(), &none, sizeof none);
   launch(first_outside_kernel, grid_of(std::min(ceil_div(n, kThreads), kMostBlocks)), dim3(kThreads), 0, index, n, low,
          limit, first.get());
-  return static_cast<int64_t>(first.first());
+  return static_cast<int64_t>(value_at(first.get()));
 }
 
 void copy(const Tensor& from, Tensor& to) {
@@ -293,7 +293,7 @@ void random(const RandomFill& f, Tensor& y) {
       refuse_in_recording("a random permutation");
       Tensor here = empty(y.shape(), {i64, cpu});
       kernel::random(f, here);
-      return copy_to_device(address_of(y), here.raw(), static_cast<std::size_t>(y.numel()) * sizeof(int64_t));
+      return transfer(cpu, here, y);
     }
     default: return dispatch_float("random", y.dtype(), [&]<class T>() { random_floats<T>(f, y); });
   }

@@ -98,7 +98,7 @@ void rope(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, Rope
 void t5_buckets(const Tensor& distance, const T5BucketOptions& options, Tensor& bucket) {
   Tensor here = empty(distance.shape(), {i64, cpu});
   kernel::t5_buckets(to(distance, cpu), options, here);
-  copy_to_device(address_of(bucket), here.raw(), static_cast<std::size_t>(bucket.numel()) * sizeof(int64_t));
+  transfer(cpu, here, bucket);
 }
 
 }  // namespace sluice::cuda

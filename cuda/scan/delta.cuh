@@ -214,9 +214,7 @@ template <class F> void with_delta_tile(const Tensor& k, const Tensor& write, co
     else if (g.rank() == 3) f.template operator()<T, N, ScanDecay::scalar>();
     else f.template operator()<T, N, ScanDecay::keys>();
   };
-  if (k.dtype() == f64) with_decay.template operator()<double, 32>();
-  else if (k.dim(3) <= 32 && write.dim(3) <= 32) with_decay.template operator()<float, 32>();
-  else with_decay.template operator()<float, 64>();
+  with_scan_tile(k, write, with_decay);
 }
 
 }  // namespace sluice::cuda

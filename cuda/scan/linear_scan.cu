@@ -55,9 +55,7 @@ void run_tile(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g
 void simt_scan(const Tensor& queries, const Tensor& keys, const Tensor& v, const Tensor& g, const LinearScanOptions& o,
                Tensor& y) {
   const Tensor q = spread(queries, v.dim(1)), k = spread(keys, v.dim(1));
-  if (q.dtype() == f64) run_tile<double, 32>(q, k, v, g, o, y);
-  else if (q.dim(3) <= 32 && v.dim(3) <= 32) run_tile<float, 32>(q, k, v, g, o, y);
-  else run_tile<float, 64>(q, k, v, g, o, y);
+  with_scan_tile(q, v, [&]<class T, int N>() { run_tile<T, N>(q, k, v, g, o, y); });
 }
 
 // -- running sums ----------------------------------------------------------------------------------------------------

@@ -71,12 +71,6 @@ template <class T, int N> void run(const DecayCall& call) {
   call.g.rank() == 3 ? run<T, N, ScanDecay::scalar>(call) : run<T, N, ScanDecay::values>(call);
 }
 
-void run(const DecayCall& call) {
-  if (call.a.dtype() == f64) run<double, 32>(call);
-  else if (call.a.dim(3) <= 32 && call.c.dim(3) <= 32) run<float, 32>(call);
-  else run<float, 64>(call);
-}
-
 }  // namespace
 
 void linear_scan_decay_backward(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& x, const Tensor& g,
@@ -92,7 +86,7 @@ void linear_scan_decay_backward(const Tensor& a, const Tensor& b, const Tensor& 
     const Tensor as = some(a), bs = some(b), cs = some(c), xs = some(x), gs = some(g);
     Tensor ys = some(y), zs = some(z), dgs = some(dg);
     if (by_heads) linear_scan_decay_backward(as, bs, cs, xs, gs, o, ys, zs, dgs);
-    else run({as, bs, cs, xs, gs, o, ys, zs, dgs});
+    else with_scan_tile(as, cs, [&]<class T, int N>() { run<T, N>({as, bs, cs, xs, gs, o, ys, zs, dgs}); });
   }
 }
 

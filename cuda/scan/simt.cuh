@@ -32,6 +32,13 @@ template <int N, ScanDecay decay> struct ScanTile {
   static constexpr int whole = factor + (by_channel ? steps * ld : 2 * steps), rest = whole + N, end = rest + N;
 };
 
+/// f.operator()<T, N>(): T is the dtype of keys [..., m] and values [..., e], N the columns of their tile.
+template <class F> void with_scan_tile(const Tensor& keys, const Tensor& values, F f) {
+  if (keys.dtype() == f64) f.template operator()<double, 32>();
+  else if (keys.dim(3) <= 32 && values.dim(3) <= 32) f.template operator()<float, 32>();
+  else f.template operator()<float, 64>();
+}
+
 template <class T> __device__ void load_4(T (&x)[4], Shared<T> from) {
   constexpr int n = 16 / sizeof(T);
 #pragma unroll
