@@ -21,8 +21,9 @@ struct LanguageModel {
       : embed({256, dim, 0.3}, rng), norm({dim, NormKind::rms}), head({dim, 256, /*bias=*/false}, rng) {
     const HeadsOptions heads{.dim = dim, .heads = 4, .kv_heads = 2, .causal = true, .use_rope = true};
     for (int64_t i = 0; i < depth; ++i)
-      blocks.emplace_back(MultiHeadAttention({.heads = heads, .gates = {AttentionGateOptions{}}}, rng),
-                          Glu({.dim = dim}, rng), TransformerBlockOptions{.norm = NormKind::rms});
+      blocks.push_back({MultiHeadAttention({.heads = heads, .gates = {AttentionGateOptions{}}}, rng),
+                        Glu({.dim = dim}, rng),
+                        {.norm = NormKind::rms}});
   }
   /// tokens [batch, n] → logits [batch, n, 256]. What is handed on makes it a stream, when generate() calls it.
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
@@ -91,6 +92,6 @@ int main(int argc, char** argv) try {
 
 // Expected output:
 // 133440 parameters, 24161 bytes of text
-// every young miller paints the gate at dawn.
-// every old miller closes the sluice at dusk.
-// every tired ferrywoman opens a sluice at dawn.
+// every lock keeper closes the weir at dusk.
+// every young lock keeper watches a bridge at dawn.
+// every tired lock keeper paints a gate.

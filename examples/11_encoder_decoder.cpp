@@ -15,8 +15,8 @@ struct DecoderLayer {
       : self({.heads = {.dim = kDim, .heads = 4, .causal = true, .use_rope = true, .residual = true},
               .norm = NormKind::layer},
              rng),
-        cross(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .context_dim = kDim}}, rng),
-              Mlp({.dim = kDim}, rng)) {}
+        cross{MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .context_dim = kDim}}, rng),
+              Mlp({.dim = kDim}, rng)} {}
   Tensor operator()(const Tensor& x, const Pass& pass) const { return cross(self(x, pass), pass); }
   SLUICE_PARTS(self, cross);
 };
@@ -30,8 +30,8 @@ struct Sorter {
   explicit Sorter(Rng& rng)
       : embed({kDigits + 1, kDim, 0.3}, rng), read({kDim}), written({kDim}), head({kDim, kDigits}, rng) {
     for (int i = 0; i < 2; ++i) {
-      encoder.emplace_back(MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .use_rope = true}}, rng),
-                           Mlp({.dim = kDim}, rng));
+      encoder.push_back(
+          {MultiHeadAttention({.heads = {.dim = kDim, .heads = 4, .use_rope = true}}, rng), Mlp({.dim = kDim}, rng)});
       decoder.emplace_back(rng);
     }
   }
@@ -78,4 +78,4 @@ int main(int argc, char**) {
 }
 
 // Expected output:
-// 100.0 % of 32 sequences of 10 digits sorted without error
+// 90.6 % of 32 sequences of 10 digits sorted without error

@@ -36,8 +36,8 @@ struct ViT {
     place = normal({1, 17, dim}, 0, 0.02, rng).requires_grad_();
     token = normal({1, 1, dim}, 0, 0.02, rng).requires_grad_();
     for (int64_t i = 0; i < depth; ++i)
-      blocks.emplace_back(MultiHeadAttention({.heads = {.dim = dim, .heads = 4}}, rng), Mlp({.dim = dim}, rng),
-                          TransformerBlockOptions{.dropout = 0.1});
+      blocks.push_back(
+          {MultiHeadAttention({.heads = {.dim = dim, .heads = 4}}, rng), Mlp({.dim = dim}, rng), {.dropout = 0.1}});
   }
   /// pixels [batch, 8, 8] → logits [batch, 10].
   Tensor operator()(const Tensor& pixels, const Pass& pass = {}) const {
@@ -86,8 +86,8 @@ int main(int argc, char** argv) try {
 
 // Expected output:
 // …
-// 99.4 % of 320 images not seen before
+// 97.8 % of 320 images not seen before
 
 // Expected output with digits.csv:
 // …
-// 89.7 % of 360 images not seen before
+// 90.0 % of 360 images not seen before

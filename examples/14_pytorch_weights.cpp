@@ -21,7 +21,7 @@ struct Model {
   explicit Model(Rng& rng) : embed({50, 16}, rng), head({16, 50}, rng) {
     const HeadsOptions heads{.dim = 16, .heads = 4, .qkv_bias = true, .out_bias = true};  // torch has all biases
     for (int i = 0; i < 2; ++i)
-      layers.emplace_back(MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 16, .hidden = 40}, rng));
+      layers.push_back({MultiHeadAttention({.heads = heads}, rng), Mlp({.dim = 16, .hidden = 40}, rng)});
   }
   Tensor operator()(const Tensor& tokens, const Pass& pass = {}) const {
     Tensor x = embed(tokens);

@@ -33,10 +33,12 @@ struct DeepLm {
     for (int64_t i = 0; use_gau && i < layers; ++i)
       gau.emplace_back(GauOptions{.dim = s.dim, .key_dim = s.key_dim, .causal = true, .placement = GauPlacement::post},
                        rng);
-    for (int64_t i = 0; !use_gau && i < layers / 2; ++i)
-      blocks.emplace_back(MultiHeadAttention({.dim = s.dim, .heads = 4, .causal = true, .use_rope = true}, rng),
-                          Mlp({.dim = s.dim, .hidden = 4 * s.dim + s.key_dim, .init = Init::xavier()}, rng),
+    for (int64_t i = 0; !use_gau && i < layers / 2; ++i) {
+      // Not as an argument: the order in which arguments draw would be the compiler's.
+      const Mlp mlp({.dim = s.dim, .hidden = 4 * s.dim + s.key_dim, .init = Init::xavier()}, rng);
+      blocks.emplace_back(MultiHeadAttention({.dim = s.dim, .heads = 4, .causal = true, .use_rope = true}, rng), mlp,
                           TransformerBlockOptions{.placement = NormPlacement::post, .residual_scale = alpha});
+    }
   }
   Tensor operator()(const Tensor& bytes) const {
     Tensor x = norm(embed(bytes));
