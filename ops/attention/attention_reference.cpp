@@ -34,10 +34,9 @@ Tensor attention_products(const Tensor& q, const Tensor& k, const AttentionOptio
 }
 
 Tensor attention_scores(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
-  const int64_t m = q.dim(2), n = k.dim(2);
   Tensor s = attention_products(q, k, o);
   if (o.bias.defined()) s = s + o.bias;
-  if (o.relative_bias.defined() && m > 0 && n > 0) s = s + relative_matrix(o.relative_bias, m, n);
+  if (o.relative_bias.defined()) s = s + relative_matrix(o.relative_bias, q.dim(2), k.dim(2));
   if (o.row_scale.defined()) s = s * unsqueeze(o.row_scale.detach(), -1);
   return s;
 }

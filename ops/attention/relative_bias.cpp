@@ -74,10 +74,11 @@ Tensor relative_rope(const Tensor& a, const Tensor& b, int64_t m, int64_t n, Rop
 
 Tensor relative_matrix(const Tensor& table, int64_t m, int64_t n) {
   detail::check_defined("relative_matrix", {{"table", table}});
-  const int64_t width = checked_add("relative_matrix", n, m) - 1;
-  if (table.rank() != 2 || table.dim(1) != width || m < 1 || n < 1)
+  const int64_t width = std::max<int64_t>(0, checked_add("relative_matrix", n, m) - 1);
+  if (table.rank() != 2 || table.dim(1) != width || m < 0 || n < 0)
     fail("relative_matrix: table=", table, " does not fit; need [heads, ", width, "] for m=", m, ", n=", n);
   checked_numel("relative_matrix", {table.dim(0), m, n});
+  if (m == 0 || n == 0) return zeros({table.dim(0), m, n}, table.options());
   // Row i is a window of n entries from m − 1 − i.
   return flip(unfold(table, 1, n, 1), {1});
 }

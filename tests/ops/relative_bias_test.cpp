@@ -80,6 +80,7 @@ TEST_CASE("relative bias: what does not fit, and by which words", "[relative_bia
   CHECK_THROWS_WITH(relative_matrix(zeros({1, 4}), 2, 4),
                     Contains("relative_matrix") && Contains("[1,4]") && Contains("5"));
   CHECK_THROWS_AS(relative_matrix(zeros({4}), 2, 3), ShapeError);
+  CHECK_THROWS_AS(relative_matrix(zeros({1, 2}), -1, 4), ShapeError);
   const Tensor q = zeros({1, 2, 3, 4}), k = zeros({1, 2, 5, 4});
   AttentionOptions o;
   o.relative_bias = zeros({1, 6});
@@ -92,6 +93,7 @@ TEST_CASE("relative bias: what does not fit, and by which words", "[relative_bia
   for (int64_t n : {0, 1, 3})
     for (int64_t m : {0, 1, 3}) {
       CHECK(relative_alibi(zeros({2}), m, n).shape() == Shape{2, std::max<int64_t>(0, n + m - 1)});
+      CHECK(relative_matrix(relative_alibi(zeros({2}), m, n), m, n).shape() == Shape{2, m, n});
       CHECK(relative_t5(zeros({32, 2}), m, n).shape() == Shape{2, std::max<int64_t>(0, n + m - 1)});
       CHECK(relative_rope(zeros({4}), zeros({4}), m, n).shape() == Shape{1, std::max<int64_t>(0, n + m - 1)});
     }
