@@ -8,6 +8,7 @@
 #include <sluice/ops/gemm/precision.h>
 #include <sluice/ops/basic.h>
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +16,8 @@
 namespace sluice {
 
 namespace {
+
+bool is_frozen(const Edge& e) { return e.node->is_leaf() && static_cast<const Leaf&>(*e.node).frozen; }
 
 /// What a segment of a graph, the nodes above `root` that were created after `start`, takes from outside.
 struct Captured {
@@ -144,15 +147,21 @@ Tensor Checkpoint::run_again(const std::vector<Tensor>& xs) const {
   }();
   if (!same_draws(tape, again))
     fail<AutogradError>("checkpoint: the second run drew other random numbers than the first");
-  if (y.shape() != outputs[0].shape)
-    fail<AutogradError>("checkpoint: the second run gave shape ", y, ", the first gave ", outputs[0].shape);
+  const OutputMeta& first = outputs[0];
+  if (!y.defined()) fail<AutogradError>("checkpoint: the second run returned an undefined tensor");
+  if (y.shape() != first.shape || y.dtype() != first.dtype)
+    fail<AutogradError>("checkpoint: the second run gave ", y.dtype(), y, ", the first gave ", first.dtype,
+                        first.shape);
+  const auto captured_frozen = std::any_of(edges.begin() + static_cast<std::ptrdiff_t>(inputs), edges.end(), is_frozen);
+  if (!y.requires_grad() && !captured_frozen)
+    fail<AutogradError>("checkpoint: the second run gave a constant, the first a tensor with a history");
   return y;
 }
 
 void Checkpoint::check_reads(const Captured& again, const Versions& before) const {
   for (std::size_t i = inputs; i < edges.size(); ++i) {
     const Node* const node = edges[i].node.get();
-    if (node->is_leaf() && !static_cast<const Leaf*>(node)->frozen && !again.reached.contains(node))
+    if (node->is_leaf() && !is_frozen(edges[i]) && !again.reached.contains(node))
       fail<AutogradError>("checkpoint: the second run did not read a leaf that the first had read; ",
                           "capture tensors by value");
   }

@@ -36,9 +36,9 @@ std::vector<Tensor> custom_op(std::string name, const std::vector<Tensor>& input
 /// Returns f(inputs) without keeping intermediate results; the backward pass runs f again (Chen et al. 2016, "sublinear
 /// memory"). The second run draws the same random numbers, so dropout masks agree, and computes products in the
 /// precision of the first. Gradients also reach tensors that f captures. The result of f must not be one of its inputs.
-/// backward() throws AutogradError if the second run differs from the first: another shape, other random numbers, a
-/// captured reference that now names another tensor with gradients, or an edit of a captured tensor that a gradient
-/// reads. Other edits of captures, and a reference to another constant, are not noticed. ValueError if f is empty.
+/// backward() throws AutogradError if the second run differs from the first: another shape or dtype, no history, other
+/// random numbers, a captured reference that now names another tensor with gradients, or an edit of a captured tensor
+/// that a gradient reads. Other edits, and references to another constant, are not noticed. ValueError for an empty f.
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs);
 
 /// Jacobian-vector product J(x)·v of f at x, by differentiating the vector-Jacobian product twice. Throws ShapeError

@@ -243,6 +243,24 @@ TEST_CASE("checkpoint: a second run of another shape is an error; a throwing f l
   CHECK(x.grad().to_vector<double>() == std::vector<double>(4, 2.0));
 }
 
+TEST_CASE("checkpoint: a second run of another dtype, without history or without a result is an error",
+          "[checkpoint]") {
+  const Tensor x = leaf({4}, 1);
+  const auto second = [&](const std::function<Tensor(const Tensor&)>& f) {
+    const Tensor y =
+        checkpoint([&f, runs = 0](const Inputs& in) mutable { return runs++ ? f(in[0]) : sum(in[0]); }, {x});
+    backward(y);
+  };
+  CHECK_THROWS_WITH(second([](const Tensor& in) { return to(sum(in), f32); }), Contains("f32[]") && Contains("f64[]"));
+  CHECK_THROWS_WITH(second([](const Tensor& in) { return sum(in.detach()); }), Contains("gave a constant"));
+  CHECK_THROWS_WITH(second([](const Tensor&) { return Tensor(); }), Contains("second run returned"));
+  Tensor w = leaf({4}, 2);
+  const Tensor y = checkpoint([&](const Inputs& in) { return sum(in[0].detach() * w); }, {x});
+  w.requires_grad_(false);
+  backward(y);  // a leaf that was frozen in the meantime wants no gradient
+  CHECK_FALSE(w.grad().defined());
+}
+
 TEST_CASE("checkpoint: keeps the input of a segment instead of what lies inside", "[checkpoint]") {
   Tensor x = leaf({64, 1024}, 1, f32);  // 256 KB
   const int64_t block = 64 * 1024 * 4;
