@@ -90,11 +90,7 @@ Tensor holes(int64_t n) {
 void layer(Hash& hash, const LayerSample& s, const LayerInputs& in) {
   const Tensor y = call(*s.layer, in);
   hash.add(y);
-  std::vector<Tensor> leaves;
-  for (const NamedTensor& t : s.layer->state())
-    if (t.tensor.requires_grad()) leaves.push_back(t.tensor);
-  if (is_float(in.x.dtype())) leaves.push_back(in.x);
-  if (y.requires_grad()) hash.add(grad({sum(square(y))}, leaves, {.allow_unused = true}));
+  if (y.requires_grad()) hash.add(grad({sum(square(y))}, s.leaves(in), {.allow_unused = true}));
 }
 
 void layers() {

@@ -40,25 +40,19 @@ Work layer_call(Draw& draw) {
   const int64_t batch = 1 + draw.below(8);
   const int64_t n = 3 + draw.below(68);  // what global positions and tables of positions allow
   const LayerInputs in = s->inputs(batch, n, 1, true);
-  auto weights = [s] {
-    std::vector<Tensor> leaves;
-    for (const NamedTensor& t : s->layer->state())
-      if (t.tensor.requires_grad()) leaves.push_back(t.tensor);
-    return leaves;
-  };
-  auto run = [s, in, weights] {
+  auto run = [s, in] {
     const Tensor y = call(*s->layer, in);
     std::string bytes;
     append_bytes(bytes, y);
-    const std::vector<Tensor> leaves = weights();
+    const std::vector<Tensor> leaves = s->leaves();
     if (y.requires_grad() && !leaves.empty())
       for (const Tensor& g : grad({sum(square(y))}, leaves, {.allow_unused = true}))
         if (g.defined()) append_bytes(bytes, g);
     return bytes;
   };
-  return {str(s->text, ", batch ", batch, ", n ", n), run, [weights] {
+  return {str(s->text, ", batch ", batch, ", n ", n), run, [s] {
             std::string bytes;
-            for (const Tensor& w : weights()) append_bytes(bytes, w);
+            for (const Tensor& w : s->leaves()) append_bytes(bytes, w);
             return bytes;
           }};
 }

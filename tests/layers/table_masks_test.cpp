@@ -352,11 +352,7 @@ TEST_CASE("table: no sequences, no tokens, one token", "[table]") {
       CHECK(y.dim(1) == n);
       CHECK(all(isfinite(y)).item());
       if (!y.requires_grad()) continue;
-      std::vector<Tensor> leaves;
-      for (const NamedTensor& t : s.layer->state())
-        if (t.tensor.requires_grad()) leaves.push_back(t.tensor);
-      if (is_float(in.x.dtype())) leaves.push_back(in.x);
-      for (const Tensor& g : grad({sum(y)}, leaves, {.allow_unused = true}))
+      for (const Tensor& g : grad({sum(y)}, s.leaves(in), {.allow_unused = true}))
         CHECK((!g.defined() || all(isfinite(g)).item()));
     }
   });

@@ -191,11 +191,7 @@ TEST_CASE("table: results do not depend on the number of threads", "[table]") {
       set_num_threads(threads);
       const LayerInputs in = s.inputs(3, 70, 2, true);  // enough to be cut
       const Tensor y = call(*s.layer, in);
-      std::vector<Tensor> leaves;
-      for (const NamedTensor& t : s.layer->state())
-        if (t.tensor.requires_grad()) leaves.push_back(t.tensor);
-      if (is_float(in.x.dtype())) leaves.push_back(in.x);
-      results.push_back(grad({sum(square(y))}, leaves, {.allow_unused = true}));
+      results.push_back(grad({sum(square(y))}, s.leaves(in), {.allow_unused = true}));
       results.back().push_back(y);
     }
     for (std::size_t i = 0; i < results[0].size(); ++i)

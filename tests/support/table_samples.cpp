@@ -140,6 +140,14 @@ bool LayerSample::causal() const {
   return !cross() && (always || has("causal", true) || has("direction", "causal"));
 }
 
+std::vector<Tensor> LayerSample::leaves(const LayerInputs& in) const {
+  std::vector<Tensor> leaves;
+  for (const NamedTensor& t : layer->state())
+    if (t.tensor.requires_grad()) leaves.push_back(t.tensor);
+  if (in.x.defined() && is_float(in.x.dtype())) leaves.push_back(in.x);
+  return leaves;
+}
+
 LayerInputs LayerSample::inputs(int64_t batch, int64_t n, uint64_t seed, bool traced) const {
   Rand rand(seed + 100 * layer_seed().value_or(0));
   const LayerWidth w = layer_width(options);

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace sluice::testing {
 
@@ -43,6 +44,8 @@ struct LayerSample {
   bool masks_keys() const { return cross() || row.key_mask; }
   /// x, and whatever else the layer needs; float ones are leaves if they are to be `traced`.
   LayerInputs inputs(int64_t batch, int64_t n, uint64_t seed, bool traced = false) const;
+  /// What is trained, then x if it is of floats.
+  std::vector<Tensor> leaves(const LayerInputs& in = {}) const;
 };
 /// The layer with all trained tensors drawn from [-0.7, 0.7], and buffers as they were; the values fit into f32.
 LayerSample make_sample(const LayerRow& row, const Json& sample, DType dtype = f64);
