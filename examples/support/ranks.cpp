@@ -3,7 +3,6 @@
 #include "corpus.h"
 
 #include <stdexcept>
-#include <string_view>
 
 namespace sluice::examples {
 

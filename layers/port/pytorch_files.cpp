@@ -5,9 +5,6 @@
 #include <sluice/core/text/json.h>
 #include <sluice/core/text/utf8.h>
 
-#include <algorithm>
-#include <string_view>
-
 namespace sluice::detail {
 
 std::map<std::string, std::string> read_index(const char* op, const std::string& path) {

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
 namespace sluice {
 

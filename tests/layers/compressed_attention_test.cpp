@@ -11,7 +11,6 @@
 #include <sluice/ops/rows/norm.h>
 #include <sluice/parallel/sequence.h>
 
-#include <string>
 #include <vector>
 
 using namespace sluice;

@@ -12,7 +12,6 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <set>
 
 using namespace sluice;
 

@@ -9,9 +9,6 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
 
-#include <cmath>
-#include <functional>
-
 using namespace sluice;
 using namespace sluice::testing;
 

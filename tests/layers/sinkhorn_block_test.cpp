@@ -11,7 +11,6 @@
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
-#include <cmath>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -1,8 +1,6 @@
 // References of the layers with chosen or doubly stochastic weights.
 #include "layers/heads_reference.h"
 
-#include <numeric>
-
 namespace sluice::testing {
 
 namespace {

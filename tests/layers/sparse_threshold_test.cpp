@@ -8,7 +8,6 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
 
-#include <algorithm>
 #include <cmath>
 
 using namespace sluice;

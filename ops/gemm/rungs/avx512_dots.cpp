@@ -6,8 +6,6 @@
 #if defined(__x86_64__)
 #include <sluice/ops/gemm/rungs/amx_tiles.inc>
 
-#include <algorithm>
-
 namespace sluice::detail {
 
 namespace {
