@@ -26,11 +26,6 @@ struct Call {
   AttentionOptions options = {};
 };
 
-double off_by(const Tensor& got, const Tensor& want) {  // relative, L2
-  const Tensor difference = to(to(got, cpu), f64) - want;
-  return std::sqrt(sum(square(difference)).item() / sum(square(want)).item());
-}
-
 /// Attention there and here, and on both sides the gradients of q, k and v for an output gradient of ones.
 void check(const Call& c, uint64_t seed) {
   INFO("heads " << c.heads << " of " << c.kv_heads << ", m " << c.m << ", n " << c.n << ", d " << c.d << ", dv " << c.dv
@@ -54,8 +49,8 @@ void check(const Call& c, uint64_t seed) {
   const std::vector<Tensor> got = with_gradients(to(q, gpu), to(k, gpu), to(v, gpu), there);
   const std::vector<Tensor> want = with_gradients(to(q, f64), to(k, f64), to(v, f64), here);
   CHECK(got[0].dtype() == bf16);
-  CHECK(off_by(got[0], want[0]) < 0x1p-8);
-  for (std::size_t i = 1; i < want.size(); ++i) CHECK(off_by(got[i], want[i]) < 0x1p-6);
+  CHECK(relative_distance(got[0], want[0]) < 0x1p-8);
+  for (std::size_t i = 1; i < want.size(); ++i) CHECK(relative_distance(got[i], want[i]) < 0x1p-6);
 }
 
 }  // namespace

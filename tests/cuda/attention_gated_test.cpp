@@ -27,16 +27,6 @@ namespace {
 
 const Device gpu = Device::cuda();
 
-/// |got − want| over |want| in L2: a tensor all of one wrong sign is off by 2, one wrong head by about 1.
-double off(const Tensor& got, const Tensor& want) {
-  const std::vector<double> y = to(to(contiguous(got.detach()), cpu), f64).to_vector<double>(),
-                            x = contiguous(want.detach()).to_vector<double>();
-  REQUIRE(got.shape() == want.shape());
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) error += (y[i] - x[i]) * (y[i] - x[i]), size += x[i] * x[i];
-  return std::sqrt(error / size);
-}
-
 /// The kernels that were called.
 struct Called : detail::Observer {
   std::vector<std::string> names;
@@ -119,16 +109,16 @@ void check(const Call& c, uint64_t seed) {
   cuda::emulator::set_schedule(0);
   const Found want = run(cpu, f64);
   const double half = c.dtype == bf16 ? 2 : 1;  // results are rounded, too
-  CHECK(off(got.out, want.out) < half * 0x1.8p-9);
+  CHECK(relative_distance(got.out, want.out) < half * 0x1.8p-9);
   for (std::size_t i = 0; i < want.first.size(); ++i) {
     INFO("operand " << i);
     const double allowed = half * (i == 4 ? 0x1p-7 : 0x1p-8);  // the sink's is three sums over δ of both signs
-    CHECK(off(got.first[i], want.first[i]) < allowed);
-    CHECK(off(got.later[i], want.first[i]) < allowed);
+    CHECK(relative_distance(got.first[i], want.first[i]) < allowed);
+    CHECK(relative_distance(got.later[i], want.first[i]) < allowed);
   }
   for (std::size_t i = 0; i < want.second.size(); ++i) {
     INFO("second, operand " << i);
-    CHECK(off(got.second[i], want.second[i]) < (c.dtype == bf16 ? 0x1p-7 : 1e-5));
+    CHECK(relative_distance(got.second[i], want.second[i]) < (c.dtype == bf16 ? 0x1p-7 : 1e-5));
   }
 }
 
@@ -176,7 +166,7 @@ TEST_CASE("cuda attention: layers with a gate, in one kernel", "[cuda]") {
     for (std::size_t i = 0; i < want.size(); ++i) {
       INFO("gradient " << i << " of " << want.size() - 1);
       // Every product's operands are rounded; a headwise gate's bias has two numbers, sums whose terms cancel.
-      CHECK(off(got[i], want[i]) < (want[i].numel() < 3 ? 0x1p-5 : 0x1p-6));
+      CHECK(relative_distance(got[i], want[i]) < (want[i].numel() < 3 ? 0x1p-5 : 0x1p-6));
     }
   };
   uint64_t seed = 20;

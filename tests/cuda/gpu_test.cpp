@@ -36,15 +36,6 @@ std::vector<Tensor> with_gradients(const std::vector<Shape>& shapes, Device devi
   return all;
 }
 
-/// ‖got − want‖ / ‖want‖; infinite where one has a NaN.
-double distance(const Tensor& got, const Tensor& want) {
-  const auto x = to(to(got, cpu), f64).to_vector<double>(), y = to(to(want, cpu), f64).to_vector<double>();
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < y.size(); ++i) error += (x[i] - y[i]) * (x[i] - y[i]), size += y[i] * y[i];
-  const double d = std::sqrt(error / size);
-  return d == d ? d : kInf;
-}
-
 }  // namespace
 
 TEST_CASE("gpu: signs of life, memory", "[gpu][life]") {
@@ -199,18 +190,21 @@ TEST_CASE("gpu: products in bf16, of rounded operands and of tensors of bf16", "
           PrecisionScope scope(Precision::bf16);
           // What is multiplied seldom may stay as it is.
           const double most = real || std::min(n, m) < 64 || n * m * k < 1 << 18 ? 1e-2 : 1e-5;
-          CHECK(distance(matmul(on_gpu(a), on_gpu(b)), want) < most);
-          CHECK(distance(matmul(transpose(on_gpu(contiguous(transpose(a, 1, 2))), 1, 2), on_gpu(b)), want) < most);
-          CHECK(distance(matmul(on_gpu(a), transpose(on_gpu(contiguous(transpose(b, 1, 2))), 1, 2)), want) < most);
-          CHECK(distance(matmul(on_gpu(a), expand(on_gpu(w), {5, k, m})), matmul(rounded(a), rounded(w))) < most);
-          CHECK(distance(linear(on_gpu(a), on_gpu(w), on_gpu(rounded(bias))), biased) < most);
+          CHECK(relative_distance(matmul(on_gpu(a), on_gpu(b)), want) < most);
+          CHECK(relative_distance(matmul(transpose(on_gpu(contiguous(transpose(a, 1, 2))), 1, 2), on_gpu(b)), want) <
+                most);
+          CHECK(relative_distance(matmul(on_gpu(a), transpose(on_gpu(contiguous(transpose(b, 1, 2))), 1, 2)), want) <
+                most);
+          CHECK(relative_distance(matmul(on_gpu(a), expand(on_gpu(w), {5, k, m})), matmul(rounded(a), rounded(w))) <
+                most);
+          CHECK(relative_distance(linear(on_gpu(a), on_gpu(w), on_gpu(rounded(bias))), biased) < most);
         }
         const Tensor x = on_gpu(to(a, bf16)), y = on_gpu(to(b, bf16)), z = on_gpu(to(w, bf16)),
                      v = on_gpu(to(bias, bf16));
         CHECK(matmul(x, y).dtype() == bf16);
-        CHECK(distance(matmul(x, y), want) < 4e-3);
-        CHECK(distance(matmul(transpose(y, 1, 2), transpose(x, 1, 2)), transpose(want, 1, 2)) < 4e-3);
-        CHECK(distance(linear(x, z, v), biased) < 4e-3);
+        CHECK(relative_distance(matmul(x, y), want) < 4e-3);
+        CHECK(relative_distance(matmul(transpose(y, 1, 2), transpose(x, 1, 2)), transpose(want, 1, 2)) < 4e-3);
+        CHECK(relative_distance(linear(x, z, v), biased) < 4e-3);
       }
 }
 
@@ -234,8 +228,8 @@ TEST_CASE("gpu: attention of every kind at the sizes of models", "[gpu]") {
         const auto tensor_cores = run(Device::cuda(), Precision::bf16);
         const auto again = run(Device::cuda(), Precision::bf16);
         for (std::size_t i = 0; i < want.size(); ++i) {
-          CHECK(distance(plain[i], want[i]) < 1e-4);
-          CHECK(distance(tensor_cores[i], want[i]) < 2e-2);
+          CHECK(relative_distance(plain[i], want[i]) < 1e-4);
+          CHECK(relative_distance(tensor_cores[i], want[i]) < 2e-2);
           CHECK(same_bits(to(again[i], cpu), to(tensor_cores[i], cpu)));
         }
       }

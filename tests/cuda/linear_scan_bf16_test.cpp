@@ -45,8 +45,8 @@ void check_sample(const ScanSample& given, bool heads_inside) {
   const Tensor want = recurrence(s);
   INFO(s.text());
   const Tensor got = run(s, f32, Precision::bf16, heads_inside), narrow = run(s, bf16, Precision::f32, heads_inside);
-  CHECK(distance(got, want) < 4e-3);     // A, S and what is carried to the end of a chunk are rounded once each
-  CHECK(distance(narrow, want) < 5e-3);  // and the result
+  CHECK(relative_distance(got, want) < 4e-3);  // A, S and what is carried to the end of a chunk are rounded once each
+  CHECK(relative_distance(narrow, want) < 5e-3);  // and the result
   CHECK(max_abs_diff(got, want) < 2e-2 * max_abs(want));
   CHECK(max_abs_diff(narrow, to(to(got, bf16), f64)) == 0);  // the same sums
 }
@@ -171,9 +171,9 @@ TEST_CASE("cuda scan, bf16: gradients", "[cuda]") {
       const auto fine = gradients(Device::cuda(), f32, Precision::f32);
       for (std::size_t i = 0; i < got.size(); ++i) {
         INFO(s.text() << " result " << i);
-        CHECK(distance(got[i], want[i]) < 1e-2);
-        CHECK(distance(got[i], want[i]) > 1e-5);  // on tensor cores
-        CHECK(distance(fine[i], want[i]) < 1e-6);
+        CHECK(relative_distance(got[i], want[i]) < 1e-2);
+        CHECK(relative_distance(got[i], want[i]) > 1e-5);  // on tensor cores
+        CHECK(relative_distance(fine[i], want[i]) < 1e-6);
       }
     }
 }

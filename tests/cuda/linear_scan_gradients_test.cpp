@@ -82,10 +82,10 @@ void check_close(const Sample& s, double decay = 8e-3) {
   const char* const names[] = {"dq", "dk", "dv", "dg"};
   for (std::size_t i = 0; i < 4; ++i) {
     INFO(names[i]);
-    CHECK(distance(got[i], want[i]) < (i == 3 ? decay : 4e-3));
-    CHECK(distance(rounded[i], want[i]) < (i == 3 ? decay : 5e-3));
+    CHECK(relative_distance(got[i], want[i]) < (i == 3 ? decay : 4e-3));
+    CHECK(relative_distance(rounded[i], want[i]) < (i == 3 ? decay : 5e-3));
   }
-  CHECK(distance(got[0], want[0]) > 1e-6);  // on tensor cores
+  CHECK(relative_distance(got[0], want[0]) > 1e-6);  // on tensor cores
 }
 
 }  // namespace
@@ -116,13 +116,13 @@ TEST_CASE("cuda scan gradients, bf16: the gradient of a decay where nearly all o
   Sample s = sample(rand, {1, 2, 2000, 16}, 16, 2, -1e-4);
   for (Tensor* x : {&s.scan.q, &s.scan.k, &s.scan.v, &s.dout}) *x = abs(*x);  // sums grow with the sequence
   const auto want = exact(s), got = gradients(s, Device::cuda(), {});
-  CHECK(distance(got[3], want[3]) < 1e-3);
-  CHECK(distance(first(got[3]), first(want[3])) < 1e-3);
+  CHECK(relative_distance(got[3], want[3]) < 1e-3);
+  CHECK(relative_distance(first(got[3]), first(want[3])) < 1e-3);
   s = sample(rand, {1, 2, 500, 16}, 16, 2, -50);  // beside the pairs j = t the others are small
   const auto strong = exact(s), of_strong = gradients(s, Device::cuda(), {});
-  CHECK(distance(of_strong[3], strong[3]) < 1e-3);
+  CHECK(relative_distance(of_strong[3], strong[3]) < 1e-3);
   const Tensor terms = s.scan.q * of_strong[0] - s.scan.k * of_strong[1];
-  CHECK(distance(cumsum(sum(terms, {-1}), 2, {.reverse = true}), strong[3]) > 1);
+  CHECK(relative_distance(cumsum(sum(terms, {-1}), 2, {.reverse = true}), strong[3]) > 1);
 }
 
 TEST_CASE("cuda scan gradients, bf16: heads that share q and k", "[cuda]") {
@@ -138,7 +138,7 @@ TEST_CASE("cuda scan gradients, bf16: heads that share q and k", "[cuda]") {
       if (by_key) s.scan.decay = unsqueeze(s.scan.decay, -1) * abs(random_tensor({2, 4, 40, 17}, f64, rand));
       s.scan.options.exclusive = exclusive;
       const auto want = exact(s), got = gradients(s, Device::cuda(), {f64, f64, Precision::f32});
-      for (std::size_t i = 0; i < 4; ++i) CHECK(distance(got[i], want[i]) < 1e-12);
+      for (std::size_t i = 0; i < 4; ++i) CHECK(relative_distance(got[i], want[i]) < 1e-12);
     }
 
   // Parts of three heads, whose dq and dk a block adds up; in several turns.
@@ -150,7 +150,8 @@ TEST_CASE("cuda scan gradients, bf16: heads that share q and k", "[cuda]") {
          dv = empty(v.shape(), v.options()), dg = empty(g.shape(), g.options());
   kernel::linear_scan_bf16_backward(q, moved(s.scan.k), v, g, moved(s.dout), dq, dk, dv, dg);
   const Tensor got[] = {detail::gather_heads(dq, 2), detail::gather_heads(dk, 2), dv, dg};
-  for (std::size_t i = 0; i < 4; ++i) CHECK(distance(to(to(got[i], cpu), f64), want[i]) < (i == 3 ? 8e-3 : 4e-3));
+  for (std::size_t i = 0; i < 4; ++i)
+    CHECK(relative_distance(to(to(got[i], cpu), f64), want[i]) < (i == 3 ? 8e-3 : 4e-3));
 }
 
 TEST_CASE("cuda scan gradients, bf16: decays from none to −∞", "[cuda]") {
@@ -164,7 +165,7 @@ TEST_CASE("cuda scan gradients, bf16: decays from none to −∞", "[cuda]") {
     const auto got = gradients(s, Device::cuda(), {});
     for (const Tensor& x : got) CHECK(all(isfinite(x)).item() == 1);
     if (g == kForgets) CHECK(max_abs(got[3] * to(some, f64)) == 0);
-    else CHECK(distance(got[3] * s.scan.decay, exact(s)[3] * s.scan.decay) < 8e-3);  // by logarithms of rates
+    else CHECK(relative_distance(got[3] * s.scan.decay, exact(s)[3] * s.scan.decay) < 8e-3);  // by logarithms of rates
   }
 }
 
@@ -208,8 +209,8 @@ TEST_CASE("cuda scan gradients, bf16: which calls go there", "[cuda]") {
     Sample s = sample(rand, v, m, v[1], -0.1);
     s.scan.options.exclusive = exclusive;
     const auto want = exact(s), got = gradients(s, Device::cuda(), how);
-    if (got.size() > 3) CHECK(distance(got[3], want[3]) < 8e-3);
-    return distance(got[0], want[0]) > 1e-5;
+    if (got.size() > 3) CHECK(relative_distance(got[3], want[3]) < 8e-3);
+    return relative_distance(got[0], want[0]) > 1e-5;
   };
   CHECK(rounds({1, 1, 16, 16}, 16, {}));
   CHECK(rounds({1, 1, 20, 128}, 128, {}));

@@ -48,6 +48,15 @@ double max_abs_diff(const Tensor& a, const Tensor& b) {
   return worst;
 }
 
+double relative_distance(const Tensor& got, const Tensor& want) {
+  if (got.shape() != want.shape()) return std::numeric_limits<double>::quiet_NaN();
+  const auto y = to(to(got.detach(), cpu), f64).to_vector<double>(),
+             x = to(to(want.detach(), cpu), f64).to_vector<double>();
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) error += (y[i] - x[i]) * (y[i] - x[i]), size += x[i] * x[i];
+  return std::sqrt(size == 0 ? error : error / size);
+}
+
 double max_abs(const Tensor& a) {
   double worst = 0;
   for (double v : a.to_vector<double>()) {

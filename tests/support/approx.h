@@ -39,6 +39,9 @@ Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dt
 /// Largest |a − b|, or |a|; NaN, which no bound admits, for a NaN, an infinite difference, or two shapes.
 double max_abs_diff(const Tensor& a, const Tensor& b);
 double max_abs(const Tensor& a);
+/// ‖got − want‖ / ‖want‖ over all elements, in f64 on the CPU; ‖got‖ where `want` is 0. A tensor of which one head is
+/// wrong is about 1 off, one with the wrong sign 2. NaN, which no bound admits, for a NaN or two shapes.
+double relative_distance(const Tensor& got, const Tensor& want);
 /// True when shape, dtype and every bit agree.
 bool same_bits(const Tensor& a, const Tensor& b);
 /// The same, but a NaN is like every other: its bits differ from device to device.

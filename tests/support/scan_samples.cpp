@@ -141,9 +141,4 @@ std::vector<Tensor> run_scan(ScanFunction f, const ScanSample& s) {
   return all;
 }
 
-double distance(const Tensor& got, const Tensor& want) {
-  const double size = std::sqrt(sum(want * want).item()), error = std::sqrt(sum((got - want) * (got - want)).item());
-  return size == 0 ? error : error / size;
-}
-
 }  // namespace sluice::testing

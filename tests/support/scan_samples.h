@@ -43,7 +43,5 @@ std::vector<Tensor> run_scan(ScanFunction f, const ScanSample& s);
 /// cancel: decay_steps is the largest of what it adds.
 void check_scan_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double tolerance,
                       const std::string& text, double decay_steps = 0);
-/// ‖got − want‖ / ‖want‖; ‖got‖ where `want` is 0.
-double distance(const Tensor& got, const Tensor& want);
 
 }  // namespace sluice::testing
