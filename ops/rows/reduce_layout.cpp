@@ -81,7 +81,7 @@ Tensor converted(const Tensor& x, DType dtype) { return expand(to(without_repeat
 namespace {
 
 /// Floats that are repeated beyond this number are multiplied, not added one by one.
-constexpr int64_t kVast = int64_t{1} << 32;
+constexpr int64_t kVast = int64_t{1} << 28;
 
 /// For an x that repeats numbers, as by expand(): reduces each of them once. Undefined for another x.
 Tensor reduce_once(ReduceKind kind, const Tensor& x, const Shape& dims, bool wide, DType dtype) {
