@@ -5,7 +5,7 @@
 //   x ← conv(u·W_in + b)                            causal, over the last short_conv tokens; u is the layer's input
 //   r_t = σ(x_t·W_r + b_r)   i_t = σ(x_t·W_i + b_i)  the maps are `heads` blocks along the diagonal
 //   log a_t = −8·r_t·softplus(Λ)                    Λ [inner]
-//   h_t = a_t ⊙ h_{t−1} + √(1 − a_t²) ⊙ i_t ⊙ x_t   at the first token, and of a document, a_t is 0
+//   h_t = a_t ⊙ h_{t−1} + √(1 − a_t²) ⊙ i_t ⊙ x_t   a_t is 0 at the first token of the text and of each document
 //   out = (h ⊙ gelu(u·W_g + b))·W_out + b           gelu's tanh approximation
 //
 // It is linear_scan() with a state of one row for each block of channels, and a decay by channel of the value.

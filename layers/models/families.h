@@ -162,6 +162,8 @@ struct FamilyReader {
   /// activation; `otherwise` is the activation if the file has no such field.
   void dense(const std::vector<int64_t>& which, const std::string& field = "hidden_act",
              const std::string& otherwise = "silu");
+  /// The same with these options, whatever the fields say.
+  void dense(const std::vector<int64_t>& which, const GluOptions& o);
   /// As dense(), without a gate: `in` and `out` of mlp.
   void ungated(const std::vector<int64_t>& which, bool bias, const std::string& field = "hidden_act",
                const std::string& in = "up_proj.", const std::string& out = "down_proj.");

@@ -162,10 +162,7 @@ void m3_feeds(FamilyReader& r, const std::vector<int64_t>& dense) {
                         .hidden = r.positive("dense_intermediate_size"),
                         .kind = GluKind::swiglu_oai,
                         .limit = moe.swiglu_limit};
-  for (const int64_t layer : dense) r.block(layer).feed = wide;
-  r.rename_in(dense, "mlp\\.value\\.", "mlp.up_proj.");
-  r.rename_in(dense, "mlp\\.gate\\.", "mlp.gate_proj.");
-  r.rename_in(dense, "mlp\\.out\\.", "mlp.down_proj.");
+  r.dense(dense, wide);
   r.rename("mlp\\.router_bias$", "mlp.gate.e_score_correction_bias");
   r.experts(r.others_than(dense), moe, "shared_experts");
   r.block_sparse_moe("\\.mlp\\.(?=gate\\.|experts\\.|shared_experts\\.)");

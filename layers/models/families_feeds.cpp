@@ -14,6 +14,10 @@ void FamilyReader::dense(const std::vector<int64_t>& which, const std::string& f
   if (act == "gelu_pytorch_tanh") o.kind = GluKind::geglu_tanh;
   else if (act == "gelu") o.kind = GluKind::geglu;
   else if (act != "silu" && act != "swish") config.refuse(field, "known: silu, gelu, gelu_pytorch_tanh");
+  dense(which, o);
+}
+
+void FamilyReader::dense(const std::vector<int64_t>& which, const GluOptions& o) {
   for (const int64_t layer : which) block(layer).feed = o;
   rename_in(which, "mlp\\.value\\.", "mlp.up_proj.");
   rename_in(which, "mlp\\.gate\\.", "mlp.gate_proj.");
