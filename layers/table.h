@@ -26,6 +26,7 @@
 #include <sluice/layers/linear_attention/linear_attention.h>
 #include <sluice/layers/linear_attention/mamba.h>
 #include <sluice/layers/linear_attention/mamba2.h>
+#include <sluice/layers/linear_attention/mlstm.h>
 #include <sluice/layers/linear_attention/retention.h>
 #include <sluice/layers/linear_attention/rg_lru.h>
 #include <sluice/layers/linear_attention/rwkv7.h>

@@ -74,7 +74,7 @@ void add_basic(std::vector<Layer>& all) {
       "Wu & He 2018; Sun et al. 2023 (retention)")
       .input("x [..., groups*dim]")
       .parameter("weight [dim if shared else groups*dim]", "", "kind != 'rms_plain'")
-      .parameter("bias [dim if shared else groups*dim]", "", "kind == 'layer'")
+      .parameter("bias [dim if shared else groups*dim]", "", "kind == 'layer' and bias")
       .output("[..., groups*dim]");
   add(all, "activation", "basic", "y = act(x), elementwise",
       "Hendrycks & Gimpel 2016 (gelu), So et al. 2021 (relu2), Ma et al. 2022, MEGA (laplace)")

@@ -1,4 +1,4 @@
-// Linear attention, retention, gated linear attention, Mamba, Mamba-2 and Griffin's block as layers.
+// Linear attention, retention, gated linear attention, Mamba, Mamba-2, Griffin's block and mLSTM as layers.
 #include "linear_forms.h"
 #include "registry.h"
 
@@ -25,11 +25,15 @@ void convolution(Layer& l, const std::string& channels) {
               "channels q | k | v; PyTorch's Conv1d has the transpose, [channels, 1, taps]", "short_conv > 0");
 }
 
-/// q, k, v of retention and GLA, and the convolution.
+/// q, k, v of retention, GLA and mLSTM.
 void projections(Layer& l) {
   l.dense("q", "dim", "keys", "False")
       .dense("k", "dim", "keys // g", "False")
       .dense("v", "dim", "values // g", "False");
+}
+/// The same, and their convolution.
+void convolved_projections(Layer& l) {
+  projections(l);
   convolution(l, "keys + (keys + values) // g");
 }
 
@@ -86,7 +90,7 @@ void add_linear_layers(std::vector<Layer>& all) {
       "Sun et al. 2023")
       .derive({{"keys", "int(expand_k*dim)"}, {"values", "int(expand_v*dim)"}, {"g", "heads // (kv_heads or heads)"}})
       .also(sequence)
-      .also(projections)
+      .also(convolved_projections)
       .dense("gate", "dim", "values", "False", "", "gate")
       .dense("out", "values", "dim", "False")
       .also([](Layer& l) { log_gamma(l, "True"); })
@@ -116,7 +120,7 @@ void add_linear_layers(std::vector<Layer>& all) {
                {"g", "heads // (kv_heads or heads)"},
                {"channels", "gate == 'per_channel'"}})
       .also(sequence)
-      .also(projections)
+      .also(convolved_projections)
       .dense("gate_down", "dim", "gate_rank", "False", "W1", "channels")
       .dense("gate_up", "gate_rank if channels else dim", "keys // g if channels else heads", "True", "W2")
       .dense("output_gate", "dim", "values", "False", "Wg", "output_gate")
@@ -169,6 +173,21 @@ void add_linear_layers(std::vector<Layer>& all) {
       .parameter("input_bias [heads, w]")
       .parameter("lambda [e]")
       .dense("out", "e", "dim", "bias")
+      .output("[batch, n, dim]");
+  add(all, "mlstm", "linear attention",
+      "i = cap(x W_i + b_i), log f = log sigmoid(cap(x W_f + b_f)), cap(z) = c tanh(z/c), or z if c = 0; S_t = f_t "
+      "S_{t-1} + exp(i_t) k_t' [v_t, 1], [o_t, d_t] = q_t S_t / sqrt(dk); m_t = max(m_{t-1} + log f_t, i_t), m_0 = 0; "
+      "h = o / (max(|d|, 1) + eps exp(m)); y = (sigmoid(x Wg) * LayerNorm_h(h)) Wo",
+      "Beck et al. 2024")
+      .derive({{"keys", "int(expand_k*dim)"}, {"values", "int(expand_v*dim)"}, {"g", "heads // (kv_heads or heads)"}})
+      .also(sequence)
+      .also(documents)
+      .also(projections)
+      .dense("input_gate", "dim", "heads", "True", "W_i")
+      .dense("forget_gate", "dim", "heads", "True", "W_f")
+      .dense("output_gate", "dim", "values", "False", "Wg")
+      .dense("out", "values", "dim", "False")
+      .parameter("norm.weight [values]")
       .output("[batch, n, dim]");
   add(all, "mamba2", "linear attention",
       "[z | x | B | C | dt] = u W_in, times in_factors; x, B, C <- silu(conv(x | B | C) + b); dt <- clamp(softplus(dt "

@@ -10,7 +10,7 @@ GroupNorm::GroupNorm(GroupNormOptions o) : options(o) {
     fail<ValueError>("group_norm: the kind is layer, rms or rms_plain — got ", name_of(o.kind));
   const int64_t width = o.shared ? o.dim : o.groups * o.dim;
   if (o.kind != NormKind::rms_plain) weight = init_vector(width, 1, o.dtype);
-  if (o.kind == NormKind::layer) bias = init_vector(width, 0, o.dtype);
+  if (o.kind == NormKind::layer && o.bias) bias = init_vector(width, 0, o.dtype);
 }
 
 Tensor GroupNorm::operator()(const Tensor& x) const {

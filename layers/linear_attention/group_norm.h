@@ -14,6 +14,7 @@ struct GroupNormOptions {
   double eps = 1e-5;
   DType dtype = f32;
   bool shared = false;  // one weight and bias [dim] for all groups
+  bool bias = true;     // of `layer`
 
   static void describe(auto& o, auto& f) {
     f.required("groups", o.groups, at_least(1), "number of groups");
@@ -22,6 +23,7 @@ struct GroupNormOptions {
     f("eps", o.eps, at_least(0), "added to the variance");
     f.training("dtype", o.dtype, "of the parameters");
     f("shared", o.shared, "one weight and bias [dim] for all groups");
+    f("bias", o.bias, "of layer");
   }
 };
 
@@ -29,7 +31,7 @@ struct GroupNormOptions {
 struct GroupNorm {
   static constexpr const char* type = "GroupNorm";
   GroupNormOptions options{};
-  Tensor weight, bias;  // [groups·dim]; if shared [dim]
+  Tensor weight, bias;  // [groups·dim]; if shared [dim]; absent without use
 
   GroupNorm() = default;
   explicit GroupNorm(GroupNormOptions o);

@@ -33,6 +33,7 @@
 #include <sluice/layers/linear_attention/lightning_attention.h>
 #include <sluice/layers/linear_attention/mamba.h>
 #include <sluice/layers/linear_attention/mamba2.h>
+#include <sluice/layers/linear_attention/mlstm.h>
 #include <sluice/layers/linear_attention/rg_lru.h>
 #include <sluice/layers/models/alt_up.h>
 #include <sluice/layers/models/ngram_injection.h>
@@ -59,10 +60,11 @@ struct DecoderNorms {
 using DecoderMixerOptions =
     std::variant<MultiHeadAttentionOptions, MlaOptions, GatedDeltaNetOptions, KdaOptions, Mamba2Options, MambaOptions,
                  LightningAttentionOptions, GatedShortConvolutionOptions, QsaAttentionOptions,
-                 CompressedAttentionOptions, RgLruOptions, MsaAttentionOptions, DiffAttentionOptions, std::monostate>;
+                 CompressedAttentionOptions, RgLruOptions, MlstmOptions, MsaAttentionOptions, DiffAttentionOptions,
+                 std::monostate>;
 using DecoderMixer =
     std::variant<MultiHeadAttention, Mla, GatedDeltaNet, Kda, Mamba2, Mamba, LightningAttention, GatedShortConvolution,
-                 QsaAttention, CompressedAttention, RgLru, MsaAttention, DiffAttention, std::monostate>;
+                 QsaAttention, CompressedAttention, RgLru, Mlstm, MsaAttention, DiffAttention, std::monostate>;
 
 /// The layers of a block.
 struct DecoderBlockOptions {

@@ -1,6 +1,7 @@
 // Families with the delta rule, lightning attention or short convolutions in most of their blocks.
 #include <sluice/layers/models/families.h>
 
+#include <cmath>
 #include <set>
 #include <tuple>
 
@@ -334,6 +335,41 @@ void read_lfm2(FamilyReader& r) {
   r.rename("^model\\.norm\\.", "model.embedding_norm.");
 }
 
+/// xLSTM: blocks of mLSTM and SwiGLU; capped logits.
+void read_xlstm(FamilyReader& r) {
+  const ModelConfig& c = r.config;
+  DecoderOptions& model = r.plan.options;
+  model.logit_cap = r.factor("output_logit_soft_cap", 30.0, 0.0);
+  const auto dim = static_cast<double>(model.dim);
+  MlstmOptions o{.dim = model.dim, .heads = r.positive("num_heads"), .norm_eps = model.norm_eps};
+  o.expand_k = std::floor(dim * r.factor("qk_dim_factor", 0.5, 0.5)) / dim;
+  o.expand_v = std::floor(dim * r.factor("v_dim_factor", 1.0, 1.0)) / dim;
+  o.gate_cap = r.factor("gate_soft_cap", 15.0, 0.0), o.eps = c.get("eps", 1e-6);
+  r.mixers(o);
+  const auto multiple = static_cast<double>(r.positive("ffn_round_up_to_multiple_of", 64));
+  const double width = dim * r.factor("ffn_proj_factor", 2.667, 2.667) + multiple - 1;
+  if (!(width < 1e9)) c.refuse("ffn_proj_factor", "it is too large");
+  r.usual_names(r.all(), "mlstm_layer.");
+  r.dense(r.all(),
+          GluOptions{.dim = model.dim, .hidden = static_cast<int64_t>(std::floor(width / multiple) * multiple)});
+  for (const char* never : {"use_bias", "add_qk_norm", "add_post_norm"}) c.must_be(never, false);
+  for (const char* always : {"add_out_norm", "add_post_blocks_norm"}) c.must_be(always, true);
+  c.must_be("weight_mode", std::string("single"));
+  c.ignore(
+      "chunkwise_kernel sequence_kernel step_kernel mode chunk_size return_last_states autocast_kernel_dtype "
+      "inference_state_dtype norm_reduction_force_float32 max_inference_chunksize cell_norm_eps "
+      "add_embedding_dropout add_forward_backend_padding force_bos_token_insert forward_backend_name "
+      "igate_bias_init_range");
+  r.members(
+      "mlstm_layer",
+      {{"(?:(i)nput|(f)orget|(o)utput)_gate", "$1$2$3gate_preact"}, {"norm", "multihead_norm"}, {"out", "out_proj"}});
+  r.members("mlp", {{"(gate|up|down)_proj", "proj_$1"}, {"proj_gate", "proj_up_gate"}});
+  r.rename("\\.mlp\\.", ".ffn.");
+  r.rename("input_layernorm\\.", "norm_mlstm.");
+  r.rename("post_attention_layernorm\\.", "norm_ffn.");
+  r.outer_names("backbone.", "embeddings", "blocks", "out_norm");
+}
+
 }  // namespace
 
 std::span<const ModelFamily> hybrid_families() {
@@ -350,6 +386,8 @@ std::span<const ModelFamily> hybrid_families() {
       {"lfm2_moe", read_lfm2},
       {"lfm3", read_lfm2},
       {"lara_mini", read_lara_mini},
+      {"xlstm", read_xlstm, R"({"vocab_size": 50304, "num_heads": 8})",
+       R"({"embedding_dim": "hidden_size", "num_blocks": "num_hidden_layers"})"},
   };
   return all;
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <type_traits>
 
 namespace sluice {
@@ -244,6 +245,30 @@ Tensor Call::running_sum(const Tensor& y, int64_t dim) {
   if (last.defined()) sums = sums + to(last, wide);  // a stream of an older file kept y's dtype
   if (n > 0) last = clone(narrow(sums, dim, n - 1, 1));
   return to(sums, y.dtype());
+}
+
+Tensor Call::running_max(const Tensor& y, const Tensor& decay) {
+  const int64_t n = y.dim(1);
+  const SequencePiece piece = streams() ? SequencePiece{0, n} : sequence_piece(n);
+  // t by so many tokens later; `value` stands where nothing precedes.
+  const auto later = [&](const Tensor& t, int64_t tokens, double value) {
+    const int64_t begin = std::max<int64_t>(0, piece.first - tokens), end = std::max(begin, piece.first + n - tokens);
+    const Tensor rows = streams() ? narrow(t, 1, begin, end - begin) : sequence_rows(t, 1, {begin, end});
+    return pad(rows, 1, n - (end - begin), 0, value);
+  };
+  Tensor most = y, sum = decay;  // of the last 1, 2, 4, … tokens: their m from −∞, and the sum of their decays
+  for (int64_t tokens = 1; tokens < piece.total; tokens *= 2) {
+    most = maximum(most, sum + later(most, tokens, -std::numeric_limits<double>::infinity()));
+    sum = sum + later(sum, tokens, 0);
+  }
+  if (!streams()) return maximum(most, sum);
+  Tensor& last = kept_tensor("maximum");
+  const Shape shape{y.dim(0), 1, y.dim(2)};
+  if (last.defined() && (last.shape() != shape || last.dtype() != y.dtype()))
+    fail(layer_, ": a stream that keeps the maximum ", last.dtype(), last, " does not continue with ", y.dtype(), y);
+  const Tensor m = maximum(most, last.defined() ? sum + last : sum);
+  if (n > 0) last = clone(narrow(m, 1, n - 1, 1));
+  return m;
 }
 
 Tensor& Call::kept_state(const Shape& shape, DType dtype, const Tensor& rows) {

@@ -217,6 +217,8 @@ class Call {
   Tensor shift(const Tensor& y);
   /// cumsum() along dim over all tokens so far; a stream keeps the sum of floats in f64.
   Tensor running_sum(const Tensor& y, int64_t dim);
+  /// m_t = max(m_{t−1} + decay_t, y_t) over all tokens so far, with m = 0 before them. y and decay are [batch, n, d].
+  Tensor running_max(const Tensor& y, const Tensor& decay);
   /// linear_scan() over all tokens so far. ValueError in a stream if `options.reverse`.
   Tensor scan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_decay,
               const LinearScanOptions& options);

@@ -158,6 +158,15 @@ struct MixedQuotient {
     return b + g * (a - b);
   }
 };
+/// n / (max(|d|, e^{−m}) + eps), the division of an mLSTM whose n and d have the factor e^{−m} (Beck et al. 2024).
+/// Beyond e^80 the result is 0 for any n that they give; the bound keeps the slope from being ∞·0.
+struct StabilisedQuotient {
+  static constexpr const char* name = "stabilised_quotient";
+  double eps;
+  template <class T> SLUICE_FN T operator()(const T& n, const T& d, const T& m) const {
+    return n / (max(abs(d), exp(-max(m, like(m, -80)))) + eps);
+  }
+};
 /// log σ(z)·rate, the log-decay of a gate (Yang et al. 2024, gated linear attention: rate = 1/τ).
 struct LogDecay {
   static constexpr const char* name = "log_decay";
@@ -237,7 +246,7 @@ using Losses2 =
 using Losses3 = Formulas<3, WeightedBceWithLogits>;
 using Layers1 = Formulas<1, LogDecay, ReluOffset>;
 using Layers2 = Formulas<2, Quotient, FavorFeature, Decayed, FinitePadding>;
-using Layers3 = Formulas<3, AddScaled, AddGated, SoftplusDecay, BoundedDecay, GatedInput>;
+using Layers3 = Formulas<3, AddScaled, AddGated, SoftplusDecay, BoundedDecay, GatedInput, StabilisedQuotient>;
 using Layers4 = Formulas<4, MixedQuotient>;
 
 /// Calls f(list) for each list.

@@ -46,7 +46,7 @@ const std::vector<std::string> kFamilies = {
     "ministral3", "mistral4", "deepseek_v4", "exaone", "mimo_v2_flash", "gpt_neox_japanese", "codegen", "cohere2_moe",
     "olmo", "opt", "biogpt", "bloom", "hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "apertus",
     "hyperclovax", "flint", "internlm3", "openai_gpt", "opt_350m", "llama4",
-    "recurrent_gemma", "minimax_m3", "diffllama",
+    "recurrent_gemma", "minimax_m3", "diffllama", "xlstm_7b",
     "gemma4", "gemma3n", "gemma4_moe", "gemma4_small", "gemma4_unified", "glm4v", "glm4v_moe"};
 // clang-format on
 

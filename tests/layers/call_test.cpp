@@ -62,6 +62,7 @@ TEST_CASE("call: what it gives a layer of one's own in a stream is that of the f
   check({[](Call& call) { return call.running_sum(call.x, -2); }}, x, 1e-13);
   check({[](Call& call) { return call.running_sum(call.x, 1); }}, ones({1, 700, 4}, {bf16}), 0);
   check({[](Call& call) { return call.running_sum(call.x, 1); }}, full({1, 5000, 4}, 0.1, {f32}), 1e-4);
+  check({[](Call& call) { return call.running_max(call.x, call.x * 0.5 - 1.0); }}, x, 1e-13);
   const auto scanning = [](const LinearScanOptions& o) {
     return [=](Call& call) {
       const Tensor h = unsqueeze(call.x, 1);

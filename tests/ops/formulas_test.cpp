@@ -223,6 +223,8 @@ TEST_CASE("formulas: dual numbers agree with the complex step", "[formulas]") {
   check3("SoftplusDecay", fm::SoftplusDecay{}, {-6, 6}, {-2, 2}, {-3, 2});
   check3("BoundedDecay", fm::BoundedDecay{-5}, {-6, 6}, {-2, 2}, {-2, 1});
   check3("GatedInput", fm::GatedInput{}, any, {-6, 6}, {-4, -0.1});
+  check3("StabilisedQuotient", fm::StabilisedQuotient{0.1}, any, {1.5, 3}, {-0.3, 2});
+  check3("StabilisedQuotient", fm::StabilisedQuotient{0.1}, any, {-0.1, 0.1}, {-2, 2});
 
   // Nobody is left out, here and in the lists of ops/elementwise/formulas.h.
   const auto names = formula_names(sluice::testing::source_folder());

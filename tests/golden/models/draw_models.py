@@ -533,6 +533,12 @@ def drawn(name, r):
                  time_step_rank=pick(["auto", 1, 3, 5]), layer_norm_epsilon=f.pop("rms_norm_eps"))
         if name == "falcon_mamba":
             f["mixer_rms_eps"] = pick([1e-6, 1e-3, 0.1])
+    if name == "xlstm_7b":
+        f = make_models.without_attention(f)
+        f.update(num_heads=heads, hidden_size=heads * pick([4, 8]), qk_dim_factor=pick([0.25, 0.5, 1.0]),
+                 v_dim_factor=pick([0.5, 1.0, 1.25]), ffn_proj_factor=pick([0.7, 2.667]), tie_word_embeddings=False,
+                 ffn_round_up_to_multiple_of=pick([1, 5, 64]), chunk_size=pick([4, 8]), norm_eps=f.pop("rms_norm_eps"),
+                 gate_soft_cap=pick([1.5, 15.0]), eps=pick([1e-6, 0.1]), output_logit_soft_cap=pick([3.0, 30.0]))
     if name == "recurrent_gemma":
         f.update(hidden_size=heads * pick([4, 8]), lru_width=pick([None, heads * pick([3, 6])]), conv1d_width=pick([2, 4]),
                  attention_window_size=pick([2, 4, 7]), logits_soft_cap=pick([3.0, 30.0]),

@@ -276,6 +276,8 @@ FAMILIES = {
                                      layer_types=sliding, rope_parameters=rope)),
     "recurrent_gemma": ("RecurrentGemma", dict(num_hidden_layers=3, intermediate_size=24, lru_width=24,
                                                attention_window_size=4, logits_soft_cap=3.0, rope_parameters=rope)),
+    # Not "xlstm": transformers would take the folder for the package of that name.
+    "xlstm_7b": ("xLSTM", dict(num_heads=4, ffn_round_up_to_multiple_of=8, chunk_size=8)),
     "gemma": ("Gemma", dict(intermediate_size=24, head_dim=8, rope_parameters=rope)),
     "vaultgemma": ("VaultGemma", dict(intermediate_size=24, head_dim=8, sliding_window=4, query_pre_attn_scalar=9,
                                       final_logit_softcapping=3.0, attn_logit_softcapping=2.0)),
@@ -408,7 +410,7 @@ def make(kind, fields, folder, seed):
     with torch.no_grad():
         logits = model(tokens, attention_mask=mask.long(), use_cache=False).logits.contiguous()
         stream_logits = model(stream, use_cache=False).logits.contiguous()
-        if kind in ("DeepseekV4", "RecurrentGemma", "MiniMaxM3VLText"):  # whose pools and states read padding: of the text alone
+        if kind in ("DeepseekV4", "RecurrentGemma", "MiniMaxM3VLText", "xLSTM"):  # whose pools and states read padding: of the text alone
             logits[1, 4:] = model(tokens[1:2, 4:], use_cache=False).logits[0]
     assert logits.dtype == torch.float64, logits.dtype
     model.to(torch.bfloat16).save_pretrained(folder)
@@ -450,7 +452,7 @@ def main(out, names):
     for name in names or FAMILIES:
         kind, options = FAMILIES[name]
         fields = {**common, **options}
-        if name in ("mamba", "falcon_mamba", "mamba2"):
+        if name in ("mamba", "falcon_mamba", "mamba2", "xlstm_7b"):
             fields = without_attention(fields)
         if name in ("gpt2", "openai_gpt", "gpt_bigcode", "gpt_neo", "gptj", "codegen"):
             fields = gpt2_names(fields)
