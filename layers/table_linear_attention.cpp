@@ -74,7 +74,8 @@ void add_linear_attention_rows(RowList& rows) {
                   {R"({"inner": 0, "heads": 1, "short_conv": 0, "bias": false})", R"({"heads": 3, "short_conv": 2})"});
   rows.add<Mlstm>("mlstm", kDocuments, R"({"dim": 8, "heads": 2, "chunk": 3})",
                   {R"({"heads": 4, "kv_heads": 2, "expand_k": 1, "expand_v": 2, "gate_cap": 0, "chunk": 2})",
-                   R"({"expand_k": 1, "gate_cap": 2.5, "eps": 0.1, "norm_eps": 0.1, "dropout": 0.3})"});
+                   R"({"expand_k": 1, "gate_cap": 2.5, "eps": 0.1, "norm_eps": 0.1, "dropout": 0.3})"})
+      .bare = {{"heads", 2}};
   rows.add<Rwkv7>("rwkv7", kDocuments, R"({"dim": 6, "head_dim": 3, "chunk": 3})",
                   {R"({"dim": 8, "head_dim": 4, "decay_rank": 2, "rate_rank": 3, "gate_rank": 5})",
                    R"({"head_dim": 6, "norm_eps": 0.1, "value_residual": true, "value_rank": 2})"})

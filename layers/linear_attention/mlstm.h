@@ -38,7 +38,7 @@ struct MlstmOptions {
   }
 };
 
-/// Causal. Only the gates' maps have biases; there is no residual. Initially the gates do not depend on x:
+/// Causal, without a residual; of the maps only those of the gates have biases. Initially the gates do not depend on x:
 /// b_i is −10, and b_f grows from 3 in the first head to 6 in the last.
 struct Mlstm : LinearMixer {
   static constexpr const char* type = "Mlstm";
