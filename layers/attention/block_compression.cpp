@@ -8,7 +8,11 @@ namespace sluice {
 BlockCompression::BlockCompression(BlockCompressionOptions given, Rng& rng) : options(given) {
   BlockCompressionOptions& o = options;
   check_options("block_compression", o);
-  if (o.kind == Compression::mean) return;
+  if (o.kind == Compression::mean) {
+    if (o.block % o.stride != 0)
+      fail<ValueError>("block_compression: stride must divide block — got block=", o.block, ", stride=", o.stride);
+    return;
+  }
   const int64_t all = checked_mul("block_compression", o.block, o.width);
   if (o.hidden == 0) o.hidden = all;
   const auto drawn = [&](int64_t from, int64_t to) { return init_weights(o.heads, from, to, o.init, rng, o.dtype); };

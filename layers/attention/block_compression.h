@@ -46,6 +46,7 @@ struct BlockCompression {
   Tensor in, out;   // W [heads, block·width, width or hidden], W' [heads, hidden, width]
 
   BlockCompression() = default;
+  /// Throws ValueError unless the stride of means divides the block.
   BlockCompression(BlockCompressionOptions o, Rng& rng);
   /// x [batch, heads, n, width] → a row for each whole block, [batch, heads, blocks, width], and which blocks have a
   /// real row by `keys` (bool [batch or 1, n]; undefined: all). Throws ShapeError for other heads or another width.

@@ -94,7 +94,7 @@ Tensor Glu::operator()(const Tensor& x, const Pass& pass) const {
   Tensor v = value(x);
   if (const double l = options.limit; l > 0) v = clamp(v, -l, l), g = clamp(g, {}, l);
   if (options.sparsity > 0)
-    g = relu(g - (mean(g, {-1}, keep) + sqrt(var(g, {-1}, keep, 0)) * normal_quantile(options.sparsity)));
+    g = relu(g - (mean(g, {-1}, keep) + std_dev(g, {-1}, keep, 0) * normal_quantile(options.sparsity)));
   return out(Dropout{options.dropout}(apply_glu(options.kind, v, g), pass.rng));
 }
 

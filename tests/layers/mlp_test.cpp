@@ -4,6 +4,7 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
+#include <sluice/autograd/engine.h>
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/elementwise/elementwise.h>
 #include <sluice/ops/rows/reduce.h>
@@ -39,4 +40,15 @@ TEST_CASE("mlp and glu: dropout acts on the hidden activations, only with a gene
   Tensor want = m.out(dropout(activate(m.options.activation, m.in(x)), 0.5, b));
   d.reserve(64);  // 4·64 elements, four a block
   CHECK(same_bits(want, m(x, {.rng = &d})));
+}
+
+TEST_CASE("glu: few gates of a row whose gates are equal have a gradient", "[glu]") {
+  Rng rng(1);
+  const Glu m({.dim = 4, .hidden = 6, .sparsity = 0.3, .dtype = f64}, rng);
+  Rand rand(3);
+  Tensor x = random_tensor({1, 3, 4}, f64, rand);
+  x = cat({x, zeros({1, 1, 4}, {f64})}, 1).requires_grad_();  // as padding has
+  backward(sum(square(m(x) + 1.0)));
+  CHECK(all(isfinite(x.grad())).item() == 1);
+  for (const NamedTensor& p : parameters(m)) CHECK(all(isfinite(p.tensor.grad())).item() == 1);
 }

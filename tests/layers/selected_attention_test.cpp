@@ -107,6 +107,9 @@ TEST_CASE("nsa: equal keys of the branches are shared ones, and an even linear c
   }
   same(linear(x), shared(x));
   CHECK_THROWS_WITH(linear.k_compression(zeros({1, 3, 8, 6}, {f64})), Contains("block_compression") && Contains("2"));
+  Rng rng(1);
+  CHECK_THROWS_WITH(BlockCompression({.heads = 1, .width = 6, .block = 8, .stride = 3}, rng),
+                    Contains("block_compression: stride must divide block — got block=8, stride=3"));
 }
 
 TEST_CASE("selected: streams in any pieces", "[layers][selected][stream]") {

@@ -117,7 +117,7 @@ TEST_CASE("table: a stream gives the rows of the full pass, whatever its pieces"
 }
 
 TEST_CASE("table: drawn layers stream as they run", "[table][streaming]") {
-  int streamed = 0;
+  int streamed = 0, tied = 0;
   for (const LayerRow& row : layer_table())
     for (const Json& sample : drawn_samples(row, row.streams ? 2 * std::ssize(row.draft().options.all) : 0, 78)) {
       const LayerSample s = make_sample(row, sample);
@@ -129,11 +129,21 @@ TEST_CASE("table: drawn layers stream as they run", "[table][streaming]") {
         std::vector<Tensor> rows;
         for (const Tensor& piece : split(x, pieces, 1)) rows.push_back(step(*s.layer, piece, stream));
         // A drawn layer may divide by little; a row of another position is apart by far more.
-        CHECK(max_abs_diff(cat(rows, 1), full) <= 1e-8 * (1 + max_abs(full)));
+        const double allowed = 1e-8 * (1 + max_abs(full)), apart = max_abs_diff(cat(rows, 1), full);
+        // Two blocks of keys may have equal scores: then rounding decides which one is chosen, here as in the full
+        // pass.
+        const auto rounding_decides = [&] {
+          for (uint64_t seed = 2; is_float(x.dtype()) && seed < 20; ++seed)
+            if (max_abs_diff((*s.layer)(x + s.inputs(2, 23, seed).x * 1e-14), full) > allowed) return true;
+          return false;
+        };
+        if (apart > allowed && rounding_decides()) ++tied;
+        else CHECK(apart <= allowed);
       }
       ++streamed;
     }
   CHECK(enough(streamed, 200));
+  CHECK(tied <= streamed / 100);
 }
 
 TEST_CASE("table: a padded stream gives the rows of the full pass", "[table][streaming]") {
