@@ -92,7 +92,7 @@ template <class T> void collect(Members& out, const T& x) {
     std::visit([&](const auto& chosen) { collect(out, chosen); }, x);
   } else if constexpr (requires { T::visit(x, [](const char*, auto&) {}); }) {
     std::size_t part;
-    if constexpr (requires { T::type; }) part = out.begin(T::type, &x);
+    if constexpr (HasType<T>) part = out.begin(T::type, &x);
     else part = out.begin("module", &x);
     T::visit(x, member);
     out.end(part);
@@ -147,8 +147,7 @@ std::string summary_of(const Members& m);
 ModuleNames names_of(const Members& m);
 
 template <class M>
-concept HasOptions = requires(const M& m) {
-  M::type;
+concept HasOptions = HasType<M> && requires(const M& m) {
   requires Described<std::remove_cvref_t<decltype(m.options)>>;
 };
 /// The layer; its constructor may take a generator.

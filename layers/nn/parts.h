@@ -2,6 +2,8 @@
 // a struct's members.
 #pragma once
 
+#include <concepts>
+
 /// Defines visit() for a module whose parts have the names of its members; at most 80 parts.
 #define SLUICE_PARTS(...)                                                                            \
   static void visit(auto& self, auto&& f) { SLUICE_ALL_PARTS(__VA_OPT__(SLUICE_PART(__VA_ARGS__))) } \
@@ -24,6 +26,12 @@
 #define SLUICE_PARTS_1(...) __VA_ARGS__
 
 namespace sluice::detail {
+
+/// Whether M has a name, M::type. A member `type` that is no text, such as BERT's embedding of token types, is a part.
+template <class M>
+concept HasType = requires {
+  { M::type } -> std::convertible_to<const char*>;
+};
 
 /// Visits a member for SLUICE_PARTS. A member that is in_place lists its own members in its place.
 template <class T> void visit_part(auto& f, const char* name, T& x) {

@@ -12,6 +12,7 @@
 #include <sluice/core/number/random.h>
 #include <sluice/core/operands.h>
 #include <sluice/core/scope.h>
+#include <sluice/layers/nn/parts.h>
 #include <sluice/layers/nn/stream.h>
 #include <sluice/ops/attention/attention.h>
 #include <sluice/ops/scan/delta_scan.h>
@@ -147,8 +148,7 @@ Tensor filled_tokens(const Tensor& t, const Tensor& marked, double value, int64_
 /// The tokens that `keys` does not mark as real; undefined if it is undefined.
 Tensor padding_of(const Tensor& keys);
 template <class M> constexpr const char* type_of() {
-  static_assert(
-      requires { M::type; }, "a layer that makes a Call needs: static constexpr const char* type = \"Name\";");
+  static_assert(HasType<M>, "a layer that makes a Call needs: static constexpr const char* type = \"Name\";");
   return M::type;
 }
 }  // namespace detail

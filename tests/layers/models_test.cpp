@@ -40,6 +40,12 @@ struct Pair {
   SLUICE_PARTS(a, b);
 };
 
+/// A part that is called what other layers call their names.
+struct Typed {
+  Linear type;
+  SLUICE_PARTS(type);
+};
+
 /// A map there and back by one weight, with a buffer.
 struct Tied {
   Linear in;
@@ -265,4 +271,11 @@ TEST_CASE("models: other parameters that do not fit are named", "[models][maml]"
                     "with_parameters: \"in.bias\" needs f64[3] on cpu — got f32[3] on cpu");
   CHECK_THROWS_WITH(with_parameters(model, {w, to(b, meta)}),
                     "with_parameters: \"in.bias\" needs f64[3] on cpu — got f64[3] on meta");
+}
+
+TEST_CASE("models: a part may be called type", "[models]") {
+  Rng rng(1);
+  const Typed m{Linear({2, 3}, rng)}, copy = clone(m);
+  CHECK(parameters(copy)[0].name == "type.weight");
+  CHECK(detail::members(m).parts[0].type == "module");
 }
