@@ -135,3 +135,29 @@ TEST_CASE("lines: a straight-through choice has the values of the hard one, the 
   const Tensor w = row({1, 5, 7});
   CHECK(allclose(grad(sum(y * w), x), grad(sum(softmax(x) * w), x), 1e-14, 0));
 }
+
+TEST_CASE("lines: maxima and softmax of edges at each node", "[lines]") {
+  const Doubles far = {10, 1, -900, 2, -901, 3, 9, 900, 3, 0};  // node 1 lies far below node 0
+  const Tensor e = Tensor::from(far, {5, 2}).requires_grad_();
+  const std::vector<int64_t> nodes = {0, 1, 1, 0, 2};
+  const Tensor dst = Tensor::from(nodes);
+  const int64_t n = 4, h = 2;
+  const Sorted s = sort(e, 0);
+  const Tensor place = gather(expand(unsqueeze(dst, 1), e.shape()), 0, s.indices);
+  const Tensor top = scatter(full({n, h}, -INFINITY, {f64}), 0, place, s.values);
+  const Tensor x = exp(e - index_select(top, 0, dst).detach());
+  const Tensor y = x / index_select(index_add(zeros({n, h}, {f64}), 0, dst, x), 0, dst);
+  const Tensor slope = grad(sum(masked_fill(top, isinf(top), 0)), e, {.retain_graph = true});
+  for (int64_t i = 0; i < 5; ++i)
+    for (int64_t c = 0; c < h; ++c) {
+      double greatest = -INFINITY, total = 0;
+      for (int64_t j = 0; j < 5; ++j)
+        if (nodes[j] == nodes[i]) greatest = std::max(greatest, far[j * h + c]);
+      for (int64_t j = 0; j < 5; ++j)
+        if (nodes[j] == nodes[i]) total += std::exp(far[j * h + c] - greatest);
+      CHECK(top[nodes[i]][c].item() == greatest);
+      CHECK(slope[i][c].item() == (far[i * h + c] == greatest));
+      CHECK(y[i][c].item() == Approx(std::exp(far[i * h + c] - greatest) / total).epsilon(1e-12));
+    }
+  CHECK(top[3][0].item() == -INFINITY);  // no edge ends there
+}
