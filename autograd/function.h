@@ -22,8 +22,10 @@ using CustomForward = std::function<Tensor(const Tensors& inputs)>;
 using CustomVjp = std::function<Tensors(const Tensor& g, const Tensors& inputs, const Tensor& y)>;
 
 /// An op of your own: `forward` runs without recording, `vjp` runs in the backward pass. `name` appears in errors and
-/// graphs. With create_graph, a vjp made of ops has gradients, too. ValueError for an empty function and for an
-/// undefined output. The backward pass throws AutogradError unless the vjp gives a gradient for each input.
+/// graphs. With create_graph, a vjp made of ops has gradients, too. Without it the vjp records nothing; one that takes
+/// gradients of a computation of its own, such as an adjoint method, records it in the scope of a GradMode(true).
+/// ValueError for an empty function and for an undefined output. The backward pass throws AutogradError unless the vjp
+/// gives a gradient for each input.
 Tensor custom_op(std::string name, const std::vector<Tensor>& inputs, const CustomForward& forward, CustomVjp vjp);
 
 /// custom_op() with any number of outputs. forward returns Tensors{y0, y1, …}. The vjp gets a gradient for each output,

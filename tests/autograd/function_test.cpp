@@ -51,6 +51,28 @@ TEST_CASE("custom_op: first and second order equal the composition", "[function]
   CHECK(std::string(tanh_matmul(x, w).impl().history->name()) == "tanh_matmul");
 }
 
+TEST_CASE("custom_op: a vjp records a computation of its own under GradMode", "[function]") {
+  // x ← tanh(x·w), three times. The vjp keeps x and w alone, and runs the steps again.
+  const auto step = [](const Tensor& x, const Tensor& w) { return tanh(matmul(x, w)); };
+  const auto steps = [&](bool records, const Tensor& x, const Tensor& w) {
+    return custom_op(
+        "steps", {x, w}, [&](const Tensors& in) { return step(step(step(in[0], in[1]), in[1]), in[1]); },
+        [=](const Tensor& g, const Tensors& in, const Tensor&) -> Tensors {
+          const GradMode mode(records);
+          const Tensor a = clone(in[0].detach()).requires_grad_(), b = clone(in[1].detach()).requires_grad_();
+          const auto slopes = grad({step(step(step(a, b), b), b)}, {a, b}, {.grad_outputs = {g}});
+          return {slopes[0], slopes[1]};
+        });
+  };
+  const Tensor x = leaf({2, 3}, 1), w = leaf({3, 3}, 2);
+  const auto expected = grad({sum(step(step(step(x, w), w), w))}, {x, w});
+  const auto got = grad({sum(steps(true, x, w))}, {x, w});
+  CHECK(testing::max_abs_diff(got[0], expected[0]) < 1e-14);
+  CHECK(testing::max_abs_diff(got[1], expected[1]) < 1e-14);
+  CHECK_THROWS_WITH(backward(sum(steps(false, x, w))),
+                    Contains("has no history") && Contains("backward pass of steps"));
+}
+
 TEST_CASE("custom_op: forward runs without recording, once", "[function]") {
   Tensor x = leaf({2}, 1);
   int runs = 0;
