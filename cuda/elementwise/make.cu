@@ -317,7 +317,9 @@ void eye(Tensor& y) {
 void one_hot(const Tensor& index, Tensor& y) {
   const int64_t classes = y.dim(-1), *p = data_of<int64_t>(index), n = index.numel();
   const int64_t bad = first_outside(p, n, 0, classes, 0);
-  if (bad < n) fail<ValueError>("one_hot: index ", value_at(p + bad), " is outside [0, ", classes, ")");
+  if (bad < n)
+    fail<ValueError>("one_hot: index ", value_at(p + bad), " is outside [0, ", classes, ") — got it at element ", bad,
+                     " of an index of shape ", index);
   dispatch_all(y.dtype(), [&]<class T>() { one_hot_as<T>(p, y); });
 }
 

@@ -68,7 +68,9 @@ void eye_cpu(Tensor& y) {
 void one_hot_cpu(const Tensor& index, Tensor& y) {
   const int64_t classes = y.dim(-1), *p = index.data<int64_t>();
   for (int64_t i = 0; i < index.numel(); ++i)
-    if (p[i] < 0 || p[i] >= classes) fail<ValueError>("one_hot: index ", p[i], " is outside [0, ", classes, ")");
+    if (p[i] < 0 || p[i] >= classes)
+      fail<ValueError>("one_hot: index ", p[i], " is outside [0, ", classes, ") — got it at element ", i,
+                       " of an index of shape ", index);
   dispatch_all(y.dtype(), [&]<class T>() {
     T* out = y.mutable_data<T>();
     parallel_for(index.numel(), std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, classes)),

@@ -175,6 +175,8 @@ TEST_CASE("gather: what does not fit is refused", "[gather]") {
   CHECK_THROWS_WITH(index_add(x, 0, i, x), Contains("index_add: index 4 is outside [0, 3)"));
   CHECK_THROWS_WITH(scatter_add(x, 1, reshape(i, {3, 1}), noise({3, 1})), Contains("scatter_add: index 4"));
   CHECK_THROWS_WITH(embedding(x, Tensor::from<int32_t>({2, -1})), Contains("embedding: index -1 is outside [0, 3)"));
+  CHECK_THROWS_WITH(one_hot(Tensor::from<int32_t>({2, 0, -1, 1}, {2, 2}), 3),
+                    "one_hot: index -1 is outside [0, 3) — got it at element 2 of an index of shape [2,2]");
   CHECK_THROWS_AS(embedding(empty({0, 4}), Tensor::from<int64_t>({0})), ValueError);
   CHECK_THROWS_AS(gather(x, 2, reshape(i, {3, 1})), ShapeError);
   CHECK_THROWS_AS(gather(x, 0, i), ShapeError);
