@@ -291,8 +291,9 @@ void collective(const char* name, unsigned mask, void* slot, void (*operate)(voi
   const unsigned bit = 1u << me.number % 32;
   if (!(mask & bit)) bad("calls ", name, " with mask ", mask, ", which leaves out its own lane");
   mask &= w.lanes;
-  auto mine = std::find_if(w.gatherings.begin(), w.gatherings.end(),
-                           [&](const Gathering& g) { return g.mask == mask && std::strcmp(g.name, name) == 0; });
+  auto mine = std::find_if(w.gatherings.begin(), w.gatherings.end(), [&](const Gathering& g) {
+    return g.mask == mask && (g.name == name || std::strcmp(g.name, name) == 0);  // mostly one literal
+  });
   if (mine == w.gatherings.end()) mine = w.gatherings.insert(mine, Gathering{name, mask, 0});
   w.slots[me.number % 32] = slot;
   mine->arrived |= bit;
