@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <set>
 
 namespace sluice {
 
@@ -252,8 +254,10 @@ int64_t counted_pairs(const AttentionCall& c) {
   const int64_t m = c.q.dim(2), n = c.k.dim(2);
   int64_t seen = n > 0 ? (n - 1) / mask.dilation + 1 : 0, global = 0;
   if (mask.window > 0 && mask.window <= n) seen = std::min(seen, mask.causal ? mask.window : 2 * mask.window - 1);
-  if (DistanceRules(mask).globals)
-    global = std::count_if(mask.global.begin(), mask.global.end(), [n](int64_t p) { return p < n; });
+  if (DistanceRules(mask).globals) {
+    const std::set<int64_t> positions(mask.global.begin(), mask.global.end());  // each once
+    global = std::distance(positions.begin(), positions.lower_bound(n));
+  }
   const int64_t all = std::min(global, m);  // queries that see everything
   const int64_t rows = checked_add("attention", checked_mul("attention", m - all, std::min(seen + global, n)),
                                    checked_mul("attention", all, n));

@@ -76,6 +76,17 @@ TEST_CASE("cost: multi-head attention, its gates and its cache", "[cost]") {
       }
 }
 
+TEST_CASE("cost: a global position counts once, however often it is listed", "[cost]") {
+  const Tensor x = zeros({1, 1, 20, 4}, {.device = meta});
+  const auto elements = [&](const std::vector<int64_t>& global) {
+    detail::WorkCounter counter;
+    attention(x, x, x, {.mask = {.window = 3, .global = global}});
+    return counter.work().attention_elements;
+  };
+  CHECK(elements({0, 5, 0, 30, 30}) == elements({0, 5}));
+  CHECK(elements({5}) < elements({0, 5}));
+}
+
 TEST_CASE("cost: windows, dilation, global positions, contexts", "[cost]") {
   const int64_t n = 40;
   Rng rng(1);
