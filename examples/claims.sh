@@ -23,22 +23,14 @@ bad() { printf 'claims: %s (--help lists the options)\n' "$*" >&2; exit 2; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/examples/support/build_programs.sh"
-out=$root/build/claims only='' programs='' install=1 smoke=0 again=0
+out=$root/build/claims again=0
 while (($#)); do
-  case $1 in
-    --out | --only | --programs)
-      if [[ ! ${2-} || $2 == --* ]]; then bad "$1 needs a value"; fi ;;
-  esac
-  case $1 in
-    --out) out=$2 && shift 2 ;;
-    --only) only=$2 && shift 2 ;;
-    --programs) programs=$2 && shift 2 ;;
-    --again) again=1 && shift ;;
-    --smoke) smoke=1 && shift ;;
-    --no-install) install=0 && shift ;;
-    -h | --help) usage; exit 0 ;;
-    *) bad "unknown option $1" ;;
-  esac
+  read_option "$@"
+  if ((!taken)); then
+    [[ $1 == --again ]] || bad "unknown option $1"
+    again=1 taken=1
+  fi
+  shift "$taken"
 done
 command -v python3 >/dev/null || bad 'python3 is missing'
 page() { python3 "$root/examples/claims/page.py" "$@"; }

@@ -30,21 +30,11 @@ studies=(
   'hybrid_lm|--text DATA/jargon.txt|hybrid_bits hybrid_time|The 3 : 1 hybrid, GAU, FLASH and softmax over length'
 )
 
-out=$root/build/report only='' programs='' install=1 smoke=0
+out=$root/build/report
 while (($#)); do
-  case $1 in
-    --out | --only | --programs)
-      if [[ ! ${2-} || $2 == --* ]]; then bad "$1 needs a value"; fi ;;
-  esac
-  case $1 in
-    --out) out=$2 && shift 2 ;;
-    --only) only=,$2, && shift 2 ;;
-    --programs) programs=$2 && shift 2 ;;
-    --no-install) install=0 && shift ;;
-    --smoke) smoke=1 && shift ;;
-    -h | --help) usage; exit 0 ;;
-    *) bad "unknown option $1" ;;
-  esac
+  read_option "$@"
+  ((taken)) || bad "unknown option $1"
+  shift "$taken"
 done
 for name in ${only//,/ }; do
   [[ " ${studies[*]%%|*} " == *" $name "* ]] || bad "--only: there is no $name"
@@ -61,7 +51,7 @@ if ((!smoke)); then bash "$root/examples/fetch_data.sh" "$data"; fi
 failed=0
 for study in "${studies[@]}"; do
   IFS='|' read -r name arguments _ _ <<<"$study"
-  if [[ $only && $only != *,$name,* ]]; then continue; fi
+  if [[ $only && ,$only, != *,$name,* ]]; then continue; fi
   command="$name ${arguments//DATA/build/data}"
   read -ra words <<<"$arguments"
   words=("${words[@]//DATA/$data}")
