@@ -1,16 +1,11 @@
 #include "corpus.h"
 
+#include <sluice/core/error.h>
 #include <sluice/layers/data/text.h>
 
 #include <algorithm>
-#include <stdexcept>
 
 namespace sluice::examples {
-namespace {
-
-constexpr std::size_t kBaselineBytes = 40'000;
-
-}  // namespace
 
 std::string learning_text(const std::string& path) {
   if (!path.empty()) return read_text(path);
@@ -20,20 +15,17 @@ std::string learning_text(const std::string& path) {
 }
 
 Split split_text(std::string_view text, std::size_t window) {
-  const std::size_t valid = text.size() / 10;
-  const std::size_t train = text.size() - valid;
+  const std::size_t valid = text.size() / 10, train = text.size() - valid;
   window = std::max<std::size_t>(window, 1);
-  if (valid < window) {  // train is at least as long as valid, so this covers both
-    throw std::runtime_error("split_text: the text is too short — got " + std::to_string(text.size()) +
-                             " bytes, need at least " + std::to_string(10 * window) +
-                             " (validation is the last 10 %, and one " + "example spans " + std::to_string(window) +
-                             " bytes)");
-  }
+  if (valid < window)  // train is at least as long as valid, so this covers both
+    fail<ValueError>("split_text: the text is too short — got ", text.size(), " bytes, need at least ", 10 * window,
+                     " (validation is the last 10 %, and one example spans ", window, " bytes)");
   return {text.substr(0, train), text.substr(train)};
 }
 
 std::string_view baseline_part(std::string_view valid, std::size_t window) {
-  return valid.substr(0, std::max(kBaselineBytes, window));
+  constexpr std::size_t usual = 40'000;
+  return valid.substr(0, std::max(usual, window));
 }
 
 }  // namespace sluice::examples

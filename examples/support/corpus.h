@@ -18,7 +18,7 @@ struct Split {
 
 /// Splits `text`; the validation part is its last tenth. `window` is the number of bytes one
 /// training example spans (context length + 1).
-/// Throws std::runtime_error, stating the size needed, when either part is shorter than that.
+/// Throws ValueError, stating the size needed, when either part is shorter than that.
 Split split_text(std::string_view text, std::size_t window = 2);
 
 /// The part of the validation text that n-gram baselines are measured on: its first 40,000 bytes,
