@@ -106,7 +106,7 @@ void note_allocation(std::size_t bytes) { allocated += static_cast<int64_t>(byte
 ObservedCall::ObservedCall(const char* op, Device device)
     : op_(op), device_(device), start_(0), failures_(std::uncaught_exceptions()), outer_(running) {
   if (of_thread || of_all_threads) {
-    if (outer_) synchronize(device);  // what the outer call has launched so far is no time of this one
+    if (outer_) synchronize(device);  // so that this call's time excludes what the outer call has launched
     start_ = steady_seconds();
   }
   running = this;

@@ -85,15 +85,12 @@ class Printer {
 
   template <class T> void collect() {
     const T* p = reinterpret_cast<const T*>(x_.raw());
-    if constexpr (std::is_same_v<T, bool> || std::is_integral_v<T>) {
+    if constexpr (std::is_integral_v<T>) {
       auto add = [&](int64_t at) { cells_.push_back(str(p[at])); };
       for_each_shown(0, 0, add);
     } else {
       std::vector<double> values;
-      auto add = [&](int64_t at) {
-        values.push_back(
-            static_cast<double>(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(p[at])));
-      };
+      auto add = [&](int64_t at) { values.push_back(static_cast<detail::Computed<T>>(p[at])); };
       for_each_shown(0, 0, add);
       const FloatFormat format(values, options_.precision);
       for (double v : values) cells_.push_back(format(v));
