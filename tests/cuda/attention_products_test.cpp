@@ -30,16 +30,9 @@ struct Served {
   }
 };
 
-/// Another value of a limit, until the end of the scope.
-struct LimitScope {
-  int64_t& limit;
-  const int64_t before = limit;
-  LimitScope(int64_t& which, int64_t value) : limit(which) { limit = value; }
-  ~LimitScope() { limit = before; }
-};
 /// Fewer bytes for scores than usual.
-struct SlabScope : LimitScope {
-  explicit SlabScope(int64_t bytes) : LimitScope(cuda::attention_products_bytes, bytes) {}
+struct SlabScope : detail::Restored<int64_t> {
+  explicit SlabScope(int64_t bytes) : Restored(cuda::attention_products_bytes, bytes) {}
 };
 
 const SampleLimits kLimits{.sizes = {16, 17, 31, 33, 64, 65, 97}, .width = 9};
@@ -51,7 +44,7 @@ AttentionSample rounded(AttentionSample s) {
 }
 /// Narrow calls, too.
 SlotResults on_device(const AttentionSample& s, bool heads_inside, const Tensor& poison = {}) {
-  const LimitScope narrow(cuda::attention_products_width, 1);
+  const detail::Restored<int64_t> narrow(cuda::attention_products_width, 1);
   PrecisionScope scope(Precision::bf16);
   return run_slots(s.in(f32), Device::cuda(), heads_inside, poison);
 }
@@ -76,7 +69,7 @@ void check_near(const std::vector<Tensor>& got, const std::vector<Tensor>& want,
 /// The gradients of q, k, v and the bias from tensors of `dtype`, for run_slots' numbers. Memory holds NaN before, that
 /// of the bias zeros. No tensor is copied in f32.
 std::vector<Tensor> gradients_on_device(const AttentionSample& sample, DType dtype, bool heads_inside) {
-  const LimitScope narrow(cuda::attention_products_width, 1);
+  const detail::Restored<int64_t> narrow(cuda::attention_products_width, 1);
   PrecisionScope scope(Precision::bf16);
   const Device gpu = Device::cuda();
   const AttentionSample s = sample.in(dtype);
