@@ -11,8 +11,6 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
-#include <optional>
-
 namespace sluice::cuda {
 
 namespace {

@@ -4,7 +4,6 @@
 
 #include <sluice/sluice.h>
 
-#include <cmath>
 #include <limits>
 #include <type_traits>
 #include <utility>

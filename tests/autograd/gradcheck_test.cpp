@@ -12,8 +12,6 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
 
-#include <cmath>
-
 using namespace sluice;
 using Inputs = std::vector<Tensor>;
 

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <string>
 #include <vector>
 
 using namespace sluice;

@@ -4,9 +4,6 @@
 #include "support/approx.h"
 #include "support/catch.h"
 
-#include <algorithm>
-#include <set>
-
 using namespace sluice;
 using sluice::testing::Rand;
 using Addresses = std::vector<int64_t>;

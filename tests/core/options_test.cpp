@@ -2,7 +2,6 @@
 
 #include "support/catch.h"
 
-#include <cmath>
 #include <limits>
 #include <sstream>
 

@@ -17,7 +17,6 @@
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 using namespace sluice;

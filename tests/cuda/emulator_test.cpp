@@ -5,8 +5,6 @@
 
 #include <sluice/cuda/warpgroup.h>
 
-#include <cmath>
-#include <cstring>
 #include <numeric>
 
 using namespace sluice;

@@ -19,7 +19,6 @@
 #include <sluice/ops/rows/reduce.h>
 #include <sluice/ops/shape/view.h>
 
-#include <cmath>
 #include <memory>
 #include <set>
 

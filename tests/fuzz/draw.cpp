@@ -7,7 +7,6 @@
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace sluice::testing {

@@ -4,7 +4,6 @@
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 

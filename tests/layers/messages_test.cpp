@@ -39,7 +39,6 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
-#include <cmath>
 #include <cstddef>
 #include <fstream>
 #include <functional>

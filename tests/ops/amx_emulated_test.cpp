@@ -19,7 +19,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
 #if defined(__x86_64__)

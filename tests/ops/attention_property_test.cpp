@@ -16,7 +16,6 @@
 #include <sluice/ops/shape/view.h>
 
 #include <array>
-#include <cmath>
 
 using namespace sluice;
 using namespace sluice::testing;

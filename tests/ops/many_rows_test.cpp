@@ -13,7 +13,6 @@
 #include <sluice/ops/shape/create.h>
 #include <sluice/ops/shape/view.h>
 
-#include <cmath>
 #include <functional>
 #include <limits>
 #include <vector>

@@ -12,8 +12,6 @@
 
 #include <bit>
 #include <cmath>
-#include <functional>
-#include <limits>
 
 using namespace sluice;
 using namespace sluice::testing;

@@ -24,7 +24,6 @@
 #include <sluice/ops/shape/view.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
 using namespace sluice;

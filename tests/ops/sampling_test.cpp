@@ -10,7 +10,6 @@
 #include <sluice/ops/shape/view.h>
 
 #include <cmath>
-#include <set>
 
 using namespace sluice;
 

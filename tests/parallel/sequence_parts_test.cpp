@@ -17,7 +17,6 @@
 #include <sluice/parallel/sequence_attention.h>
 
 #include <array>
-#include <mutex>
 #include <optional>
 
 using namespace sluice;

@@ -3,8 +3,6 @@
 
 #include <sluice/ops/elementwise/elementwise.h>
 
-#include <cmath>
-
 // clang-format off
 namespace sluice::testing {
 

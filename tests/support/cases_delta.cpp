@@ -2,8 +2,6 @@
 #include "support/delta_samples.h"
 #include "support/op_cases.h"
 
-#include <cmath>
-
 namespace sluice::testing {
 
 namespace {

@@ -5,7 +5,6 @@
 #include <sluice/ops/scan/causal_conv.h>
 #include <sluice/ops/scan/linear_scan.h>
 
-#include <algorithm>
 #include <cmath>
 
 // clang-format off

@@ -4,7 +4,6 @@
 #include "support/catch.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
